@@ -69,7 +69,7 @@ class Setting(Generic[T]):
         return None
 
 
-def duration(seconds: float, *, at_least: float) -> Setting[timedelta]:
+def duration_at_least(seconds: float, *, at_least: float) -> Setting[timedelta]:
     floor = timedelta(seconds=at_least)
     return Setting(
         timedelta(seconds=seconds),
@@ -239,19 +239,19 @@ class Settings:
     """Whether each process of a web server runs a node. ``LOCK`` and ``DISPATCHER`` then default to
     "database" and "thread".
     """
-    TICK = duration(0.5, at_least=0.05)
+    TICK = duration_at_least(0.5, at_least=0.05)
     """The longest pause between two ticks of a node."""
-    LOOK_AHEAD = duration(10, at_least=0.1)
+    LOOK_AHEAD = duration_at_least(10, at_least=0.1)
     """How long before its due time an occurrence is claimed."""
     BACKFILL_CONCURRENCY = whole_number(2, low=1, high=1000)
     """The maximum number of backfilled runs of one job in progress at once."""
-    LEASE = duration(6, at_least=0.5)
+    LEASE = duration_at_least(6, at_least=0.5)
     """A node without a heartbeat for this long is considered dead."""
     SHARDS = whole_number(64, low=1, high=4096)
     """The number of shards. It must be the same on every node."""
-    DATABASE_GRACE = duration(300, at_least=1)
+    DATABASE_GRACE = duration_at_least(300, at_least=1)
     """How long a node may go without a successful tick before it is unfit."""
-    HANG_AFTER = duration(60, at_least=1)
+    HANG_AFTER = duration_at_least(60, at_least=1)
     """A node's thread that shows no activity for this long is considered hung. The node is then
     unfit, and other nodes lead its shards.
     """
@@ -274,7 +274,7 @@ class Settings:
     """The backend of Django's tasks that runs are published to."""
     THREADS = whole_number(8, low=1, high=1024)
     """The number of threads in which the thread dispatcher executes runs."""
-    REDELIVER_AFTER = duration(60, at_least=1)
+    REDELIVER_AFTER = duration_at_least(60, at_least=1)
     """How long a queued run waits for a worker before it is dispatched again. The time doubles with
     each delivery.
     """
@@ -289,7 +289,7 @@ class Settings:
     """
 
     # Execution
-    RUN_LEASE = duration(15, at_least=1)
+    RUN_LEASE = duration_at_least(15, at_least=1)
     """A running attempt without a heartbeat for this long is declared lost."""
     STOP_UNHEARD_AFTER = DurationLike(RUN_LEASE, at_least=1)
     """A worker that hasn't written a heartbeat for this long stops its run. Defaults to
@@ -302,7 +302,7 @@ class Settings:
         ],
         allowed="a list of dotted paths of middleware factories",
     )
-    HARD_TIMEOUT_AFTER = duration(10, at_least=0.1)
+    HARD_TIMEOUT_AFTER = duration_at_least(10, at_least=0.1)
     """How long a run may continue after its timeout or cancellation before it is ended by force."""
     LOG_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
     """The maximum number of characters stored of an attempt's log, traceback and message each."""

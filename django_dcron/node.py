@@ -14,7 +14,7 @@ from django_dcron.jobs import sync
 from django_dcron.locks import get_lock
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.runner import Alerter, Runner
+from django_dcron.scheduler.runner import AlertThread, Runner
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -32,7 +32,7 @@ def make_runner(name: str, namespace: str = "", health_file: HealthFile | None =
     )
 
 
-def _make_alerter() -> Callable[[Membership], Alerter]:
+def _make_alerter() -> Callable[[Membership], AlertThread]:
     from django_dcron.contrib import alerts  # only a project with channels loads this package
 
     return partial(alerts.Alerter, read_verdict=read_verdict)

@@ -17,7 +17,7 @@ from django_dcron.diagnosis.doctor import account, history
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
-from django_dcron.diagnosis.doctor.window import Window, jobs_of
+from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs
 from django_dcron.jobs.placement import runs_without_schedule
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, Outcome, State
@@ -49,9 +49,9 @@ def check(after: datetime, until: datetime) -> Verdict:
     """
     window = Window(after, until, now=until, runs_per_job=None, runs=None, steady=True)
     findings, totals = Findings(named=ALL), Totals()
-    for jobs in jobs_of(window):
+    for jobs in batches_of_jobs(window):
         JobExaminer(window, findings).examine(jobs)
-        account.examine(jobs, window, findings, totals)
+        account.examine_jobs(jobs, window, findings, totals)
     # Check the transitions of all runs, including claimed future runs and manual runs.
     everything = Window(
         datetime(1970, 1, 1, tzinfo=UTC),
@@ -59,7 +59,7 @@ def check(after: datetime, until: datetime) -> Verdict:
         now=until,
         runs=None,
     )
-    history.examine(everything, findings)
+    history.examine_latest_runs(everything, findings)
     verdict = Verdict(totals.occurrences, totals.runs)
     verdict.problems = [f"{finding.code}: {finding}" for finding in findings.listed]
     for job in Job.objects.order_by("pk"):

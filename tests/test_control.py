@@ -337,7 +337,9 @@ def test_cancel_is_retried_if_the_run_started_meanwhile(monkeypatch: pytest.Monk
     original: Callable[..., bool] = transitions.end_unstarted
 
     def started_meanwhile(*args: Any) -> bool:
-        transitions.start(run, 1, slot=None, token=uuid4(), worker="w", started_at=run.due_at)
+        transitions.mark_running(
+            run, 1, slot=None, token=uuid4(), worker="w", started_at=run.due_at
+        )
         return original(*args)
 
     monkeypatch.setattr(transitions, "end_unstarted", started_meanwhile)

@@ -179,7 +179,10 @@ class ArgumentsForm(ObjectActionForm):
         The permission to run a job doesn't include the right to see its definition. Values that
         stay masked are replaced with the job's own values when the form is cleaned.
         """
-        return {"args": targets.redact(job.args), "kwargs": targets.redact(job.kwargs)}
+        return {
+            "args": targets.redact_secrets(job.args),
+            "kwargs": targets.redact_secrets(job.kwargs),
+        }
 
     def clean_args(self) -> Any:
         return self._json_value("args", list)
@@ -193,7 +196,7 @@ class ArgumentsForm(ObjectActionForm):
             return kind()
         if not isinstance(value, kind):
             raise ValidationError(wrong_type(value, kind))
-        return targets.restore(value, getattr(self.job, name))
+        return targets.restore_secrets(value, getattr(self.job, name))
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

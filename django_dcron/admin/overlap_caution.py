@@ -6,7 +6,7 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
-from django_dcron.policies.overlap import OverlapPolicy, read_policy
+from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import running_slot
 
 CAUTIONS = {
@@ -29,6 +29,6 @@ CAUTIONS = {
 
 def overlap_caution(job: Job) -> str:
     """Return what happens to a run that is started now while another one has the running slot."""
-    caution = CAUTIONS.get(read_policy(job.overlap_policy))
+    caution = CAUTIONS.get(read_overlap_policy(job.overlap_policy))
     holder = Run.objects.using(alias_for(Run)).filter(slot=running_slot(job.pk))
     return str(caution) if caution and holder.exists() else ""

@@ -130,7 +130,7 @@ def _check_shell() -> Iterator[CheckMessage]:
 
 
 def _check_arguments_of(command: str, allowed: Collection[str]) -> Iterator[CheckMessage]:
-    names = commands.argument_names(commands.load(command))
+    names = commands.argument_names(commands.load_command(command))
     for name in allowed:
         if name not in names:
             yield Warning(

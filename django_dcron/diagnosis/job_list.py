@@ -34,7 +34,7 @@ class JobState(StrEnum):
     """Enabled, but not scheduled, because its definition is invalid."""
 
 
-class Choice(StrEnum):
+class JobCondition(StrEnum):
     """Filters for jobs, other than their names."""
 
     ENABLED = "enabled"
@@ -59,7 +59,7 @@ class JobFilter:
 
     A pattern without a namespace matches jobs of the namespace ``default``.
     """
-    choice: Choice | None = None
+    choice: JobCondition | None = None
 
 
 def jobs(chosen: JobFilter) -> JobQuerySet:
@@ -92,18 +92,18 @@ def _regex(pattern: str) -> str:
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 
-def _chosen(found: JobQuerySet, choice: Choice | None) -> JobQuerySet:
+def _chosen(found: JobQuerySet, choice: JobCondition | None) -> JobQuerySet:
     match choice:
-        case Choice.ENABLED:
+        case JobCondition.ENABLED:
             # ``exclude()`` would leave out new jobs, which have no cursor yet.
             return found.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
-        case Choice.PAUSED:
+        case JobCondition.PAUSED:
             return found.filter(enabled=False)
-        case Choice.QUARANTINED:
+        case JobCondition.QUARANTINED:
             return found.filter(enabled=True, cursor__problem__gt="")
-        case Choice.RUNNING:
+        case JobCondition.RUNNING:
             return found.filter(pk__in=Run.objects.running().order_by().values("job"))
-        case Choice.FAILING:
+        case JobCondition.FAILING:
             return found.filter(statistics__consecutive_failures__gt=0)
         case None:
             return found
@@ -163,7 +163,7 @@ def next_run_of(job: Job, now: datetime | None = None) -> datetime | None:
     return min(coming, cursor.next_at) if coming else cursor.next_at
 
 
-def zone_of(job: Job) -> str:
+def zone_name_of(job: Job) -> str:
     """Return the schedule's time zone, or the job's ``timezone`` if the schedule is invalid."""
     try:
         return job.parsed_schedule.timezone

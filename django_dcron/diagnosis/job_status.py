@@ -14,7 +14,7 @@ from django.db.models import F
 
 from django_dcron.diagnosis.figures import SuccessRate
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.jobs.audit.entries import changes_of
+from django_dcron.jobs.audit.entries import logged_changes_of
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
@@ -50,7 +50,7 @@ def paused_by(job: Job) -> Author | None:
     """
     if job.enabled:
         return None
-    switches = [change for change in changes_of(job) if change.switched is not None]
+    switches = [change for change in logged_changes_of(job) if change.switched is not None]
     last = switches[-1] if switches else None
     reason = last.of("pause_reason") if last else None
     if last and last.switched is False and (reason is None or reason.new == job.pause_reason):

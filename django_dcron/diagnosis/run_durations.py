@@ -18,7 +18,7 @@ def start_delay(run: Run) -> timedelta | None:
     return max(run.started_at - run.due_at, timedelta())
 
 
-def duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | None:
+def run_duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | None:
     """Return the time from start to end, or to now."""
     if timed.started_at is None:
         return None

@@ -41,7 +41,7 @@ from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
-from django_dcron.runs.start import NotDueYet, start
+from django_dcron.runs.start import NotDueYet, start_attempt
 from django_dcron.utils.bounded_text import truncated
 from django_dcron.utils.sync_points import reach
 
@@ -158,7 +158,7 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
     while True:
         asked_at = time.monotonic()
         try:
-            started = start(run_id, attempt, token=token, worker=worker, punctual=True)
+            started = start_attempt(run_id, attempt, token=token, worker=worker, punctual=True)
             return started and _Started(*started, asked_at)
         except NotDueYet as early:
             ahead = early.ahead.total_seconds()

@@ -37,7 +37,7 @@ from django_dcron.jobs.chains import Edges, Follows, Key, Linked
 from django_dcron.jobs.locking import check_version, lock_cursors, lock_jobs
 from django_dcron.jobs.placement import Placement
 from django_dcron.models import Calendar, Cursor, Job
-from django_dcron.policies.chains import key_of, label_of
+from django_dcron.policies.chains import label_of, split_label
 
 MOST_DUE = 5_000
 """A batch ends after about this many runs of occurrences that were due before the changes."""
@@ -166,13 +166,13 @@ def save_batch(changes: Sequence[JobToSave], using: str) -> tuple[int, dict[int,
             done = batch.decide()
             batch.write()
     except BaseException:
-        restore(originals)
+        restore_originals(originals)
         raise
-    restore(originals[position] for position in batch.refused)
+    restore_originals(originals[position] for position in batch.refused)
     return done, batch.refused
 
 
-def restore(originals: Iterable[Original]) -> None:
+def restore_originals(originals: Iterable[Original]) -> None:
     for original in originals:
         original.restore()
 
@@ -207,7 +207,7 @@ def _read(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) ->
         for change, wrong in zip(changes, errors, strict=True)
         if not wrong and _is_rechained(change.job, links)
     ]
-    named = {key_of(label) for change in rechained for label in change.job.after}
+    named = {split_label(label) for change in rechained for label in change.job.after}
     own = {(job.namespace, job.name) for job, wrong in cleaned if not wrong.keys() & {*NAME}}
     cursors = lock_cursors(keys, using)
     concerned: set[int] = set()
@@ -301,7 +301,7 @@ class _Batch:
             or (renamed and job.pk in self._followed)
             or names.value_of(job) in names.released
             or self.stored.import_keys.value_of(job) in self.stored.import_keys.released
-            or any(key_of(label) in names.released for label in job.after)
+            or any(split_label(label) in names.released for label in job.after)
         )
 
     def _renames(self, job: Job) -> bool:
@@ -323,7 +323,7 @@ class _Batch:
         if is_rechained:
             jobs_of = partial(self._jobs_of, present={node: job})
             follows = chains.follows(job, node, stored.names.ids, stored.edges, jobs_of)
-        placed = placement.decide(job, stored.cursors.get(node), stored.now, before)
+        placed = placement.decide_placement(job, stored.cursors.get(node), stored.now, before)
         try:
             placement.require_occurrence(job, placed.cursor)
         except ValidationError:
@@ -378,7 +378,9 @@ class _Batch:
                 old = (each.before.namespace, each.before.name)
                 new = label_of(each.job.namespace, each.job.name)
                 chains.rename(each.job.pk, old, new, self.using)
-        placement.write([each.placed for each in self.accepted], self.stored.now, self.using)
+        placement.write_placements(
+            [each.placed for each in self.accepted], self.stored.now, self.using
+        )
 
     def _write_jobs(self) -> None:
         rows = Job.objects.using(self.using)

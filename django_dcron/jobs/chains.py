@@ -24,7 +24,7 @@ from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from django_dcron.models import Job, Link, Statistics
-from django_dcron.policies.chains import find_cycle, key_of
+from django_dcron.policies.chains import find_cycle, split_label
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -44,7 +44,7 @@ class Linked:
     """Its stored name if other jobs follow it."""
 
 
-def check(
+def check_links(
     job: Job, using: str, visible: QuerySet[Job] | None = None, named_before: Collection[str] = ()
 ) -> None:
     """Check ``after``. Raises ``ValidationError`` if it names a missing job or forms a cycle.
@@ -56,14 +56,14 @@ def check(
         return
     if visible is not None:
         require_visible(job, visible_keys([job], visible), named_before)
-    ids = read_ids(map(key_of, job.after), using)
+    ids = read_ids(map(split_label, job.after), using)
     shown = Job.objects.using(using) if visible is None else visible
     follows(job, job.pk, ids, read_edges(using), lambda way: shown.in_bulk(way))
 
 
 def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
     """Return the keys of the jobs in ``visible`` that ``jobs`` are about to follow, and others."""
-    names = {key_of(label)[1] for job in jobs for label in job.after}
+    names = {split_label(label)[1] for job in jobs for label in job.after}
     rows = visible.filter(name__in=names).values_list("namespace", "name") if names else ()
     return set(rows)
 
@@ -71,7 +71,7 @@ def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
 def require_visible(job: Job, keys: Collection[Key], named_before: Collection[str]) -> None:
     """Raise ``ValidationError`` if ``after`` names another job than ``keys`` and the old ones."""
     for label in sorted(job.after):
-        if key_of(label) not in keys and label not in named_before:
+        if split_label(label) not in keys and label not in named_before:
             raise _unknown(label)
 
 
@@ -105,7 +105,7 @@ def changes(job: Job, linked: Linked | None) -> bool:
     linked = linked or Linked()
     if renames(job, linked):
         return True
-    return linked.after != {key_of(label): on for label, on in job.after.items()}
+    return linked.after != {split_label(label): on for label, on in job.after.items()}
 
 
 def renames(job: Job, linked: Linked | None) -> bool:
@@ -161,7 +161,7 @@ def follows(
     ``ValidationError`` if ``after`` names a missing job or forms a cycle. Then ``edges`` is
     unchanged.
     """
-    named = {label: ids.get(key_of(label)) for label in job.after}
+    named = {label: ids.get(split_label(label)) for label in job.after}
     if unknown := sorted(label for label, pk in named.items() if pk is None):
         raise _unknown(unknown[0])
     found = {pk: job.after[label] for label, pk in named.items() if pk is not None}
@@ -251,7 +251,7 @@ def rename(job_id: int, old: tuple[str, str], new: str | None, using: str) -> No
     for follower in followers:
         after = {}
         for label, on in follower.after.items():
-            if key_of(label) != old:
+            if split_label(label) != old:
                 after[label] = on
             elif new is not None:
                 after[new] = on

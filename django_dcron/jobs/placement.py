@@ -2,7 +2,8 @@
 
 Invariants:
 
-- ``decide`` reads nothing from the database. The caller has locked the cursor and the job.
+- ``decide_placement`` reads nothing from the database. The caller has locked the cursor and the
+  job.
 - Due occurrences survive a change: claimed runs stay, and unclaimed occurrences are claimed first.
 - A change doesn't shorten a pause. If a node has ended a pause early, because it looks ahead, the
   new definition applies from the end of the pause, too.
@@ -68,14 +69,14 @@ def runs_without_schedule(job: Job) -> bool:
 def place_cursor(
     job: Job, now: datetime, using: str, before: Job | None = None, since: datetime | None = None
 ) -> Cursor:
-    """Place and save the cursor of one job. ``before`` and ``since``: see ``decide``."""
+    """Place and save the cursor of one job. ``before`` and ``since``: see ``decide_placement``."""
     cursor = Cursor.objects.using(using).filter(pk=job.pk).first()
-    placement = decide(job, cursor, now, before, since)
-    write([placement], now, using)
+    placement = decide_placement(job, cursor, now, before, since)
+    write_placements([placement], now, using)
     return placement.cursor
 
 
-def decide(
+def decide_placement(
     job: Job,
     cursor: Cursor | None,
     now: datetime,
@@ -108,7 +109,7 @@ def decide(
     return placement
 
 
-def write(placements: Iterable[Placement], now: datetime, using: str) -> None:
+def write_placements(placements: Iterable[Placement], now: datetime, using: str) -> None:
     """Write the cursors, and the runs and statistics that change with them.
 
     The number of statements doesn't depend on the number of cursors, except that the database

@@ -44,7 +44,7 @@ from django_dcron.jobs.representation import (
     Field,
     definition_of,
     read_fields,
-    write,
+    to_json,
 )
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_validation import definition_errors
@@ -302,7 +302,7 @@ def _problems_of(
     error: ValidationError, label: str, row: Job | Calendar
 ) -> Iterator[DocumentProblem]:
     for name, errors in error.error_dict.items():
-        value = write(getattr(row, f"{name}_id" if name == "calendar" else name, None))
+        value = to_json(getattr(row, f"{name}_id" if name == "calendar" else name, None))
         for each in errors:
             for message in each.messages:
                 yield DocumentProblem(label, name, value, message, each.code or "invalid")

@@ -28,7 +28,7 @@ from django.db import models
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.models import Calendar, Job
 from django_dcron.schedules.timetable import BEGIN, END
-from django_dcron.targets import redact
+from django_dcron.targets import redact_secrets
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import gettext_noop as _
@@ -83,7 +83,7 @@ class Field:
         return getattr(row, self.attname)
 
     def json_of(self, row: models.Model) -> Any:
-        return write(getattr(row, self.attname))
+        return to_json(getattr(row, self.attname))
 
     def read(self, written: Any) -> Any:
         """Return the value of the row's attribute. Raises ``InvalidField``."""
@@ -91,15 +91,15 @@ class Field:
             if not self.nullable:
                 raise InvalidField(_("The field can't be null."), code="null")
             return None
-        return read(self.format, written)
+        return from_json(self.format, written)
 
     def is_same(self, value: Any, other: Any) -> bool:
         """Return whether two values of the attribute have the same representation."""
-        return same_json(write(value), write(other))
+        return same_json(to_json(value), to_json(other))
 
     def public(self, written: Any) -> Any:
         """Return the JSON value without secrets."""
-        return redact(written) if self.confidential else written
+        return redact_secrets(written) if self.confidential else written
 
     def text(self, written: Any) -> str:
         """Return the JSON value as text for a person, without secrets."""
@@ -114,7 +114,7 @@ def _described(field: models.Field[Any, Any]) -> Field:
         model_field=field,
         name=field.name,
         attname=field.attname,
-        format=format_of(field),
+        format=field_format_of(field),
         nullable=field.null,
         writable=field.editable and not isinstance(field, models.AutoField),
         portable=field.name not in _LOCAL,
@@ -122,7 +122,7 @@ def _described(field: models.Field[Any, Any]) -> Field:
     )
 
 
-def format_of(field: models.Field[Any, Any]) -> Format:
+def field_format_of(field: models.Field[Any, Any]) -> Format:
     for kind, form in _FORMATS.items():
         if isinstance(field, kind):
             return form
@@ -179,7 +179,7 @@ def summary_of(job: Job) -> Document:
 def public(document: Document) -> Document:
     """Return the document without secrets."""
     return {
-        name: redact(written) if name in CONFIDENTIAL else written
+        name: redact_secrets(written) if name in CONFIDENTIAL else written
         for name, written in document.items()
     }
 
@@ -213,7 +213,7 @@ def unknown_field(name: str, known: Iterable[str], *, suggest: bool = True) -> I
 # --- single values ------------------------------------------------------------------------------
 
 
-def write(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Return a value of a row as JSON."""
     if isinstance(value, timedelta):
         return write_duration(value)
@@ -222,7 +222,7 @@ def write(value: Any) -> Any:
     return value
 
 
-def read(form: Format, written: Any) -> Any:
+def from_json(form: Format, written: Any) -> Any:
     """Return a JSON value as a value of a row. Raises ``InvalidField``."""
     return _READERS[form](written)
 

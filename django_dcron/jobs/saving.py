@@ -24,7 +24,13 @@ from django.db import DataError, IntegrityError, OperationalError, connections, 
 from django_dcron.db.contention import despite_contention, is_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError, Conflict
-from django_dcron.jobs.batch import JobToSave, Original, keys_of, restore, save_batch
+from django_dcron.jobs.batch import (
+    JobToSave,
+    Original,
+    keys_of,
+    restore_originals,
+    save_batch,
+)
 from django_dcron.jobs.locking import lock_all
 from django_dcron.models import Job
 
@@ -90,7 +96,7 @@ def _save_all(changes: list[JobToSave], using: str, on_progress: Callable[[int],
             if errors := _save_in_batches(changes, using, on_progress):
                 raise BulkSaveError(errors)
     except BaseException as error:
-        restore(originals)
+        restore_originals(originals)
         if isinstance(error, IntegrityError):  # at the commit
             _raise_invalid(changes)
         raise

@@ -30,7 +30,7 @@ from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.job_validation import definition_errors
 from django_dcron.models.scheduled import Scheduled
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
-from django_dcron.policies.overlap import OverlapPolicy, read_policy
+from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.retry import MAX_ATTEMPTS, RetryPolicy
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.utils.messages import gettext_noop
@@ -458,7 +458,7 @@ class Job(Scheduled, models.Model):
 
     @property
     def overlap(self) -> OverlapPolicy:
-        return read_policy(self.overlap_policy)
+        return read_overlap_policy(self.overlap_policy)
 
     @property
     def retry(self) -> RetryPolicy:

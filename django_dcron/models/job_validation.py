@@ -17,7 +17,7 @@ from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
 from django_dcron.policies.alerting import InvalidRule, read_rules
-from django_dcron.policies.chains import On, key_of
+from django_dcron.policies.chains import On, split_label
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.durations import write_duration
@@ -232,7 +232,7 @@ def _after_errors(job: Job) -> dict[str, str]:
                 "after": _("%(job)s: %(value)s isn't an outcome. Use one of: %(allowed)s.")
                 % {"job": label, "value": json.dumps(on), "allowed": allowed}
             }
-        if key_of(label) == (job.namespace, job.name):
+        if split_label(label) == (job.namespace, job.name):
             return {"after": _("%(job)s can't run after itself.") % {"job": label}}
     return {}
 

@@ -31,10 +31,10 @@ def with_calendar(schedule: Schedule, calendar_dates: str | None, calendar_polic
     """Return the schedule with the calendar applied. Raises ``InvalidSchedule``."""
     if calendar_dates is None:
         return schedule
-    return excluding(schedule, read_dates(calendar_dates), read_policy(calendar_policy))
+    return excluding(schedule, read_dates(calendar_dates), read_exclusion_policy(calendar_policy))
 
 
-def read_policy(text: str) -> ExclusionPolicy:
+def read_exclusion_policy(text: str) -> ExclusionPolicy:
     try:
         return ExclusionPolicy(text)
     except ValueError:

@@ -14,7 +14,7 @@ LISTED = 200
 """Maximum number of nodes to list."""
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict, with names only if its facts contain them."""
     facts = verdict.facts
     return {

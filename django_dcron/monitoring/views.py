@@ -73,7 +73,7 @@ def health(request: HttpRequest) -> HttpAnswer:
         facts = read_facts()
         sees_nodes = _may(request, "view_node")
         verdict = assess(facts.visible(jobs=_may(request, "view_job"), nodes=sees_nodes))
-        content = health_json.as_json(verdict)
+        content = health_json.verdict_as_json(verdict)
         if sees_nodes:
             content["nodes"] = health_json.nodes_as_json()
         return json_answer(content, healthy=verdict.status is not SystemStatus.UNFIT)

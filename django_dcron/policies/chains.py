@@ -43,7 +43,7 @@ def conditions_met_by(state: State, *, started: bool) -> frozenset[On]:
     return frozenset()
 
 
-def key_of(label: str) -> tuple[str, str]:
+def split_label(label: str) -> tuple[str, str]:
     """Split a label (``name`` or ``namespace/name``) into namespace and name."""
     namespace, slash, name = label.partition("/")
     return (namespace, name) if slash else ("default", namespace)

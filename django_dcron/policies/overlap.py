@@ -22,7 +22,7 @@ class OverlapPolicy(StrEnum):
         return self is not OverlapPolicy.ALLOW
 
 
-def read_policy(stored: str) -> OverlapPolicy:
+def read_overlap_policy(stored: str) -> OverlapPolicy:
     """Return the policy of a job's row. An unknown value becomes ``SKIP``, the strictest policy.
 
     A value is unknown if it was written without validation or by a later release.

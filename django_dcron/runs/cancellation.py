@@ -35,7 +35,7 @@ listeners: list[Callable[[], None]] = []
 
 def request_cancel(run_id: UUID, reason: str) -> bool:
     """Ask a running run to stop. Returns False if it isn't running or was already asked to."""
-    if not transitions.request_cancel(run_id, reason):
+    if not transitions.mark_cancel_requested(run_id, reason):
         return False
     transaction.on_commit(partial(_notify_worker, run_id), using=alias_for(Run))
     return True

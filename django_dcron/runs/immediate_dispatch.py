@@ -26,7 +26,7 @@ def dispatch_now(run: Run) -> None:
 
 
 def _deliver(run: Run, dispatcher: Dispatcher) -> None:
-    if transitions.is_frozen(run):
+    if transitions.is_run_frozen(run):
         return  # a node dispatches the run after the freeze
     job = run.job
     of_job = job.pk, job.name, job.target, job.queue, job.priority, job.timeout

@@ -74,7 +74,7 @@ def candidates(jobs: JobQuerySet, now: datetime) -> list[int]:
     return job_ids
 
 
-def prune(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) -> Iterator[int]:
+def prune_runs(job_id: int, now: Callable[[], datetime], *, dry_run: bool = False) -> Iterator[int]:
     """Delete the expired runs of a job. Yields the number of deleted runs after each batch.
 
     The caller may pause between batches or stop. With ``dry_run``, nothing is deleted.
@@ -107,7 +107,7 @@ def _read_retention(job_id: int, using: str) -> Retention | None:
 def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | None]:
     """Return the bounds, or None if the job has no finished run.
 
-    Yields 0 after each page, so that ``prune`` can pause, because the search may go far back.
+    Yields 0 after each page, so that ``prune_runs`` can pause, because the search may go far back.
     """
     runs = transitions.runs().filter(job=job_id).order_by("-scheduled_at")
     if retention.keep_runs is None:

@@ -1,6 +1,7 @@
 """Start an attempt: one transaction decides, and at most one execution wins.
 
-``start`` reads the run, ``policies.start_decision`` decides on plain facts, ``_apply`` acts.
+``start_attempt`` reads the run, ``policies.start_decision`` decides on plain facts, ``_apply``
+acts.
 
 Invariants:
 
@@ -103,7 +104,7 @@ class Started(NamedTuple):
     """See ``CurrentRun.fence``."""
 
 
-def start(
+def start_attempt(
     run_id: UUID, attempt: int, *, token: UUID, worker: str, punctual: bool = False
 ) -> Started | None:
     """Start ``attempt`` of the run if it is the current one and the policies allow it.
@@ -345,7 +346,7 @@ def _apply(action: StartAction, delivery: _Delivery) -> Started | None:
 
 def _start(delivery: _Delivery, slot: int | None) -> Started | None:
     run = delivery.run
-    fence = transitions.start(
+    fence = transitions.mark_running(
         run,
         run.attempt,
         slot=slot,

@@ -166,10 +166,10 @@ def hold(run: Run) -> bool:
 
 def hold_if_frozen(run: Run) -> bool:
     """Do ``hold`` if a freeze holds back the run."""
-    return is_frozen(run) and hold(run)
+    return is_run_frozen(run) and hold(run)
 
 
-def is_frozen(run: Run) -> bool:
+def is_run_frozen(run: Run) -> bool:
     """Return whether a freeze holds back the run."""
     freezes = Freeze.objects.using(alias_for(Freeze)).in_force().covering(run.job.namespace)
     return run.trigger in AUTOMATIC and freezes.exists()
@@ -226,7 +226,7 @@ _START = Chain(
 )
 
 
-def start(
+def mark_running(
     run: Run, attempt: int, *, slot: int | None, token: UUID, worker: str, started_at: datetime
 ) -> int | None:
     """Pending or queued -> running, unless a freeze forbids it, and insert the attempt's row.
@@ -407,7 +407,7 @@ def retry(
     return True
 
 
-def request_cancel(run_id: UUID, reason: str) -> bool:
+def mark_cancel_requested(run_id: UUID, reason: str) -> bool:
     """Ask a running run to stop. Its worker reads the request at the next heartbeat."""
     running = runs().running().filter(pk=run_id, cancel_requested_at=None)
     return bool(running.update(cancel_requested_at=UtcNow(), reason=reason[:REASON_LIMIT]))

@@ -37,7 +37,7 @@ from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
-from django_dcron.policies.overlap import read_policy
+from django_dcron.policies.overlap import read_overlap_policy
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
@@ -96,7 +96,7 @@ def _jobs_with_room(runs: RunQuerySet) -> Iterator[tuple[int, bool]]:
             .values_list("job_id", flat=True)
         )
         for job_id in sorted(policies.keys() - set(occupied)):
-            yield job_id, read_policy(policies[job_id]).exclusive
+            yield job_id, read_overlap_policy(policies[job_id]).exclusive
         if len(batch) < BATCH_SIZE:
             return
         from_job = max(policies) + 1

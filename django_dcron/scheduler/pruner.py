@@ -101,7 +101,7 @@ class Pruner:
         self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
         started_at = self._clock.monotonic()
         try:
-            for number in retention.prune(job_id, self._clock.now):
+            for number in retention.prune_runs(job_id, self._clock.now):
                 if number:
                     pruned[job_id] += number
                 if self._pace(started_at):

@@ -84,7 +84,7 @@ WATCH_TIMEOUT = 2.0
 TICK, AGENDA, HEARTBEAT, WATCH, PRUNE = "tick", "agenda", "heartbeat", "watch", "prune"
 
 
-class Alerter(Protocol):
+class AlertThread(Protocol):
     """Sends alerts in its own thread (``contrib.alerts``)."""
 
     def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
@@ -100,7 +100,7 @@ class Runner:
         lock: Lock,
         dispatcher: Dispatcher,
         health_file: HealthFile | None = None,
-        make_alerter: Callable[[Membership], Alerter] | None = None,
+        make_alerter: Callable[[Membership], AlertThread] | None = None,
     ):
         """Create the node.
 

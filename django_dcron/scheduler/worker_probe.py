@@ -118,7 +118,7 @@ def dropped_runs(
     ]
 
 
-def as_json(
+def answers_as_json(
     answers: Iterable[WorkerAnswer], known_here: Collection[UUID], at: datetime
 ) -> dict[str, Any]:
     """Return the value of ``Node.workers``."""
@@ -206,7 +206,7 @@ class WorkerProbe:
         reported = {unknown.run_id for answer in answers for unknown in answer.unknown_runs}
         known_here = set(transitions.runs().filter(pk__in=reported).values_list("pk", flat=True))
         foreign = foreign_workers(answers, known_here)
-        document = as_json(answers, known_here, now)
+        document = answers_as_json(answers, known_here, now)
         Node.objects.using(alias_for(Node)).filter(pk=self._leader.id).update(workers=document)
         self._report(foreign)
         redelivered = [

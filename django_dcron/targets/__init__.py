@@ -8,7 +8,7 @@ it to validate targets.
 from django_dcron.targets.base import Invocation, Target, TargetKind
 from django_dcron.targets.declaration import Declaration, cron, declarations, declared_for, isolated
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
-from django_dcron.targets.redaction import MASK, redact, restore
+from django_dcron.targets.redaction import MASK, redact_secrets, restore_secrets
 from django_dcron.targets.registry import available, check_arguments, discovery_problem, get
 from django_dcron.targets.shell import ShellFailed
 
@@ -30,6 +30,6 @@ __all__ = [
     "get",
     "is_reserved",
     "isolated",
-    "redact",
-    "restore",
+    "redact_secrets",
+    "restore_secrets",
 ]

@@ -222,7 +222,7 @@ def discovery_problem() -> str:
     return _problems.get(discovered_app(), "")
 
 
-def is_task(thing: object) -> bool:
+def is_celery_task(thing: object) -> bool:
     """Return whether ``thing`` is a Celery task or a proxy of one."""
     return isinstance(thing, Task)
 

@@ -54,7 +54,7 @@ class CommandTarget(Target):
 
     @property
     def description(self) -> str:
-        return first_line(str(load(self.name).help))
+        return first_line(str(load_command(self.name).help))
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Check the arguments: ``args`` as on a command line, ``kwargs`` as options by name."""
@@ -77,7 +77,7 @@ class CommandTarget(Target):
                     name=repr(name),
                     code="output_option",
                 )
-        command = load(self.name)
+        command = load_command(self.name)
         command.execute = lambda *args, **options: None  # type: ignore[method-assign]
         try:
             self._call(command, args, kwargs)
@@ -102,7 +102,7 @@ class CommandTarget(Target):
         """
         output = dict.fromkeys(OUTPUT_OPTIONS, sys.stdout)
         try:
-            return self._call(load(self.name), invocation.args, invocation.kwargs, **output)
+            return self._call(load_command(self.name), invocation.args, invocation.kwargs, **output)
         except SystemExit as leaving:
             if leaving.code in (None, 0):
                 return None
@@ -200,7 +200,7 @@ class _Guard:
         )
 
 
-def load(name: str) -> BaseCommand:
+def load_command(name: str) -> BaseCommand:
     """Return a new instance of the command, so that callers may change it."""
     app = get_commands()[name]
     return copy(app) if isinstance(app, BaseCommand) else load_command_class(app, name)

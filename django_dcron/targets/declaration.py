@@ -198,10 +198,14 @@ def declarations() -> tuple[Declaration, ...]:
 
 def declared_for(target: Any) -> tuple[Declaration, ...]:
     """Return the jobs that run this function or task, in the order of their declaration."""
-    if celery_tasks.is_task(target):
+    if celery_tasks.is_celery_task(target):
         key = target.name
     else:
-        key = target.module_path if django_tasks.is_task(target) else functions.key_of(target)
+        key = (
+            target.module_path
+            if django_tasks.is_django_task(target)
+            else functions.function_key_of(target)
+        )
     return tuple(declaration for declaration in _declared.values() if declaration.target == key)
 
 
@@ -233,18 +237,18 @@ def _add(declaration: Declaration) -> None:
 
 def _ensure_registered(target: Any) -> str:
     """Register the target if necessary, and return its key."""
-    if celery_tasks.is_task(target):
+    if celery_tasks.is_celery_task(target):
         return str(target.name)
     return (
-        django_tasks.register(target)
-        if django_tasks.is_task(target)
-        else functions.register(target)
+        django_tasks.register_django_task(target)
+        if django_tasks.is_django_task(target)
+        else functions.register_function(target)
     )
 
 
 def _own_name(target: Any) -> str:
     name: str | None = (
-        target.name if django_tasks.is_task(target) else getattr(target, "__name__", None)
+        target.name if django_tasks.is_django_task(target) else getattr(target, "__name__", None)
     )
     if not name or name == "<lambda>":
         raise TypeError(f"@cron: {target!r:.100} has no name. Pass name=.")

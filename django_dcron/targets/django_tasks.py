@@ -103,7 +103,7 @@ def _context(task: Task[Any, Any], invocation: Invocation) -> TaskContext[Any, A
     return TaskContext(task_result=result)
 
 
-def is_task(thing: object) -> bool:
+def is_django_task(thing: object) -> bool:
     """Return whether ``thing`` is a Django task. The check of its type evaluates no lazy object."""
     if not has_tasks():
         return False
@@ -116,7 +116,7 @@ def has_tasks() -> bool:
     return django.VERSION >= (6, 0)
 
 
-def register(task: Task[Any, Any]) -> str:
+def register_django_task(task: Task[Any, Any]) -> str:
     """Make ``task`` from any module a target and return its key."""
     key = task.module_path
     registered[key] = task
@@ -131,7 +131,7 @@ def find(key: str) -> DjangoTaskTarget | None:
     module, _, name = key.rpartition(".")
     if task is None and _is_of_an_app(module):
         task = _content(sys.modules.get(module)).get(name)
-    return DjangoTaskTarget(key, task) if is_task(task) and task.module_path == key else None
+    return DjangoTaskTarget(key, task) if is_django_task(task) and task.module_path == key else None
 
 
 def keys() -> list[str]:
@@ -146,7 +146,7 @@ def _tasks_in_apps() -> Iterator[str]:
         if path.startswith(NOT_FOR_JOBS) or not _is_of_an_app(path):
             continue
         for name, thing in list(_content(module).items()):
-            if is_task(thing) and thing.module_path == f"{path}.{name}":
+            if is_django_task(thing) and thing.module_path == f"{path}.{name}":
                 yield thing.module_path
 
 

@@ -41,7 +41,7 @@ class FunctionTarget(Target):
         return function(*invocation.args, **invocation.kwargs)
 
 
-def register(function: Callable[..., Any]) -> str:
+def register_function(function: Callable[..., Any]) -> str:
     """Make ``function`` a target and return its key.
 
     A function may be registered again, also after its module was reloaded. Raises ``TypeError`` if
@@ -70,7 +70,7 @@ def register(function: Callable[..., Any]) -> str:
     return key
 
 
-def key_of(function: Callable[..., Any]) -> str | None:
+def function_key_of(function: Callable[..., Any]) -> str | None:
     return next((key for key, known in registered.items() if known is function), None)
 
 

@@ -14,7 +14,7 @@ from django_dcron.conf import settings
 MASK = "********"
 
 
-def redact(value: Any) -> Any:
+def redact_secrets(value: Any) -> Any:
     """Return ``value`` with ``MASK`` instead of each secret that ``DCRON_REDACT`` describes.
 
     ``value`` itself doesn't change.
@@ -23,9 +23,9 @@ def redact(value: Any) -> Any:
     return _redact_value(value, words) if words else value
 
 
-def restore(value: Any, original: Any) -> Any:
-    """Return an edited ``redact(original)`` with the original secrets in place of masks."""
-    return _restore_value(value, original, redact(original))
+def restore_secrets(value: Any, original: Any) -> Any:
+    """Return an edited ``redact_secrets(original)`` with the original secrets in place of masks."""
+    return _restore_value(value, original, redact_secrets(original))
 
 
 def _redact_value(value: Any, words: tuple[str, ...]) -> Any:

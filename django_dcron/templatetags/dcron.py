@@ -19,7 +19,7 @@ register.filter("format_duration", display.duration_or_empty)
 register.filter("state_badge", display.state_badge)
 register.filter("outcome_badge", display.outcome_badge)
 register.filter("start_delay", run_durations.start_delay)
-register.filter("duration", run_durations.duration)
+register.filter("duration", run_durations.run_duration)
 
 
 @register.inclusion_tag("admin/django_dcron/health_line.html", takes_context=True)

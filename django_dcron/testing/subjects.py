@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs import sync
-from django_dcron.jobs.sync.stored import decode, wanted_by
+from django_dcron.jobs.sync.stored import from_stored, wanted_by
 from django_dcron.models import Job
-from django_dcron.targets.django_tasks import is_task
+from django_dcron.targets.django_tasks import is_django_task
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -32,7 +32,7 @@ def stored_jobs(subject: Subject) -> list[Job]:
 
 def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
     """Return the declarations of ``subject``, at least one."""
-    if not (is_task(subject) or callable(subject)):
+    if not (is_django_task(subject) or callable(subject)):
         raise TypeError(f"{subject!r:.100} is neither a job nor a function or task with @cron")
     found = targets.declared_for(subject)
     if not found:
@@ -43,7 +43,7 @@ def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
 def job_from_declaration(declaration: targets.Declaration) -> Job:
     """Return the job that the code declares, unsaved."""
     namespace, name = declaration.key
-    return Job(namespace=namespace, name=name, **decode(wanted_by(declaration)))
+    return Job(namespace=namespace, name=name, **from_stored(wanted_by(declaration)))
 
 
 def _find_or_create_job(declaration: targets.Declaration) -> Job:

@@ -91,11 +91,11 @@ class ModelFields(SphinxDirective):
 
 def describe_json(field: Any) -> tuple[str, ...]:
     """Return the cells of a field of ``jobs.representation``."""
-    from django_dcron.jobs.representation import write
+    from django_dcron.jobs.representation import to_json
 
     default = describe_default(field.model_field)
     if default.startswith("`"):
-        written = json.dumps(write(field.model_field.get_default()))
+        written = json.dumps(to_json(field.model_field.get_default()))
         default = f"`{written}`"
     flags = ("writable", "portable", "confidential")
     is_nullable = " or null" if field.nullable else ""

@@ -18,7 +18,7 @@ from django_dcron.jobs.audit.differences import LONGEST
 from django_dcron.jobs.audit.entries import (
     FieldChange,
     LoggedChange,
-    changes_of,
+    logged_changes_of,
     read_change,
 )
 from django_dcron.jobs.audit.texts import paused_text, resumed_text, triggered_text
@@ -29,7 +29,7 @@ POLICIES: dict[str, Any] = dict(Job._meta.get_field("overlap_policy").flatchoice
 
 
 def _changes(job: Job) -> list[LoggedChange]:
-    return changes_of(job)
+    return logged_changes_of(job)
 
 
 def _history(client: Client, job: Job) -> Any:

@@ -114,7 +114,7 @@ def test_health_lists_the_freezes(job: Job, admin_client: Client, clock: ManualC
 
 def samples() -> dict[str, dict[tuple[str, ...], float]]:
     found: dict[str, dict[tuple[str, ...], float]] = {}
-    for sample in cluster.read():
+    for sample in cluster.read_samples():
         found.setdefault(sample.metric.name, {})[sample.labels] = float(sample.value)
     return found
 

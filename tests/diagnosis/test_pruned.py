@@ -60,7 +60,7 @@ def prune(system: System, **keep: object) -> int:
     for name, value in keep.items():
         setattr(system.job, name, value)
     control.save(system.job)
-    return sum(retention.prune(system.job.pk, lambda: database_now("default")))
+    return sum(retention.prune_runs(system.job.pk, lambda: database_now("default")))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_pruned_batches_cause_no_finding(
     control.save(history.job)
     counters = Statistics.objects.values().get()
     batches = 0
-    for number in retention.prune(history.job.pk, lambda: database_now("default")):
+    for number in retention.prune_runs(history.job.pk, lambda: database_now("default")):
         batches += number > 0
         assert history.codes() == set()
     assert batches > 3

@@ -520,7 +520,7 @@ def test_every_view_shows_same_verdict(
         assert code == 1
         assert any(summary in finding["message"] for finding in report["findings"])
 
-    samples = [sample for sample in cluster.read() if sample.value]
+    samples = [sample for sample in cluster.read_samples() if sample.value]
     assert [sample.labels for sample in samples if sample.metric is catalogue.HEALTH_STATUS] == [
         (verdict.status.value,)
     ]

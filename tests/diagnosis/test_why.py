@@ -20,7 +20,11 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.jobs.audit.entries import FieldChange, change_message, changes_of
+from django_dcron.jobs.audit.entries import (
+    FieldChange,
+    change_message,
+    logged_changes_of,
+)
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
 from django_dcron.policies.jitter import offset
@@ -816,11 +820,11 @@ def test_run_of_earlier_definition_is_found() -> None:
 def test_changes_are_empty_without_admin(monkeypatch: pytest.MonkeyPatch) -> None:
     job = set_placed_at(make_job(), NOON + DAY)
     log_pause(job, NOON - DAY)
-    assert len(changes_of(job)) == 1
+    assert len(logged_changes_of(job)) == 1
 
     monkeypatch.setattr("django_dcron.jobs.audit.entries.apps.is_installed", lambda name: False)
 
-    assert changes_of(job) == []
+    assert logged_changes_of(job) == []
     assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 

@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection
 
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from django_dcron.targets import functions
 from tests.factories import make_idle_job, make_run
 
@@ -19,7 +19,7 @@ MakeTarget = Callable[[Callable[..., Any]], str]
 
 def deliver(run: Run, *, token: UUID | None = None, worker: str = "w") -> Run | None:
     """Deliver the run's current attempt once. Return the run if it started."""
-    started = start(run.pk, run.attempt, token=token or uuid4(), worker=worker)
+    started = start_attempt(run.pk, run.attempt, token=token or uuid4(), worker=worker)
     return started[0] if started else None
 
 
@@ -39,7 +39,7 @@ def attempt_of(run: Run, number: int = 1) -> Attempt:
 def make_target(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTarget]:
     """Register functions as targets for this test. Return their keys."""
     monkeypatch.setattr(functions, "registered", {})
-    return lambda function: functions.register(function)
+    return lambda function: functions.register_function(function)
 
 
 Run_ = Callable[..., tuple[Run, Attempt]]

@@ -402,7 +402,7 @@ def test_start_and_outcome_wait_for_the_database(
     run_function: Run_, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = OperationalError("server closed the connection unexpectedly")
-    monkeypatch.setattr(executor, "start", failing(10, gone, executor.start))
+    monkeypatch.setattr(executor, "start_attempt", failing(10, gone, executor.start_attempt))
     monkeypatch.setattr(executor, "_answers", lambda using: False)
     monkeypatch.setattr(executor, "end_attempt", failing(30, gone, executor.end_attempt))
     run, attempt = run_function(lambda: "kept")
@@ -428,7 +428,7 @@ def test_start_and_outcome_are_recorded_once_if_the_response_is_lost(
 
         return call
 
-    monkeypatch.setattr(executor, "start", response_lost(executor.start))
+    monkeypatch.setattr(executor, "start_attempt", response_lost(executor.start_attempt))
     monkeypatch.setattr(executor, "end_attempt", response_lost(executor.end_attempt))
     calls.clear()
     run, attempt = run_function(lambda: calls.append("once"))
@@ -448,7 +448,7 @@ def test_repeated_start_renews_the_heartbeat(
 ) -> None:
     """The first heartbeat may be outdated. The run may even have been declared lost."""
     real, run = (
-        executor.start,
+        executor.start_attempt,
         make_run(make_idle_job(target=make_target(lambda: None), max_attempts=2), "queued"),
     )
     long_ago = database_now("default") - timedelta(hours=1)
@@ -458,10 +458,10 @@ def test_repeated_start_renews_the_heartbeat(
         Run.objects.update(heartbeat_at=long_ago)
         if declared_lost:
             transitions.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
-        monkeypatch.setattr(executor, "start", real)
+        monkeypatch.setattr(executor, "start_attempt", real)
         raise InterfaceError("connection already closed")
 
-    monkeypatch.setattr(executor, "start", response_lost)
+    monkeypatch.setattr(executor, "start_attempt", response_lost)
     beats: list[Any] = []
     monkeypatch.setattr(
         executor,
@@ -477,7 +477,9 @@ def test_start_gives_up_after_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(executor, "START_TIMEOUT", 0.0)
-    monkeypatch.setattr(executor, "start", failing(9, OperationalError("gone"), executor.start))
+    monkeypatch.setattr(
+        executor, "start_attempt", failing(9, OperationalError("gone"), executor.start_attempt)
+    )
     run = make_run(make_idle_job(), "queued")
     with pytest.raises(OperationalError):
         execute(run.pk, 1, worker="w")

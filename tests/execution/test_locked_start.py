@@ -75,7 +75,7 @@ def test_worker_does_not_wait_for_a_locked_slot_holder(make_target: Any) -> None
 def test_worker_waits_for_a_brief_lock(make_target: Any) -> None:
     run = make_run(make_idle_job(target=make_target(lambda: "done")), "queued")
     tries: list[int] = []
-    real = executor.start
+    real = executor.start_attempt
 
     def deadlocked_once(*given: Any, **how: Any) -> Any:
         tries.append(1)
@@ -84,7 +84,7 @@ def test_worker_waits_for_a_brief_lock(make_target: Any) -> None:
         return real(*given, **how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "start", deadlocked_once)
+        patch.setattr(executor, "start_attempt", deadlocked_once)
         assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
     assert reread(run).state == "succeeded"
 

@@ -12,7 +12,7 @@ from django_dcron.db.routing import database_name, lacks_table
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.unknown_runs import WARN_EVERY, UnknownRuns, Warnings, published_here
 from django_dcron.models import Node, Run
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 
 
 class Seconds:
@@ -98,8 +98,8 @@ def test_run_is_unknown_if_the_database_lacks_the_tables(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("django_dcron.runs.start._READ.first", fail)
     with pytest.raises(ProgrammingError):
-        start(uuid4(), 1, token=uuid4(), worker="w")
+        start_attempt(uuid4(), 1, token=uuid4(), worker="w")
     monkeypatch.setattr("django_dcron.runs.start.lacks_table", lambda model, using: model is Run)
     with pytest.raises(UnknownRun) as unknown:
-        start(uuid4(), 1, token=uuid4(), worker="w")
+        start_attempt(uuid4(), 1, token=uuid4(), worker="w")
     assert database_name("default") in str(unknown.value)

@@ -43,7 +43,7 @@ from django_dcron.contrib.rest.jobs.listing import JobQuery
 from django_dcron.contrib.rest.pagination import Order, read_cursor
 from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.jobs.portable import quoted_json, read_document
-from django_dcron.jobs.representation import Format, read
+from django_dcron.jobs.representation import Format, from_json
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.numbers import whole
 from django_dcron.management.dcron.plain_text import printable
@@ -56,7 +56,7 @@ from django_dcron.policies.alerting import read_rules
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.zones import check_zone
 from django_dcron.targets import check_queue, get
-from django_dcron.targets.redaction import redact
+from django_dcron.targets.redaction import redact_secrets
 from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.log_lines import as_one_record
 from django_dcron.utils.untrusted import pickles
@@ -108,11 +108,11 @@ def crontab_of_beat(text: str) -> object:
 PARSERS: dict[str, Callable[[str], object]] = {
     "duration": parse_duration_text,
     "duration of a form": DurationInput().clean,
-    "duration of a document": partial(read, Format.DURATION),
+    "duration of a document": partial(from_json, Format.DURATION),
     "duration of a command line": lambda text: times.parse_duration_option("--timeout", text),
     "jitter": definition("jitter"),
     "instant of a form": InstantField().clean,
-    "instant of a document": partial(read, Format.TIME),
+    "instant of a document": partial(from_json, Format.TIME),
     "instant of the REST API": Instant().to_internal_value,
     "instant of a command line": lambda text: times.parse_time_option("--since", text, NOW),
     "instant of an address": time_filter._parse_time,
@@ -155,7 +155,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "address of the probes": Address.parse,
     "path of a probe": _path,
     "JSON of a form": JsonInput().clean,
-    "secrets in arguments": lambda text: redact([text, {text: text}]),
+    "secrets in arguments": lambda text: redact_secrets([text, {text: text}]),
     "cursor of a page": lambda text: read_cursor(text, Order("id", ("pk",)), Job),
     "query of jobs": query(JobQuery, "search"),
     "tag of a query": query(JobQuery, "tag"),
@@ -170,8 +170,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
         json.dumps({"version": 1, "jobs": [{text: text}]})
     ),
     "value of a document, in an error": quoted_json,
-    "pickle": lambda text: pickles.read(text.encode(), MOST_VALUES),
-    "text in a pickle": lambda text: pickles.read(pickle.dumps([text]), MOST_VALUES),
+    "pickle": lambda text: pickles.read_pickle(text.encode(), MOST_VALUES),
+    "text in a pickle": lambda text: pickles.read_pickle(pickle.dumps([text]), MOST_VALUES),
     "arguments of django-q2": lambda text: django_q._args(SimpleNamespace(args=text)),
     "keyword arguments of django-q2": lambda text: django_q._kwargs(SimpleNamespace(kwargs=text)),
     "log record": as_one_record,

@@ -227,13 +227,13 @@ def test_a_freeze_that_begins_between_the_read_and_the_start_holds_the_run_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(make_idle_job(overlap_policy="allow"), "queued", node="a")
-    start = transitions.start
+    start = transitions.mark_running
 
     def frozen_first(*args: Any, **kwargs: Any) -> bool:
         control.freeze("deploy")
         return start(*args, **kwargs)
 
-    monkeypatch.setattr(transitions, "start", frozen_first)
+    monkeypatch.setattr(transitions, "mark_running", frozen_first)
     assert deliver(run) is None
     after = reread(run)
     assert (after.state, after.node) == ("pending", "")

@@ -288,14 +288,14 @@ def test_a_name_taken_during_the_save_is_an_error_of_its_job(
 def test_an_unexpected_error_is_raised_after_the_jobs_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = batch.placement.decide
+    original = batch.placement.decide_placement
 
     def decide(job: Job, *args: Any) -> Any:
         if job.name == "new-2":
             raise RuntimeError("unexpected")
         return original(job, *args)
 
-    monkeypatch.setattr(batch.placement, "decide", decide)
+    monkeypatch.setattr(batch.placement, "decide_placement", decide)
     jobs = [new(f"new-{n}") for n in range(4)]
     with pytest.raises(RuntimeError):
         control.save_many(jobs, keep_going=True)

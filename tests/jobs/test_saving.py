@@ -179,7 +179,7 @@ def test_failed_save_is_rolled_back_and_can_be_repeated(monkeypatch: pytest.Monk
     job = make_job()
     for each in (job, Job(name="new", schedule="@daily", target="tests.app.tasks.ok")):
         with monkeypatch.context() as patched:
-            patched.setattr(placement, "decide", broken)
+            patched.setattr(placement, "decide_placement", broken)
             each.description = "changed"
             with pytest.raises(RuntimeError):
                 saving.save(each)

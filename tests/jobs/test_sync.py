@@ -199,7 +199,7 @@ def test_values_of_every_type_compare_equal_after_storing() -> None:
     assert synced() == []
     job = the_job()
     assert {name: getattr(job, name) for name in fields} == fields
-    assert stored.decode(job.declared or {}).items() >= fields.items()
+    assert stored.from_stored(job.declared or {}).items() >= fields.items()
 
 
 # --- Enabled ------------------------------------------------------------------------------------

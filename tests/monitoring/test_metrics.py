@@ -30,7 +30,7 @@ def now(db: None) -> datetime:
 
 def read(metric: Metric) -> dict[tuple[str, ...], float]:
     """Return the metric's samples by their labels, and assert that each label set is unique."""
-    found = [sample for sample in cluster.read() if sample.metric is metric]
+    found = [sample for sample in cluster.read_samples() if sample.metric is metric]
     by_labels = {sample.labels: sample.value for sample in found}
     assert len(by_labels) == len(found)
     return by_labels
@@ -206,7 +206,9 @@ def test_unfinished_runs_are_counted_by_state(now: datetime) -> None:
 
 
 def test_metrics_of_empty_database_are_zero() -> None:
-    above_zero = {(sample.metric, sample.labels) for sample in cluster.read() if sample.value}
+    above_zero = {
+        (sample.metric, sample.labels) for sample in cluster.read_samples() if sample.value
+    }
     assert above_zero == {(catalogue.HEALTH_STATUS, ("ok",))}
     assert read(catalogue.OLDEST) == {("due",): 0, ("queued",): 0}
 
@@ -280,7 +282,7 @@ def test_number_of_queries_is_bounded(now: datetime, settings: Settings) -> None
         for i, at in enumerate(times)
     )
     with CaptureQueriesContext(connection) as queries:
-        samples = cluster.read()
+        samples = cluster.read_samples()
 
     assert len(queries) <= cluster.QUERIES
     assert len(samples) < 100 * 6 + 60
@@ -292,7 +294,7 @@ def test_queries_use_indexes_and_limits(now: datetime) -> None:
     for state in State:
         make_run(job, state)
     with CaptureQueriesContext(connection) as queries:
-        cluster.read()
+        cluster.read_samples()
 
     tables = ('FROM "django_dcron_run"', 'FROM "django_dcron_cursor"')
     found = [query["sql"] for query in queries if any(table in query["sql"] for table in tables)]

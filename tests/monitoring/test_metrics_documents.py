@@ -99,7 +99,7 @@ def possible_values(db: None) -> dict[tuple[str, str], set[str]]:
     """Return the possible values of each label, by metric and label, where they can be listed."""
     make_idle_job()
     found: dict[tuple[str, str], set[str]] = {}
-    for sample in cluster.read():
+    for sample in cluster.read_samples():
         for label, value in zip(sample.metric.labels, sample.labels, strict=True):
             found.setdefault((sample.metric.name, label), set()).add(value)
     found[catalogue.NODE_STATUS.name, "status"] = {status.value for status in Status}

@@ -13,8 +13,8 @@ from django_dcron.policies.chains import (
     conditions_met_by,
     find_cycle,
     in_dependency_order,
-    key_of,
     label_of,
+    split_label,
 )
 from django_dcron.policies.lifecycle import State
 from django_dcron.schedules.describe import describe
@@ -80,7 +80,7 @@ def test_chain_of_thousands_of_jobs_is_supported() -> None:
 
 @pytest.mark.parametrize("label", ["nightly", "shop/nightly", "a b.c@d:e-f"])
 def test_key_of_and_label_of_are_inverse(label: str) -> None:
-    assert label_of(*key_of(label)) == label
+    assert label_of(*split_label(label)) == label
 
 
 def test_never_schedule_has_no_occurrences() -> None:

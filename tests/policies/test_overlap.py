@@ -1,6 +1,6 @@
 """The overlap policies of jobs."""
 
-from django_dcron.policies.overlap import OverlapPolicy, read_policy
+from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 
 
 def test_every_policy_except_allow_is_exclusive() -> None:
@@ -8,6 +8,6 @@ def test_every_policy_except_allow_is_exclusive() -> None:
 
 
 def test_unknown_policy_is_read_as_skip() -> None:
-    assert [read_policy(policy) for policy in OverlapPolicy] == list(OverlapPolicy)
+    assert [read_overlap_policy(policy) for policy in OverlapPolicy] == list(OverlapPolicy)
     for stored in ("", "ALLOW", "one_per_weekday"):
-        assert read_policy(stored) is OverlapPolicy.SKIP
+        assert read_overlap_policy(stored) is OverlapPolicy.SKIP

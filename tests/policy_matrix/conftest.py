@@ -23,7 +23,7 @@ def make_world(
     def make(*, look_ahead: timedelta | None = None, **given: Any) -> World:
         if look_ahead is not None:
             settings.DCRON_LOOK_AHEAD = look_ahead
-        world = World(functions.register, **given)
+        world = World(functions.register_function, **given)
         worlds.append(world)
         return world
 

@@ -28,7 +28,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.runner import Runner
 from django_dcron.testing.stepping import Queue
 from tests.factories import make_job
@@ -135,7 +135,7 @@ class World:
     def die_at_work(self) -> None:
         """Let workers start the queued runs and then die silently."""
         for message in self.queue.messages:
-            assert start(*message.key, token=uuid4(), worker="gone/1")
+            assert start_attempt(*message.key, token=uuid4(), worker="gone/1")
         self.queue.messages = []
         self.workers = False
 

@@ -156,14 +156,14 @@ def test_cancel_right_after_the_start_is_noticed(
     """The cancel arrives before the process has recorded the run or can interrupt its code."""
     settings.DCRON_DISPATCHER = "thread"
     settings.DCRON_RUN_LEASE = timedelta(hours=1)
-    real = executor.start
+    real = executor.start_attempt
 
     def start_and_cancel(run_id: UUID, *args: Any, **options: Any) -> Any:
         started = real(run_id, *args, **options)
         control.cancel(Run.objects.get(pk=run_id), "by hand")
         return started
 
-    monkeypatch.setattr(executor, "start", start_and_cancel)
+    monkeypatch.setattr(executor, "start_attempt", start_and_cancel)
     row = make_run(make_idle_job(target=make_target(lambda: wait_until(lambda: False, 30))))
     execute(row.pk, 1, worker="w")
     assert (state_of(row), reread(row).reason) == ("cancelled", "by hand")

@@ -35,7 +35,7 @@ from django_dcron.runs import transitions
 from django_dcron.runs.chains import follower_key, parse_follower_key
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.creation import insert, row_for
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.claim import claim
 from django_dcron.utils import sync_points
 from tests.factories import make_idle_job, make_job, make_run
@@ -191,8 +191,8 @@ def test_overlap_policy_of_the_following_job_applies() -> None:
     for run in (running(first), running(first)):
         assert succeed(run)
     one, two = Run.objects.filter(job=after).order_by("pk")
-    assert start(one.pk, 1, token=uuid4(), worker="w")
-    assert start(two.pk, 1, token=uuid4(), worker="w") is None
+    assert start_attempt(one.pk, 1, token=uuid4(), worker="w")
+    assert start_attempt(two.pk, 1, token=uuid4(), worker="w") is None
     assert Run.objects.get(pk=two.pk).state == State.SKIPPED
 
 
@@ -332,7 +332,7 @@ def test_chain_of_a_hundred_jobs_runs_to_its_end() -> None:
     run = make_run(jobs[0])
     for job in jobs:
         assert run.job_id == job.pk
-        started = start(run.pk, 1, token=uuid4(), worker="w")
+        started = start_attempt(run.pk, 1, token=uuid4(), worker="w")
         assert started
         assert succeed(started[0])
         run = next(iter(followers(run)), run)

@@ -60,7 +60,7 @@ def ended(
 
 
 def prune(job: Job, **options: Any) -> int:
-    return sum(run_retention.prune(job.pk, now, **options))
+    return sum(run_retention.prune_runs(job.pk, now, **options))
 
 
 def remaining(job: Job) -> set[Any]:
@@ -139,7 +139,7 @@ def test_dry_run_counts_and_deletes_nothing() -> None:
 
 
 def test_deleted_job_has_nothing_to_prune() -> None:
-    assert sum(run_retention.prune(0, now)) == 0
+    assert sum(run_retention.prune_runs(0, now)) == 0
 
 
 def test_runs_of_other_jobs_are_kept() -> None:
@@ -231,7 +231,7 @@ def test_each_batch_is_deleted_only_when_requested(small_batches: None) -> None:
     for number in range(10):
         ended(job, 50 - number)
     ended(job, 1)
-    batches = run_retention.prune(job.pk, now)
+    batches = run_retention.prune_runs(job.pk, now)
     assert next(batches) == 2
     assert Run.objects.count() == 9, "no more are deleted before the next batch is requested"
     rest = list(batches)
@@ -245,7 +245,7 @@ def test_longer_keep_for_set_meanwhile_applies_at_once(small_batches: None) -> N
     for number in range(10):
         ended(job, 50 - number)
     ended(job, 1)
-    batches = run_retention.prune(job.pk, now)
+    batches = run_retention.prune_runs(job.pk, now)
     assert next(batches) == 2
     job.keep_for = 45.5 * DAY
     control.save(job)
@@ -257,7 +257,7 @@ def test_larger_keep_runs_set_meanwhile_applies_at_once(small_batches: None) -> 
     job = make_idle_job(keep_runs=2)
     for number in range(10):
         ended(job, 20 - number)
-    batches = run_retention.prune(job.pk, now)
+    batches = run_retention.prune_runs(job.pk, now)
     while not next(batches):
         pass
     job.keep_runs = 6
@@ -287,7 +287,7 @@ def test_keep_runs_is_counted_page_by_page(small_batches: None) -> None:
     failed = [ended(job, 40 - number, "failed") for number in range(6)]
     others = [ended(job, 20 - number) for number in range(9)]
     make_run(job)
-    batches = list(run_retention.prune(job.pk, now))
+    batches = list(run_retention.prune_runs(job.pk, now))
     assert sum(batches) == 7
     assert batches[0] == 0, "the first pass only counts"
     kept = {run.pk for run in (*failed[-4:], *others[-4:])}
@@ -406,7 +406,7 @@ def test_concurrent_pruners_delete_each_run_once(small_batches: None) -> None:
         deleted = 0
         while True:
             try:
-                for number in run_retention.prune(job.pk, now):
+                for number in run_retention.prune_runs(job.pk, now):
                     deleted += number
             except run_retention.DeletionBlocked:
                 continue

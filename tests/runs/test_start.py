@@ -23,7 +23,7 @@ from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
 from django_dcron.runs import start as module
 from django_dcron.runs import transitions
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
@@ -54,7 +54,7 @@ def test_start_updates_the_run_and_creates_an_attempt(state: str) -> None:
     run = make_run(make_idle_job(), state)
     token = uuid4()
 
-    started = start(run.pk, 1, token=token, worker="w1@host")
+    started = start_attempt(run.pk, 1, token=token, worker="w1@host")
 
     assert started is not None
     assert (started[0].pk, started[0].job.pk) == (run.pk, run.job_id)
@@ -93,8 +93,8 @@ def test_duplicate_delivery_changes_nothing() -> None:
 def test_repeated_start_with_the_same_token_returns_the_attempt() -> None:
     run = make_run(make_idle_job(), "queued")
     token = uuid4()
-    first = start(run.pk, 1, token=token, worker="w")
-    again = start(run.pk, 1, token=token, worker="w")
+    first = start_attempt(run.pk, 1, token=token, worker="w")
+    again = start_attempt(run.pk, 1, token=token, worker="w")
     assert first is not None
     assert again is not None
     assert again[1] == first[1]
@@ -104,10 +104,10 @@ def test_repeated_start_with_the_same_token_returns_the_attempt() -> None:
 def test_start_with_the_token_of_a_finished_attempt_is_refused() -> None:
     run = make_run(make_idle_job(), "queued")
     token = uuid4()
-    started = start(run.pk, 1, token=token, worker="w")
+    started = start_attempt(run.pk, 1, token=token, worker="w")
     assert started
     transitions.finish(started[0], 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, token)
-    assert start(run.pk, 1, token=token, worker="w") is None
+    assert start_attempt(run.pk, 1, token=token, worker="w") is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_run_in_another_state_does_not_start(state: str) -> None:
 def test_start_of_a_deleted_run_raises_unknown_run() -> None:
     run_id = uuid4()
     with pytest.raises(UnknownRun) as unknown:
-        start(run_id, 1, token=uuid4(), worker="w")
+        start_attempt(run_id, 1, token=uuid4(), worker="w")
     assert str(run_id) in str(unknown.value)
     assert database_name("default") in str(unknown.value)
 
@@ -131,7 +131,7 @@ def test_start_of_a_deleted_run_raises_unknown_run() -> None:
 def test_only_the_current_attempt_starts() -> None:
     run = make_run(make_idle_job(max_attempts=3), attempt=2)
     for attempt in (1, 3):
-        assert start(run.pk, attempt, token=uuid4(), worker="w") is None
+        assert start_attempt(run.pk, attempt, token=uuid4(), worker="w") is None
     assert deliver(run)
     assert attempt_of(run, 2).number == 2
 
@@ -172,10 +172,10 @@ def test_punctual_start_is_refused_before_the_due_time(early: timedelta, starts:
     at = run.due_at - early
     with mock.patch.object(module, "_read", return_value=read._replace(at=at, at_without_jump=at)):
         if starts:
-            assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+            assert start_attempt(run.pk, 1, token=uuid4(), worker="w", punctual=True)
         else:
             with pytest.raises(module.NotDueYet) as raised:
-                start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+                start_attempt(run.pk, 1, token=uuid4(), worker="w", punctual=True)
             assert raised.value.ahead == early
     assert state_of(run) == (State.RUNNING if starts else State.QUEUED)
 
@@ -199,7 +199,7 @@ def clock_jumps(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
         step = by
 
     monkeypatch.setattr(module, "_READ", mock.Mock(first=first))
-    start(make_run(make_idle_job(), "queued").pk, 1, token=uuid4(), worker="w")
+    start_attempt(make_run(make_idle_job(), "queued").pk, 1, token=uuid4(), worker="w")
     return jump
 
 
@@ -209,7 +209,7 @@ def test_forward_jump_of_database_clock_does_not_miss_runs(
 ) -> None:
     run = make_run(make_idle_job(misfire_grace=GRACE, **limit), "queued")
     clock_jumps(timedelta(hours=1))
-    assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+    assert start_attempt(run.pk, 1, token=uuid4(), worker="w", punctual=True)
     assert state_of(run) == State.RUNNING
 
 
@@ -218,7 +218,7 @@ def test_backward_jump_of_database_clock_does_not_delay_runs(
 ) -> None:
     run = queued_since(make_idle_job(), now - SECOND)
     clock_jumps(-timedelta(hours=1))
-    assert start(run.pk, 1, token=uuid4(), worker="w", punctual=True)
+    assert start_attempt(run.pk, 1, token=uuid4(), worker="w", punctual=True)
 
 
 def test_lasting_jump_of_database_clock_is_accepted(
@@ -229,11 +229,11 @@ def test_lasting_jump_of_database_clock_is_accepted(
         for _ in range(2)
     ]
     clock_jumps(timedelta(hours=1))
-    assert start(runs[0].pk, 1, token=uuid4(), worker="w")
+    assert start_attempt(runs[0].pk, 1, token=uuid4(), worker="w")
     later, monotonic = DOUBT_FOR + 1, time.monotonic
     clock_jumps(timedelta(hours=1, seconds=later))
     with mock.patch.object(module.time, "monotonic", side_effect=lambda: monotonic() + later):
-        assert start(runs[1].pk, 1, token=uuid4(), worker="w") is None
+        assert start_attempt(runs[1].pk, 1, token=uuid4(), worker="w") is None
     assert state_of(runs[1]) == State.MISSED
 
 
@@ -823,7 +823,7 @@ def test_concurrent_finish_and_start_strand_no_run(policy: str) -> None:
 
 
 def fence_of(run: Run, token: UUID) -> int:
-    started = start(run.pk, run.attempt, token=token, worker="w")
+    started = start_attempt(run.pk, run.attempt, token=token, worker="w")
     assert started is not None
     return started.fence
 

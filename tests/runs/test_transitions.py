@@ -43,7 +43,7 @@ def end_unstarted(state: State, sources: set[State]) -> Case:
 
 
 def start(run: Run, attempt: int, slot: int | None) -> int | None:
-    return transitions.start(
+    return transitions.mark_running(
         run, attempt, slot=slot, token=uuid4(), worker="w", started_at=database_now("default")
     )
 
@@ -82,7 +82,7 @@ CASES = {
         {State.PENDING, State.QUEUED},
         State.PENDING,
     ),
-    "start": Case(
+    "mark_running": Case(
         lambda run: start(run, run.attempt, running_slot(run.job_id)),
         BEFORE_START,
         State.RUNNING,
@@ -119,8 +119,8 @@ CASES = {
     "renew_heartbeat": Case(
         lambda run: transitions.renew_heartbeat(run.pk, run.attempt), {State.RUNNING}, State.RUNNING
     ),
-    "request_cancel": Case(
-        lambda run: transitions.request_cancel(run.pk, "why"), {State.RUNNING}, State.RUNNING
+    "mark_cancel_requested": Case(
+        lambda run: transitions.mark_cancel_requested(run.pk, "why"), {State.RUNNING}, State.RUNNING
     ),
 }
 TABLE = [(name, state) for name in CASES for state in State]
@@ -155,7 +155,7 @@ def test_transition_succeeds_only_from_its_source_states(name: str, state: State
 @pytest.mark.parametrize(
     "name",
     [
-        *("start", "mark_waiting", "mark_waiting_in_backfill", "mark_queued"),
+        *("mark_running", "mark_waiting", "mark_waiting_in_backfill", "mark_queued"),
         *("redeliver", "redeliver_dropped", "unqueue", "return_to_nodes", "renew_heartbeat"),
     ],
 )
@@ -208,7 +208,7 @@ def test_transition_changes_no_other_run(name: str) -> None:
         "mark_waiting_in_backfill": {"reason": "why", "due_at": LATER},
         "retry": {"reason": "why", "due_at": LATER, "deliveries": 0, "node": "", "attempt": 2},
         "wake_next": {"reason": "", "node": "", "due_at": NOW},
-        "request_cancel": {"reason": "why"},
+        "mark_cancel_requested": {"reason": "why"},
     }.items(),
 )
 def test_transition_writes_its_columns(name: str, written: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def test_transition_writes_its_columns(name: str, written: dict[str, Any]) -> No
     assert case.call(run)
     assert Run.objects.filter(pk=run.pk).values(*written).get() == written
     run.refresh_from_db()
-    assert (run.cancel_requested_at is not None) == (name == "request_cancel")
+    assert (run.cancel_requested_at is not None) == (name == "mark_cancel_requested")
     assert run.slot == {
         "mark_waiting_in_backfill": backfill_slot(run.job_id, LATER),
         "wake_next": running_slot(run.job_id),
@@ -340,7 +340,7 @@ def test_waiting_run_keeps_waiting_if_the_slot_is_taken() -> None:
 
 def test_run_with_a_cancel_request_is_not_retried() -> None:
     run = make_run(make_idle_job(), "running")
-    assert transitions.request_cancel(run.pk, "by hand")
+    assert transitions.mark_cancel_requested(run.pk, "by hand")
     before = all_rows()
     assert not CASES["retry"].call(run)
     assert all_rows() == before
@@ -453,20 +453,20 @@ def test_attempt_is_closed_only_with_its_own_token(name: str) -> None:
 def test_start_writes_slot_and_times_and_clears_the_reason() -> None:
     job = make_idle_job()
     run = make_run(job, "queued", reason="was held back")
-    assert CASES["start"].call(run)
+    assert CASES["mark_running"].call(run)
     run.refresh_from_db()
     assert (run.slot, run.reason) == (running_slot(job.pk), "")
     assert run.started_at == run.heartbeat_at
     assert run.started_at is not None
 
 
-@pytest.mark.parametrize("name", ["start", "mark_waiting"])
+@pytest.mark.parametrize("name", ["mark_running", "mark_waiting"])
 def test_slot_has_at_most_one_holder(name: str) -> None:
     job = make_idle_job()
     make_run(job, "running", slot=running_slot(job.pk), scheduled_at=NOW)
     run = make_run(job, "queued", scheduled_at=LATER)
     call = {
-        "start": lambda: start(run, 1, running_slot(job.pk)),
+        "mark_running": lambda: start(run, 1, running_slot(job.pk)),
         "mark_waiting": lambda: transitions.mark_waiting(run, slot=running_slot(job.pk), reason=""),
     }[name]
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -528,8 +528,8 @@ def test_deliveries_never_fall_below_zero() -> None:
 
 def test_second_cancel_request_is_ignored() -> None:
     run = make_run(make_idle_job(), "running")
-    assert transitions.request_cancel(run.pk, "first")
-    assert not transitions.request_cancel(run.pk, "second")
+    assert transitions.mark_cancel_requested(run.pk, "first")
+    assert not transitions.mark_cancel_requested(run.pk, "second")
     run.refresh_from_db()
     assert run.reason == "first"
 
@@ -549,7 +549,10 @@ def test_second_cancel_request_is_ignored() -> None:
             "queued",
             lambda run, why: transitions.mark_waiting_in_backfill(run, reason=why),
         ),
-        "request_cancel": ("running", lambda run, why: transitions.request_cancel(run.pk, why)),
+        "mark_cancel_requested": (
+            "running",
+            lambda run, why: transitions.mark_cancel_requested(run.pk, why),
+        ),
         "retry": ("running", lambda run, why: transitions.retry(run, 1, LATER, why, CLOSING, None)),
         "finish": (
             "running",
@@ -662,7 +665,7 @@ def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
 
     asker = threading.Thread(target=ask)
     with transaction.atomic():
-        assert transitions.request_cancel(
+        assert transitions.mark_cancel_requested(
             holder.pk, ""
         )  # locks the run first, like the end of a run
         asker.start()

@@ -169,14 +169,14 @@ def test_locked_run_of_one_job_does_not_block_other_jobs(
 ) -> None:
     first, second = make_idle_job(), make_idle_job()
     make_old(first), make_old(second)
-    real = retention.prune
+    real = retention.prune_runs
 
     def prune(job_id: int, *args: Any) -> Iterator[int]:
         if job_id == first.pk:
             raise retention.DeletionBlocked("a row is locked")
         return real(job_id, *args)
 
-    monkeypatch.setattr(retention, "prune", prune)
+    monkeypatch.setattr(retention, "prune_runs", prune)
     world.run()
     assert run_counts() == {first.name: 2, second.name: 1}
     assert logged(caplog, "not_pruned", f"={first.pk} ", "a row is locked", node="a")

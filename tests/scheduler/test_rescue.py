@@ -14,7 +14,7 @@ from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler import rescue as module
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.rescue import rescue
@@ -97,7 +97,7 @@ def test_run_is_kept_if_its_worker_shows_activity_before_the_update(
     job = make_idle_job(max_attempts=max_attempts)
     run = make_run(job, "running", heartbeat_at=now - 60 * SECOND)
     if cancelled:
-        transitions.request_cancel(run.pk, "by hand")
+        transitions.mark_cancel_requested(run.pk, "by hand")
 
     def lose_late(*of_run: Any) -> bool:
         if later == "heartbeat":
@@ -394,7 +394,7 @@ def test_late_queued_run_is_missed_if_the_misfire_policy_skips(
     assert run.state == ("missed" if missed else "pending")
     assert ("1m10s" in run.reason) == missed
     if not missed:  # a worker can still start it
-        assert start(run.pk, run.attempt, token=uuid4(), worker="w")
+        assert start_attempt(run.pk, run.attempt, token=uuid4(), worker="w")
 
 
 @pytest.mark.parametrize("policy", ["run_latest", "run_all"])

@@ -339,7 +339,7 @@ def test_drain_does_not_wait_for_the_end_of_pruning(
             begun.set()
             yield 1
 
-    monkeypatch.setattr(retention, "prune", endless)
+    monkeypatch.setattr(retention, "prune_runs", endless)
     make_idle_job()
     beside(lambda: begun.wait(TIMEOUT) and terminate(), runner)
     assert runner.run() == EXIT_OK

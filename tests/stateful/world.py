@@ -30,7 +30,7 @@ from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, Outcome
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.rescue import rescue
 from tests.app.models import Witness
@@ -198,7 +198,9 @@ class World(Users):
         token, name = UUID(int=next(self._numbers)), f"worker-{worker}"
         with suppress(Crash), self.guarantees.starting(run_id):
             try:
-                started = _until_answered(lambda: start(run_id, attempt, token=token, worker=name))
+                started = _until_answered(
+                    lambda: start_attempt(run_id, attempt, token=token, worker=name)
+                )
             except UnknownRun:  # withdrawn meanwhile
                 return
             if started is None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_dcron.targets import MASK, redact, restore
+from django_dcron.targets import MASK, redact_secrets, restore_secrets
 
 SECRETS = [
     ({"password": "x"}, {"password": MASK}),
@@ -29,34 +29,34 @@ NO_SECRETS = [
 @pytest.mark.parametrize(("value", "expected"), SECRETS)
 def test_secrets_are_masked_in_a_copy(value: Any, expected: Any) -> None:
     before = copy.deepcopy(value)
-    assert redact(value) == expected
+    assert redact_secrets(value) == expected
     assert value == before
 
 
 @pytest.mark.parametrize("value", NO_SECRETS)
 def test_values_without_secrets_are_unchanged(value: Any) -> None:
-    assert redact(value) == value
+    assert redact_secrets(value) == value
 
 
 def test_redact_setting_selects_the_masked_names(settings: Settings) -> None:
     settings.DCRON_REDACT = ["PIN"]
-    assert redact({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
+    assert redact_secrets({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
     settings.DCRON_REDACT = []
-    assert redact({"password": "x"}) == {"password": "x"}
+    assert redact_secrets({"password": "x"}) == {"password": "x"}
 
 
 @pytest.mark.parametrize("value", [value for value, _expected in SECRETS] + NO_SECRETS)
 def test_restore_replaces_masks_with_the_original_values(value: Any) -> None:
-    assert restore(redact(value), value) == value
+    assert restore_secrets(redact_secrets(value), value) == value
 
 
 def test_restore_keeps_values_that_were_edited() -> None:
     own = {"password": "x", "city": "Berlin", "list": ["--token=t"]}
-    sent = redact(own) | {"city": "Rome", "list": ["--token=other"], "new": MASK}
-    assert restore(sent, own) == {
+    sent = redact_secrets(own) | {"city": "Rome", "list": ["--token=other"], "new": MASK}
+    assert restore_secrets(sent, own) == {
         "password": "x",
         "city": "Rome",
         "list": ["--token=other"],
         "new": MASK,
     }
-    assert restore({"password": "mine"}, own) == {"password": "mine"}
+    assert restore_secrets({"password": "mine"}, own) == {"password": "mine"}

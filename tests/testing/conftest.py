@@ -47,7 +47,7 @@ def make_target(calls: list[tuple[str, datetime, datetime]]) -> Iterator[MakeTar
             return work()
 
         target.__qualname__ = f"target_{len(functions.registered)}"
-        return functions.register(target)
+        return functions.register_function(target)
 
     with targets.isolated():
         yield make

@@ -16,7 +16,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.dispatch import shared_dispatcher
 from django_dcron.models import Attempt, Cursor, Node, Run
-from django_dcron.runs.start import start
+from django_dcron.runs.start import start_attempt
 from django_dcron.runs.transitions import _START
 from django_dcron.testing import ManualClock, set_clock
 from tests.factories import make_idle_job, make_job, make_run
@@ -131,14 +131,14 @@ def test_sql_expressions_use_the_set_clock(at: datetime) -> None:
 def test_prepared_statements_do_not_store_a_set_time() -> None:
     before, within, after, later = (make_run(make_idle_job()) for _ in range(4))
     token = before.pk
-    assert start(before.pk, 1, token=token, worker="w")
+    assert start_attempt(before.pk, 1, token=token, worker="w")
     with set_clock(NINE) as manual_clock:
         kept = dict(_START._compiled)
-        assert start(within.pk, 1, token=token, worker="w")
+        assert start_attempt(within.pk, 1, token=token, worker="w")
         manual_clock.advance(HOUR)
-        assert start(later.pk, 1, token=token, worker="w")
+        assert start_attempt(later.pk, 1, token=token, worker="w")
         assert _START._compiled == kept
-    assert start(after.pk, 1, token=token, worker="w")
+    assert start_attempt(after.pk, 1, token=token, worker="w")
     times = {run.pk: run.started_at for run in Run.objects.all()}
     assert (times[within.pk], times[later.pk]) == (NINE, NINE + HOUR)
     assert Attempt.objects.get(run=within).started_at == NINE

@@ -306,7 +306,7 @@ class JobAdmin(
         if obj is not None and obj.pk is not None:
             if not self.has_change_permission(request, obj):
                 for name in ARGUMENTS:  # redacts this page only, because nothing saves ``obj`` here
-                    setattr(obj, name, targets.redact(getattr(obj, name)))
+                    setattr(obj, name, targets.redact_secrets(getattr(obj, name)))
             page = JobPage(obj.pk, request, self)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
         elif add and not context.get("is_popup"):

@@ -167,7 +167,9 @@ class JobForm(JobModelForm):
         if not self.errors:
             try:
                 visible = self.scope.jobs if self.scope.narrows(Job) else None
-                chains.check(self.instance, alias_for(Job), visible, self.initial.get("after", ()))
+                chains.check_links(
+                    self.instance, alias_for(Job), visible, self.initial.get("after", ())
+                )
             except ValidationError as error:
                 self.add_error(None, error)
 

@@ -27,7 +27,7 @@ from django_dcron.admin.display import badge, link, may_view, state_badge
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.why.explanation import Answer, explain
-from django_dcron.diagnosis.why.explanation_data import zone_of
+from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Job, Node, Run
 from django_dcron.utils.time_parsing import parse_datetime
@@ -70,7 +70,7 @@ def why_view(
         raise Http404
     if not model_admin.has_view_permission(request, job):
         raise PermissionDenied
-    zone = zone_of(job)
+    zone = schedule_zone_of(job)
     requested, error = _parse_requested_time(request.GET.get("at", ""), zone)
     context: dict[str, Any] = {
         **site.each_context(request),

@@ -43,7 +43,7 @@ from django_dcron.diagnosis import chains
 from django_dcron.jobs.audit.texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger
-from django_dcron.targets import redact
+from django_dcron.targets import redact_secrets
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -140,19 +140,23 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
 
     @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, run: Run) -> str:
-        return _own_arguments(redact(run.args)) or _job_arguments(redact(run.job.args))
+        return _own_arguments(redact_secrets(run.args)) or _job_arguments(
+            redact_secrets(run.job.args)
+        )
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def keyword_arguments(self, run: Run) -> str:
-        return _own_arguments(redact(run.kwargs)) or _job_arguments(redact(run.job.kwargs))
+        return _own_arguments(redact_secrets(run.kwargs)) or _job_arguments(
+            redact_secrets(run.job.kwargs)
+        )
 
     @admin.display(description=gettext_lazy("arguments"))
     def own_arguments(self, run: Run) -> str:
-        return _own_arguments(redact(run.args)) or quiet(JOB_ARGUMENTS_NOTE)
+        return _own_arguments(redact_secrets(run.args)) or quiet(JOB_ARGUMENTS_NOTE)
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def own_keyword_arguments(self, run: Run) -> str:
-        return _own_arguments(redact(run.kwargs)) or quiet(JOB_ARGUMENTS_NOTE)
+        return _own_arguments(redact_secrets(run.kwargs)) or quiet(JOB_ARGUMENTS_NOTE)
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Any) -> str:

@@ -33,7 +33,7 @@ from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
 from django_dcron.admin.visibility import is_hidden, of_visible_runs
 from django_dcron.db import clock
-from django_dcron.diagnosis.run_durations import duration
+from django_dcron.diagnosis.run_durations import run_duration
 from django_dcron.models import Attempt, Run
 from django_dcron.utils.bounded_text import shortened
 
@@ -137,7 +137,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("duration"))
     def duration_column(self, attempt: Attempt) -> str:
-        return duration_or_empty(duration(attempt))
+        return duration_or_empty(run_duration(attempt))
 
     @admin.display(description=_("outcome"))
     def outcome_and_failure(self, attempt: Attempt) -> str:
@@ -149,11 +149,11 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     @admin.display(description=_("duration"))
     def took(self, attempt: Attempt) -> str:
         if attempt.finished_at is None:
-            return duration_or_empty(duration(attempt))
+            return duration_or_empty(run_duration(attempt))
         until = format_html(
             gettext("until {}"), render_time(attempt.finished_at, near=attempt.started_at)
         )
-        return format_html("{}{}", duration_or_empty(duration(attempt)), quiet(until))
+        return format_html("{}{}", duration_or_empty(run_duration(attempt)), quiet(until))
 
     @admin.display(description=_("progress"))
     def progress(self, attempt: Attempt) -> str:

@@ -32,10 +32,10 @@ from django_dcron.admin.lists.filters import (
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import is_hidden, of_visible_jobs
 from django_dcron.db import clock
-from django_dcron.diagnosis.run_durations import duration, start_delay
+from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
-from django_dcron.targets import redact
+from django_dcron.targets import redact_secrets
 from django_dcron.utils.bounded_text import shortened
 
 JOB_FILTERS: tuple[Any, ...] = (("job", JobListFilter), NamespaceFilter, TagFilter)
@@ -67,10 +67,10 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         *fields_of(Run, "scheduled_at", "state", "reason", "trigger", "attempt"),
         *fields_of(Run, "due_at", "claimed_at", "queued_at", "started_at", "finished_at"),
         ("start_delay_seconds", start_delay),
-        ("duration_seconds", lambda run: duration(run) if run.finished_at else None),
+        ("duration_seconds", lambda run: run_duration(run) if run.finished_at else None),
         *fields_of(Run, "missed_before", "missed_from"),
-        ("args", lambda run: redact(run.args)),
-        ("kwargs", lambda run: redact(run.kwargs)),
+        ("args", lambda run: redact_secrets(run.args)),
+        ("kwargs", lambda run: redact_secrets(run.kwargs)),
         *fields_of(Run, "idempotency_key"),
         ("rerun_of", lambda run: run.rerun_of_id and str(run.rerun_of_id)),
         *fields_of(Run, "node", "cancel_requested_at"),
@@ -116,9 +116,9 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
     @admin.display(description=gettext_lazy("duration"))
     def took(self, run: Run) -> str:
         if run.started_at is None or run.finished_at is None:
-            return duration_or_empty(duration(run))
+            return duration_or_empty(run_duration(run))
         until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
-        return format_html("{}{}", duration_or_empty(duration(run)), quiet(until))
+        return format_html("{}{}", duration_or_empty(run_duration(run)), quiet(until))
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         filters = super().get_list_filter(request)

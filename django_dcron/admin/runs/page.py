@@ -46,7 +46,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.phases import courses_of
-from django_dcron.diagnosis.run_durations import duration, start_delay
+from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
@@ -198,7 +198,7 @@ class RunPage:
             (_("started"), render_exact_time(timed.started_at, near)),
             (_("finished"), render_exact_time(timed.finished_at, near)),
             (_("start delay"), duration_or_empty(start_delay(run))),
-            (_("duration"), duration_or_empty(duration(timed))),
+            (_("duration"), duration_or_empty(run_duration(timed))),
             (
                 _("attempt"),
                 _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": max_attempts}

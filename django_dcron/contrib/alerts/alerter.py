@@ -40,7 +40,7 @@ ALL_JOBS_EVERY = 600.0
 PRUNE_EVERY = 3600.0
 
 
-class Membership(Protocol):
+class NodeMembership(Protocol):
     """The attributes of ``scheduler.membership.Membership`` that alerts use."""
 
     id: str
@@ -52,7 +52,7 @@ class Membership(Protocol):
     def shards(self) -> Collection[int]: ...
 
 
-class Watchdog(Protocol):
+class ThreadWatchdog(Protocol):
     """Detects threads that hang.
 
     ``record_activity`` reports that the thread is working, or that it will sleep for ``rest``
@@ -65,7 +65,9 @@ class Watchdog(Protocol):
 
 
 class Alerter:
-    def __init__(self, membership: Membership, read_verdict: Callable[[], Verdict] | None = None):
+    def __init__(
+        self, membership: NodeMembership, read_verdict: Callable[[], Verdict] | None = None
+    ):
         """``read_verdict`` reads the health verdict.
 
         Without it, there are no alerts about health.
@@ -90,7 +92,7 @@ class Alerter:
         self._next_at: dict[str, float] = {}
         """When each periodic step is due again (monotonic clock)."""
 
-    def run(self, stopping: threading.Event, watchdog: Watchdog, name: str) -> None:
+    def run(self, stopping: threading.Event, watchdog: ThreadWatchdog, name: str) -> None:
         """Run the thread ``name`` until ``stopping`` is set. Without channels, it does nothing."""
         while True:
             watchdog.record_activity(name, rest=CHECK_EVERY)
@@ -121,7 +123,7 @@ class Alerter:
                 )
             self._failed.add(step)
 
-    def _start_senders(self, watchdog: Watchdog, name: str) -> None:
+    def _start_senders(self, watchdog: ThreadWatchdog, name: str) -> None:
         """Start a sender thread for each destination with due alerts that has none."""
         self._senders = {
             destination: thread
@@ -140,7 +142,7 @@ class Alerter:
                 self._senders[destination] = thread
                 thread.start()
 
-    def _send(self, destination: str, watchdog: Watchdog, name: str) -> None:
+    def _send(self, destination: str, watchdog: ThreadWatchdog, name: str) -> None:
         watchdog.record_activity(name)
         try:
             self._try_step(f"send:{destination}", partial(outbox.send_to, destination))
@@ -166,7 +168,7 @@ class Alerter:
         if self._is_time("health", HEALTH_EVERY):
             self._health.check(self._membership.shards, now, default_rules)
         self._alert_if_degraded(default_rules, now)
-        if self._is_time("prune", PRUNE_EVERY) and not outbox.prune():
+        if self._is_time("prune", PRUNE_EVERY) and not outbox.prune_alerts():
             del self._next_at["prune"]  # the next call continues
 
     def _check_jobs(self, default_rules: tuple[Rule, ...], now: datetime) -> None:
@@ -177,7 +179,7 @@ class Alerter:
         if self._is_time("all", ALL_JOBS_EVERY) or not shards <= self._checked_shards:
             self._since = None
         self._checked_shards = shards
-        if shards and job_alerts.check(
+        if shards and job_alerts.check_job_alerts(
             shards, self._membership.namespace, default_rules, self._since
         ):
             self._since = now

@@ -75,7 +75,7 @@ def initialize(*, from_zero: bool) -> bool:
     return bool(notices)
 
 
-def check(
+def check_job_alerts(
     shards: Collection[int], namespace: str, default_rules: Collection[Rule], since: datetime | None
 ) -> bool:
     """Check the jobs of ``shards`` that ended a run after ``since`` (None: all jobs).

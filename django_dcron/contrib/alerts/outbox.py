@@ -169,7 +169,7 @@ def send_to(destination: str, send: Send = send) -> int:
     return len(alerts)
 
 
-def prune() -> bool:
+def prune_alerts() -> bool:
     """Delete one batch of old alerts. Return False if there may be more."""
     rows = Alert.objects.using(alias_for(Alert))
     expired = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - KEPT).order_by("pk")

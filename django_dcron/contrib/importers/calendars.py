@@ -47,7 +47,7 @@ class CalendarPlan:
     """The calendar to save. None: it is refused."""
 
 
-def compare(source_calendars: Iterable[SourceCalendar]) -> list[CalendarPlan]:
+def compare_calendars(source_calendars: Iterable[SourceCalendar]) -> list[CalendarPlan]:
     """Compare calendars, in the order of ``source_calendars``, without writing."""
     entries = list(source_calendars)
     rows = Calendar.objects.using(alias_for(Calendar)).in_bulk(
@@ -82,7 +82,7 @@ def refuse_for_problem_jobs(
     ]
 
 
-def apply_plans(plans: Iterable[CalendarPlan]) -> Iterator[CalendarPlan]:
+def apply_calendar_plans(plans: Iterable[CalendarPlan]) -> Iterator[CalendarPlan]:
     """Write the calendars and yield each one when done.
 
     A calendar is refused if it was changed since the comparison.

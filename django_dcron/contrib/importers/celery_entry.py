@@ -72,7 +72,7 @@ def schedule_fields(schedule: Any, warn: Warn) -> dict[str, str]:
     return {"schedule": interval_text(schedule.run_every), "timezone": "UTC"}
 
 
-def due(schedule: Any, last: datetime | None, now: datetime) -> dict[str, datetime]:
+def next_due_of_entry(schedule: Any, last: datetime | None, now: datetime) -> dict[str, datetime]:
     """Return ``NEXT_DUE`` for an interval that keeps the phase of its last run."""
     if is_crontab(schedule) or not hasattr(schedule, "run_every"):
         return {}

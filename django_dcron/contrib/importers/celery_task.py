@@ -13,7 +13,11 @@ from typing import Any
 
 from django_dcron import targets
 from django_dcron.contrib.importers.reading import EntryRefused, Warn
-from django_dcron.contrib.importers.retries import attempts_of, backoff, constant
+from django_dcron.contrib.importers.retries import (
+    backoff,
+    constant,
+    max_attempts_of,
+)
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
 
@@ -44,7 +48,7 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
     retry_options: dict[str, Any] = getattr(task, "retry_kwargs", None) or {}
     max_retries = retry_options.get("max_retries", task.max_retries)
     values = {
-        "max_attempts": attempts_of(max_retries, "max_retries", warn),
+        "max_attempts": max_attempts_of(max_retries, "max_retries", warn),
         **_waits(task, retry_options, automatic=bool(automatic)),
     }
     if automatic:

@@ -28,7 +28,7 @@ from django.db import DatabaseError
 
 from django_dcron.contrib.importers.origins import (
     Match,
-    jobs_of,
+    imported_jobs_of,
     match_entries,
     stored_key,
     stored_source,
@@ -123,7 +123,7 @@ class ComparisonOptions:
     take_over: bool = False
 
 
-def compare(
+def compare_entries(
     entries: Iterable[SourceEntry],
     namespace: str = "default",
     *,
@@ -149,7 +149,7 @@ def compare(
 def jobs_without_entry(source: str, plans: Iterable[EntryPlan]) -> list[Job]:
     """Return the jobs of the source that no entry matches: deleted there."""
     matched = {job.pk for plan in plans for job in (plan.existing, plan.job) if job is not None}
-    return [job for job in jobs_of(source) if job.pk not in matched]
+    return [job for job in imported_jobs_of(source) if job.pk not in matched]
 
 
 def shadows_left(plans: Iterable[EntryPlan]) -> list[Job]:

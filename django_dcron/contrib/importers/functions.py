@@ -15,7 +15,7 @@ TASKS = "tasks"
 """The module of each app that Huey and procrastinate import to find the project's tasks."""
 
 
-def load(loader: Callable[[], Any], description: str) -> Any:
+def load_tasks(loader: Callable[[], Any], description: str) -> Any:
     """Return what ``loader`` returns, once the task modules are imported.
 
     Errors contain ``description``. Raises ``SourceProblem`` for any exception of the project's
@@ -37,7 +37,7 @@ def load(loader: Callable[[], Any], description: str) -> Any:
 
 def instance(path: str, *attributes: str) -> Any:
     """Return the object at a dotted path. Raises ``SourceProblem`` if it lacks an attribute."""
-    result = load(lambda: import_string(path), f"{path!r}")
+    result = load_tasks(lambda: import_string(path), f"{path!r}")
     if missing := [name for name in attributes if not hasattr(result, name)]:
         raise SourceProblem(f"{path!r} is a {type(result).__name__} without {missing[0]}.")
     return result

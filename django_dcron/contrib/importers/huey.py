@@ -32,9 +32,9 @@ from django_dcron.contrib.importers.reading import (
 )
 from django_dcron.contrib.importers.retries import (
     HIGHEST_FACTOR,
-    attempts_of,
     constant,
     exponential,
+    max_attempts_of,
 )
 from django_dcron.db.errors import in_one_line
 from django_dcron.utils.untrusted import Reader, Unreadable
@@ -84,7 +84,7 @@ def read(now: datetime, app: str = "") -> Reading:
     if app:
         huey = functions.instance(app, "_registry", "storage", "utc")
     else:
-        huey = functions.load(_of_django, "Huey")
+        huey = functions.load_tasks(_of_django, "Huey")
     reading = Reading(source=f"{SOURCE} {app}" if app else SOURCE)
     tasks = {huey._registry.task_to_string(each): each for each in _tasks(huey)}
     revoked = _revoked(huey, tasks, reading.notes)
@@ -211,7 +211,7 @@ def _expiry(expires: Any, now: datetime) -> dict[str, Any]:
 def _retries(task: Any, warn: Warn) -> dict[str, Any]:
     if not task.default_retries:
         return {}
-    attempts = attempts_of(task.default_retries, "retries", warn)
+    attempts = max_attempts_of(task.default_retries, "retries", warn)
     delay = timedelta(seconds=task.default_retry_delay or 0)
     factor = float(getattr(task, "default_retry_backoff", 0) or 1)
     if not 1 <= factor <= HIGHEST_FACTOR:

@@ -64,7 +64,7 @@ def match_entries(
     """
     entries = list(source_entries)
     named = with_distinct_names(entries)
-    pairs = _pairs(entries, jobs_of(source)) if source else [None] * len(entries)
+    pairs = _pairs(entries, imported_jobs_of(source)) if source else [None] * len(entries)
     existing = existing_jobs(named, namespace)
     matches = [
         _match_job(entry, new, job)
@@ -77,7 +77,7 @@ def match_entries(
     return _with_deletions(_rename_clashing(matches, namespace, source), source)
 
 
-def jobs_of(source: str) -> list[Job]:
+def imported_jobs_of(source: str) -> list[Job]:
     return list(Job.objects.using(alias_for(Job)).filter(import_source=stored_source(source)))
 
 

@@ -31,9 +31,9 @@ from django_dcron.contrib.importers.reading import (
 from django_dcron.contrib.importers.retries import (
     HIGHEST_FACTOR,
     LONGEST_CONSTANT,
-    attempts_of,
     constant,
     exponential,
+    max_attempts_of,
 )
 from django_dcron.policies.retry import exception_name
 
@@ -55,8 +55,8 @@ def read(now: datetime, app: str = "") -> Reading:
     if app:
         procrastinate_app = functions.instance(app, "periodic_registry", "perform_import_paths")
     else:
-        procrastinate_app = functions.load(_of_django, "procrastinate")
-    functions.load(procrastinate_app.perform_import_paths, "procrastinate's import paths")
+        procrastinate_app = functions.load_tasks(_of_django, "procrastinate")
+    functions.load_tasks(procrastinate_app.perform_import_paths, "procrastinate's import paths")
     latest = {} if app else _latest(_defers())
     tasks: Mapping[Key, Any] = procrastinate_app.periodic_registry.periodic_tasks
     return Reading(
@@ -170,7 +170,7 @@ def _retries(strategy: Any, warn: Warn) -> dict[str, Any]:
         warn(f"the retry strategy {kind.__name__} is the project's own; set the job's retries")
         return {}
     # Procrastinate's max_attempts counts the retries. 0 means no limit, like None.
-    attempts = attempts_of(strategy.max_attempts or None, "max_attempts", warn)
+    attempts = max_attempts_of(strategy.max_attempts or None, "max_attempts", warn)
     names = sorted(map(exception_name, strategy.retry_exceptions or ()))
     return {
         "max_attempts": attempts,

@@ -189,7 +189,7 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
         "pause_reason": "" if enabled else WAS_DISABLED,
         **celery_entry.schedule_fields(schedule := _schedule(fields.get("schedule")), warn),
     }
-    if due := celery_entry.due(schedule, _last_run_or_none(meta), now):
+    if due := celery_entry.next_due_of_entry(schedule, _last_run_or_none(meta), now):
         values.pop("starts_at")
     return values | due | {LAST_RUN: _last_run_or_none(meta)}
 

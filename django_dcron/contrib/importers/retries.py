@@ -14,7 +14,7 @@ LONGEST_CONSTANT = 3600
 """Seconds. The constant wait that replaces waits without an equivalent is at most this long."""
 
 
-def attempts_of(retries: int | None, option: str, warn: Warn) -> int:
+def max_attempts_of(retries: int | None, option: str, warn: Warn) -> int:
     """Return ``max_attempts`` for a number of retries. None: no limit.
 
     ``option``: the name of the source's option.

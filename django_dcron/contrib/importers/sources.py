@@ -93,14 +93,14 @@ def read_file(path: str, form: FileFormat | None, timezone: str, namespace: str)
 
     ``timezone``: the time zone of a crontab.
     """
-    text, form = _text(path), form or format_of(path)
+    text, form = _text(path), form or file_format_of(path)
     if form in (FileFormat.JSON, FileFormat.YAML):
         return export.read(text, Syntax(form.value), namespace)
     location = path if path == STANDARD_INPUT else str(Path(path).absolute())
     return crontab.read(text, timezone, system=form is FileFormat.SYSTEM_CRONTAB, path=location)
 
 
-def format_of(path: str) -> FileFormat:
+def file_format_of(path: str) -> FileFormat:
     file = Path(path)
     if form := SUFFIXES.get(file.suffix.lower()):
         return form

@@ -23,7 +23,7 @@ from django_dcron.exceptions import Conflict
 from django_dcron.jobs.saving import REFUSALS, SAVED_AT_ONCE
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
-from django_dcron.policies.chains import in_dependency_order, key_of
+from django_dcron.policies.chains import in_dependency_order, split_label
 from django_dcron.policies.lifecycle import State, Trigger
 
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
@@ -41,7 +41,7 @@ def refuse_without_calendar(
     ]
 
 
-def apply_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
+def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
     """Save the jobs, and yield each one when its batch is done.
 
     A job that can no longer be saved is refused.
@@ -99,7 +99,7 @@ def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for plan in plans:
         labels = plan.job.after if plan.job else ()
-        before.setdefault((plan.namespace, plan.name), []).extend(map(key_of, labels))
+        before.setdefault((plan.namespace, plan.name), []).extend(map(split_label, labels))
     rank = {key: number for number, key in enumerate(in_dependency_order(before))}
     return sorted(plans, key=lambda plan: rank[plan.namespace, plan.name])
 

@@ -24,7 +24,12 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
-from django_dcron.jobs.representation import Format, InvalidField, read, write
+from django_dcron.jobs.representation import (
+    Format,
+    InvalidField,
+    from_json,
+    to_json,
+)
 from django_dcron.models.job_validation import wrong_type
 from django_dcron.utils.json_values import check_storable
 
@@ -46,12 +51,12 @@ def leave_rules_to_model(field: Any) -> None:
 
 def _read(form: Format, data: Any) -> Any:
     try:
-        return read(form, data)
+        return from_json(form, data)
     except InvalidField as error:
         raise serializers.ValidationError(error.translate(translation), code=error.code) from None
 
 
-class Choice(serializers.ChoiceField):
+class NamedChoice(serializers.ChoiceField):
     default_error_messages = {
         "invalid_choice": gettext_lazy('"{input}" is not a valid choice. Allowed: {allowed}.')
     }
@@ -95,7 +100,7 @@ class Duration(serializers.Field[timedelta, Any, str, Any]):
         return duration
 
     def to_representation(self, value: timedelta) -> str:
-        text: str = write(value)
+        text: str = to_json(value)
         return text
 
 
@@ -117,7 +122,7 @@ class Instant(serializers.Field[datetime, Any, str, Any]):
         return instant
 
     def to_representation(self, value: datetime) -> str:
-        text: str = write(value)
+        text: str = to_json(value)
         return text
 
 

@@ -172,7 +172,9 @@ def _document(patterns: tuple[Any, ...]) -> dict[str, Any]:
     return generated
 
 
-def document(request: Request, patterns: tuple[Any, ...], path_suffix: str) -> dict[str, Any]:
+def openapi_document(
+    request: Request, patterns: tuple[Any, ...], path_suffix: str
+) -> dict[str, Any]:
     """Return the OpenAPI document for these URL patterns.
 
     ``path_suffix`` is the end of the request's path. The path before it is the URL of the server.

@@ -75,7 +75,7 @@ class OfModel(Strict, AnyModelSerializer):
         models.JSONField: fields.JsonValue,
     }
 
-    serializer_choice_field = fields.Choice
+    serializer_choice_field = fields.NamedChoice
     serializer_related_field = fields.Name
 
     def get_fields(self) -> Any:

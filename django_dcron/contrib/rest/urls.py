@@ -32,7 +32,7 @@ class Document(View):
     """The OpenAPI document."""
 
     def get(self, request: Request) -> Response:
-        return Response(schema.document(request, tuple(router.urls), "schema/"))
+        return Response(schema.openapi_document(request, tuple(router.urls), "schema/"))
 
 
 class UnknownAddress(View):

@@ -27,7 +27,7 @@ from django_dcron.diagnosis.doctor.comparison import (
     Differences,
     Occurrences,
     RunColumns,
-    compare,
+    compare_occurrences,
     occurrences,
 )
 from django_dcron.diagnosis.doctor.findings import Code, Findings
@@ -76,7 +76,7 @@ class Gap:
     missing: tuple[datetime, ...]
 
 
-def examine(jobs: list[Job], window: Window, findings: Findings, totals: Totals) -> None:
+def examine_jobs(jobs: list[Job], window: Window, findings: Findings, totals: Totals) -> None:
     """Account for a batch of jobs.
 
     The number of queries doesn't depend on the size of the batch.
@@ -86,7 +86,7 @@ def examine(jobs: list[Job], window: Window, findings: Findings, totals: Totals)
     gaps = []
     for entry in entries:
         mine = rows[entry.job.pk]
-        differences = compare(entry.expected, mine, entry.timetable)
+        differences = compare_occurrences(entry.expected, mine, entry.timetable)
         totals.jobs += 1
         totals.occurrences += len(entry.expected.instants)
         totals.runs += sum(row.trigger == Trigger.SCHEDULE for row in mine)

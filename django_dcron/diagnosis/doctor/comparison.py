@@ -78,7 +78,9 @@ def _latest(timetable: Timetable, end: datetime, number: int) -> list[datetime]:
     return found[::-1]
 
 
-def compare(expected: Occurrences, rows: Sequence[RunColumns], timetable: Timetable) -> Differences:
+def compare_occurrences(
+    expected: Occurrences, rows: Sequence[RunColumns], timetable: Timetable
+) -> Differences:
     """Compare occurrences with ``rows``, the job's scheduled and backfilled runs in the window."""
     instants = expected.instants
     claimed = {row.scheduled_at for row in rows if row.trigger == Trigger.SCHEDULE}

@@ -10,7 +10,7 @@ from typing import Any
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import Code, Findings, Subject
-from django_dcron.diagnosis.doctor.window import Window, runs_of
+from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
 
@@ -67,13 +67,15 @@ def about_run(run_id: Any, namespace: str, name: str, scheduled_at: datetime) ->
     return Subject("run", str(run_id), f"of {job} at {scheduled_at:%Y-%m-%d %H:%M:%S} ({run_id})")
 
 
-def examine(window: Window, findings: Findings) -> tuple[int, bool]:
+def examine_latest_runs(window: Window, findings: Findings) -> tuple[int, bool]:
     """Check the latest runs of the window, and the unfinished runs.
 
     Returns the number of checked runs, and whether there are more.
     """
-    unfinished = runs_of(window).filter(state__in=UNFINISHED).order_by("-due_at", "-pk")
-    latest = runs_of(window).filter(scheduled_at__gt=window.since, scheduled_at__lte=window.until)
+    unfinished = runs_in_namespace(window).filter(state__in=UNFINISHED).order_by("-due_at", "-pk")
+    latest = runs_in_namespace(window).filter(
+        scheduled_at__gt=window.since, scheduled_at__lte=window.until
+    )
     chosen: dict[Any, None] = {}  # keys in order, without duplicates
     more = False
     for runs in (unfinished, latest.order_by("-scheduled_at", "-pk")):

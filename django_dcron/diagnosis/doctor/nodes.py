@@ -18,7 +18,7 @@ Groups = dict[str, list[Node]]
 """The live nodes by the namespace that they serve. The empty namespace serves all."""
 
 
-def examine(window: Window, findings: Findings, lock: Lock) -> None:
+def examine_nodes(window: Window, findings: Findings, lock: Lock) -> None:
     """Check what the health verdict doesn't cover: dead nodes and the locks of the shards."""
     nodes = cluster.nodes(window.namespace)
     live = [node for node in nodes if cluster.is_live(node)]

@@ -9,7 +9,7 @@ from django_dcron.diagnosis.doctor import account, history, nodes, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
-from django_dcron.diagnosis.doctor.window import Window, at, jobs_of
+from django_dcron.diagnosis.doctor.window import Window, at, batches_of_jobs
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.locks import Lock
 from django_dcron.policies.health.facts import FreezeFacts
@@ -97,17 +97,17 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     for issue in verdict.issues:
         if issue.problem not in LISTED_BY_ROW:
             _add(issue, findings)
-    nodes.examine(window, findings, lock)
+    nodes.examine_nodes(window, findings, lock)
     examiner, jobs = JobExaminer(window, findings, verdict.facts.freezes), 0
-    for batch in jobs_of(window):
+    for batch in batches_of_jobs(window):
         examiner.examine(batch)
-        account.examine(batch, window, findings, totals)
+        account.examine_jobs(batch, window, findings, totals)
         jobs += len(batch)
-    unfinished.examine(window, findings, verdict)
+    unfinished.examine_unfinished_runs(window, findings, verdict)
     for issue in verdict.issues:
         if not findings.counts[Code(issue.problem)]:  # The rows have changed since.
             _add(issue, findings)
-    runs, more_runs = history.examine(window, findings)
+    runs, more_runs = history.examine_latest_runs(window, findings)
     return Report(window, findings, jobs, totals, runs, more_runs, verdict)
 
 

@@ -12,7 +12,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.history import BUG, about_run
-from django_dcron.diagnosis.doctor.window import Window, at, runs_of
+from django_dcron.diagnosis.doctor.window import Window, at, runs_in_namespace
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Run
@@ -44,7 +44,7 @@ COLUMNS = (
 Trouble = tuple[Code, RunQuerySet, Callable[[Run], str]]
 
 
-def examine(window: Window, findings: Findings, verdict: Verdict) -> None:
+def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict) -> None:
     """Add findings for all unfinished runs in trouble.
 
     An undelivered run has the severity that the verdict gives ``WORKERS_BEHIND``.
@@ -59,7 +59,7 @@ def examine(window: Window, findings: Findings, verdict: Verdict) -> None:
 
 
 def _troubles(window: Window) -> Iterator[Trouble]:
-    runs, now = runs_of(window), window.now
+    runs, now = runs_in_namespace(window), window.now
     yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue_text
     yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text
     yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text

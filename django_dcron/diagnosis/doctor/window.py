@@ -33,7 +33,7 @@ class Window:
     """The caller knows that no job was changed and nothing was pruned in the window. For tests."""
 
 
-def jobs_of(window: Window) -> Iterator[list[Job]]:
+def batches_of_jobs(window: Window) -> Iterator[list[Job]]:
     """Yield batches of jobs with their cursors, one query for each, with bounded memory."""
     jobs = Job.objects.using(alias_for(Job)).select_related("cursor", "calendar").order_by("pk")
     if window.namespace:
@@ -44,7 +44,7 @@ def jobs_of(window: Window) -> Iterator[list[Job]]:
         last = batch[-1].pk
 
 
-def runs_of(window: Window) -> RunQuerySet:
+def runs_in_namespace(window: Window) -> RunQuerySet:
     runs = Run.objects.using(alias_for(Run))
     return runs.filter(job__namespace=window.namespace) if window.namespace else runs
 

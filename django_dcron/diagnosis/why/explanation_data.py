@@ -14,7 +14,7 @@ from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.why import named_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs.audit.entries import LoggedChange, changes_of
+from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
@@ -28,7 +28,7 @@ OF_OCCURRENCES = (Trigger.SCHEDULE, Trigger.BACKFILL)
 """The triggers of runs that belong to an occurrence of the schedule."""
 
 
-def zone_of(job: Job) -> ZoneInfo:
+def schedule_zone_of(job: Job) -> ZoneInfo:
     """Return the schedule's time zone, or UTC if the schedule is invalid."""
     try:
         return ZoneInfo(job.parsed_schedule.timezone)
@@ -42,7 +42,7 @@ class ExplanationData:
     def __init__(self, job: Job, instant: datetime, *, show_nodes: bool):
         self.job = job
         self.show_nodes = show_nodes
-        self.zone = zone_of(job)
+        self.zone = schedule_zone_of(job)
         self.timetable: Timetable | None = None
         self.schedule_error = ""
         """The error if the schedule is invalid."""
@@ -71,7 +71,7 @@ class ExplanationData:
 
     @cached_property
     def changes(self) -> list[LoggedChange]:
-        return changes_of(self.job)
+        return logged_changes_of(self.job)
 
     @cached_property
     def nodes(self) -> list[Node]:

@@ -10,7 +10,7 @@ from django.utils.text import capfirst
 from django.utils.translation import override
 
 from django_dcron.jobs.audit.entries import FieldChange
-from django_dcron.jobs.representation import FIELDS, Field, write
+from django_dcron.jobs.representation import FIELDS, Field, to_json
 from django_dcron.utils.bounded_text import shortened
 
 LONGEST = 300
@@ -44,7 +44,7 @@ def changed(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:
 
 def _storable(field: Field, value: Any) -> Any:
     """Return the value as JSON, with lists and objects as text, which may be shortened."""
-    written = field.public(write(value))
+    written = field.public(to_json(value))
     if written is None or isinstance(written, bool | int | float):
         return written
     text = written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)

@@ -60,7 +60,7 @@ class LoggedChange:
         return bool(change.new) if change else None
 
 
-def changes_of(job: Job) -> list[LoggedChange]:
+def logged_changes_of(job: Job) -> list[LoggedChange]:
     """Return the changes of the job, oldest first; empty if the admin isn't installed."""
     if not apps.is_installed("django.contrib.admin"):
         return []

@@ -20,7 +20,7 @@ from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
-from django_dcron.jobs.sync.stored import decode, encode, renewed, wanted_by
+from django_dcron.jobs.sync.stored import from_stored, renewed, to_stored, wanted_by
 from django_dcron.models import Job
 from django_dcron.utils.json_values import same_json
 
@@ -84,7 +84,7 @@ def _compare(declaration: targets.Declaration, job: Job | None) -> list[SyncChan
 
 def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncChange:
     namespace, name = declaration.key
-    values = {"declared": wanted, **decode(wanted)}
+    values = {"declared": wanted, **from_stored(wanted)}
     if values.get("enabled") is False:
         values["pause_reason"] = DECLARED_DISABLED
     elif _is_exhausted(Job(namespace=namespace, name=name, **values)):
@@ -97,12 +97,12 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncC
 
 def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -> list[SyncChange]:
     updates, kept = _merge_fields(job, wanted)
-    if job.enabled and _is_exhausted(job) and not decode(updates).keys() & TIMING:
+    if job.enabled and _is_exhausted(job) and not from_stored(updates).keys() & TIMING:
         if not updates:
             return []
         why = "changes are postponed until a node has claimed the last occurrence, which has passed"
         return [SyncChange(ChangeKind.KEEP, str(job), (why,), declaration.key)]
-    values: dict[str, Any] = {"declared": wanted, **decode(updates)}
+    values: dict[str, Any] = {"declared": wanted, **from_stored(updates)}
     values |= _switch(job, wanted, values)
     changes = []
     switched_on = values.get("enabled") is True and not job.enabled
@@ -140,9 +140,9 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
     updates, kept = {}, []
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
-        default = encode(field.model_field.get_default())
+        default = to_stored(field.model_field.get_default())
         before = renewed(field, last[name]) if name in last else default
-        now, current = wanted.get(name, default), encode(field.value_of(job))
+        now, current = wanted.get(name, default), to_stored(field.value_of(job))
         if name == "enabled" and _switched_off_by_us(job):
             current = before
         if not same_json(current, now):

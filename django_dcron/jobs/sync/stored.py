@@ -11,7 +11,12 @@ from django.core.exceptions import ValidationError
 from django.utils import translation
 
 from django_dcron import targets
-from django_dcron.jobs.representation import JOB_FIELDS, Field, InvalidField, write
+from django_dcron.jobs.representation import (
+    JOB_FIELDS,
+    Field,
+    InvalidField,
+    to_json,
+)
 
 
 def wanted_by(declaration: targets.Declaration) -> dict[str, Any]:
@@ -21,7 +26,7 @@ def wanted_by(declaration: targets.Declaration) -> dict[str, Any]:
     stored = {}
     for name, value in fields.items():
         try:
-            stored[name] = encode(JOB_FIELDS[name].model_field.to_python(value))
+            stored[name] = to_stored(JOB_FIELDS[name].model_field.to_python(value))
         except (TypeError, ValueError) as error:
             raise ValidationError({name: f"{value!r:.200}: {error}"}) from error
         except ValidationError as error:
@@ -29,11 +34,11 @@ def wanted_by(declaration: targets.Declaration) -> dict[str, Any]:
     return stored
 
 
-def encode(value: Any) -> Any:
-    return json.loads(json.dumps(write(value), allow_nan=False))
+def to_stored(value: Any) -> Any:
+    return json.loads(json.dumps(to_json(value), allow_nan=False))
 
 
-def decode(stored: Mapping[str, Any]) -> dict[str, Any]:
+def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by the job's attributes. Raises ``ValidationError`` by field."""
     values = {}
     for name, written in stored.items():
@@ -49,6 +54,6 @@ def decode(stored: Mapping[str, Any]) -> dict[str, Any]:
 def renewed(field: Field, written: Any) -> Any:
     """Return a value that an earlier release stored, in the present form."""
     try:
-        return encode(field.read(written))
+        return to_stored(field.read(written))
     except InvalidField:
         return written

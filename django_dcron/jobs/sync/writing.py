@@ -21,7 +21,7 @@ from django_dcron.jobs.locking import in_parts
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
-from django_dcron.policies.chains import in_dependency_order, key_of
+from django_dcron.policies.chains import in_dependency_order, split_label
 
 TRIES = 5
 """How often a job is compared and written again if other processes write it at the same time."""
@@ -83,7 +83,7 @@ def _earlier_first(changes: list[SyncChange]) -> list[SyncChange]:
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for change in changes:
         before.setdefault(change.key, []).extend(
-            key_of(label) for label in change.values.get("after", ())
+            split_label(label) for label in change.values.get("after", ())
         )
     rank = {key: number for number, key in enumerate(in_dependency_order(before))}
     return sorted(changes, key=lambda change: rank[change.key])

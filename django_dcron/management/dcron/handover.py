@@ -26,7 +26,7 @@ from django.db.models import Max
 from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.comparison import HANDED_BACK
-from django_dcron.contrib.importers.origins import jobs_of, match_entries
+from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS
 from django_dcron.db.contention import despite_contention
@@ -227,7 +227,7 @@ def _plan(source: str) -> list[_Handback]:
     }
     return [
         _Handback(job, keys.get(job.pk))
-        for job in jobs_of(source)
+        for job in imported_jobs_of(source)
         if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
     ]
 

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.chains import followed_run_id, followers_of
-from django_dcron.diagnosis.run_durations import duration, start_delay
+from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.diagnosis.run_history import (
     READ_LIMIT,
     attempts_of,
@@ -42,7 +42,7 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.targets import redact
+from django_dcron.targets import redact_secrets
 
 HELP = (
     "Show the runs of a job, newest first, without upcoming runs; or one run with its attempts, "
@@ -167,7 +167,7 @@ def _cells(run: Run) -> list[Cell]:
         f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
         state(run.state),
         duration_text(start_delay(run)),
-        duration_text(duration(run)),
+        duration_text(run_duration(run)),
         "; ".join(_notes(run)),
     ]
 
@@ -219,13 +219,13 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_run_id(run) or "")
     yield "followed by", ", ".join(f"{after.job} {after.pk}" for after in followers_of(run))
-    yield "arguments", "" if run.args is None else json.dumps(redact(run.args))
-    yield "keyword arguments", "" if run.kwargs is None else json.dumps(redact(run.kwargs))
+    yield "arguments", "" if run.args is None else json.dumps(redact_secrets(run.args))
+    yield "keyword arguments", "" if run.kwargs is None else json.dumps(redact_secrets(run.kwargs))
     yield "idempotency key", run.idempotency_key
     yield "started", time_text(run.started_at)
     yield "start delay", duration_text(start_delay(run))
     yield "finished", time_text(run.finished_at)
-    yield "duration", duration_text(duration(run))
+    yield "duration", duration_text(run_duration(run))
     if run.missed_before:
         yield (
             "missed before",
@@ -266,8 +266,8 @@ def run_document(run: Run) -> dict[str, Any]:
         "started_at": iso(run.started_at),
         "finished_at": iso(run.finished_at),
         "attempt": run.attempt,
-        "args": redact(run.args),
-        "kwargs": redact(run.kwargs),
+        "args": redact_secrets(run.args),
+        "kwargs": redact_secrets(run.kwargs),
         "idempotency_key": run.idempotency_key,
         "rerun_of": str(run.rerun_of_id) if run.rerun_of_id else None,
         "follows": str(followed_run_id(run)) if followed_run_id(run) else None,

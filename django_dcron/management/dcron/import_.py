@@ -31,14 +31,17 @@ from django_dcron.contrib.importers.comparison import (
     EntryPlan,
     ImportOutcome,
     awaiting_handover,
-    compare,
+    compare_entries,
     jobs_without_entry,
     shadows_left,
 )
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.sources import FILE_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
-from django_dcron.contrib.importers.writing import apply_plans, refuse_without_calendar
+from django_dcron.contrib.importers.writing import (
+    apply_entry_plans,
+    refuse_without_calendar,
+)
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
@@ -178,8 +181,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["report"]:
         report(out, options, reading)
         return
-    calendar_plans = calendars.compare(reading.calendars)
-    plans = compare(
+    calendar_plans = calendars.compare_calendars(reading.calendars)
+    plans = compare_entries(
         reading.entries,
         options["namespace"] or "default",
         disabled=options["disabled"],
@@ -227,9 +230,9 @@ def _write_each(
 ) -> tuple[list[CalendarPlan], Iterable[EntryPlan]]:
     """Write all entries that can be written. The jobs are written while they are iterated."""
     calendar_results, allowed = _without_refused_calendars(
-        list(calendars.apply_plans(calendar_plans)), plans
+        list(calendars.apply_calendar_plans(calendar_plans)), plans
     )
-    return calendar_results, apply_plans(allowed)
+    return calendar_results, apply_entry_plans(allowed)
 
 
 def _without_refused_calendars(

@@ -11,7 +11,7 @@ from django.core.management.base import CommandParser
 from django.db.models import Model
 
 from django_dcron.diagnosis.job_list import (
-    Choice,
+    JobCondition,
     JobFilter,
     JobState,
     job_state,
@@ -48,11 +48,11 @@ def add_filters(parser: CommandParser) -> None:
     state = parser.add_mutually_exclusive_group()
     state.add_argument(
         "--state",
-        choices=[choice.value for choice in Choice],
+        choices=[choice.value for choice in JobCondition],
         help="only jobs in this state; failing: the latest run failed; "
         "quarantined: the definition is invalid",
     )
-    for choice in (Choice.ENABLED, Choice.PAUSED, Choice.FAILING):
+    for choice in (JobCondition.ENABLED, JobCondition.PAUSED, JobCondition.FAILING):
         state.add_argument(
             f"--{choice}",
             action="store_const",
@@ -67,7 +67,7 @@ def filter_of(options: dict[str, Any]) -> JobFilter:
         namespace=options["namespace"],
         tags=tuple(options["tag"]),
         text=options["search"],
-        choice=Choice(options["state"]) if options["state"] else None,
+        choice=JobCondition(options["state"]) if options["state"] else None,
     )
 
 

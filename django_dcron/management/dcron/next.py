@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import OCCURRENCES, Lookahead, look_ahead
-from django_dcron.diagnosis.why.explanation_data import zone_of
+from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -81,7 +81,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out = Output(command, options)
     job = _read(options["what"], options["timezone"])
     after = times.parse_time_option(
-        "--after", options["after"], database_now(alias_for(Job)), zone_of(job)
+        "--after", options["after"], database_now(alias_for(Job)), schedule_zone_of(job)
     )
     try:
         ahead = look_ahead(job, options["count"], after=after)

@@ -95,7 +95,7 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
     using, number = alias_for(Job), 0
     begun = time.monotonic()
     try:
-        for deleted in retention.prune(job.pk, lambda: database_now(using), dry_run=dry_run):
+        for deleted in retention.prune_runs(job.pk, lambda: database_now(using), dry_run=dry_run):
             number += deleted
             if deleted and not dry_run:
                 time.sleep(time.monotonic() - begun)

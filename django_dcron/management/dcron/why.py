@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
-from django_dcron.diagnosis.why.explanation_data import zone_of
+from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result
@@ -51,7 +51,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, job = Output(command, options), find_job(options["job"])
-    text, now, zone = options["time"], database_now(alias_for(Job)), zone_of(job)
+    text, now, zone = options["time"], database_now(alias_for(Job)), schedule_zone_of(job)
     clock_time = times.last_clock_time(text, now, zone) if text else None
     if text:
         asked = clock_time or times.parse_time_option("TIME", text, now, zone)
@@ -69,7 +69,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:
-    zone = zone_of(job)
+    zone = schedule_zone_of(job)
     about = f", {time_format.format_time(answer.occurrence, zone)}" if answer.occurrence else ""
     style = (
         BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(answer.verdict, "")

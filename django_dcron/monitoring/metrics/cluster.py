@@ -49,7 +49,7 @@ DUE = "due"
 """Label of pending runs that are due and not frozen."""
 
 
-def read() -> tuple[MetricSample, ...]:
+def read_samples() -> tuple[MetricSample, ...]:
     """Return all samples. Raises the database's errors."""
     now = database_now(alias_for(Run))
     nodes = cluster.nodes()

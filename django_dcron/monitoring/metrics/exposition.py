@@ -29,7 +29,7 @@ class Collector:
     """Metrics from the database, for a project's ``REGISTRY.register(Collector())``."""
 
     def __init__(self) -> None:
-        self._reading = DirectReading(cluster.read)
+        self._reading = DirectReading(cluster.read_samples)
 
     def samples(self) -> tuple[MetricSample, ...]:
         return _with_database(self._reading.get())
@@ -69,7 +69,7 @@ class NodeMetrics:
         return _answer(self.samples, accept)
 
     def _read(self) -> tuple[MetricSample, ...]:
-        read = cluster.read()
+        read = cluster.read_samples()
         self._attempt_observer.update()
         self._observed = self._attempt_observer.metrics()
         return read
@@ -83,10 +83,10 @@ def _answer(
     samples: Callable[[], Iterable[MetricSample | Distribution]], accept: str
 ) -> HttpAnswer:
     try:
-        from django_dcron.monitoring.metrics.families import encode
+        from django_dcron.monitoring.metrics.families import encode_metrics
     except ModuleNotFoundError:
         return HttpAnswer(
             HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", MISSING.encode() + b"\n"
         )
-    body, content_type = encode(samples(), accept)
+    body, content_type = encode_metrics(samples(), accept)
     return HttpAnswer(HTTPStatus.OK, content_type, body)

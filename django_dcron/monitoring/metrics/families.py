@@ -30,7 +30,9 @@ def families(measured: Iterable[MetricSample | Distribution]) -> Iterator[Metric
     return iter(by_name.values())
 
 
-def encode(measured: Iterable[MetricSample | Distribution], accept: str) -> tuple[bytes, str]:
+def encode_metrics(
+    measured: Iterable[MetricSample | Distribution], accept: str
+) -> tuple[bytes, str]:
     """Return the body and its content type for the ``Accept`` header."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Given(list(families(measured))))

@@ -78,7 +78,7 @@ class PickleEncoder(plain.Encoder):
         return super().encode(value, depth)
 
 
-def read(pickled: bytes, most: int) -> Any:
+def read_pickle(pickled: bytes, most: int) -> Any:
     """Return the content of a pickle as JSON.
 
     Raises ``plain.TextRefused``, or any exception for malformed bytes.

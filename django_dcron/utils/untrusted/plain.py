@@ -100,13 +100,13 @@ class Encoder:
         return {"other": f"{value!r:.{SHOWN}}"}
 
 
-def decode(encoded: Any) -> Any:
+def decode_plain(encoded: Any) -> Any:
     """Return the value that was encoded.
 
     Raises ``ValueError``, ``TypeError`` or ``OverflowError`` for JSON that no encoder writes.
     """
     if isinstance(encoded, list):
-        return list(map(decode, encoded))
+        return list(map(decode_plain, encoded))
     if not isinstance(encoded, dict):
         return encoded
     ((tag, inner),) = encoded.items()
@@ -114,7 +114,7 @@ def decode(encoded: Any) -> Any:
 
 
 def _dict(pairs: Any) -> dict[Any, Any]:
-    return {_hashable(decode(key)): decode(value) for key, value in pairs}
+    return {_hashable(decode_plain(key)): decode_plain(value) for key, value in pairs}
 
 
 def _hashable(key: Any) -> Any:
@@ -123,7 +123,7 @@ def _hashable(key: Any) -> Any:
 
 def _datetime(parts: Any) -> datetime:
     naive, fold, zone = parts
-    decoded = decode(zone)
+    decoded = decode_plain(zone)
     if decoded is not None and not isinstance(decoded, tzinfo):
         raise ValueError(f"invalid time zone {decoded!r:.{SHOWN}}")
     return datetime.fromisoformat(naive).replace(tzinfo=decoded, fold=fold)
@@ -135,8 +135,8 @@ def _offset(seconds: float) -> timezone:
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
-    "tuple": lambda items: tuple(map(decode, items)),
-    "set": lambda items: set(map(_hashable, map(decode, items))),
+    "tuple": lambda items: tuple(map(decode_plain, items)),
+    "set": lambda items: set(map(_hashable, map(decode_plain, items))),
     "dict": _dict,
     "record": lambda parts: Record(parts[0], _dict(parts[1])),
     "datetime": _datetime,

@@ -9,7 +9,7 @@ import yaml
 from django_dcron.utils.untrusted.plain import Encoder, TextRefused
 
 
-def read(text: bytes, most: int) -> Any:
+def read_yaml(text: bytes, most: int) -> Any:
     """Return the content of a YAML text as JSON.
 
     Raises ``TextRefused``, or any exception for a text that exceeds the limits.

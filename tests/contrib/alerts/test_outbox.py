@@ -10,7 +10,13 @@ from django.core import mail
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron.contrib.alerts import channels, outbox
-from django_dcron.contrib.alerts.outbox import Message, prune, put, put_new, send_due
+from django_dcron.contrib.alerts.outbox import (
+    Message,
+    prune_alerts,
+    put,
+    put_new,
+    send_due,
+)
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert
 from django_dcron.policies.alerting import AlertKind
@@ -287,8 +293,8 @@ def test_old_alerts_are_deleted_in_batches(
     put(message(number) for number in range(3))
     send_due()
     Alert.objects.update(created_at=database_now("default") - timedelta(days=60))
-    assert not prune()
-    assert prune()
+    assert not prune_alerts()
+    assert prune_alerts()
     assert not Alert.objects.exists()
 
 
@@ -298,5 +304,5 @@ def test_old_pending_alerts_are_not_deleted(service: Service) -> None:
     put([message(2)])
     long_ago = database_now("default") - timedelta(days=60)
     Alert.objects.update(created_at=long_ago)
-    assert prune()
+    assert prune_alerts()
     assert Alert.objects.get().key == "failed:2"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import celery_beat, celery_entry
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
 from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
@@ -426,7 +426,7 @@ def test_many_rows_are_compared_in_few_queries(
         PeriodicTask(name=f"row {n}", task="tests.app.tasks.ok", **every) for n in range(700)
     )
     with django_assert_max_num_queries(4):
-        moves = compare(celery_beat.read(NOW).entries)
+        moves = compare_entries(celery_beat.read(NOW).entries)
     assert {move.outcome for move in moves} == {ImportOutcome.CREATE}
     assert len(moves) == 700
 

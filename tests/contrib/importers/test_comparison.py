@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_dcron import control
-from django_dcron.contrib.importers import calendars as moving_calendars
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers import calendars as import_calendars
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
 from django_dcron.contrib.importers.names import clean, with_distinct_names
 from django_dcron.contrib.importers.reading import SourceCalendar, SourceEntry
-from django_dcron.contrib.importers.writing import apply_plans, refuse_without_calendar
+from django_dcron.contrib.importers.writing import (
+    apply_entry_plans,
+    refuse_without_calendar,
+)
 from django_dcron.management.dcron.import_ import _change_texts
 from django_dcron.models import Calendar, Job
 from tests.factories import make_idle_job, make_job
@@ -39,12 +42,12 @@ def found(name: str = "a", **values: Any) -> SourceEntry:
 
 
 def move(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
-    (one,) = compare([found(name, **values)], disabled=disabled)
+    (one,) = compare_entries([found(name, **values)], disabled=disabled)
     return one
 
 
 def apply(*entries: SourceEntry, **options: Any) -> list[Any]:
-    return list(apply_plans(compare(entries, **options)))
+    return list(apply_entry_plans(compare_entries(entries, **options)))
 
 
 def test_new_entry_creates_a_job() -> None:
@@ -130,20 +133,20 @@ def test_refused_entry_does_not_affect_others() -> None:
 
 def test_job_changed_after_the_comparison_is_not_overwritten() -> None:
     apply(found())
-    moves = compare([found(schedule="@hourly")])
+    moves = compare_entries([found(schedule="@hourly")])
     job = Job.objects.get()
     job.schedule = "@weekly"
     control.save(job)
-    (done,) = apply_plans(moves)
+    (done,) = apply_entry_plans(moves)
     assert done.outcome is ImportOutcome.REFUSED
     assert "run the import again" in done.reasons[0]
     assert Job.objects.get().schedule == "@weekly"
 
 
 def test_job_created_after_the_comparison_is_not_overwritten() -> None:
-    moves = compare([found()])
+    moves = compare_entries([found()])
     make_job(name="a", schedule="@weekly")
-    (done,) = apply_plans(moves)
+    (done,) = apply_entry_plans(moves)
     assert done.outcome is ImportOutcome.REFUSED
     assert Job.objects.get().schedule == "@weekly"
 
@@ -462,17 +465,19 @@ def test_calendar_changed_after_the_comparison_is_not_overwritten() -> None:
         SourceCalendar(name, {"description": "", "dates": "12-24"})
         for name in ("changed", "created")
     ]
-    planned = moving_calendars.compare(entries)
+    planned = import_calendars.compare_calendars(entries)
     jobs = [found(name, calendar=name, calendar_policy="skip") for name in ("changed", "created")]
-    moves = compare([*jobs, found("free")], calendars=moving_calendars.calendars_to_save(planned))
+    moves = compare_entries(
+        [*jobs, found("free")], calendars=import_calendars.calendars_to_save(planned)
+    )
     made.dates = "12-26"
     control.save_calendar(made)
     control.save_calendar(Calendar(name="created", dates="12-27"))
-    done = list(moving_calendars.apply_plans(planned))
+    done = list(import_calendars.apply_calendar_plans(planned))
     assert [each.outcome for each in done] == [ImportOutcome.REFUSED] * 2
     assert "run the import again" in done[0].reasons[0]
     assert "already exists" in done[1].reasons[0]
-    written = list(apply_plans(refuse_without_calendar({each.name for each in done}, moves)))
+    written = list(apply_entry_plans(refuse_without_calendar({each.name for each in done}, moves)))
     assert [each.outcome for each in written] == [
         ImportOutcome.REFUSED,
         ImportOutcome.REFUSED,

@@ -11,9 +11,9 @@ import pytest
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import crontab
-from django_dcron.contrib.importers.comparison import compare
+from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.reading import Reading, SourceEntry
-from django_dcron.contrib.importers.sources import FileFormat, format_of
+from django_dcron.contrib.importers.sources import FileFormat, file_format_of
 from django_dcron.models import Job
 from tests.management.calling import call
 
@@ -133,7 +133,7 @@ def test_user_field_of_a_system_crontab_is_reported() -> None:
     ],
 )
 def test_file_format_is_detected_by_path(path: str, form: FileFormat) -> None:
-    assert format_of(path) is form
+    assert file_format_of(path) is form
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
 
 
 def test_repeated_line_becomes_two_jobs() -> None:
-    moved = compare(read("0 1 * * * a\n0 1 * * * a\n").entries)
+    moved = compare_entries(read("0 1 * * * a\n0 1 * * * a\n").entries)
     assert len({move.name for move in moved}) == 2
 
 

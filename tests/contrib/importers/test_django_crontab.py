@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import crontab, django_crontab
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
 from django_dcron.contrib.importers.names import with_distinct_names
 from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
@@ -111,7 +111,7 @@ def test_new_schedule_or_second_entry_keeps_the_first_job(settings: Settings) ->
     settings.CRONJOBS = [("0 1 * * *", ECHO)]
     assert call("import", "django-crontab", "--apply").code == 0
     before = Job.objects.get()
-    moves = compare(
+    moves = compare_entries(
         read(settings, ("0 2 * * *", ECHO), ("0 3 * * *", ECHO, ["x"]), ("0 4 * * *", ECHO)),
         source="django-crontab",
     )

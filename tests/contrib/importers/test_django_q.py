@@ -355,14 +355,14 @@ def test_end_of_an_interval_is_computed_from_its_repeats(
 def test_entry_refused_by_the_database_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    decide = placement.decide
+    decide = placement.decide_placement
 
     def decide_all_but_one(job: Job, *args: Any) -> placement.Placement:
         if job.name == "bad":
             raise error
         return decide(job, *args)
 
-    monkeypatch.setattr(placement, "decide", decide_all_but_one)
+    monkeypatch.setattr(placement, "decide_placement", decide_all_but_one)
     for name in ("bad", "good"):
         make(name=name)
     shown = call("import", "django-q2", "--apply")

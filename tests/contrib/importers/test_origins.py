@@ -12,12 +12,12 @@ from django_dcron.contrib.importers.comparison import (
     EntryPlan,
     ImportOutcome,
     awaiting_handover,
-    compare,
+    compare_entries,
     jobs_without_entry,
     shadows_left,
 )
 from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
-from django_dcron.contrib.importers.writing import apply_plans
+from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job
 from tests.factories import make_job
@@ -43,11 +43,11 @@ def found(
 
 
 def plan(*entries: SourceEntry, source: str = SOURCE, **options: Any) -> list[EntryPlan]:
-    return compare(entries, source=source, **options)
+    return compare_entries(entries, source=source, **options)
 
 
 def import_entries(*entries: SourceEntry, **options: Any) -> list[EntryPlan]:
-    return list(apply_plans(plan(*entries, **options)))
+    return list(apply_entry_plans(plan(*entries, **options)))
 
 
 def edit(**values: Any) -> Job:
@@ -149,7 +149,7 @@ def test_refused_job_does_not_take_the_key_of_another() -> None:
     a = Job.objects.get(name="a")
     a.max_attempts = 5
     control.save(a)
-    (refused,) = apply_plans([move for move in moves if move.name == "a"])
+    (refused,) = apply_entry_plans([move for move in moves if move.name == "a"])
     assert refused.outcome is ImportOutcome.REFUSED
     assert dict(Job.objects.values_list("name", "import_key")) == {"a": "1", "b": "2"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_dcron import control, targets
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare
+from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
 from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
 from django_dcron.contrib.importers.report import (
     Coverage,
@@ -18,7 +18,7 @@ from django_dcron.contrib.importers.report import (
     ShadowComparison,
     compare_shadows,
 )
-from django_dcron.contrib.importers.writing import apply_plans
+from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.management.dcron.import_report import difference_reason
 from django_dcron.management.dcron.output import iso, time_text
@@ -89,37 +89,41 @@ def test_run_of_a_shadow_is_recorded_but_not_executed(
 
 
 def test_job_is_a_shadow_until_the_handover() -> None:
-    list(apply_plans(compare([found()], shadow=True)))
+    list(apply_entry_plans(compare_entries([found()], shadow=True)))
     job = Job.objects.get()
     assert job.target == "shadow:tests.app.tasks.echo"
-    assert [move.outcome for move in compare([found()], shadow=True)] == [ImportOutcome.SAME]
-    assert [move.outcome for move in compare([found()])] == [ImportOutcome.SAME]
-    (switch,) = compare([found()], take_over=True)
+    assert [move.outcome for move in compare_entries([found()], shadow=True)] == [
+        ImportOutcome.SAME
+    ]
+    assert [move.outcome for move in compare_entries([found()])] == [ImportOutcome.SAME]
+    (switch,) = compare_entries([found()], take_over=True)
     assert dict(switch.changes) == {
         "target": ("shadow:tests.app.tasks.echo", "tests.app.tasks.echo")
     }
-    list(apply_plans([switch]))
+    list(apply_entry_plans([switch]))
     # The job isn't turned into a shadow again.
-    assert [move.outcome for move in compare([found()], shadow=True)] == [ImportOutcome.SAME]
+    assert [move.outcome for move in compare_entries([found()], shadow=True)] == [
+        ImportOutcome.SAME
+    ]
     job.refresh_from_db()
     assert job.target == "tests.app.tasks.echo"
 
 
 def test_job_imported_paused_becomes_a_shadow_but_an_enabled_one_does_not() -> None:
-    list(apply_plans(compare([found()], disabled=True, source="celery")))
-    (shadow,) = compare([found()], shadow=True, source="celery")
+    list(apply_entry_plans(compare_entries([found()], disabled=True, source="celery")))
+    (shadow,) = compare_entries([found()], shadow=True, source="celery")
     assert {*shadow.changes} == {"target", "enabled", "pause_reason"}
-    list(apply_plans([shadow]))
+    list(apply_entry_plans([shadow]))
     job = Job.objects.get()
     assert (job.target, job.enabled) == ("shadow:tests.app.tasks.echo", True)
-    list(apply_plans(compare([found()], take_over=True, source="celery")))
+    list(apply_entry_plans(compare_entries([found()], take_over=True, source="celery")))
     assert Job.objects.get().target == "tests.app.tasks.echo"
-    (same,) = compare([found()], shadow=True, source="celery")
+    (same,) = compare_entries([found()], shadow=True, source="celery")
     assert same.outcome is ImportOutcome.SAME
 
 
 def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:
-    (move,) = compare([found(target="gone")], shadow=True)
+    (move,) = compare_entries([found(target="gone")], shadow=True)
     assert move.outcome is ImportOutcome.REFUSED
 
 

@@ -20,7 +20,7 @@ from django_dcron.jobs.audit import entries
 from django_dcron.jobs.audit.entries import (
     FieldChange,
     LoggedChange,
-    changes_of,
+    logged_changes_of,
     read_change,
 )
 from django_dcron.jobs.audit.log import log_action
@@ -39,7 +39,7 @@ JOB = {"name": "report", "target": "tests.app.tasks.ok", "schedule": "30 3 * * *
 
 
 def _only(job: Job) -> LoggedChange:
-    (change,) = changes_of(job)
+    (change,) = logged_changes_of(job)
     return change
 
 
@@ -88,7 +88,7 @@ def test_pause_and_resume_are_recorded(api: Api) -> None:
     author, text = job_status.paused_by(job), paused_text(job)
     api.post(f"jobs/{job.pk}/resume/")
 
-    pause, resume = changes_of(job)
+    pause, resume = logged_changes_of(job)
     assert pause.message == text
     assert "2150-01-01 19:00:00 UTC" in text
     assert "deploy (admin)" in text

@@ -42,7 +42,7 @@ class JobStatsSerializer(JobStatusSerializer):
     )
 
 
-def statistics_of(job: Job, scope: Scope) -> dict[str, Any]:
+def statistics_document(job: Job, scope: Scope) -> dict[str, Any]:
     statistics = getattr(job, "statistics", None) or Statistics()
     latest: SuccessRate = job_status.rate_of(job_status.latest_finished(job, scope))
     return status_of(job, database_now(alias_for(Job))) | {

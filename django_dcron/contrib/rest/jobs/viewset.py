@@ -35,7 +35,10 @@ from django_dcron.contrib.rest.jobs.serializers import (
     ListedJobSerializer,
     PauseSerializer,
 )
-from django_dcron.contrib.rest.jobs.statistics import JobStatsSerializer, statistics_of
+from django_dcron.contrib.rest.jobs.statistics import (
+    JobStatsSerializer,
+    statistics_document,
+)
 from django_dcron.contrib.rest.jobs.triggering import (
     IDEMPOTENCY_KEY,
     ReceiptSerializer,
@@ -301,7 +304,7 @@ class JobViewSet(ViewSet):
     def stats(self, request: Request, job_id: str) -> Response:
         jobs = self.scope.jobs.select_related("cursor", "statistics", "calendar")
         job = row_or_404(jobs, number_or_404(job_id))
-        return Response(JobStatsSerializer(statistics_of(job, self.scope)).data)
+        return Response(JobStatsSerializer(statistics_document(job, self.scope)).data)
 
     @action(detail=True)
     @operation(
@@ -365,7 +368,7 @@ class JobViewSet(ViewSet):
         """
         if self.scope.narrows(Job):
             job.full_clean()
-            chains.check(job, alias_for(Job), self.scope.jobs, predecessors)
+            chains.check_links(job, alias_for(Job), self.scope.jobs, predecessors)
         with kept_in_sight(job, self.scope):
             control.save(job, expected_version=expected_version)
 

@@ -32,8 +32,8 @@ class RunQuery(PageQuery):
     job = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_KEY)
     namespace = serializers.CharField(required=False, max_length=64)
     tag = serializers.CharField(required=False, max_length=255)
-    state = fields.Choice([state.value for state in State], required=False)
-    trigger = fields.Choice([trigger.value for trigger in Trigger], required=False)
+    state = fields.NamedChoice([state.value for state in State], required=False)
+    trigger = fields.NamedChoice([trigger.value for trigger in Trigger], required=False)
     since = fields.Instant(
         required=False,
         help_text="The start of the range (included) of `due_at` if that is the order, "
@@ -42,7 +42,7 @@ class RunQuery(PageQuery):
     until = fields.Instant(
         required=False, help_text="The end of the range (excluded) of the same time."
     )
-    ordering = fields.Choice(
+    ordering = fields.NamedChoice(
         ORDERINGS,
         required=False,
         help_text="Defaults to `-due_at` with a state and no job, otherwise to "

@@ -170,7 +170,7 @@ def short_runs(scope: Scope) -> QuerySet[Run]:
     return scope.runs.only(*SHORT).prefetch_related(jobs)
 
 
-def attempts_of(run: Run, scope: Scope) -> QuerySet[Attempt]:
+def visible_attempts_of(run: Run, scope: Scope) -> QuerySet[Attempt]:
     attempts = scope.attempts.filter(run=run.pk).order_by("number")
     shown = attempts.annotate(first_words=Left("message", MESSAGE_SHOWN))
     return shown.defer("message", "traceback", "log", "result")

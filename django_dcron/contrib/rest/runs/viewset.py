@@ -26,7 +26,7 @@ from django_dcron.contrib.rest.runs.serializers import (
     RunDetailSerializer,
     RunPageSerializer,
     RunSerializer,
-    attempts_of,
+    visible_attempts_of,
 )
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.serializing import Empty
@@ -77,7 +77,7 @@ class RunViewSet(ViewSet):
     def retrieve(self, request: Request, run_id: str) -> Response:
         run: Any = self._run(run_id)
         run.shown_attempts = (
-            attempts_of(run, self.scope) if may(request.user, "view_attempt") else None
+            visible_attempts_of(run, self.scope) if may(request.user, "view_attempt") else None
         )
         run.follows_id = followed_run_id(run)
         if run.follows_id and self.scope.narrows(Run) and followed_run(run, self.scope) is None:

@@ -9,7 +9,8 @@ Invariants:
 - The SQL is the output of Django's compiler for that database.
 - At every execution, each value is converted by its field, like in the ORM.
 - The values must match the placeholders of the SQL. Otherwise, ``TypeError`` is raised.
-- Compiled statements belong to no connection, and threads share them.
+- Compiled statements belong to no connection, and threads share them. On PostgreSQL, a connection
+  that lives longer keeps their plans, too (``plan_cache``).
 - No statement is kept that was compiled while a test had set the time.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from math import ceil
 from typing import Any, NamedTuple, cast
@@ -28,6 +30,7 @@ from django.db.models.expressions import Expression, RawSQL
 from django.db.models.sql import InsertQuery, UpdateQuery
 
 from django_dcron.db import clock
+from django_dcron.db.plan_cache import executed
 from django_dcron.db.routing import alias_for
 
 Converter = Callable[[Any, Any, BaseDatabaseWrapper], Any]
@@ -53,18 +56,21 @@ class _Compiled:
         self.columns = tuple(columns)
         """The SELECT's columns that need conversion: position and expression."""
 
-    def execute(self, cursor: CursorWrapper, values: dict[str, Any], prefix: str = "") -> None:
+    def executed(
+        self, connection: BaseDatabaseWrapper, values: dict[str, Any], prefix: str = ""
+    ) -> AbstractContextManager[CursorWrapper]:
+        """Return a context manager that executes the statement and yields its cursor."""
         if values.keys() != self.names:
             raise TypeError(
                 f"Expected the values {sorted(self.names)}, got {sorted(values)}: {self.sql}"
             )
         parameters = [
-            each.output_field.get_db_prep_save(values[each.name], cursor.db)
+            each.output_field.get_db_prep_save(values[each.name], connection)
             if isinstance(each, Given)
             else each
             for each in self.parameters
         ]
-        cursor.execute(prefix + self.sql, parameters)
+        return executed(connection, prefix + self.sql, parameters)
 
 
 class _Statement(ABC):
@@ -106,8 +112,7 @@ class _Change(_Statement):
     def execute_limited(self, prefix: str, values: dict[str, Any]) -> _Changed:
         """Execute the statement. ``prefix`` is SQL that limits it."""
         connection = connections[self.using]
-        with connection.cursor() as cursor:
-            self.compiled_for(connection).execute(cursor, values, prefix)
+        with self.compiled_for(connection).executed(connection, values, prefix) as cursor:
             return _Changed(cursor.rowcount, getattr(cursor, "lastrowid", None))
 
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
@@ -192,8 +197,7 @@ class Select(_Statement):
     def rows(self, **values: Any) -> list[list[Any]]:
         connection = connections[self.using]
         compiled = self.compiled_for(connection)
-        with connection.cursor() as cursor:
-            compiled.execute(cursor, values)
+        with compiled.executed(connection, values) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
         for column, expression in compiled.columns:
             for convert in _converters(expression, connection):
@@ -279,8 +283,7 @@ class Chain(_Statement):
     def _execute_at_once(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any]
     ) -> int | None:
-        with connection.cursor() as cursor:
-            self.compiled_for(connection).execute(cursor, values)
+        with self.compiled_for(connection).executed(connection, values) as cursor:
             row: tuple[int] | None = cursor.fetchone()
         return None if row is None else row[0]
 

@@ -1,0 +1,99 @@
+"""PostgreSQL keeps plans for connections that live longer, and never executes another statement."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import DataError, connection, transaction
+
+from django_dcron.db import plan_cache
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
+
+SQL = "SELECT number FROM plan_cache_rows WHERE number >= %s AND name <> '%%' ORDER BY number"
+
+
+def execute(sql: str = SQL, *parameters: Any) -> list[tuple[Any, ...]]:
+    with plan_cache.executed(connection, sql, parameters or (2,)) as cursor:
+        return list(cursor.fetchall())
+
+
+def prepared() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE NOT from_sql")
+        return {statement for (statement,) in cursor.fetchall()}
+
+
+@pytest.fixture(autouse=True)
+def rows() -> Iterator[None]:
+    connection.close()  # a new connection, of which nothing is known
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TEMP TABLE plan_cache_rows (number int, name text)")
+        cursor.execute("INSERT INTO plan_cache_rows VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    yield
+    connection.close()
+
+
+def warm_up() -> None:
+    for _ in range(plan_cache.USES_BEFORE + plan_cache.EXECUTIONS_BEFORE + 1):
+        assert execute() == [(2,), (3,)]
+
+
+def test_statement_is_prepared_on_a_connection_that_lives_longer() -> None:
+    for _ in range(plan_cache.USES_BEFORE):
+        execute()
+    assert prepared() == set()
+    warm_up()
+    (statement,) = prepared()
+    assert "plan_cache_rows" in statement
+    assert execute(SQL, 3) == [(3,)]
+
+
+def test_statements_of_the_project_stay_as_they_are() -> None:
+    driver = connection.connection
+    before = driver.cursor_factory, driver.prepare_threshold
+    warm_up()
+    assert (driver.cursor_factory, driver.prepare_threshold) == before
+    for _ in range(10):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT %s", [1])
+    assert len(prepared()) == 1
+
+
+def test_nothing_is_prepared_in_a_transaction() -> None:
+    with transaction.atomic():
+        warm_up()
+        assert prepared() == set()
+
+
+@pytest.mark.parametrize(("option", "number"), [(None, 0), (5, 1)])
+def test_nothing_is_prepared_through_a_pooler_unless_the_project_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, option: int | None, number: int
+) -> None:
+    connection.connection.prepare_threshold = option
+    monkeypatch.setattr(type(connection.connection.info), "backend_pid", 1)  # of the pooler
+    warm_up()
+    assert len(prepared()) == number
+
+
+def test_statement_is_executed_without_its_plan_after_the_table_has_changed() -> None:
+    warm_up()
+    alter = b"ALTER TABLE plan_cache_rows ALTER COLUMN number TYPE bigint"
+    connection.connection.pgconn.exec_(alter)  # not through the driver, as another session does
+    assert execute() == [(2,), (3,)]
+    assert execute() == [(2,), (3,)]
+
+
+def test_statement_is_executed_without_its_plan_if_the_server_has_forgotten_it() -> None:
+    warm_up()
+    connection.connection.pgconn.exec_(b"DEALLOCATE ALL")
+    assert execute() == [(2,), (3,)]
+    assert prepared() == set()
+
+
+def test_error_of_the_statement_is_raised_once() -> None:
+    warm_up()
+    for _ in range(plan_cache.EXECUTIONS_BEFORE + 1):
+        with pytest.raises(DataError):
+            execute("SELECT 1 / %s::int FROM plan_cache_rows", 0)
+    assert execute() == [(2,), (3,)]

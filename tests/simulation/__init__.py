@@ -1,0 +1,17 @@
+"""Simulations of a whole cluster: the real code under a seeded scheduler, in virtual time.
+
+| module | contents |
+|---|---|
+| ``engine`` | virtual time, tasks (greenlets) and processes |
+| ``primitives`` | simulated threads, clocks and queues, installed in the package |
+| ``database`` | SQLite in memory with faults at each statement, and triggers that report changes |
+| ``services`` | the lock server and the broker |
+| ``cluster`` | nodes and workers |
+| ``plan`` | jobs, actions of people and faults, drawn from a seed |
+| ``world`` | one simulation from begin to end |
+| ``observer`` | checks each change of a row at once |
+| ``shrinking`` | leaves out items of a plan while it still fails |
+| ``sessions`` | many simulations in several processes, and their totals |
+
+``docs/contributing/simulation.md`` describes what is simulated and what isn't.
+"""

@@ -1,0 +1,107 @@
+"""Simulate clusters, and judge each history.
+
+python -m tests.simulation --hours 1000            with a random first seed
+python -m tests.simulation --replay SEED           tell what happens with one seed
+python -m tests.simulation --hours 1000 --resume   add to the totals in the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import subprocess
+import sys
+import time
+
+from tests.simulation import sessions
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
+EACH = 12.0
+"""Hours of each simulation."""
+
+
+def main() -> int:
+    given = _parser().parse_args()
+    if given.replay is not None:
+        return _replay(given)
+    return _simulate(given)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.simulation", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--hours", type=float, default=100.0, help="simulated hours in all")
+    parser.add_argument("--seed", type=int, help="the first seed; each simulation has its own")
+    parser.add_argument("--each", type=float, default=EACH, help="hours of one simulation")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--within", type=float, default=float("inf"), help="seconds at most")
+    parser.add_argument("--resume", action="store_true", help="continue the totals on record")
+    parser.add_argument("--replay", type=int, metavar="SEED")
+    parser.add_argument("--only", help="in a replay: numbers of the plan's items, such as 3,17")
+    parser.add_argument("--all", action="store_true", help="in a replay: the whole story")
+    return parser
+
+
+def _simulate(given: argparse.Namespace) -> int:
+    first = given.seed if given.seed is not None else secrets.randbelow(10**9)
+    if given.resume:
+        first = sessions.read_kept().get("next_seed", 1)
+    print(f"seed {first}", flush=True)
+    began, totals, failed = time.monotonic(), sessions.Totals(), []
+    done = 0
+    for result in sessions.results(first, given.hours, given.each, given.processes, given.within):
+        totals.add(result)
+        done += 1
+        if result.broken:
+            failed.append(result)
+            print(f"seed {result.seed} fails: {result.broken[0]}", flush=True)
+            break
+    seconds = time.monotonic() - began
+    print(f"{totals}\n{seconds:.0f} s, history {result.digest}")
+    if failed:
+        _explain(failed[0], given.each)
+        return 1
+    if given.resume:
+        sessions.keep(totals, first, first + done, _commit())
+        print(f"hours on record: {sessions.read_kept()['hours']:,}")
+    return 0
+
+
+def _explain(result: sessions.Any, each: float) -> None:
+    if "django_dcron" not in sys.modules or not result.story:
+        sessions.prepare()
+    from tests.simulation import plan, shrinking
+
+    drawn = plan.draw(result.seed, each)
+    left = shrinking.shrink(drawn)
+    print("\nTo replay it:")
+    numbers = ",".join(map(str, left))
+    print(f"python -m tests.simulation --replay {result.seed} --each {each:g} --only '{numbers}'")
+
+
+def _replay(given: argparse.Namespace) -> int:
+    import logging
+
+    sessions.prepare()
+    logging.disable(logging.NOTSET)
+    logging.getLogger("django_dcron").setLevel(logging.INFO)
+    logging.getLogger("django_dcron").propagate = False
+    from tests.simulation import plan, shrinking, world
+
+    drawn = plan.draw(given.replay, given.each)
+    if given.only is not None:
+        drawn = shrinking.only(drawn, [int(number) for number in given.only.split(",") if number])
+    result = world.simulate(drawn, with_story=True)
+    print("\n".join(shrinking.about(result) if result.broken and not given.all else result.story))
+    print(f"history {result.digest}, findings {len(result.broken)}", *result.broken, sep="\n")
+    return int(bool(result.broken))
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

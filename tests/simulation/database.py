@@ -1,0 +1,314 @@
+"""The simulated database: SQLite in memory, with virtual time, faults and an observer.
+
+All processes share one connection. Nobody else acts within a transaction, and anybody may act
+before and after each one. A process that dies within a transaction has it rolled back.
+
+Faults follow the behavior of a server: an aborted transaction refuses all further statements, and
+an answer that is lost leaves the changes committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import InternalError, OperationalError, connection
+
+from tests.simulation import primitives
+from tests.simulation.engine import Engine, Killed, Process
+from tests.simulation.primitives import EPOCH
+
+WRITES = ("UPDATE", "INSERT", "DELETE", "REPLACE")
+ABORTS = ("deadlock detected", "could not serialize access due to concurrent update")
+
+
+@dataclass
+class Armed:
+    """A fault that waits for a point of a process."""
+
+    fault: str
+    """``crash``, ``freeze``, ``stall``, ``lost_answer`` or ``abort``."""
+    where: str
+    """``before`` a transaction, ``inside`` one, at its ``commit``, ``after`` a change, or the name
+    of a sync point.
+    """
+    skip: int = 0
+    """How many such points to let pass."""
+    seconds: float = 0.0
+    about: Callable[[str], None] = lambda text: None
+
+
+class Database:
+    def __init__(self, engine: Engine, on_change: Callable[[str, tuple[Any, ...]], None]) -> None:
+        self.engine = engine
+        self.random = engine.random
+        self.unreachable_until = 0.0
+        self.read_only_until = 0.0
+        self.unreachable_for: dict[str, float] = {}
+        """Until when the database is unreachable for the processes of this name."""
+        self.statements = 0
+        self._aborted = False
+        self._postponed: Armed | None = None
+        self._changes: list[tuple[str, tuple[Any, ...]]] = []
+        self._on_change = on_change
+
+    # --- faults at points -------------------------------------------------------------------------
+
+    def reach(self, point: str) -> None:
+        """A process has reached a point where an armed fault may happen."""
+        task = self.engine.current
+        if task is None:
+            return
+        if not task.process.alive:
+            raise Killed
+        for armed in task.process.armed:
+            if armed.where != point:
+                continue
+            if armed.skip:
+                armed.skip -= 1
+                continue
+            task.process.armed.remove(armed)
+            self._happen(armed, task.process, point)
+            return
+
+    def _happen(self, armed: Armed, process: Process, point: str) -> None:
+        inside = connection.in_atomic_block
+        if armed.fault in ("freeze", "stall") and not connection.autocommit:
+            # Nobody else could use the connection meanwhile.
+            if point == "after":
+                self._postponed = armed
+            else:
+                armed.where = "after"
+                process.armed.append(armed)
+            return
+        armed.about(f"{process.name}: {armed.fault} at {point}")
+        match armed.fault:
+            case "crash":
+                process.kill()
+                raise Killed
+            case "freeze":
+                process.freeze(armed.seconds)
+                self.engine.rest(0.0)
+            case "stall":
+                self.engine.rest(armed.seconds)
+            case "lost_answer":
+                raise OperationalError("server closed the connection unexpectedly")
+            case "abort":
+                self._aborted = inside
+                raise OperationalError(self.random.choice(ABORTS))
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def statement(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        task = self.engine.current
+        if task is None:
+            return execute(sql, params, many, context)
+        process = task.process
+        if not process.alive:
+            raise Killed
+        self.statements += 1
+        inside = connection.in_atomic_block
+        writes = sql.startswith(WRITES)
+        if inside:
+            self.engine.now += 0.0002
+            if self._aborted and not sql.startswith("ROLLBACK"):
+                raise InternalError("current transaction is aborted, commands ignored")
+            self._aborted = False
+            if process.armed and not sql.startswith(("SAVEPOINT", "RELEASE", "ROLLBACK")):
+                self.reach("inside")
+        else:
+            self._aborted = False
+            self._pass_time()
+            if process.armed:
+                self.reach("before")
+        self._check_available(process, writes)
+        result = execute(sql, params, many, context)
+        if writes and not inside:
+            self._committed(process)
+        return result
+
+    def _pass_time(self) -> None:
+        drawn = self.random.random()
+        if drawn < 0.5:
+            self.engine.now += 0.0003
+        elif drawn < 0.98:
+            self.engine.rest(drawn * 0.004)
+        else:
+            self.engine.rest(self.random.random() * 0.2)
+
+    def _check_available(self, process: Process, writes: bool) -> None:
+        now = self.engine.now
+        kind = process.name
+        if now < self.unreachable_until or now < self.unreachable_for.get(kind, 0.0):
+            self._aborted = connection.in_atomic_block
+            raise OperationalError("connection to server failed: Connection refused")
+        if writes and now < self.read_only_until:
+            self._aborted = connection.in_atomic_block
+            raise InternalError("cannot execute UPDATE in a read-only transaction")
+
+    def _commit(self) -> None:
+        """Stands for the backend's commit."""
+        task = self.engine.current
+        if task is not None:
+            try:
+                if not task.process.alive:
+                    raise Killed
+                if self._aborted:
+                    raise OperationalError("the transaction was aborted")
+                if task.process.armed:
+                    self.reach("commit")
+                self._check_available(task.process, False)
+            except Killed:
+                self._rollback()  # as the server does when it loses the connection
+                raise
+        self._real_commit()
+        self._committed(task.process if task else None)
+
+    def _rollback(self) -> None:
+        self._aborted = False
+        self._changes.clear()
+        connection.run_on_commit = []
+        self._real_rollback()
+
+    def _run_commit_hooks(self) -> None:
+        """Stands for the connection's method, which Django calls right after a commit."""
+        if (armed := self._postponed) is not None:
+            self._postponed = None
+            hooks, connection.run_on_commit = connection.run_on_commit, []
+            assert self.engine.current is not None
+            self._happen(armed, self.engine.current.process, "after commit")
+            connection.run_on_commit = hooks
+        self._real_run_commit_hooks()
+
+    def _committed(self, process: Process | None) -> None:
+        if self._changes:
+            changes, self._changes = self._changes, []
+            for kind, values in changes:
+                self._on_change(kind, values)
+        if process is not None and process.armed:
+            try:
+                self.reach("after")
+            except Killed:
+                connection.run_on_commit = []
+                raise
+
+    # --- installation -----------------------------------------------------------------------------
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        connection.ensure_connection()
+        assert connection.connection is not None
+        connection.connection.create_function("STRFTIME", 2, self._strftime)
+        connection.connection.create_function("dcron_changed", -1, self._changed)
+        self._real_commit, self._real_rollback = connection._commit, connection._rollback
+        connection._commit, connection._rollback = self._commit, self._rollback
+        self._real_run_commit_hooks = connection.run_and_clear_commit_hooks
+        connection.run_and_clear_commit_hooks = self._run_commit_hooks
+        with connection.execute_wrapper(self.statement):
+            try:
+                yield
+            finally:
+                del connection._commit, connection._rollback
+                del connection.run_and_clear_commit_hooks
+                connection.run_on_commit = []
+
+    def _strftime(self, template: str, when: str) -> str:
+        if when != "NOW":
+            raise ValueError(f"STRFTIME of {when}")
+        return f"{self.now:%Y-%m-%d %H:%M:%S.%f}"
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock. It is true."""
+        at = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
+        return at.replace(microsecond=at.microsecond // 1000 * 1000)
+
+    def _changed(self, kind: str, *values: Any) -> int:
+        if self.engine.current is not None:
+            self._changes.append((kind, values))
+        return 0
+
+
+TRIGGERS = """
+CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron_run
+BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
+    new.attempt, old.heartbeat_at, new.reason); END;
+CREATE TEMP TRIGGER sim_run_insert AFTER INSERT ON django_dcron_run
+BEGIN SELECT dcron_changed('made', new.id, new.job_id, new.state, new."trigger", new.scheduled_at);
+END;
+CREATE TEMP TRIGGER sim_run_delete AFTER DELETE ON django_dcron_run
+BEGIN SELECT dcron_changed('deleted', old.id, old.job_id, old.state, old.attempt, old."trigger");
+END;
+CREATE TEMP TABLE pruned_run AS SELECT * FROM django_dcron_run LIMIT 0;
+CREATE TEMP TABLE pruned_attempt AS SELECT * FROM django_dcron_attempt LIMIT 0;
+CREATE TEMP TRIGGER sim_run_prune BEFORE DELETE ON django_dcron_run
+WHEN old.state IN ('succeeded', 'failed', 'skipped', 'missed', 'cancelled')
+BEGIN INSERT INTO pruned_run SELECT * FROM django_dcron_run WHERE id = old.id; END;
+CREATE TEMP TRIGGER sim_attempt_prune BEFORE DELETE ON django_dcron_attempt
+BEGIN INSERT INTO pruned_attempt SELECT * FROM django_dcron_attempt WHERE id = old.id; END;
+CREATE TEMP TRIGGER sim_attempt AFTER INSERT ON django_dcron_attempt
+BEGIN SELECT dcron_changed('attempted', new.run_id, new.number, new.worker); END;
+"""
+
+
+WITH_PRUNED = {
+    "SELECT * FROM django_dcron_run": (
+        "SELECT * FROM django_dcron_run UNION ALL SELECT * FROM pruned_run"
+    ),
+    "SELECT * FROM django_dcron_attempt": (
+        "SELECT * FROM django_dcron_attempt UNION ALL SELECT * FROM pruned_attempt"
+    ),
+}
+
+
+class AllRows:
+    """A cursor for ``tests.verdict`` that also reads the rows that retention has deleted."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    @property
+    def description(self) -> Any:
+        return self._cursor.description
+
+    def execute(self, statement: str, /) -> Any:
+        return self._cursor.execute(WITH_PRUNED.get(statement, statement))
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._cursor.fetchall()
+        return rows
+
+
+def create() -> None:
+    """Create the tables and the triggers. Called once per operating system process."""
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0, run_syncdb=True)
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA synchronous = OFF")
+        cursor.execute("PRAGMA temp_store = MEMORY")
+    assert connection.connection is not None
+    connection.connection.create_function("dcron_changed", -1, lambda *values: 0)
+    connection.connection.executescript(TRIGGERS)
+
+
+def clear() -> None:
+    """Delete all rows, and begin to count keys at 1 again."""
+    with connection.cursor() as cursor, connection.constraint_checks_disabled():
+        tables = [
+            table
+            for table in connection.introspection.table_names(cursor)
+            if table.startswith("django_dcron_")
+        ]
+        cursor.execute("UPDATE django_dcron_run SET rerun_of_id = NULL")
+        for table in tables:
+            cursor.execute(f"DELETE FROM {table}")  # noqa: S608 (our own tables)
+        cursor.execute("DELETE FROM pruned_run")
+        cursor.execute("DELETE FROM pruned_attempt")
+        cursor.execute("DELETE FROM sqlite_sequence WHERE name LIKE 'django_dcron_%'")
+
+
+__all__ = ["Armed", "Database", "clear", "create", "primitives"]

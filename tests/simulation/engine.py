@@ -1,0 +1,216 @@
+"""Virtual time, and the tasks and processes that share it. Everything runs in one thread.
+
+A task is a greenlet: a thread of a simulated process. It runs until it rests, waits, or reaches a
+point where the database, the lock server or the broker could let others act. Then the engine
+continues the task that is next in time. Nothing else switches, so a history depends only on the
+seed.
+
+Invariants:
+
+- Time passes only between events, and never goes back.
+- A killed process does nothing more. Each of its tasks gets ``Killed`` at once, and again at each
+  use of the outside world, so that ``finally`` blocks change only the memory of the dead process.
+- A frozen process continues where it was, after its freeze.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any
+
+from greenlet import greenlet
+
+
+class Killed(BaseException):
+    """The task's process is dead."""
+
+
+class Process:
+    """A simulated operating system process, with its own clocks and module globals."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self.pid = next(engine.pids)
+        self.alive = True
+        self.frozen_until = 0.0
+        self.tasks: list[Task] = []
+        self.wall_offset = 0.0
+        """Seconds by which the wall clock is ahead of the true time."""
+        self.drift = 0.0
+        """How much faster than true time the clocks run: 0.0001 is 100 ppm."""
+        self.began = engine.now - 1000.0
+        self.module_globals: dict[str, Any] = {}
+        """Values of module globals that differ between processes."""
+        self.armed: list[Any] = []
+        """Faults that wait for a point of this process."""
+        self.on_death: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return (self.engine.now - self.began) * (1 + self.drift)
+
+    def start(self, name: str, work: Callable[[], None]) -> Task:
+        task = Task(self, name, work)
+        self.tasks.append(task)
+        self.engine.wake(task, 0.0)
+        return task
+
+    def kill(self) -> None:
+        """Kill the process. If it is the current one, the caller must raise ``Killed``."""
+        if self.alive:
+            self.alive = False
+            self.engine.reap.append(self)
+
+    def freeze(self, seconds: float) -> None:
+        self.frozen_until = max(self.frozen_until, self.engine.now + seconds)
+
+
+class Task(greenlet):
+    """A thread of a process."""
+
+    def __init__(self, process: Process, name: str, work: Callable[[], None]) -> None:
+        super().__init__(parent=process.engine.hub)
+        self.process = process
+        self.name = name
+        self.work = work
+        self.token = 0
+        """Identifies the planned wake-up that is still valid."""
+        self.timed_out = False
+        self.exception: BaseException | None = None
+        """Raised in the task when it continues."""
+        self.joining: list[Task] = []
+        self.ended = False
+        self.stalled_until = 0.0
+
+    def run(self) -> None:  # type: ignore[override]
+        try:
+            self.work()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.process.engine.failed(self, error)
+        finally:
+            self.ended = True
+            if self in self.process.tasks:
+                self.process.tasks.remove(self)
+            for task in self.joining:
+                self.process.engine.wake(task, 0.0)
+
+
+class Engine:
+    """The scheduler. Module ``primitives`` asks it for the current task and the time."""
+
+    def __init__(self, random: Random, on_error: Callable[[Task, BaseException], None]) -> None:
+        self.random = random
+        self.now = 0.0
+        """Seconds of true time since the begin."""
+        self.hub = greenlet.getcurrent()
+        self.current: Task | None = None
+        self.pids = count(1000)
+        self.reap: list[Process] = []
+        self.events = 0
+        self.failed = on_error
+        self.before_switch: Callable[[Process], None] = lambda process: None
+        self._heap: list[tuple[float, int, Any, int]] = []
+        self._order = count()
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def wake(self, task: Task, after: float, *, timed_out: bool = False) -> None:
+        """Let the task continue after this many seconds, unless it is woken before."""
+        task.token += 1
+        task.timed_out = timed_out
+        heapq.heappush(self._heap, (self.now + after, next(self._order), task, task.token))
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """Call ``call`` at this time, in no process."""
+        heapq.heappush(self._heap, (max(when, self.now), next(self._order), call, 0))
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        self.at(self.now + seconds, call)
+
+    # --- within a task ----------------------------------------------------------------------------
+
+    def rest(self, seconds: float | None) -> bool:
+        """Let others run for ``seconds``, or until the task is woken. Return whether it was woken.
+
+        None: until it is woken.
+        """
+        task = self.current
+        if task is None:  # The setup isn't simulated.
+            raise RuntimeError("only a task can rest")
+        if not task.process.alive:
+            raise Killed
+        if seconds is None:
+            task.token += 1
+        else:
+            self.wake(task, max(seconds, 0.0), timed_out=True)
+        self.hub.switch()
+        if not task.process.alive:
+            raise Killed
+        if task.exception is not None:
+            error, task.exception = task.exception, None
+            raise error
+        return not task.timed_out
+
+    def check_alive(self) -> None:
+        task = self.current
+        if task is not None and not task.process.alive:
+            raise Killed
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def run_until(self, end: float) -> None:
+        """Process all events up to this time."""
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            when, order, what, token = heapq.heappop(heap)
+            if isinstance(what, Task):
+                if what.token != token or what.ended or not what.process.alive:
+                    continue
+                held = max(what.process.frozen_until, what.stalled_until)
+                if held > when:
+                    heapq.heappush(heap, (held, order, what, token))
+                    continue
+            self.now = max(self.now, when)
+            self.events += 1
+            if isinstance(what, Task):
+                self._resume(what)
+            else:
+                what()
+            while self.reap:
+                self._bury(self.reap.pop(0))
+        self.now = max(self.now, end)
+
+    def _resume(self, task: Task) -> None:
+        self.current = task
+        self.before_switch(task.process)
+        try:
+            task.switch()
+        finally:
+            self.current = None
+
+    def _bury(self, process: Process) -> None:
+        for task in list(process.tasks):
+            while not task.ended:
+                self.current = task
+                self.before_switch(process)
+                try:
+                    if task.dead or not task:  # it has ended, or never began
+                        task.ended = True
+                    else:
+                        task.throw(Killed)
+                finally:
+                    self.current = None
+        process.tasks.clear()
+        process.on_death()
+
+    def close(self) -> None:
+        """Kill every task that is left, so that none is resumed by the garbage collector."""
+        for _, _, what, _ in list(self._heap):
+            if isinstance(what, Task):
+                what.process.kill()
+        self._heap.clear()

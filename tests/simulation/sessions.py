@@ -1,0 +1,114 @@
+"""Many simulations in several processes, and their totals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import django
+
+TOTALS = Path(__file__).parents[2] / "docs/contributing/simulation-totals.json"
+
+
+@dataclass
+class Totals:
+    hours: float = 0.0
+    events: int = 0
+    statements: int = 0
+    occurrences: int = 0
+    runs: int = 0
+    starts: int = 0
+    lost: int = 0
+    doubled: int = 0
+    failures: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Any) -> None:
+        self.hours += result.hours
+        self.failures += bool(result.broken)
+        self.faults.update(result.faults)
+        for name in ("events", "statements", "occurrences", "runs", "starts", "lost", "doubled"):
+            setattr(self, name, getattr(self, name) + getattr(result, name))
+
+    def __str__(self) -> str:
+        counted = {name: value for name, value in vars(self).items() if name != "faults"}
+        counts = ", ".join(f"{name} {value:,.0f}" for name, value in counted.items())
+        faults = ", ".join(f"{kind} {number:,}" for kind, number in sorted(self.faults.items()))
+        return f"{counts}\nfaults {self.faults.total():,}: {faults}"
+
+
+def prepare() -> None:
+    """Set up Django and the database of this operating system process."""
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
+    django.setup()
+    from tests.simulation import database
+
+    database.create()
+    logging.disable(logging.CRITICAL)
+
+
+def one(seed: int, each: float) -> Any:
+    """Simulate one cluster, without a story."""
+    from tests.simulation import plan, world
+
+    result = world.simulate(plan.draw(seed, each))
+    result.history = None
+    return result
+
+
+def results(first: int, hours: float, each: float, processes: int, within: float) -> Iterator[Any]:
+    """Yield the results of the seeds from ``first`` on, for ``hours`` in all.
+
+    Begins no simulation later than ``within`` seconds from now.
+    """
+    until = time.monotonic() + within
+    number = max(round(hours / each), 1)
+    seeds = iter(range(first, first + number))
+    if processes == 1:
+        prepare()
+        for seed in seeds:
+            if time.monotonic() > until:
+                return
+            yield one(seed, each)
+        return
+    with multiprocessing.get_context("fork").Pool(processes, prepare) as pool:
+        pending: list[Any] = []
+        while True:
+            while len(pending) <= processes and time.monotonic() < until:
+                if (seed := next(seeds, None)) is None:
+                    break
+                pending.append(pool.apply_async(one, (seed, each)))
+            if not pending:
+                return
+            yield pending.pop(0).get()
+
+
+def keep(totals: Totals, first: int, next_seed: int, commit: str) -> None:
+    """Add the totals to those that the repository keeps."""
+    kept = read_kept()
+    for name, value in vars(totals).items():
+        if isinstance(value, Counter):
+            kept[name] = dict(sorted((Counter(kept.get(name, {})) + value).items()))
+        else:
+            kept[name] = round(kept.get(name, 0) + value)
+    kept |= {
+        "next_seed": max(next_seed, kept.get("next_seed", 0)),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit,
+    }
+    TOTALS.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+def read_kept() -> dict[str, Any]:
+    """Return the totals that the repository keeps."""
+    kept: dict[str, Any] = json.loads(TOTALS.read_text()) if TOTALS.exists() else {}
+    return kept

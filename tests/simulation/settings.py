@@ -1,0 +1,38 @@
+"""Django settings of the simulator: one SQLite database in memory, and long intervals.
+
+All intervals of a cluster are sixty times their defaults, in the same proportions. A simulated hour
+therefore costs as many ticks and heartbeats as a minute of a real cluster. Jobs are due every few
+minutes, and faults last for minutes.
+"""
+
+from datetime import timedelta
+
+FACTOR = 60
+
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+INSTALLED_APPS = [
+    "django_dcron",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECRET_KEY = "only for tests"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LOGGING_CONFIG = None
+
+DCRON_TICK = timedelta(seconds=0.5 * FACTOR)
+DCRON_LOOK_AHEAD = timedelta(seconds=2.5 * FACTOR)
+DCRON_LEASE = timedelta(seconds=6 * FACTOR)
+DCRON_RUN_LEASE = timedelta(seconds=15 * FACTOR)
+DCRON_REDELIVER_AFTER = timedelta(seconds=60 * FACTOR)
+DCRON_HANG_AFTER = timedelta(seconds=60 * FACTOR)
+DCRON_DATABASE_GRACE = timedelta(seconds=300 * FACTOR)
+DCRON_HARD_TIMEOUT_AFTER = timedelta(seconds=60)
+DCRON_SHARDS = 4
+DCRON_DISPATCHER = "tests.simulation.broker.Broker"
+DCRON_MIDDLEWARE = ["django_dcron.execution.time_limit.limit_time"]
+DCRON_KEEP_FOR = timedelta(days=2)

@@ -1,0 +1,56 @@
+"""Leave out faults and actions while the simulation still fails."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from tests.simulation.plan import Plan
+from tests.simulation.world import Result, simulate
+
+LONGEST = 120.0
+"""Seconds."""
+
+
+def fails(plan: Plan, numbers: list[int]) -> bool:
+    return bool(simulate(only(plan, numbers)).broken)
+
+
+def only(plan: Plan, numbers: list[int]) -> Plan:
+    """Return the plan with these items alone."""
+    return replace(plan, items=tuple(plan.items[number] for number in numbers))
+
+
+def shrink(plan: Plan, longest: float = LONGEST) -> list[int]:
+    """Return the numbers of few items with which the plan still fails, within limited time."""
+    until = time.monotonic() + longest
+    left = list(range(len(plan.items)))
+    size = max(len(left) // 2, 1)
+    while left and time.monotonic() < until:
+        at, is_smaller = 0, False
+        while at < len(left) and time.monotonic() < until:
+            fewer = left[:at] + left[at + size :]
+            if fails(plan, fewer):
+                left, is_smaller = fewer, True
+            else:
+                at += size
+        if size == 1 and not is_smaller:
+            break
+        size = max(size // 2, 1)
+    return left
+
+
+def about(result: Result) -> list[str]:
+    """Return the lines of the story that concern the runs and jobs of the findings."""
+    text = " ".join(result.broken)
+    words = {word.strip("():,") for word in text.split()}
+    runs = {word[-6:] for word in words if len(word) == 36 and word.count("-") == 4}
+    runs |= {word for word in words if len(word) == 6 and set(word) <= set("0123456789abcdef")}
+    jobs = {word for word in words if word.startswith("job-")}
+    jobs |= {f"job {int(word[4:]) + 1}:" for word in jobs}
+    wanted = runs or jobs
+    return [
+        line
+        for line in result.story
+        if "* " in line or "BROKEN" in line or any(word in line for word in wanted)
+    ]

@@ -1,0 +1,30 @@
+"""The simulator itself: a seed decides the whole history."""
+
+import subprocess
+import sys
+
+HOURS = "1"
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the simulator in its own process, because it replaces parts of the package."""
+    command = [sys.executable, "-m", "tests.simulation", "--each", HOURS, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def digest_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the hash of the history, if the simulator has found nothing."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.partition("history ")[2].split()[0].rstrip(",")
+
+
+def test_a_seed_has_one_history_which_a_replay_tells() -> None:
+    simulated = simulate("--seed", "1", "--hours", HOURS)
+    told = simulate("--replay", "1")
+    assert digest_of(told) == digest_of(simulated)
+    assert "queued -> running" in told.stdout
+
+
+def test_another_seed_has_another_history() -> None:
+    both = [simulate("--seed", seed, "--hours", HOURS) for seed in ("2", "3")]
+    assert len(set(map(digest_of, both))) == 2

@@ -1,0 +1,520 @@
+"""One simulation: a cluster with its database, lock server, broker and people."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, connection
+
+from django_dcron import control
+from django_dcron.db.clock import ClusterClock
+from django_dcron.dispatch import best_effort
+from django_dcron.exceptions import (
+    DcronError,
+    PermanentFailure,
+    RetryLater,
+)
+from django_dcron.execution import heartbeat
+from django_dcron.execution.current import current_run
+from django_dcron.locks.database import DatabaseLock
+from django_dcron.models import Freeze, Job, Run
+from django_dcron.policies.lifecycle import FINAL
+from django_dcron.runs import start
+from django_dcron.targets import functions
+from django_dcron.utils import sync_points
+from tests.simulation import database, primitives
+from tests.simulation.cluster import Child, Node, Worker, deliver
+from tests.simulation.database import Armed, Database
+from tests.simulation.engine import Engine, Killed, Process, Task
+from tests.simulation.observer import Observer
+from tests.simulation.plan import HOUR, NODES, WORKERS, Item, Plan, behavior
+from tests.simulation.primitives import EPOCH
+from tests.simulation.services import Broker, LockServer
+from tests.verdict.history import History, Start
+from tests.verdict.judgement import Verdict, judge
+from tests.verdict.tables import read_history
+
+QUIET = 1800.0
+"""Seconds between two looks whether everything has ended, after the last fault."""
+LONGEST_QUIET = 30 * HOUR
+REFUSALS = (ValidationError, DcronError, DatabaseError, ValueError, Job.DoesNotExist)
+"""What a person may get as an answer."""
+TARGET = "tests.simulation.world.work"
+FIRST = datetime.fromtimestamp(EPOCH, UTC)
+
+world: World
+"""The simulation that runs."""
+
+
+@dataclass
+class Result:
+    seed: int
+    hours: float
+    events: int = 0
+    statements: int = 0
+    runs: int = 0
+    starts: int = 0
+    occurrences: int = 0
+    lost: int = 0
+    doubled: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    digest: str = ""
+    broken: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    history: History | None = None
+
+
+def simulate(plan: Plan, *, with_story: bool = False, stop_at_first: bool = True) -> Result:
+    """Run the plan and judge it. ``with_story``: also tell what happened."""
+    global world
+    world = World(plan, with_story=with_story)
+    return world.run(stop_at_first=stop_at_first)
+
+
+class World:
+    def __init__(self, plan: Plan, *, with_story: bool) -> None:
+        self.plan = plan
+        self.story: list[str] | None = [] if with_story else None
+        self.random = Random(f"run {plan.seed}")
+        self.engine = Engine(self.random, self._task_failed)
+        primitives.engine = self.engine
+        self.observer = Observer(self.engine, self.tell)
+        self.database = Database(self.engine, self.observer.changed)
+        self.locks = LockServer(self.engine)
+        self.broker = Broker(self.engine, self.observer.published)
+        self.broker.told = self.tell
+        self.broker.on_message = lambda: deliver(self.engine, self.broker, self.workers)
+        self.broker.on_revoke = self._revoke
+        self.workers: list[Worker] = []
+        self.nodes: dict[str, Node] = {}
+        self.people = Process(self.engine, "people")
+        self.starts: list[Start] = []
+        self.faults: Counter[str] = Counter()
+        self.quiet = False
+        """Whether the last fault is over."""
+        self._last_process: Process | None = None
+        self.engine.before_switch = self._switch_globals
+
+    # --- the course -------------------------------------------------------------------------------
+
+    def run(self, *, stop_at_first: bool) -> Result:
+        plan, engine = self.plan, self.engine
+        database.clear()
+        heartbeat._hearts.clear()
+        functions.registered[TARGET] = work
+        with self._installed():
+            try:
+                self._begin()
+                while engine.now < plan.end and not (stop_at_first and self.observer.broken):
+                    engine.run_until(min(engine.now + HOUR, plan.end))
+                if not (stop_at_first and self.observer.broken):
+                    self._settle()
+            finally:
+                self._end()
+        result = Result(
+            plan.seed,
+            plan.hours,
+            events=engine.events,
+            statements=self.database.statements,
+            runs=self.observer.counts["made"],
+            starts=len(self.starts),
+            faults=self.faults,
+            digest=self.observer.digest,
+            broken=list(self.observer.broken),
+            story=self.story or [],
+        )
+        if not result.broken:
+            result.history = self._history()
+            verdict = judge(result.history)
+            result.occurrences = verdict.totals.occurrences
+            result.lost, result.doubled = verdict.totals.lost, verdict.totals.doubled
+            result.broken = self._findings(verdict)
+        return result
+
+    def _begin(self) -> None:
+        for number, fields in enumerate(self.plan.jobs):
+            job = Job(target=TARGET, **fields)
+            for later, earlier, on in self.plan.links:
+                if later == number:
+                    job.after = {f"job-{earlier}": on}
+            control.save(job)
+        for name in NODES[: self.plan.nodes]:
+            node = Node(self.engine, name, self._lock, self.broker)
+            self.nodes[name] = node
+            self.engine.at(self.random.random() * 60, node.start)
+        self.workers = [Worker(self.engine, name, self.broker) for name in WORKERS]
+        for worker in self.workers:
+            worker.start()
+        for item in self.plan.items:
+            self.engine.at(item.at, lambda item=item: self._apply(item))
+
+    def _lock(self) -> Any:
+        return self.locks if self.plan.lock == "redis" else DatabaseLock()
+
+    def _settle(self) -> None:
+        """End all faults, and let everything work until all runs of the window have ended."""
+        self.tell("the faults end")
+        self.quiet = True
+        now = self.engine.now
+        self.database.unreachable_until = self.database.read_only_until = now
+        self.locks.unreachable_until = self.broker.unreachable_until = now
+        for until in (
+            self.database.unreachable_for,
+            self.locks.unreachable_for,
+            self.broker.unreachable_for,
+        ):
+            until.clear()
+        for process in self._processes():
+            process.armed.clear()
+            process.frozen_until = now
+        self.broker.troubles.lose = self.broker.troubles.delay = 0
+        self.broker.on_message()
+        self.people.start("repair", self._repair)
+        while self.engine.now < now + LONGEST_QUIET:
+            self.engine.run_until(self.engine.now + QUIET)
+            if self._is_settled() or self.observer.broken:
+                return
+
+    def _processes(self) -> Iterator[Process]:
+        for node in self.nodes.values():
+            yield node.process
+        for worker in self.workers:
+            yield worker.main
+            for child in worker.children:
+                yield child.process
+
+    def _repair(self) -> None:
+        """Resume paused jobs and correct invalid schedules, so that all can be judged."""
+        for freeze in Freeze.objects.all():
+            with suppress(*REFUSALS):
+                control.unfreeze(freeze.namespace or None)
+        for job in Job.objects.all():
+            if job.schedule == "every now and then":
+                job.schedule, job.pause_after_failures = "*/10 * * * *", None
+                control.save(job)
+            elif job.pause_after_failures:
+                job.pause_after_failures = None
+                control.save(job)
+            if not job.enabled:
+                control.resume(job)
+
+    def _is_settled(self) -> bool:
+        end = FIRST + timedelta(seconds=self.plan.end)
+        left = Run.objects.filter(scheduled_at__lte=end).exclude(state__in=FINAL)
+        behind = Job.objects.filter(enabled=True, cursor__next_at__lte=end)
+        return not left.exists() and not behind.exists()
+
+    def _end(self) -> None:
+        """Stop all processes. Their tasks run no code that matters."""
+        for process in [*self._processes(), self.people]:
+            process.on_death = lambda: None
+            process.kill()
+        for process in self.engine.reap:
+            process.on_death = lambda: None
+        while self.engine.reap:
+            self.engine._bury(self.engine.reap.pop(0))
+
+    def _history(self) -> History:
+        with connection.cursor() as cursor:
+            read = read_history(
+                database.AllRows(cursor),
+                FIRST,
+                FIRST + timedelta(seconds=self.plan.end),
+                self.starts,
+                witnessed=[TARGET],
+            )
+        # Nothing is missing, so retention excuses nothing.
+        return replace(
+            read, jobs=[replace(job, keep_runs=None, keep_for=None) for job in read.jobs]
+        )
+
+    def _findings(self, verdict: Verdict) -> list[str]:
+        return [str(finding) for finding in verdict.findings]
+
+    # --- surroundings -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(primitives.installed(self.random))
+            stack.enter_context(self.database.installed())
+            stack.enter_context(
+                patch.object(best_effort, "shared_dispatcher", self.broker.dispatcher)
+            )
+            stack.enter_context(patch.object(sync_points, "listener", self._reach))
+            stack.enter_context(patch.object(start, "_clock", None))
+            stack.enter_context(patch.object(best_effort, "_broker_unreachable_until", 0.0))
+            if self.story is not None:
+                handler = _Teller(self)
+                root = logging.getLogger("django_dcron")
+                root.addHandler(handler)
+                stack.callback(root.removeHandler, handler)
+            yield
+
+    def _reach(self, point: str) -> None:
+        self.database.reach(point)
+
+    def _switch_globals(self, process: Process) -> None:
+        """Give each process its own values of the globals that real processes don't share."""
+        last = self._last_process
+        if process is last:
+            return
+        if last is not None:
+            last.module_globals["until"] = best_effort._broker_unreachable_until
+        best_effort._broker_unreachable_until = process.module_globals.get("until", float("-inf"))
+        clock = process.module_globals.get("clock")
+        if clock is None:
+            clock = process.module_globals["clock"] = ClusterClock()
+        start._clock = clock
+        self._last_process = process
+
+    def tell(self, text: str) -> None:
+        if self.story is not None:
+            at = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
+            task = self.engine.current
+            who = task.process.name if task else "-"
+            self.story.append(f"{at:%d %H:%M:%S.%f}"[:-3] + f" {who:9} {text}")
+
+    def _task_failed(self, task: Task, error: BaseException) -> None:
+        import traceback
+
+        lines = "".join(traceback.format_exception(error)[-6:])
+        self.observer.report(f"{task.process.name}/{task.name} died: {error!r}\n{lines}")
+
+    def _revoke(self, key: Any, worker: str) -> None:
+        for each in self.workers:
+            each.revoke(key, worker)
+
+    # --- faults and actions -----------------------------------------------------------------------
+
+    def _apply(self, item: Item) -> None:
+        if self.quiet:
+            return
+        self.tell(f"* {item}")
+        if hasattr(self, f"_fault_{item.kind}"):
+            self.faults[item.kind] += 1
+            getattr(self, f"_fault_{item.kind}")(**item.given)
+        else:
+            act = getattr(self, f"_do_{item.kind}")
+            self.people.start(item.kind, lambda: self._act(act, item.given))
+
+    def _act(self, act: Callable[..., None], given: dict[str, Any]) -> None:
+        try:
+            act(**given)
+        except REFUSALS as error:
+            self.tell(f"refused: {type(error).__name__}: {error}")
+
+    def _child(self, worker: str, number: int) -> Child | None:
+        children = next(each for each in self.workers if each.name == worker).children
+        busy = [child for child in children if child.message is not None] or children
+        return busy[number % len(busy)] if busy else None
+
+    def _worker(self, name: str) -> Worker:
+        return next(worker for worker in self.workers if worker.name == name)
+
+    def _fault_at_point(
+        self, process: str, fault: str, where: str, skip: int, seconds: float
+    ) -> None:
+        def about(text: str) -> None:
+            self.faults[fault] += 1
+            self.tell(f"* {text}")
+
+        if process in NODES:
+            self.nodes[process].restart_after = min(seconds, 900.0)
+            targets = [self.nodes[process].process]
+        else:
+            targets = [child.process for child in self._worker(process).children]
+        for target in targets:
+            del target.armed[3:]
+            target.armed.append(Armed(fault, where, skip, seconds, about))
+
+    def _fault_kill(self, process: str, seconds: float) -> None:
+        if process in NODES:
+            self.nodes[process].restart_after = seconds
+            self.nodes[process].process.kill()
+        else:
+            worker = self._worker(process)
+            worker.restart_after = seconds
+            worker.redeliver_after = self.random.choice((0.5, 60.0, 3600.0))
+            worker.kill()
+
+    def _fault_freeze(self, process: str, seconds: float) -> None:
+        if process in NODES:
+            self.nodes[process].process.freeze(seconds)
+        else:
+            self._worker(process).freeze(seconds)
+
+    def _fault_kill_child(self, process: str, child: int, seconds: float) -> None:
+        if found := self._child(process, child):
+            found.process.kill()
+
+    def _fault_freeze_child(self, process: str, child: int, seconds: float) -> None:
+        if found := self._child(process, child):
+            found.process.freeze(seconds)
+
+    def _fault_drain(self, process: str, seconds: float) -> None:
+        self.nodes[process].restart_after = seconds
+        self.nodes[process].drain()
+
+    def _fault_database_unreachable(self, process: str, seconds: float) -> None:
+        until = self.engine.now + seconds
+        if process:
+            self.database.unreachable_for[process] = until
+        else:
+            self.database.unreachable_until = until
+
+    def _fault_database_read_only(self, seconds: float) -> None:
+        self.database.read_only_until = self.engine.now + seconds
+
+    def _fault_broker_unreachable(self, process: str, seconds: float) -> None:
+        until = self.engine.now + seconds
+        if process:
+            self.broker.unreachable_for[process] = until
+        else:
+            self.broker.unreachable_until = until
+        self.engine.at(until + 0.001, self.broker.on_message)
+
+    def _fault_locks_unreachable(self, process: str, seconds: float) -> None:
+        until = self.engine.now + seconds
+        if process:
+            self.locks.unreachable_for[process] = until
+        else:
+            self.locks.unreachable_until = until
+
+    def _fault_locks_flushed(self) -> None:
+        self.locks.flush()
+
+    def _fault_locks_lost(self) -> None:
+        for name in list(self.locks.keys)[::2]:
+            del self.locks.keys[name]
+
+    def _fault_queue_lost(self) -> None:
+        self.broker.queue.clear()
+
+    def _fault_clock_stepped(self, process: str, seconds: float) -> None:
+        node = self.nodes[process]
+        node.wall_offset += seconds
+        node.process.wall_offset = node.wall_offset
+
+    def _fault_messages_lost(self, number: int) -> None:
+        self.broker.troubles.lose = number
+
+    def _fault_messages_doubled(self, number: int) -> None:
+        self.broker.troubles.double = number
+
+    def _fault_messages_delayed(self, number: int, seconds: float) -> None:
+        self.broker.troubles.delay = number
+        self.broker.troubles.delay_for = seconds
+
+    def _job(self, number: int) -> Job:
+        return Job.objects.get(name=f"job-{number}")
+
+    def _until(self, seconds: float | None) -> datetime | None:
+        return None if seconds is None else self.database.now + timedelta(seconds=seconds)
+
+    def _do_trigger(self, job: int, which: int) -> None:
+        control.trigger(self._job(job), idempotency_key=f"key-{which}" if which < 3 else None)
+
+    def _some_run(self, job: int, which: int, *, finished: bool) -> Run | None:
+        runs = Run.objects.select_related("job").filter(job__name=f"job-{job}")
+        runs = runs.filter(state__in=FINAL) if finished else runs.exclude(state__in=FINAL)
+        found = list(runs.order_by("-scheduled_at")[:8])
+        return found[which % len(found)] if found else None
+
+    def _do_cancel(self, job: int, which: int) -> None:
+        if run := self._some_run(job, which, finished=False):
+            control.cancel(run)
+
+    def _do_rerun(self, job: int, which: int) -> None:
+        if run := self._some_run(job, which, finished=True):
+            control.rerun(run)
+
+    def _do_pause(self, job: int, which: int, seconds: float | None) -> None:
+        control.pause(self._job(job), "by hand", self._until(seconds))
+
+    def _do_resume(self, job: int, which: int) -> None:
+        control.resume(self._job(job))
+
+    def _do_edit(self, job: int, which: int, fields: dict[str, Any]) -> None:
+        row = self._job(job)
+        for name, value in fields.items():
+            setattr(row, name, value)
+        control.save(row)
+
+    def _do_edit_past_save(self, job: int, which: int, schedule: str) -> None:
+        Job.objects.filter(name=f"job-{job}").update(schedule=schedule)
+
+    def _do_backfill(self, job: int, which: int, seconds: float) -> None:
+        now = self.database.now
+        control.backfill(self._job(job), now - timedelta(seconds=seconds), now, limit=8)
+
+    def _do_freeze_jobs(self, job: int, which: int, seconds: float) -> None:
+        control.freeze("by hand", None, self._until(seconds))
+
+    def _do_unfreeze_jobs(self, job: int, which: int) -> None:
+        control.unfreeze(None)
+
+
+class _Teller(logging.Handler):
+    def __init__(self, of: World) -> None:
+        super().__init__()
+        self._of = of
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._of.tell(record.getMessage().partition("\n")[0])
+
+
+def work() -> str:
+    """The code of all jobs: write to the witness log, and take some time."""
+    run, engine = current_run(), world.engine
+    about = behavior(world.plan.seed, str(run.job), run.scheduled_at, run.attempt)
+    world.observer.witnessed(run.id.hex, run.attempt)
+    number = len(world.starts)
+    begun = Start(
+        run=str(run.id),
+        attempt=run.attempt,
+        job=str(run.job),
+        scheduled_at=run.scheduled_at,
+        began_at=_true_time(),
+        process=run.worker,
+    )
+    world.starts.append(begun)
+    try:
+        _take(about.seconds, ignores=about.how == "ignores interruptions")
+    finally:
+        if engine.current is not None and engine.current.process.alive:
+            world.starts[number] = Start(**{**vars(begun), "ended_at": _true_time()})
+    match about.how:
+        case "fails":
+            raise RuntimeError("as planned")
+        case "fails for good":
+            raise PermanentFailure("as planned")
+        case "retries later":
+            raise RetryLater("as planned", after=timedelta(seconds=90))
+    return "done"
+
+
+def _take(seconds: float, *, ignores: bool) -> None:
+    engine = world.engine
+    end = engine.now + seconds
+    while engine.now < end:
+        try:
+            engine.rest(end - engine.now)
+        except Killed:
+            raise
+        except Exception:
+            if not ignores:
+                raise
+
+
+def _true_time() -> datetime:
+    return datetime.fromtimestamp(EPOCH + world.engine.now, UTC)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import executor, heartbeat
-from django_dcron.execution.forced_end import record_forced_end
+from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.scheduler.runner import Runner
 from tests.simulation.engine import Engine, Killed, Process, Task
@@ -187,7 +187,7 @@ class Child:
             text = "worker process died: signal 9 (SIGKILL)"
             worker.main.start(
                 "lost",
-                lambda: record_forced_end(
+                lambda: record_killed_attempt(
                     message.run_id, message.attempt, Outcome.LOST, text, worker=name
                 ),
             )

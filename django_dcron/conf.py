@@ -379,8 +379,8 @@ class Settings:
         ),
         allowed="a list of words",
     )
-    """An argument whose name contains one of these words, in any case, is a secret. Users who have
-    only view permission don't see secrets.
+    """An argument whose name contains one of these words, in upper or lower case, is a secret.
+    Users who have only view permission don't see secrets.
     """
     COMMANDS: Setting[Sequence[str] | Mapping[str, Sequence[str] | str]] = Setting(
         (),

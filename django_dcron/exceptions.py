@@ -21,8 +21,8 @@ class DcronError(Exception):
 class TranslatableError(Exception):
     """An exception with a translatable message: a template and its values.
 
-    ``str`` of the exception, and so logs and stored texts, is always English. ``code`` tells what
-    is wrong, and ``params`` has the values in the message.
+    ``str`` of the exception, and so logs and stored texts, is always English. ``code`` identifies
+    the problem, and ``params`` has the values in the message.
     """
 
     code = "invalid"

@@ -77,7 +77,7 @@ def banner(request: HttpRequest) -> dict[str, Any]:
 
 
 def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:
-    """Return the freezes of all namespaces, and of those of visible jobs."""
+    """Return freezes of all namespaces, and of namespaces with visible jobs."""
     freezes, scope = Freeze.objects.using(alias_for(Freeze)), admin_scope(request, site)
     if not scope.narrows(Job):
         return freezes

@@ -27,7 +27,7 @@ W013      no node can start: one or more of E003, E004, E006, E009 and E010
 W014      Celery's task_always_eager is on, which doesn't apply to runs
 W015      Celery's broker is in memory, so no worker gets a run
 W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
-W017      django_dcron is after django.contrib.admin, so the admin's start page lacks its lines
+W017      django_dcron is after django.contrib.admin, so the admin's index lacks the jobs' state
 ========  ======================================================================================
 
 E003, E004, E006, E009 and E010 are errors only where a node starts (``as_node_start``). Every other

@@ -31,7 +31,7 @@ from django_dcron.diagnosis.overdue import (
 )
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.dispatch.queues import queue_name
-from django_dcron.jobs.pausing import PAUSED_ITSELF
+from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
@@ -182,7 +182,7 @@ def _answers(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
 
 _QUARANTINED = Q(enabled=True, cursor__problem__gt="")
 _FAILING = Q(enabled=True, statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
-_PAUSED_ITSELF = Q(enabled=False, pause_reason__startswith=PAUSED_ITSELF)
+_AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
 
 
@@ -193,7 +193,7 @@ def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=_QUARANTINED),
         failing=Count("pk", filter=_FAILING),
-        paused_themselves=Count("pk", filter=_PAUSED_ITSELF),
+        paused_themselves=Count("pk", filter=_AUTO_PAUSED),
         ran_lately=Count("pk", filter=ran),
         failed_lately=Count("pk", filter=lately & _FAILED_LAST),
         failures_lately=Sum(
@@ -211,7 +211,7 @@ def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, An
         name: total(name)
         for name in ("enabled_jobs", "ran_lately", "failed_lately", "failures_lately")
     }
-    named = {"quarantined": _QUARANTINED, "failing": _FAILING, "paused_themselves": _PAUSED_ITSELF}
+    named = {"quarantined": _QUARANTINED, "failing": _FAILING, "paused_themselves": _AUTO_PAUSED}
     for name, which in named.items():
         number = total(name)
         facts[name] = Named(number, _names(jobs.filter(which)) if number else ())

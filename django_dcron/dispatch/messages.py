@@ -21,7 +21,7 @@ NODE_HEADER = "dcron_node"
 database.
 """
 BACKSTOP = timedelta(hours=1)
-"""How long after the forced end of a run Celery kills it.
+"""The time from the forced end of a run until Celery kills it.
 
 Celery's clock starts when the message is accepted and runs while a worker waits for the database,
 so the time is long. It is only needed for code that never releases the interpreter.

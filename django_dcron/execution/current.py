@@ -33,11 +33,11 @@ _current: ContextVar[CurrentRun | None] = ContextVar("dcron_current_run", defaul
 def current_run() -> CurrentRun:
     """Return the run that the calling code executes for.
 
-    Outside of a run, and in threads that the job starts, ``is_active`` is false. The returned run
-    then does nothing, so that the job's code can also be called directly, in a test or with
-    ``.delay()``: ``progress`` and ``heartbeat`` record nothing, ``scheduled_at`` and ``started_at``
-    are now, ``attempt`` is 1, ``fence`` is 0, ``id`` is random, ``job`` is an unsaved job named
-    ``no-job``, and there is no timeout.
+    Outside of a run, and in threads that the job starts, ``is_active`` is false. The job's code can
+    therefore also be called directly, in a test or with ``.delay()``. The returned run then has no
+    timeout, and ``progress`` and ``heartbeat`` record nothing. ``scheduled_at`` and ``started_at``
+    are now, ``attempt`` is 1, ``fence`` is 0, ``id`` is random, and ``job`` is an unsaved job named
+    ``no-job``.
     """
     return active_run() or _inactive_run()
 

@@ -32,7 +32,7 @@ OUR_FILES = os.path.join(os.path.dirname(django_dcron.__file__), "")
 
 
 def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
-    """Return how the attempt ended. Never raises, whatever the exception's own methods do."""
+    """Return how the attempt ended. Never raises, even if methods of the exception do."""
     names = exception_names(exception)
     if isinstance(exception, RunCancelled):
         outcome = Outcome.CANCELLED

@@ -4,7 +4,7 @@ There are two causes:
 
 - The run was deleted after a node had put it on its agenda, because its job was changed or deleted.
   This is routine.
-- The worker uses another database than the node that published the message. The message then
+- The worker uses a different database than the node that published the message. The message then
   belongs to other workers.
 
 A message names the node that published it. If that node is alive in this database, the database is
@@ -116,7 +116,7 @@ class Warnings:
         logger.log(
             level,
             "unknown run: run=%s attempt=%d worker=%s database=%s; the run was deleted with its "
-            "job, or the worker uses another database than the node. %s%s",
+            "job, or the worker and the node use different databases. %s%s",
             run_id,
             attempt,
             worker,

@@ -1,4 +1,4 @@
-"""Freeze scheduling and end a freeze: of one namespace, or of all.
+"""Begin and end freezes of scheduling, in one namespace or in all namespaces.
 
 Invariants:
 
@@ -54,8 +54,8 @@ def freeze(
 
     The freeze begins when the surrounding transaction commits. Until its end, no run that comes
     from a schedule, a backfill or a chain starts. Running runs continue, and manual runs start.
-    Afterwards, each job's misfire policy decides about the occurrences meanwhile, as after an
-    outage.
+    Afterwards, each job's misfire policy decides about the occurrences during the freeze, as after
+    an outage.
 
     The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
     Freezing a frozen scope replaces reason and end. ``by`` names who freezes.

@@ -43,7 +43,7 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 SWITCH_FIELDS = ("enabled", "pause_reason", "paused_until")
 SWITCHED_AT_ONCE = 500
-PAUSED_ITSELF = "paused itself after "
+AUTO_PAUSED = "paused automatically after "
 """Prefix of the reason if the circuit has opened."""
 
 
@@ -157,8 +157,8 @@ def _failing(jobs: JobQuerySet) -> JobQuerySet:
 
 
 def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
-    reason = PAUSED_ITSELF + number_of(
-        job.pause_after_failures or 1, "failed run", "failed runs in a row"
+    reason = AUTO_PAUSED + number_of(
+        job.pause_after_failures or 1, "failed run", "consecutive failed runs"
     )
     with transaction.atomic(using=jobs.db):
         if lock(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():

@@ -43,7 +43,7 @@ _LOCAL = frozenset(
 
 
 class InvalidField(TranslatableError, DcronError, ValueError):
-    """A JSON value isn't valid for a field, or there is no such field. ``code`` tells why."""
+    """A JSON value is invalid for a field, or the field is unknown. ``code`` says which."""
 
 
 class Format(StrEnum):

@@ -1,4 +1,4 @@
-"""Text columns and comparisons that MariaDB doesn't compare without regard to case or accents."""
+"""Exact text columns and comparisons, because MariaDB ignores case and accents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A freeze of scheduling: one namespace, or all, with a reason and an optional end.
+"""A freeze of scheduling in one or all namespaces, with a reason and an optional end.
 
 Each scope has one row, which remains after the end of its freeze. ``policies.freezing`` defines
 which runs a freeze holds back.
@@ -30,7 +30,7 @@ class FreezeQuerySet(models.QuerySet["Freeze"]):
         return self.filter(Q(until=None) | Q(until__gt=UtcNow()))
 
     def covering(self, namespace: Any) -> FreezeQuerySet:
-        """The freezes of this namespace and of all. Also takes an SQL expression."""
+        """Freezes of this namespace and of all namespaces. Also takes an SQL expression."""
         return self.filter(Q(namespace=ALL_NAMESPACES) | Q(namespace=namespace))
 
 

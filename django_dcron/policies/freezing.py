@@ -1,6 +1,6 @@
 """Decide whether a freeze holds back a run.
 
-A freeze stops the automatic starts of one namespace, or of all. An attempt starts automatically if
+A freeze stops the automatic starts in one or all namespaces. An attempt starts automatically if
 nobody asked for its run: the run comes from a schedule, a backfill or a chain.
 
 Invariants:

@@ -77,7 +77,7 @@ def _revoke(run_id: UUID, attempt: int, worker: str = "") -> None:
 
 def _left_to_heartbeat(run_id: UUID, error: Exception) -> None:
     logger.info(
-        "worker not notified of cancellation: run=%s error=%s; its next heartbeat will see it",
+        "worker not notified of cancellation: run=%s error=%s; the next heartbeat will notice it",
         run_id,
         error,
         extra={"event": "not_revoked", "run": str(run_id)},

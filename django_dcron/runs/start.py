@@ -264,7 +264,7 @@ class _Delivery:
         )
 
     def forget_other_runs(self) -> None:
-        """The slot has changed hands: look at it under lock in the next try."""
+        """Forget the other runs: the slot has a new holder, which the next try reads and locks."""
         self.facts = replace(self.facts, slot_taken=True, holder=UNKNOWN, next_in_line=UNKNOWN)
 
     def text_of(self, reason: Reason) -> str:

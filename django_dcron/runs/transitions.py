@@ -492,7 +492,7 @@ def _slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:
 
 
 def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
-    """Close the attempt's row. ``token`` is None if not the execution itself closes it."""
+    """Close the attempt's row. ``token`` is None if another process closes it."""
     row = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=attempt, outcome="")
     if token is not None:
         row = row.filter(token=token)

@@ -71,9 +71,9 @@ def adopt(
       frozen runs: a worker returns them, so that a later call adopts them after the freeze.
     - A locked run is passed to ``on_locked`` and left for a later call.
     - A run for which ``known`` returns True stays unchanged. The agenda may have dispatched it
-      before a worker let it wait for the slot, and it may have been woken since. If the run were
-      assigned to this node now, the mark for the earlier dispatch would set it to queued, although
-      that message is used up. The next call adopts the run, once the agenda has forgotten it.
+      before a worker let it wait for the slot, and it may have been woken since. If this call
+      assigned the run, the mark for the earlier dispatch would set it to queued. But the message of
+      that dispatch is used up. The next call adopts the run, once the agenda has forgotten it.
     """
     if not also_own and not _ANY_OF_OTHER_NODES.rows(due_at=horizon, node=node):
         return []

@@ -12,7 +12,7 @@ Invariants:
   grows while there is still no room.
 - While a queue stays full, one message is tried per ``LONGEST_PAUSE``, regardless of how many runs
   wait.
-- A run that fails with a broker error when it is published alone goes to the end of the backlog, so
+- If a run that is published alone fails with a broker error, it goes to the end of the backlog. So
   it doesn't block its kind.
 - After a successful portion, one of twice the size follows at once.
 """

@@ -1,7 +1,7 @@
 """The worker probe: ask the workers for their state, and repeat dropped dispatches.
 
-A *foreign* worker uses another database than this node. It returns messages to the queue a limited
-number of times.
+A *foreign* worker uses a different database than this node. It returns messages to the queue a
+limited number of times.
 
 Invariants:
 
@@ -12,7 +12,7 @@ Invariants:
 - ``Node.workers`` lists only unknown runs that exist in this node's database. All others were
   deleted.
 - A run is dispatched again only if a worker dropped its latest message, and another worker may take
-  the run. The run starts only once in any case.
+  the run. The run still starts only once.
 - No other thread waits for this thread, and no error ends it. It sends no request while the broker
   is unreachable.
 """
@@ -51,7 +51,7 @@ LONGEST_REQUEST = 30.0
 """The maximum duration of a request in seconds, with a slow broker."""
 WAITING_AT_ONCE = 500
 MARKED_WITHIN = timedelta(seconds=2)
-"""How long before its run is marked as queued a worker may drop a message."""
+"""A worker may drop a message at most this long before its run is marked as queued."""
 
 
 @dataclass(frozen=True, slots=True)

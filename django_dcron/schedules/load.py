@@ -8,8 +8,8 @@ Invariants:
 - The cost depends on the matching dates and hours only. A job that runs each second costs as much
   as an hourly job.
 - The counts equal those of ``Schedule.occurrences``, except near a clock change in the schedule's
-  time zone. On that day, a fixed-time schedule (see ``daylight``) is counted by the wall clock, and
-  so is an hour if the clocks change in its middle.
+  time zone. On that day, a fixed-time schedule (see ``daylight``) is counted by the wall clock. The
+  same applies to an hour in whose middle the clocks change.
 - ``starts_at`` and ``ends_at`` are respected to the hour.
 """
 

@@ -46,7 +46,7 @@ def within(origin: SpanContext) -> Any:
 
 
 def headers_for(run_id: UUID) -> dict[str, str]:
-    """Return message headers with which the receiver adds to the run's trace.
+    """Return message headers that let the receiver add spans to the run's trace.
 
     The format is W3C's ``traceparent``, unless the project configures another one.
     """

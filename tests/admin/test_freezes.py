@@ -163,7 +163,7 @@ def test_every_page_has_the_banner_during_a_freeze(admin_client: Client) -> None
         assert list_url("freeze") in shown
 
 
-def test_who_may_not_see_jobs_gets_no_banner(
+def test_user_without_view_permission_gets_no_banner(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control.freeze("secret")

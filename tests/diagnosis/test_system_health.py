@@ -260,7 +260,9 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
 def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:
     make_node()
     Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
-    control.pause(make_idle_job(name="broken"), "paused itself after 3 failed runs in a row")
+    control.pause(
+        make_idle_job(name="broken"), "paused automatically after 3 consecutive failed runs"
+    )
     control.pause(make_idle_job(), "somebody's reason")
 
     facts = read_facts()

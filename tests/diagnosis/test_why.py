@@ -664,14 +664,16 @@ def test_past_pause_names_users_who_paused_and_resumed() -> None:
 
 def test_past_pause_outside_admin_names_user_who_resumed() -> None:
     job = set_placed_at(make_job(), NOON + DAY)
-    log_resume(job, NOON + DAY, "paused itself after 3 failed runs in a row")
+    log_resume(job, NOON + DAY, "paused automatically after 3 consecutive failed runs")
 
     answer = explain(job, NOON)
 
     assert answer.verdict is WhyVerdict.PAUSED
     assert codes(answer) == ["was_paused_until", "reason"]
     assert params(answer, "was_paused_until") == {"by": "bob", "at": "2024-05-07 12:00:00 UTC"}
-    assert params(answer, "reason") == {"reason": "paused itself after 3 failed runs in a row"}
+    assert params(answer, "reason") == {
+        "reason": "paused automatically after 3 consecutive failed runs"
+    }
 
 
 def test_current_pause_is_explained() -> None:

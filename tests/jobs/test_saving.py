@@ -870,10 +870,10 @@ def test_job_that_keeps_failing_is_paused_once(
     assert pausing.open_circuits(Job.objects.using("default")) == 0
     assert (reread(job).enabled, reread(job).pause_reason) == (
         False,
-        "paused itself after 2 failed runs in a row",
+        "paused automatically after 2 consecutive failed runs",
     )
     assert reread(healthy).enabled
-    assert logged(caplog, "circuit_opened", "2 failed runs", job=str(job))
+    assert logged(caplog, "circuit_opened", "2 consecutive failed runs", job=str(job))
 
 
 @pytest.mark.parametrize("how", ["resume", "save", "update"])
@@ -914,7 +914,7 @@ def test_failing_backfill_is_paused_even_if_the_schedule_has_ended() -> None:
     assert pausing.open_circuits(jobs) == 0
     Statistics.objects.update(consecutive_failures=2)
     assert pausing.open_circuits(jobs) == 1
-    assert reread(job).pause_reason == "paused itself after 2 failed runs in a row"
+    assert reread(job).pause_reason == "paused automatically after 2 consecutive failed runs"
     assert pausing.open_circuits(jobs) == 0
     resumed = pausing.resume(reread(job))
     assert (resumed.enabled, resumed.pause_reason) == (False, EXHAUSTED)

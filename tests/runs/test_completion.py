@@ -378,7 +378,7 @@ def test_job_that_keeps_failing_is_paused(caplog: pytest.LogCaptureFixture) -> N
         fail_once(job)
         job.refresh_from_db()
         assert job.enabled is expected
-    assert job.pause_reason == "paused itself after 3 failed runs in a row"
+    assert job.pause_reason == "paused automatically after 3 consecutive failed runs"
     assert job.cursor.next_at is None
     paused = [each for each in caplog.records if vars(each).get("event") == "circuit_opened"]
     assert [(each.levelno, vars(each)["job"]) for each in paused] == [(logging.ERROR, str(job))]

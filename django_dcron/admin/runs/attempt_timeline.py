@@ -38,7 +38,7 @@ PHASE_LABELS = {
     PhaseKind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
     PhaseKind.TURN: gettext_lazy("Waiting for earlier runs"),
     PhaseKind.BACKOFF: gettext_lazy("Backoff"),
-    PhaseKind.BETWEEN: gettext_lazy("Backoff and wait for the start"),
+    PhaseKind.BETWEEN: gettext_lazy("Backoff and waiting to start"),
     PhaseKind.DUE: gettext_lazy("Due, not sent to a worker yet"),
     PhaseKind.QUEUED: gettext_lazy("Sent, waiting for a worker"),
     PhaseKind.START: gettext_lazy("Due, not started yet"),

@@ -27,7 +27,7 @@ from django_dcron.contrib.alerts.outbox import Message, put
 from django_dcron.db.contention import isolating_errors
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.pausing import PAUSED_ITSELF
+from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Job, Notice, Statistics
 from django_dcron.policies.alerting import AlertKind, Counts, Event, Rule, detect_events
 
@@ -40,7 +40,7 @@ transaction opened.
 BATCH_SIZE = 500
 COUNTERS = ("succeeded", "failed", "missed")
 
-_OPEN = Q(job__enabled=False, job__pause_reason__startswith=PAUSED_ITSELF)
+_OPEN = Q(job__enabled=False, job__pause_reason__startswith=AUTO_PAUSED)
 _NO_FAILURES = Q(failed=0, missed=0)
 _UNCHANGED = Q(
     failed=F("job__notice__failed"),
@@ -156,4 +156,4 @@ def _is_open(statistics: Statistics) -> bool:
     It doesn't depend on runs that end after the pause, or on pauses by users.
     """
     job = statistics.job
-    return not job.enabled and job.pause_reason.startswith(PAUSED_ITSELF)
+    return not job.enabled and job.pause_reason.startswith(AUTO_PAUSED)

@@ -125,7 +125,7 @@ class OverdueCheck:
 def _rules_of_kind(
     own_rules: RulesByJob, default_rules: tuple[Rule, ...], kind: AlertKind
 ) -> RulesByJob:
-    """Return, by job, the rules of this kind of the jobs that have their own rules.
+    """Return the rules of this kind by job, for jobs with their own rules.
 
     If there are rules in ``default_rules``, jobs without a rule of this kind are included, because
     ``default_rules`` doesn't apply to them.

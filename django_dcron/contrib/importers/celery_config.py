@@ -36,7 +36,7 @@ COPIED_TO_THE_DATABASE = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What Celery's scheduler creates from a number of seconds or a timedelta."""
+    """The schedule that Celery creates from a number of seconds or a timedelta."""
 
     run_every: timedelta
     relative: bool
@@ -112,7 +112,7 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
 
 
 def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:
-    """Return Celery's schedule object, or what Celery would create. Raises ``EntryRefused``."""
+    """Return the schedule object that Celery has or would create. Raises ``EntryRefused``."""
     if isinstance(schedule, bool) or schedule is None:
         raise EntryRefused(f"the entry has no schedule ({schedule!r})")
     if isinstance(schedule, int | float):

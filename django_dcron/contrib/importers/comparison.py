@@ -92,7 +92,7 @@ class EntryPlan:
     existing: Job | None = field(default=None, repr=False)
     """The job that the entry matches, as read."""
     ran_until: datetime | None = None
-    """Up to when the source ran the entry. The job continues from there. None: from now."""
+    """Until when the source ran the entry. The job continues from there; None: from now."""
 
     @property
     def name(self) -> str:
@@ -459,7 +459,7 @@ def _differences(before: Job, after: Job, names: Iterable[str]) -> dict[str, tup
 
 
 def _validated(plan: EntryPlan) -> EntryPlan:
-    """Refuse the job if its fields are invalid. Whether its name is free is already known."""
+    """Refuse the job if its fields are invalid. The caller has checked that its name is free."""
     assert plan.job is not None  # noqa: S101 (for the type checker)
     try:
         check_rules(plan.job)

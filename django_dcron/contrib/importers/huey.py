@@ -243,7 +243,7 @@ def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str,
     try:
         with Reader() as reader:
             for key in tasks:
-                # Huey returns a class of its own if nothing is stored.
+                # If nothing is stored, Huey returns a marker class.
                 stored = huey.storage.peek_data(f"rt:{key}")
                 if isinstance(stored, bytes | memoryview):
                     revocations[key] = _read_revocation(huey, bytes(stored), reader)

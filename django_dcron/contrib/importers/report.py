@@ -62,7 +62,7 @@ class ShadowComparison:
     here: tuple[Difference, ...] = ()
     """Runs here without a match there, although enough time has passed."""
     late: timedelta = timedelta()
-    """How late a matching run there came at most. Zero for intervals, whose phases differ."""
+    """The greatest delay of a matching run there. Zero for intervals, whose phases differ."""
     runs: int = 0
     """The number of runs here since the start of the comparison."""
 
@@ -78,7 +78,7 @@ class ShadowComparison:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much a report compared."""
+    """The numbers of shadows and runs that a report compared."""
 
     shadows: int
     due: int

@@ -83,7 +83,8 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Read
     for option in sorted(options.keys() - allowed):
         others = [each for each, options in OPTIONS.items() if option in options]
         raise SourceProblem(
-            f"--{option} is not for {name} (for: {', '.join([*others, *FILE_OPTIONS[option]])})."
+            f"--{option} can't be used with {name}, only with "
+            f"{', '.join([*others, *FILE_OPTIONS[option]])}."
         )
     return SCHEDULERS[name].read(now, **options)
 

@@ -45,7 +45,7 @@ VALUES: Mapping[str, Callable[[str], Any]] = {
     "bool": lambda text: text.lower() == "true",
     "json": json.loads,
 }
-"""How the types of arguments that JSON can represent are read."""
+"""The reader of each argument type that JSON can represent."""
 HINTS = {
     "callable": "the function is called at each run; call it in the task instead",
     "datetime": "JSON has no times; change the task to accept text, and pass text",

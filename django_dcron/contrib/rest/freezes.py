@@ -27,7 +27,7 @@ LONGEST_NAMESPACE = 64
 
 
 class FreezeSerializer(OfModel):
-    """A freeze of one namespace or of all."""
+    """A freeze of one namespace or of all namespaces."""
 
     class Meta:
         model = Freeze
@@ -63,7 +63,7 @@ class FreezeQuery(Strict):
     namespace = serializers.CharField(
         required=False,
         max_length=LONGEST_NAMESPACE,
-        help_text="Freezes that apply to this namespace: its own and that of all.",
+        help_text="Freezes that apply to this namespace, including freezes of all namespaces.",
     )
 
 
@@ -86,7 +86,7 @@ class FreezeViewSet(ViewSet):
 
     @operation(
         "create_freeze",
-        "Freeze the scheduling of a namespace or of all; running and manual runs continue",
+        "Freeze scheduling of one or all namespaces; running and manual runs continue",
         {201: FreezeSerializer()},
         permissions=("view_job", "freeze_jobs"),
         body=NewFreezeSerializer(),
@@ -120,7 +120,7 @@ class FreezeViewSet(ViewSet):
         return Response(status=204)
 
     def _visible(self) -> FreezeQuerySet:
-        """Return the freezes of all and of the namespaces of visible jobs."""
+        """Return freezes of all namespaces, and of namespaces with visible jobs."""
         freezes = Freeze.objects.using(alias_for(Freeze))
         if not self.scope.narrows(Job):
             return freezes

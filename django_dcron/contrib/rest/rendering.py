@@ -1,4 +1,4 @@
-"""JSON is the only format of requests and responses, whatever ``Accept`` says."""
+"""JSON is the only format of requests and responses, regardless of ``Accept``."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:
 
 
 def _counts(data: ExplanationData, run: Run) -> Sentence:
-    """Return what is certain if the run's missed occurrences belong to another definition."""
+    """Return the recorded facts if the missed occurrences belong to another definition."""
     text = ngettext(
         "The run at %(run)s covers %(count)d earlier missed occurrence, scheduled at %(since)s.",
         "The run at %(run)s covers %(count)d earlier missed occurrences, the first scheduled at "

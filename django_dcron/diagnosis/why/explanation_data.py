@@ -80,7 +80,7 @@ class ExplanationData:
 
     @cached_property
     def freezes(self) -> list[Freeze]:
-        """The latest freezes of the job's namespace and of all, in force or not."""
+        """The latest freezes of the job's namespace and of all namespaces, in force or not."""
         return list(Freeze.objects.using(alias_for(Freeze)).covering(self.job.namespace))
 
     def freezes_in_force(self, at: datetime | None = None) -> list[Freeze]:

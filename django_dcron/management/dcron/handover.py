@@ -124,7 +124,7 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
         return
     out.line(f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", ODD)
     if sign := _sign_of_life(options["source"]):
-        out.line(f"! {options['source']} seems to run: {sign}", BAD)
+        out.line(f"! {options['source']} may still be running: {sign}", BAD)
     if not Node.objects.live(settings.LEASE).exists():
         out.line("! No node is running. Start one before the handover: manage.py runcron", ODD)
 
@@ -153,14 +153,14 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
     for name in OPTIONS_OF_SOURCES:
         if options[name]:
-            raise usage_error(f"--{name} is not for --back.")
+            raise usage_error(f"--{name} can't be combined with --back.")
     if source not in RESUMABLE:
         raise usage_error(
             f"{source} can't continue after another scheduler's runs (possible: "
             f"{', '.join(RESUMABLE)}). Pause the jobs, and start it without its missed runs."
         )
     if not out.is_json and (sign := _sign_of_life(source)):
-        out.line(f"! {source} seems to run: {sign}", BAD)
+        out.line(f"! {source} may still be running: {sign}", BAD)
     try:
         planned = _plan(source)
     except SourceProblem as error:

@@ -154,7 +154,7 @@ def add_arguments(parser: CommandParser) -> None:
         type=whole(0, 100),
         default=50,
         metavar="PERCENT",
-        help="--report fails with exit code 2 if it compares fewer of the shadows that ran "
+        help="with --report: exit code 2 if it compares less than PERCENT of the shadows that ran "
         "(default: 50)",
     )
     add_json(parser)
@@ -288,7 +288,7 @@ def _read(options: dict[str, Any]) -> Reading:
             source_options = {name: options[name] for name in FILE_OPTIONS if options[name]}
             return sources.read_scheduler(source, database_now(alias_for(Job)), source_options)
         if options["app"]:
-            raise usage_error(f"--app is not for files. Sources: {', '.join(SCHEDULERS)}.")
+            raise usage_error(f"--app can't be used with a file. Sources: {', '.join(SCHEDULERS)}.")
         zone = check_zone(options["timezone"] or django_settings.TIME_ZONE)
         form = FileFormat(options["format"]) if options["format"] else None
         return sources.read_file(source, form, zone, options["namespace"] or "")

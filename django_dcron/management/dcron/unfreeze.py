@@ -18,8 +18,8 @@ from django_dcron.models import Freeze
 
 HELP = (
     "End a freeze. Nodes continue within a second. The misfire policy of each job decides about "
-    "the occurrences meanwhile. A freeze of a namespace and a freeze of all are separate. Exit "
-    "code 1: there is no such freeze."
+    "the occurrences during the freeze. A freeze of one namespace and a freeze of all namespaces "
+    "are separate. Exit code 1: there is no such freeze."
 )
 EXAMPLES = """
 unfreeze

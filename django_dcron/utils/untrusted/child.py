@@ -14,7 +14,10 @@ import struct
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REQUEST = struct.Struct("!10sQIQQQ")
 """The kind and length of the text.
@@ -23,10 +26,11 @@ The limits: CPU seconds, bytes of memory, values, bytes of the answer.
 """
 ANSWER = struct.Struct("!10sQ")
 """The status, and the length of what follows: JSON, or the reason for a refusal."""
-MODULES = {
-    "pickle": "django_dcron.utils.untrusted.pickles",
-    "yaml": "django_dcron.utils.untrusted.yaml_text",
+READERS = {
+    "pickle": ("django_dcron.utils.untrusted.pickles", "read_pickle"),
+    "yaml": ("django_dcron.utils.untrusted.yaml_text", "read_yaml"),
 }
+"""The module and the function that read each kind of text."""
 READ, REFUSED, TIME, MEMORY, SIZE, DIED = "read", "refused", "time", "memory", "size", "died"
 CHUNK = 1024 * 1024
 
@@ -37,7 +41,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         text = requests.read(length)
         name = kind.rstrip(b"\0").decode()
         # Import once, before the first fork.
-        import_module(MODULES[name])
+        _reader_of(name)
         status, answer = _in_a_process(name, text, seconds, memory, values, most)
         answers.write(ANSWER.pack(status.encode(), len(answer)) + answer)
         answers.flush()
@@ -71,10 +75,15 @@ def _limit(seconds: int, memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
+def _reader_of(kind: str) -> Callable[[bytes, int], object]:
+    module, function = READERS[kind]
+    return cast("Callable[[bytes, int], object]", getattr(import_module(module), function))
+
+
 def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int) -> NoReturn:
-    module = import_module(MODULES[kind])
+    read = _reader_of(kind)
     try:
-        answer = _answer(module, text, values, most)
+        answer = _answer(read, text, values, most)
     except MemoryError:
         answer = MEMORY.encode() + b"\n"
     try:
@@ -84,11 +93,11 @@ def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int)
         os._exit(0)
 
 
-def _answer(module: object, text: bytes, values: int, most: int) -> bytes:
+def _answer(read: Callable[[bytes, int], object], text: bytes, values: int, most: int) -> bytes:
     from django_dcron.utils.untrusted.plain import TextRefused, ValueTooLarge
 
     try:
-        encoded = json.dumps(module.read(text, values), allow_nan=False).encode()  # type: ignore[attr-defined]
+        encoded = json.dumps(read(text, values), allow_nan=False).encode()
     except MemoryError:
         raise
     except (ValueTooLarge, RecursionError):

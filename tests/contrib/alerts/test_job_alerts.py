@@ -99,7 +99,7 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
         "[dcron] grind has recovered",
         "[dcron] grind was paused automatically",
     ]
-    assert "paused itself after 2 failed runs in a row" in service.received[2]["message"]
+    assert "paused automatically after 2 consecutive failed runs" in service.received[2]["message"]
 
     control.resume(Job.objects.get(pk=job.pk))
     end(job)

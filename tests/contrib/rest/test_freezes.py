@@ -92,7 +92,7 @@ def test_freezing_needs_its_own_permission(api_with: ApiWith) -> None:
     assert Freeze.objects.in_force().exists()
 
 
-def test_who_sees_only_some_jobs_freezes_only_namespaces_of_theirs(
+def test_user_freezes_only_namespaces_whose_jobs_are_all_visible(
     api: Api, settings: Settings
 ) -> None:
     settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow"

@@ -35,6 +35,7 @@ from django.core.signals import request_started
 from django.db import connections
 
 from django_dcron.conf import settings
+from django_dcron.utils.threads import DcronThread, in_dcron_thread
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -153,7 +154,7 @@ class Autostart:
     def _arm(self) -> None:
         self.state = AutostartState.ARMED
         _exit_on_sigterm()
-        self._thread = threading.Thread(target=self._wait, name="dcron-node", daemon=True)
+        self._thread = DcronThread(target=self._wait, name="dcron-node", daemon=True)
         self._thread.start()
 
     def _wait(self) -> None:
@@ -178,7 +179,7 @@ def run_node(autostart: Autostart) -> None:
     apps.ready_event.wait()
     from django_dcron.checks import as_node_start, check_settings
     from django_dcron.db.routing import alias_for
-    from django_dcron.db.sqlite_writes import early_write_locks, in_thread_of_node
+    from django_dcron.db.sqlite_writes import early_write_locks
     from django_dcron.models import Job
     from django_dcron.node import make_runner, sync_declared
 
@@ -196,7 +197,7 @@ def run_node(autostart: Autostart) -> None:
         autostart.on_stop = runner.stop
         return 0 if autostart.stopping.is_set() else runner.run(prepare=sync_declared)
 
-    with early_write_locks(alias_for(Job), applies=in_thread_of_node):
+    with early_write_locks(alias_for(Job), applies=in_dcron_thread):
         restart_until_stopped(run, autostart.stopping, name)
 
 

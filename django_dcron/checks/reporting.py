@@ -8,22 +8,64 @@ from contextvars import ContextVar
 
 from django.core.checks import CheckMessage, Error, Warning
 
-from django_dcron.conf import Settings
 from django_dcron.utils.url_credentials import without_urls
 
 DOCS = "https://github.com/example/django-dcron/blob/main/docs/"
-SECTIONS = {
-    "DCRON_AUTOSTART": "scheduler",
-    "DCRON_LOCK": "locks",
-    "DCRON_DISPATCHER": "dispatch",
-    "DCRON_RUN_LEASE": "execution",
-    "DCRON_ALERT_CHANNELS": "alerts",
-    "DCRON_KEEP_FOR": "retention",
-    "DCRON_METRICS_JOBS": "metrics",
-    "DCRON_REST_QUERYSET": "rest-api",
-    "DCRON_ARGUMENTS_LIMIT": "targets-and-arguments",
+SETTINGS_BY_SECTION = {
+    "scheduler": (
+        "DCRON_AUTOSTART",
+        "DCRON_TICK",
+        "DCRON_LOOK_AHEAD",
+        "DCRON_BACKFILL_CONCURRENCY",
+        "DCRON_LEASE",
+        "DCRON_SHARDS",
+        "DCRON_DATABASE_GRACE",
+        "DCRON_HANG_AFTER",
+    ),
+    "locks": (
+        "DCRON_LOCK",
+        "DCRON_CACHE",
+        "DCRON_LOCK_DIR",
+    ),
+    "dispatch": (
+        "DCRON_DISPATCHER",
+        "DCRON_TASKS_BACKEND",
+        "DCRON_THREADS",
+        "DCRON_REDELIVER_AFTER",
+        "DCRON_QUEUES",
+    ),
+    "execution": (
+        "DCRON_RUN_LEASE",
+        "DCRON_STOP_UNHEARD_AFTER",
+        "DCRON_MIDDLEWARE",
+        "DCRON_HARD_TIMEOUT_AFTER",
+        "DCRON_LOG_LIMIT",
+        "DCRON_RESULT_LIMIT",
+    ),
+    "alerts": (
+        "DCRON_ALERT_CHANNELS",
+        "DCRON_ALERTS",
+        "DCRON_SITE_URL",
+        "DCRON_HEALTHCHECKS_URL",
+    ),
+    "retention": (
+        "DCRON_KEEP_FOR",
+        "DCRON_KEEP_FAILED_FOR",
+        "DCRON_KEEP_RUNS",
+    ),
+    "metrics": (
+        "DCRON_METRICS_JOBS",
+        "DCRON_METRICS_TOKEN",
+    ),
+    "rest-api": ("DCRON_REST_QUERYSET",),
+    "targets-and-arguments": (
+        "DCRON_ARGUMENTS_LIMIT",
+        "DCRON_REDACT",
+        "DCRON_COMMANDS",
+        "DCRON_SHELL",
+    ),
 }
-"""The sections of the settings reference, by their first setting."""
+"""The settings in each section of the settings reference."""
 PAGES = {
     "E002": "reference/checks.md",
     "E003": "reference/settings.md#locks",
@@ -102,11 +144,8 @@ def with_docs_link(message: CheckMessage) -> CheckMessage:
 
 
 def settings_section(name: str) -> str:
-    section = ""
-    for setting in Settings.all():
-        section = SECTIONS.get(setting.name, section)
-        if setting.name == name:
-            break
+    """Return the page and section of the documentation that describe the setting."""
+    section = next(key for key, names in SETTINGS_BY_SECTION.items() if name in names)
     return f"reference/settings.md#{section}"
 
 

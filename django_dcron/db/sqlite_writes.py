@@ -8,7 +8,6 @@ for its own connections, so that it also runs reliably with the settings of a ne
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,8 +45,3 @@ def early_write_locks(alias: str, *, applies: Callable[[], bool] = lambda: True)
     finally:
         connection_created.disconnect(dispatch_uid=prepare)
         connections[alias].close()
-
-
-def in_thread_of_node() -> bool:
-    """Return whether the calling thread belongs to a node or executes its runs."""
-    return threading.current_thread().name.startswith("dcron-")

@@ -14,6 +14,7 @@ from django.db import close_old_connections, connections
 
 from django_dcron.dispatch.base import DispatchFailed, DueRun
 from django_dcron.exceptions import UnknownRun
+from django_dcron.utils.threads import mark_dcron_thread
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -26,7 +27,9 @@ class ThreadDispatcher:
 
     def __init__(self, execute: Callable[..., Any], threads: int):
         self._execute = execute
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dcron-run")
+        self._pool = ThreadPoolExecutor(
+            threads, thread_name_prefix="dcron-run", initializer=mark_dcron_thread
+        )
         self._lock = threading.Lock()
         self._submitted: dict[tuple[UUID, int], tuple[str, Future[None]]] = {}
         self._worker = f"{platform.node()}/threads"

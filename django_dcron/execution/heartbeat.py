@@ -51,6 +51,7 @@ from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import cancellation, transitions
 from django_dcron.runs.completion import Ending
 from django_dcron.utils.durations import write_duration
+from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -162,7 +163,7 @@ class Heartbeats:
     def _start_thread(self) -> None:
         """Start the first thread if needed. The caller has the lock."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="dcron-heartbeats", daemon=True)
+            self._thread = DcronThread(target=self._run, name="dcron-heartbeats", daemon=True)
             self._thread.start()
 
     def request_round(self) -> None:
@@ -253,7 +254,7 @@ class Heartbeats:
         """Make the second thread check at ``deadline``. The caller has the lock."""
         self._next_check_at = deadline
         if self._stop_thread is None:
-            self._stop_thread = threading.Thread(
+            self._stop_thread = DcronThread(
                 target=self._stop_unheard, name="dcron-unheard", daemon=True
             )
             self._stop_thread.start()

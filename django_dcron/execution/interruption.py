@@ -20,6 +20,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from django_dcron.utils.threads import DcronThread
+
 SIGNAL = signal.SIGUSR2
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
@@ -72,7 +74,7 @@ class Interruption:
             self._used = True
             if self._in_main:
                 self._wanted = exception
-                threading.Thread(
+                DcronThread(
                     target=self._signal_until_taken, name="dcron-interrupt", daemon=True
                 ).start()
             else:

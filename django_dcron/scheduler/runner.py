@@ -62,6 +62,7 @@ from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE, Ticker
 from django_dcron.scheduler.watch import Watch
 from django_dcron.scheduler.watchdog import Watchdog
 from django_dcron.scheduler.worker_probe import WorkerProbe
+from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -240,7 +241,7 @@ class Runner:
         return self._status.health()
 
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        return threading.Thread(
+        return DcronThread(
             target=self._run_thread, args=(name, work), name=f"dcron-{name}", daemon=True
         )
 

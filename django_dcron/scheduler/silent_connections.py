@@ -44,6 +44,7 @@ from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Run
 from django_dcron.scheduler.watchdog import CHECK_EVERY
+from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -102,7 +103,7 @@ class SilentConnections:
         suspects = {ident: each for ident, each in threads.items() if each.waited >= timeout}
         if suspects:
             self._query_started_at = now
-            self._query_thread = threading.Thread(
+            self._query_thread = DcronThread(
                 target=self._query_server,
                 args=(suspects,),
                 name="dcron-silent-connections",

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from django.db import connections, transaction
 
 from django_dcron.db import sqlite_writes
-from django_dcron.db.sqlite_writes import early_write_locks, in_thread_of_node
+from django_dcron.db.sqlite_writes import early_write_locks
+from django_dcron.utils.threads import DcronThread, in_dcron_thread, mark_dcron_thread
 
 
 @pytest.fixture
@@ -61,17 +63,18 @@ def test_transaction_mode_of_the_project_is_kept(plain: str, tmp_path: Path) -> 
 
 
 def test_write_lock_is_taken_early_only_in_threads_of_a_node(plain: str, tmp_path: Path) -> None:
-    answers = {}
-
-    def ask() -> None:
+    def ask() -> bool:
         try:
-            answers[threading.current_thread().name] = locks_at_start(plain, tmp_path / "db")
+            return locks_at_start(plain, tmp_path / "db")
         finally:
             connections.close_all()
 
-    with early_write_locks(plain, applies=in_thread_of_node):
-        for name in ("dcron-tick", "dcron-run_0", "web"):
-            thread = threading.Thread(target=ask, name=name)
+    answers: list[bool] = []
+    with early_write_locks(plain, applies=in_dcron_thread):
+        for kind in (DcronThread, threading.Thread):
+            thread = kind(target=lambda: answers.append(ask()))
             thread.start()
             thread.join()
-    assert answers == {"dcron-tick": True, "dcron-run_0": True, "web": False}
+        with ThreadPoolExecutor(1, initializer=mark_dcron_thread) as pool:
+            answers.append(pool.submit(ask).result())
+    assert answers == [True, False, True]

@@ -277,7 +277,9 @@ def test_foreground_node_with_pid_file_can_be_stopped(
 
 def test_foreground_start_calls_runcron(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     called: list[list[str]] = []
-    monkeypatch.setattr(node_arguments, "run", lambda arguments: called.append(list(arguments)))
+    monkeypatch.setattr(
+        node_arguments, "run_in_foreground", lambda arguments: called.append(list(arguments))
+    )
     monkeypatch.chdir(tmp_path)
     assert run_here("start", "--name", "a", "--for", "2.5", "--once", "--verbosity", "0") == (0, "")
     call_command("dcron", "start", "--embedded", skip_checks=False)

@@ -28,6 +28,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.models import Notice
 from django_dcron.policies.alerting import Rule
 from django_dcron.policies.health.verdict import Verdict
+from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.alerts")
 
@@ -133,7 +134,7 @@ class Alerter:
         for destination in outbox.due_destinations():
             if destination not in self._senders:
                 sender_name = f"{name}-{destination}"
-                thread = threading.Thread(
+                thread = DcronThread(
                     target=self._send,
                     args=(destination, watchdog, sender_name),
                     name=f"dcron-{sender_name}",

@@ -41,6 +41,7 @@ from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.worker_exit import before_exit
 from django_dcron.models import Job
+from django_dcron.utils.threads import DcronThread
 
 if TYPE_CHECKING:
     from sentry_sdk._types import MonitorConfig
@@ -140,9 +141,7 @@ class Sender:
             _log_lost(f"more than {QUEUE_LIMIT} check-ins are waiting")
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="dcron-checkins", daemon=True
-                )
+                self._thread = DcronThread(target=self._run, name="dcron-checkins", daemon=True)
                 self._thread.start()
                 atexit.register(self.flush, EXIT_TIMEOUT)
 

@@ -31,7 +31,8 @@ from django_dcron.diagnosis.doctor.comparison import (
     occurrences,
 )
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of, format_times
+from django_dcron.diagnosis.doctor.window import Window, about_job, at, format_times
+from django_dcron.diagnosis.job_list import cursor_of
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.placement import matches_definition, timetable_of

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.window import Window, about_job, at, cursor_of
+from django_dcron.diagnosis.doctor.window import Window, about_job, at
+from django_dcron.diagnosis.job_list import cursor_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
 from django_dcron.jobs.placement import matches_definition, runs_without_schedule, timetable_of

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import Subject
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import Job, Run
 from django_dcron.models.run import RunQuerySet
 
 JOBS_AT_ONCE = 500
@@ -47,10 +47,6 @@ def batches_of_jobs(window: Window) -> Iterator[list[Job]]:
 def runs_in_namespace(window: Window) -> RunQuerySet:
     runs = Run.objects.using(alias_for(Run))
     return runs.filter(job__namespace=window.namespace) if window.namespace else runs
-
-
-def cursor_of(job: Job) -> Cursor | None:
-    return getattr(job, "cursor", None)
 
 
 def about_job(job: Job) -> Subject:

@@ -88,7 +88,7 @@ def check_runcron_arguments(arguments: Sequence[str]) -> None:
     parser.parse_args(arguments)
 
 
-def run(arguments: Sequence[str]) -> None:
+def run_in_foreground(arguments: Sequence[str]) -> None:
     """Run a node, after the system checks of ``runcron`` unless the arguments skip them.
 
     Returns, or raises ``SystemExit``, when the node ends.

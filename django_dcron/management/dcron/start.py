@@ -75,7 +75,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "--log-file needs --daemon. In the foreground, the log goes to standard error."
         )
     if not daemon and not path:
-        node_arguments.run(node_arguments.as_arguments(options))
+        node_arguments.run_in_foreground(node_arguments.as_arguments(options))
         return
     file = PidFile(path or pid_file.DEFAULT)
     health_file = options["health_file"] or (daemon and file.beside("health"))
@@ -110,4 +110,4 @@ def in_background(output: Output, file: PidFile, options: StartOptions, timeout:
 
 def _be_node(file: PidFile, options: StartOptions) -> None:
     start_options.store_options(file, replace(options, started_at=datetime.now(UTC).isoformat()))
-    node_arguments.run(options.arguments)
+    node_arguments.run_in_foreground(options.arguments)

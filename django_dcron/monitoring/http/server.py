@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import socket
 import socketserver
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from django_dcron.monitoring.http.answer import HttpAnswer, Route
+from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -80,7 +80,7 @@ class HttpServer:
         """Raise ``OSError`` if the port isn't available."""
         self._server = _Server(address, routes)
         self._name = name
-        self._thread = threading.Thread(target=self._serve, name="dcron-http", daemon=True)
+        self._thread = DcronThread(target=self._serve, name="dcron-http", daemon=True)
 
     @property
     def address(self) -> Address:
@@ -99,9 +99,7 @@ class HttpServer:
         if self._thread.ident is None:
             self._server.server_close()
         else:
-            threading.Thread(
-                target=self._server.shutdown, name="dcron-http-stop", daemon=True
-            ).start()
+            DcronThread(target=self._server.shutdown, name="dcron-http-stop", daemon=True).start()
 
     def join(self, seconds: float) -> None:
         """Wait at most this many seconds until the port is free."""

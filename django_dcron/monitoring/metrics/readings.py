@@ -18,6 +18,8 @@ from typing import Generic, TypeVar
 
 from django.db import DatabaseError, InterfaceError, connections
 
+from django_dcron.utils.threads import DcronThread
+
 FRESH = 5.0
 BUDGET = 3.0
 """Maximum number of seconds that a scrape waits for the database."""
@@ -80,7 +82,7 @@ class _Query(Generic[T]):
         self._ended = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="dcron-metrics", daemon=True).start()
+        DcronThread(target=self._run, name="dcron-metrics", daemon=True).start()
 
     def is_stale(self) -> bool:
         return self._ended.is_set() and time.monotonic() - self._began_at >= FRESH

@@ -1,0 +1,24 @@
+"""Tell django-dcron's threads from those of the project, in processes that have both."""
+
+from __future__ import annotations
+
+import threading
+
+_current = threading.local()
+
+
+class DcronThread(threading.Thread):
+    """A thread of a node, or one that executes or watches its runs."""
+
+    def run(self) -> None:
+        mark_dcron_thread()
+        super().run()
+
+
+def mark_dcron_thread() -> None:
+    """Mark the calling thread, for pools that create their threads themselves."""
+    _current.is_dcron = True
+
+
+def in_dcron_thread() -> bool:
+    return getattr(_current, "is_dcron", False)

@@ -2,7 +2,8 @@
 
 On Redis, a queue is a list stored under the queue's name, next to the internal keys of Celery's
 transport. A message to a queue with the name of such a key destroys it, and every worker exits with
-``WRONGTYPE``. So these names are never allowed, whatever the project declares.
+``WRONGTYPE``. A queue with the name of a lock keeps all nodes from their locks. So these names are
+never allowed, whatever the project declares.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from django_dcron.targets.celery_tasks import discovered_app
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
-RESERVED = ("unacked*", "_kombu.*", "*.pidbox", "celeryev*", "amq.*")
-"""Names reserved by Celery, kombu and AMQP, as lower-case patterns."""
+RESERVED = ("unacked*", "_kombu.*", "*.pidbox", "celeryev*", "amq.*", "*{dcron}:lock:*")
+"""Names reserved by Celery, kombu, AMQP and ``locks.redis``, as lower-case patterns."""
 OWN_KEYS = ("unacked_key", "unacked_index_key", "unacked_mutex_key")
 """Transport options that rename the internal keys of kombu's Redis transport."""
 SHOWN = 10

@@ -1,17 +1,20 @@
 """Redact secrets in arguments for people who may view but not edit them.
 
 A secret is recognized by its name: a keyword argument, a key at any depth of a JSON
-object, or a command-line option (``--password=x``, ``--password x``). A secret in a positional
-argument or inside a text has no name and isn't recognized.
+object, a command-line option (``--password=x``, ``--password x``), or a header (``X-Api-Key: x``).
+The password in a URL is recognized, too. Any other secret in a positional argument or inside a text
+has no name and isn't recognized.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django_dcron.conf import settings
 
 MASK = "********"
+_PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]{0,100}:)[^\s/?#]{1,500}@")
 
 
 def redact_secrets(value: Any) -> Any:
@@ -24,7 +27,11 @@ def redact_secrets(value: Any) -> Any:
 
 
 def restore_secrets(value: Any, original: Any) -> Any:
-    """Return an edited ``redact_secrets(original)`` with the original secrets in place of masks."""
+    """Return an edited ``redact_secrets(original)`` with the original secrets in place of masks.
+
+    A mask whose place would show the secret remains a mask: a reader could otherwise move it, for
+    example behind another option.
+    """
     return _restore_value(value, original, redact_secrets(original))
 
 
@@ -42,10 +49,20 @@ def _redact_value(value: Any, words: tuple[str, ...]) -> Any:
             for number, inner in enumerate(value)
         ]
     if isinstance(value, str):
-        name, equals, secret = value.partition("=")
-        if secret and " " not in name and _is_secret(name, words):
-            return f"{name}{equals}{MASK}"
+        return _without_secrets(value, words)
     return value
+
+
+def _without_secrets(text: str, words: tuple[str, ...]) -> str:
+    for separator in ("=", ": "):
+        name, _separator, secret = text.partition(separator)
+        if secret.strip() and " " not in name and _is_secret(name, words):
+            return f"{_without_password(name)}{separator}{MASK}"
+    return _without_password(text)
+
+
+def _without_password(text: str) -> str:
+    return _PASSWORD_IN_URL.sub(rf"\1{MASK}@", text)
 
 
 def _hidden(value: Any) -> Any:
@@ -62,7 +79,7 @@ def _is_option_before(values: list[Any], number: int, words: tuple[str, ...]) ->
     before = values[number - 1] if number else None
     return (
         isinstance(before, str)
-        and before.startswith("--")
+        and before.startswith("-")
         and "=" not in before
         and _is_secret(before, words)
     )
@@ -78,8 +95,17 @@ def _restore_value(value: Any, original: Any, shown: Any) -> Any:
         }
     if isinstance(value, list) and isinstance(original, list) and isinstance(shown, list):
         both = list(zip(original, shown, strict=True))
-        return [
+        restored = [
             _restore_value(inner, *both[n]) if n < len(both) else inner
             for n, inner in enumerate(value)
         ]
+        return [
+            given if _shows_secret(given, *after) else after[0]
+            for given, *after in zip(value, restored, redact_secrets(restored), strict=True)
+        ]
     return value
+
+
+def _shows_secret(given: Any, restored: Any, shown: Any) -> bool:
+    """Return whether the secret that replaced a mask isn't masked at its place."""
+    return not isinstance(given, (dict, list)) and restored != given and shown == restored

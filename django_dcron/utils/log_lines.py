@@ -10,14 +10,14 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import re
+from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from typing import Any
 
+from django_dcron.utils.control_characters import without_control_characters
+
 INDENT = "    "
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that end a line, control a terminal or reverse text, except tab and newline."""
 _PLAIN = logging.Formatter()
 LOGGERS = (
     "django_dcron",
@@ -53,6 +53,8 @@ class OneRecord(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
             record.args = tuple(map(_escaped, record.args))
+        elif isinstance(record.args, Mapping):
+            record.args = {name: _escaped(value) for name, value in record.args.items()}
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             with suppress(Exception):  # a foreign exception may raise anything
                 record.exc_text = as_one_record(_PLAIN.formatException(record.exc_info))
@@ -79,5 +81,4 @@ def protect_own_loggers() -> None:
 
 
 def as_one_record(text: str) -> str:
-    plain = _CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
-    return plain.rstrip("\n").replace("\n", f"\n{INDENT}")
+    return without_control_characters(text).rstrip("\n").replace("\n", f"\n{INDENT}")

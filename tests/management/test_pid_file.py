@@ -250,6 +250,13 @@ def test_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     assert path.is_symlink()
 
 
+def test_named_pipe_is_refused_without_waiting_for_a_writer(path: Path) -> None:
+    os.mkfifo(path)
+    assert PidFile(path).holder() is None
+    with pytest.raises(CommandError, match=f"{path}: "):
+        PidFile(path).__enter__()
+
+
 def test_dangling_symbolic_link_creates_no_file(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "new")
     with pytest.raises(CommandError, match="symbolic links"):

@@ -30,6 +30,8 @@ RESERVED = [
     "celeryev",
     "celeryev.1",
     "amq.direct",
+    "{dcron}:lock:shard-0",
+    "shop:{dcron}:lock:shard-0",
 ]
 
 

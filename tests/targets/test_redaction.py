@@ -17,11 +17,17 @@ SECRETS = [
     (["--password=x", "--verbose"], [f"--password={MASK}", "--verbose"]),
     (["--api-token", "x", "y"], ["--api-token", MASK, "y"]),
     (["TOKEN=x"], [f"TOKEN={MASK}"]),
+    (["-password", "x"], ["-password", MASK]),
+    (["-H", "X-Api-Key: x y"], ["-H", f"X-Api-Key: {MASK}"]),
+    ({"dsn": "postgres://shop:x@db/shop"}, {"dsn": f"postgres://shop:{MASK}@db/shop"}),
+    (["https://:x@a/ amqp://b:y@c"], [f"https://:{MASK}@a/ amqp://b:{MASK}@c"]),
+    (["https://a:x@b/?token=y"], [f"https://a:{MASK}@b/?token={MASK}"]),
 ]
 NO_SECRETS = [
     {"token": None, "password": "", "has_key": True},
     ["password", "a key = b", "--days=3"],
     {"city": "Berlin", "days": [1, 2]},
+    ["https://db:5432/a@b", "https://user@db", "cachekey:users", "a key: b", "token: "],
     None,
 ]
 
@@ -60,3 +66,19 @@ def test_restore_keeps_values_that_were_edited() -> None:
         "new": MASK,
     }
     assert restore_secrets({"password": "mine"}, own) == {"password": "mine"}
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        ["--name", MASK],
+        ["x", MASK, "y"],
+        [["--password"], MASK],
+        {"list": ["--name", MASK]},
+    ],
+)
+def test_mask_that_was_moved_does_not_show_the_secret(moved: Any) -> None:
+    """A user who may choose the arguments of a run, but not see secrets, could move the mask."""
+    own: Any = ["--password", "x"]
+    own = {"list": own} if isinstance(moved, dict) else own
+    assert restore_secrets(moved, own) == moved

@@ -1,6 +1,7 @@
 """The content of a log record can't forge another record."""
 
 import logging
+import os
 import pkgutil
 import re
 import sys
@@ -97,6 +98,25 @@ def logged_by_project(formatter: logging.Formatter, text: str) -> str:
     finally:
         logger.removeHandler(handler)
     return shown[0]
+
+
+@pytest.mark.parametrize("text", [os.fsdecode(b"caf\xe9"), "\ud800"])
+@pytest.mark.parametrize("kind", [logging.Formatter, LineFormatter])
+def test_record_with_lone_surrogates_is_not_dropped(
+    kind: type[logging.Formatter], text: str
+) -> None:
+    """The name of a file that isn't UTF-8 contains them, and so does the exception about it."""
+    shown = logged_by_project(kind("%(message)s"), text)
+    assert shown.encode().count(ascii(text)[1:-1].encode()) == 3
+
+
+def test_values_by_name_cannot_forge_records() -> None:
+    record = logging.LogRecord(
+        "a", logging.INFO, "f", 1, "failed: %(error)s", ({"error": f"x\n{FORGED}"},), None
+    )
+    assert OneRecord().filter(record)
+    assert f"\n{FORGED}" not in record.getMessage()
+    assert FORGED in record.getMessage()
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r", "\v", "\x85", "\u2028", "\x1b[1A\r"])

@@ -99,7 +99,8 @@ class PidFile:
                 if _held.get(_identity(self.path.lstat())) == os.getpid():
                     # Closing another descriptor of the file would release the lock.
                     return os.getpid()
-                fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+                # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+                fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             except FileNotFoundError:
                 return None
             try:

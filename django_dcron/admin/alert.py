@@ -12,7 +12,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import (
+    EMPTY,
     badge,
+    link,
+    list_url,
     moment_column,
     preformatted,
     quiet,
@@ -20,8 +23,9 @@ from django_dcron.admin.display import (
 )
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.visibility import admin_scope, is_hidden
-from django_dcron.models import Alert, Job
+from django_dcron.models import Alert, Job, Node, Run
 from django_dcron.policies.alerting import AlertKind
+from django_dcron.policies.lifecycle import State
 
 SENT, WAITING, GIVEN_UP = "sent", "waiting", "given_up"
 LATEST = 100_000
@@ -47,15 +51,24 @@ class DeliveryFilter(admin.SimpleListFilter):
         return queryset
 
 
+def _state_of(alert: Alert) -> dict[str, str]:
+    """Return the filter of runs by the state that the alert reports."""
+    reported = {AlertKind.FAILED: State.FAILED, AlertKind.PAUSED: State.FAILED}
+    reported |= {AlertKind.MISSED: State.MISSED, AlertKind.RECOVERED: State.SUCCEEDED}
+    state = reported.get(AlertKind(alert.kind))
+    return {"state__exact": state.value} if state else {}
+
+
 @admin.register(Alert)
 class AlertAdmin(HistoryAdmin[Alert]):
-    list_display = ("subject", "channel", "created", "delivery")
+    list_display = ("subject", "about", "channel", "created", "delivery")
     list_filter = (DeliveryFilter, "kind")
+    list_select_related = ("job",)
     search_fields = ("subject", "channel")
     search_note = _("Searches the subjects and channels of the 100,000 latest alerts.")
     empty_text = _("No alerts yet. Configure events and channels in the DCRON_ALERTS setting.")
     fieldsets = (
-        (None, {"fields": ("subject", "full_text", "kind")}),
+        (None, {"fields": ("subject", "about", "full_text", "kind")}),
         (_("Delivery"), {"fields": ("channel", "created", "delivery", "tries")}),
     )
 
@@ -86,6 +99,22 @@ class AlertAdmin(HistoryAdmin[Alert]):
         latest = Alert.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         return super().get_search_results(
             request, queryset.filter(pk__gt=latest - LATEST), search_term
+        )
+
+    @admin.display(description=_("about"))
+    def about(self, alert: Alert) -> str:
+        """Link to the job and to its runs that the alert reports, or to the nodes."""
+        site = self.admin_site
+        if alert.kind in ABOUT_NODES:
+            return format_html('<a href="{}">{}</a>', list_url(Node, site), gettext("Nodes"))
+        if alert.job is None:
+            return EMPTY
+        runs = list_url(Run, site, job__id__exact=str(alert.job_id), **_state_of(alert))
+        return format_html(
+            '{}<div class="dcron-quiet"><a href="{}">{}</a></div>',
+            link(alert.job, site),
+            runs,
+            gettext("Runs"),
         )
 
     @admin.display(description=_("text"))

@@ -9,8 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-from functools import partial
-
 from django.db import IntegrityError, transaction
 
 from django_dcron.db.contention import despite_contention
@@ -39,8 +37,9 @@ def save_calendar(calendar: Calendar, *, expected_version: int | None = None) ->
                 calendar.version = expected + 1
             calendar.save(using=using, force_insert=is_new)
             # If there are many jobs, or this process dies here, nodes move the other cursors.
+            # A lambda, because Django can't log the error of a ``partial``.
             transaction.on_commit(
-                partial(_move_cursors_of_calendar, calendar.pk, using), using=using, robust=True
+                lambda: _move_cursors_of_calendar(calendar.pk, using), using=using, robust=True
             )
     except BaseException as error:
         calendar.version, calendar._state.adding = version, is_new

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from uuid import UUID
 
 from django.core.exceptions import ValidationError
@@ -74,7 +73,8 @@ def freeze(
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
     made = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)
-    transaction.on_commit(partial(await_starts, scope, using), using=using, robust=True)
+    # A lambda, because Django can't log the error of a ``partial``.
+    transaction.on_commit(lambda: await_starts(scope, using), using=using, robust=True)
     logger.warning(
         "scheduling frozen: namespace=%s until=%s reason=%s",
         scope or "*",

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from django_dcron.admin import alert as page
 from django_dcron.models import Alert
-from tests.admin.conftest import NOON
+from tests.admin.conftest import NOON, job_url, list_url, make_job
 
 pytestmark = pytest.mark.django_db
 URL = reverse("admin:django_dcron_alert_changelist")
@@ -46,3 +46,28 @@ def test_list_ignores_order_parameter(admin_client: Client) -> None:
     alerts = [make_alert(number) for number in range(3)]
     listed = admin_client.get(URL + "?o=1").context["cl"].result_list
     assert list(listed) == alerts[::-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("failed", "failed"), ("paused", "failed"), ("missed", "missed"), ("late", None)],
+)
+def test_alert_links_to_the_job_and_to_the_reported_runs(
+    admin_client: Client, kind: str, state: str | None
+) -> None:
+    job = make_job()
+    alert = make_alert(1)
+    Alert.objects.filter(pk=alert.pk).update(kind=kind, job=job)
+
+    html = admin_client.get(URL).content.decode()
+
+    assert f'href="{job_url(job)}"' in html
+    state_filter = f"&amp;state__exact={state}" if state else ""
+    assert f'href="{list_url("run")}?job__id__exact={job.pk}{state_filter}"' in html
+
+
+def test_alert_about_a_node_links_to_the_nodes(admin_client: Client) -> None:
+    alert = make_alert(1)
+    Alert.objects.filter(pk=alert.pk).update(kind="node_lost")
+
+    assert f'<a href="{list_url("node")}">' in admin_client.get(URL).content.decode()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models import ProtectedError
 from django.test.utils import CaptureQueriesContext
 
@@ -18,7 +18,7 @@ from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
-from django_dcron.jobs import placement
+from django_dcron.jobs import calendars, placement
 from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
 from django_dcron.models import Calendar, Cursor, Job, Run
 from django_dcron.models.calendar import read_dates
@@ -196,6 +196,16 @@ def test_changing_the_calendar_of_a_job_moves_its_cursor(change: dict[str, Any])
     Job.objects.filter(pk=job.pk).update(calendar="closed", calendar_policy="skip")
     assert move_outdated_cursors(database_now("default"), Job.objects.all()) == 1
     assert placement.matches_definition(cursor_of(job), reread(job))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calendar_is_saved_if_moving_the_cursors_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("the connection broke")
+
+    monkeypatch.setattr(calendars, "_move_cursors_of_calendar", fail)
+    control.save_calendar(Calendar(name="free", dates="2026-12-24"))
+    assert Calendar.objects.get().dates == "2026-12-24"
 
 
 def test_changed_calendar_description_keeps_cursor_and_runs() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
@@ -82,6 +82,18 @@ def test_an_ended_scope_can_be_frozen_again(clock: ManualClock) -> None:
     clock.advance(MINUTE)
     again = control.freeze("incident")
     assert (again.pk, again.since, again.ended_by) == (ended.pk, START + 2 * MINUTE, "")
+    assert Freeze.objects.in_force().exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_freeze_stays_if_the_wait_for_starts_in_progress_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("the connection broke")
+
+    monkeypatch.setattr(freezing, "await_starts", fail)
+    freezing.freeze("incident")
     assert Freeze.objects.in_force().exists()
 
 

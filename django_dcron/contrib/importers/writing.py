@@ -1,6 +1,6 @@
 """Apply a comparison: save the jobs in batches, after the calendars.
 
-A job that takes over from the source, or whose import key another job has, is saved on its own.
+A job whose import key another job has is saved on its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from django_dcron.contrib.importers.comparison import EntryPlan, ImportOutcome
 from django_dcron.contrib.importers.reading import unexpected_error_text
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import Conflict
+from django_dcron.db.updates import update_each
+from django_dcron.exceptions import BulkSaveError, Conflict
+from django_dcron.jobs.locking import lock_all
 from django_dcron.jobs.saving import REFUSALS, SAVED_AT_ONCE
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
@@ -52,8 +54,7 @@ def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
         taken = _taken_keys(chunk)
         batch: list[EntryPlan] = []
         for plan in chunk:
-            takes_over = plan.job is not None and plan.ran_until is not None
-            if not takes_over and _key_of(plan) not in taken:
+            if _key_of(plan) not in taken:
                 batch.append(plan)
                 continue
             yield from _write_batch(batch)
@@ -86,6 +87,17 @@ def _taken_keys(plans: Sequence[EntryPlan]) -> set[tuple[str, str | None]]:
 
 
 def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
+    to_save = [plan for plan in plans if plan.job is not None]
+    if not any(plan.ran_until for plan in to_save):
+        yield from _write_changes(plans)
+    elif why_refused(partial(_save, to_save)):
+        # A refused job must not stay paused until its source's last run.
+        yield from (_write(plan) if plan.job is not None else plan for plan in plans)
+    else:
+        yield from plans
+
+
+def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     jobs = {number: plan.job for number, plan in enumerate(plans) if plan.job is not None}
     errors = control.save_many(jobs.values(), keep_going=True) if jobs else {}
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
@@ -105,8 +117,7 @@ def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
 
 
 def _write(plan: EntryPlan) -> EntryPlan:
-    assert plan.job is not None  # noqa: S101 (for the type checker)
-    refused = why_refused(partial(despite_contention, partial(_save, plan), alias_for(Job)))
+    refused = why_refused(partial(_save, [plan], release_keys=True))
     return _refusal(plan, refused) if refused else plan
 
 
@@ -114,35 +125,67 @@ def _refusal(plan: EntryPlan, reasons: tuple[str, ...]) -> EntryPlan:
     return replace(plan, outcome=ImportOutcome.REFUSED, reasons=reasons, job=None)
 
 
-def _save(plan: EntryPlan) -> None:
-    """Save the job. If it takes over, what was due since the source's last run is due here."""
-    job, before, ran_until = plan.job, plan.existing, plan.ran_until
-    assert job is not None  # noqa: S101 (for the type checker)
-    with transaction.atomic(using=alias_for(Job)):
-        _release_key(job)
-        if ran_until is None:
-            control.save(job)
-        elif before is None:
-            _create_since(job, ran_until)
-        elif before.enabled:
-            control.save(job)
-            _repeat_latest(job, ran_until)
-        else:
-            # The end of a pause is where the occurrences of a job begin to count.
-            paused_job = copy.copy(before)
-            paused_job.paused_until = ran_until
-            job.version = control.save(paused_job).version
-            control.save(job)
+def _save(plans: Sequence[EntryPlan], *, release_keys: bool = False) -> None:
+    """Save the jobs of the plans, or none. Raises ``BulkSaveError``.
+
+    If a job takes over, what was due since the source's last run is due here.
+    """
+    jobs = despite_contention(partial(_save_all, plans, release_keys=release_keys), alias_for(Job))
+    for plan, job in zip(plans, jobs, strict=True):
+        vars(plan.job).update(vars(job))
 
 
-def _create_since(job: Job, ran_until: datetime) -> None:
-    """Create the job as if it had been paused until ``ran_until``."""
-    job.enabled, job.paused_until = False, ran_until
-    control.save(job)
+def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
+    """Save copies of the jobs, so that a repetition starts from the same values."""
+    using = alias_for(Job)
+    jobs = [copy.copy(job) for job in (plan.job for plan in plans) if job is not None]
+    with transaction.atomic(using=using):
+        if release_keys:
+            for job in jobs:
+                _release_key(job)
+        lock_all({job.pk for job in jobs if not job._state.adding}, using)
+        _begin_after_the_source(list(zip(plans, jobs, strict=True)))
+        control.save_many(jobs)
+        for plan, job in zip(plans, jobs, strict=True):
+            if plan.ran_until is not None and _is_running_shadow(plan):
+                _repeat_latest(job, plan.ran_until)
+    return jobs
+
+
+def _is_running_shadow(plan: EntryPlan) -> bool:
+    return plan.existing is not None and plan.existing.enabled
+
+
+def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
+    """Save the jobs that start as if they had been paused until the source's last run.
+
+    The end of a pause is where the occurrences of a job begin to count.
+    """
+    starting = [
+        (plan, job)
+        for plan, job in pairs
+        if plan.ran_until is not None and not _is_running_shadow(plan)
+    ]
+    paused_jobs = [_paused_until(plan.existing or job, plan.ran_until) for plan, job in starting]
+    control.save_many(paused_jobs)
+    created: dict[int, datetime] = {}
+    for (plan, job), paused in zip(starting, paused_jobs, strict=True):
+        if plan.existing is None and plan.ran_until is not None:
+            vars(job).update(vars(paused), enabled=True)
+            created[job.pk] = plan.ran_until
+        job.version = paused.version
     cursors = Cursor.objects.using(alias_for(Cursor))
-    cursors.filter(pk=job.pk, placed_at__gt=ran_until).update(placed_at=ran_until)
-    job.enabled = True
-    control.save(job)
+    late = [each for each in cursors.filter(pk__in=created) if each.placed_at > created[each.pk]]
+    for cursor in late:
+        cursor.placed_at = created[cursor.pk]
+    if late:
+        update_each(cursors.all(), late, [Cursor._meta.get_field("placed_at")])
+
+
+def _paused_until(job: Job, at: datetime | None) -> Job:
+    paused = copy.copy(job)
+    paused.enabled, paused.paused_until = False, at
+    return paused
 
 
 def _repeat_latest(job: Job, ran_until: datetime) -> None:
@@ -167,6 +210,8 @@ def why_refused(save: Callable[[], object]) -> tuple[str, ...]:
     """Call ``save``. Return why it has written nothing, or an empty tuple."""
     try:
         save()
+    except BulkSaveError as refused:
+        return reasons_of(next(iter(refused.errors.values())))
     except REFUSALS as error:
         return reasons_of(error)
     return ()

@@ -8,10 +8,11 @@ import pytest
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
-from django_dcron.contrib.importers.comparison import HANDED_BACK
+from django_dcron.contrib.importers.comparison import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
-from tests import depth
+from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.conftest import Install
 from tests.contrib.importers.thousand import Window, fill
@@ -56,13 +57,15 @@ def set_last_run(ago: timedelta) -> datetime:
     return last
 
 
-def due_at_beat() -> list[str]:
-    """Return the rows that the real scheduler of beat would send immediately."""
+def due_at_beat(at: datetime | None = None) -> list[str]:
+    """Return the rows that the real scheduler of beat would send at this time, or now."""
     from django_celery_beat.models import PeriodicTask
     from django_celery_beat.schedulers import ModelEntry
 
     rows = PeriodicTask.objects.enabled().order_by("name")
     entries = [ModelEntry(row, app=app) for row in rows]
+    for entry in entries if at else ():
+        entry.schedule.nowfun = lambda: at
     return [entry.name for entry in entries if entry.is_due().is_due]
 
 
@@ -325,21 +328,72 @@ def test_new_row_is_imported_and_continues_after_its_last_run() -> None:
     assert job.cursor.next_at > max(at for at, _ in spans)
 
 
+@pytest.mark.parametrize("first", [["--disabled"], ["--shadow"], None])
+def test_many_jobs_are_handed_over_in_few_queries(
+    first: list[str] | None, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(40):
+        crontab_row(f"row {number}")
+    if first:
+        call("import", SOURCE, "--apply", *first)
+    last = set_last_run(10 * MINUTE)
+    with django_assert_max_num_queries(100):
+        assert call("handover", SOURCE, "--apply").code == 0
+    jobs = Job.objects.filter(enabled=True, pause_reason="", target="tests.app.tasks.echo")
+    assert jobs.count() == 40
+    if first == ["--shadow"]:  # it ran nothing that has to be repeated
+        return
+    for job in jobs.prefetch_related("runs"):
+        spans = [run.missed_from or run.scheduled_at for run in job.runs.all()]
+        assert min(spans) == (last + MINUTE).replace(second=0, microsecond=0)
+        assert str(job.cursor.next_at) > max(str(run.scheduled_at) for run in job.runs.all())
+
+
+def test_refused_job_does_not_affect_the_handover_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("bad", "good"):
+        crontab_row(name)
+    call("import", SOURCE, "--apply", "--disabled")
+    crontab_row("new")
+    last = set_last_run(10 * MINUTE)
+    decide = placement.decide
+
+    def decide_all_but_one(job: Job, *args: Any) -> placement.Placement:
+        if job.name == "bad" and job.enabled:
+            raise OverflowError("too large")
+        return decide(job, *args)
+
+    monkeypatch.setattr(placement, "decide", decide_all_but_one)
+    done = call("handover", SOURCE, "--apply", "--json")
+    assert done.code == 1
+    outcomes = {job["name"]: job["outcome"] for job in done.json["jobs"]}
+    assert outcomes == {"bad": "refused", "good": "change", "new": "create"}
+    assert enabled_jobs() == ["good", "new"]
+    bad = Job.objects.get(name="bad")
+    assert (bad.pause_reason, bad.paused_until) == (ARRIVED_PAUSED, None)
+    for name in ("good", "new"):
+        spans = Run.objects.filter(job__name=name).values_list("scheduled_at", "missed_from")
+        assert min(first or at for at, first in spans) == (last + MINUTE).replace(
+            second=0, microsecond=0
+        )
+
+
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
 
 
 # --- A whole installation -------------------------------------------------------------------------
 
-MADE = 320 if depth.FULL else 80
-WITHOUT_A_NODE = {"no_live_node", "run_overdue", "cursor_overdue"}
-"""Findings of the doctor that are expected because no node runs in this test."""
+MADE = 320
+WITHOUT_A_NODE = {"no_live_node"}
+"""The doctor's only finding: ``run_due`` executes the runs, and no node."""
 AHEAD = timedelta(days=2, hours=12)
 """No time of day of a row comes during the test."""
 
 
 def test_whole_installation_is_handed_over_and_back() -> None:
-    """Import, rename, pause, edit, import again, hand over, and hand back."""
+    """Import, rename, pause, edit, import again, hand over, hand back, and hand over again."""
     from django_celery_beat.models import PeriodicTask
 
     begin = datetime.now(UTC) + AHEAD
@@ -376,26 +430,43 @@ def test_whole_installation_is_handed_over_and_back() -> None:
     assert Job.objects.count() == made
 
     # Hand over. Without a run of beat, only long intervals are due.
-    set_last_run(timedelta(minutes=90))
-    switched = call("handover", SOURCE, "--apply", "--json").json
-    assert {each["name"] for each in switched["jobs"] if "enabled" in each["kept"]} == {paused.name}
+    set_last_run(90 * MINUTE)
     disabled = {
         str(pk) for pk in PeriodicTask.objects.filter(enabled=False).values_list("pk", flat=True)
     }
-    for job in Job.objects.all():
-        stays_off = job.pk in (paused.pk, gone.pk) or job.import_key in disabled
-        assert job.enabled is not stays_off, (job, job.pause_reason)
-    assert Job.objects.count() == made
-    started = Run.objects.exclude(state=State.MISSED).values_list("job_id", flat=True)
-    # One run by the misfire policy, and the runs within its grace period of one minute.
-    assert max(Counter(started).values()) <= 3
-    findings = {each["code"] for each in call("doctor", "--json").json["findings"]}
-    assert findings <= WITHOUT_A_NODE
+    with set_clock(datetime.now(UTC).replace(second=30, microsecond=0)) as clock:
+        switched = call("handover", SOURCE, "--apply", "--json").json
+        kept = {each["name"] for each in switched["jobs"] if "enabled" in each["kept"]}
+        assert kept == {paused.name}
+        for job in Job.objects.all():
+            stays_off = job.pk in (paused.pk, gone.pk) or job.import_key in disabled
+            assert job.enabled is not stays_off, (job, job.pause_reason)
+        assert Job.objects.count() == made
+        assert 0 < most_runs_of_a_job(run_due()) <= 2  # one by the misfire policy, one is due now
+        assert findings_of_the_doctor() == WITHOUT_A_NODE
 
-    # Hand back. Beat sends only jobs that were paused here, and intervals.
-    assert call("handover", SOURCE, "--back", "--apply").code == 0
-    assert not Job.objects.filter(enabled=True).exists()
-    late = [name for name in due_at_beat() if name != names[paused.import_key]]
-    soon = PeriodicTask.objects.filter(name__in=late)
-    assert not soon.filter(crontab__isnull=False, last_run_at__lt=begin - AHEAD).exists()
-    assert call("import", SOURCE, "--json").json["counts"]["create"] == 0
+        # Hand back. Beat sends only what never ran here: a paused job, and a refused entry.
+        assert call("handover", SOURCE, "--back", "--apply").code == 0
+        assert not Job.objects.filter(enabled=True).exists()
+        below_a_second = {name for name, kind in kinds.items() if "below a second" in kind.name}
+        assert {*due_at_beat(clock.now())} == {names[paused.import_key]} | below_a_second
+        assert call("import", SOURCE, "--json").json["counts"]["create"] == 0
+
+        # Beat runs for ten minutes, and the work comes here again.
+        clock.advance(10 * MINUTE)
+        PeriodicTask.objects.update(last_run_at=clock.now() - MINUTE)
+        call("handover", SOURCE, "--apply")
+        assert Job.objects.count() == made
+        assert 0 < most_runs_of_a_job(run_due()) <= 2
+        assert findings_of_the_doctor() == WITHOUT_A_NODE
+
+
+def most_runs_of_a_job(runs: list[Run]) -> int:
+    """Return the largest number of runs that executed a job. All of them succeeded."""
+    executed = [run for run in runs if run.state != State.MISSED]
+    assert {run.state for run in executed} <= {State.SUCCEEDED}
+    return max(Counter(run.job_id for run in executed).values(), default=0)
+
+
+def findings_of_the_doctor() -> set[str]:
+    return {each["code"] for each in call("doctor", "--json").json["findings"]}

@@ -543,7 +543,7 @@ def test_scheduler_that_is_not_installed_is_an_error(source: str) -> None:
 
 
 def test_incompatible_or_invalid_options_are_refused() -> None:
-    assert "not for redbeat" in call("import", "redbeat", "--timezone", "UTC").err
+    assert "with redbeat" in call("import", "redbeat", "--timezone", "UTC").err
     assert call("import", "redbeat", "--namespace", "no way!").code == 2
 
 

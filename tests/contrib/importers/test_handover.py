@@ -357,14 +357,14 @@ def test_refused_job_does_not_affect_the_handover_of_others(
     call("import", SOURCE, "--apply", "--disabled")
     crontab_row("new")
     last = set_last_run(10 * MINUTE)
-    decide = placement.decide
+    decide = placement.decide_placement
 
     def decide_all_but_one(job: Job, *args: Any) -> placement.Placement:
         if job.name == "bad" and job.enabled:
             raise OverflowError("too large")
         return decide(job, *args)
 
-    monkeypatch.setattr(placement, "decide", decide_all_but_one)
+    monkeypatch.setattr(placement, "decide_placement", decide_all_but_one)
     done = call("handover", SOURCE, "--apply", "--json")
     assert done.code == 1
     outcomes = {job["name"]: job["outcome"] for job in done.json["jobs"]}

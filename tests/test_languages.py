@@ -66,7 +66,7 @@ DESCRIPTIONS = [
         "In den Sekunden 5 bis 7, in den Minuten 10 bis 20, zwischen 03:00 und 04:59",
         "在 03:00 至 04:59 之间，整点过 10 至 20 分，整分过 5 至 7 秒",
     ),
-    ("0 9 * * 1-5", "Um 09:00, montags bis freitags", "每逢周一至周五，在 09:00"),
+    ("0 9 * * 1-5", "Um 09:00, montags bis freitags", "每周一至周五，在 09:00"),
     ("@weekly", "Um 00:00, sonntags", "每逢周日，在 00:00"),
     (
         "0 0 13 * 5",

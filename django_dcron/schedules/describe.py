@@ -172,7 +172,13 @@ def _weekdays(field: CronField, language: Language) -> str:
             else:
                 text = language.pgettext("on", "the %(nth)s %(weekday)s of the month")
             words.append(_nth(item, text, language))
-    return language.gettext("on %(weekdays)s") % {"weekdays": all_of(words).translate(language)}
+    is_range = len(words) == 1 and len(field.values) > 1
+    template = (
+        language.pgettext("a range of weekdays", "%(weekdays)s")
+        if is_range
+        else language.gettext("on %(weekdays)s")
+    )
+    return template % {"weekdays": all_of(words).translate(language)}
 
 
 def _weekday_it_is(field: CronField, language: Language) -> str:

@@ -341,8 +341,8 @@ def test_schedule_is_thread_safe() -> None:
         ),
         ("@weekly", "At 00:00, on Sunday (Europe/Berlin)"),
         ("@yearly", "At 00:00, on day 1 of the month, in January (Europe/Berlin)"),
-        ("0 9 * * 1-5", "At 09:00, on Monday to Friday (Europe/Berlin)"),
-        ("0 9 * * FRI-SUN", "At 09:00, on Friday to Sunday (Europe/Berlin)"),
+        ("0 9 * * 1-5", "At 09:00, Monday to Friday (Europe/Berlin)"),
+        ("0 9 * * FRI-SUN", "At 09:00, Friday to Sunday (Europe/Berlin)"),
         ("0 0 13 * 5", "At 00:00, on day 13 of the month, and also on Friday (Europe/Berlin)"),
         (
             "0 0 */10 * 1",

@@ -69,7 +69,7 @@ def check(after: datetime, until: datetime) -> Verdict:
 
 
 def _strictly(job: Job, until: datetime) -> Iterator[str]:
-    """Check what holds only if no process writes and nothing was pruned."""
+    """Check the rules that apply only if no process writes and nothing was pruned."""
     cursor = Cursor.objects.get(pk=job.pk)
     if job.enabled and _is_behind(job, cursor, until):
         yield f"the cursor is behind: {cursor.next_at}"

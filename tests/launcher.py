@@ -2,7 +2,7 @@
 
 Importing Django, Celery and the database driver takes most of the time that a node or a worker
 needs to start. The launcher imports them once per session. It imports nothing of this project and
-no settings, so what a process does with them is the same as if it had been started by itself.
+no settings, so a forked process behaves as if it had been started alone.
 
 `Launched` starts a process through the launcher and has the methods of `subprocess.Popen` that the
 tests use. It connects to the launcher's Unix socket, sends what to run as JSON, and receives the

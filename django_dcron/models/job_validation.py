@@ -41,8 +41,8 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
 def definition_errors(job: Job, invalid: Collection[str] = ()) -> dict[str, str]:
     """Return the problems of ``job`` by field; empty if there are none.
 
-    A check is skipped if it reads a field in ``invalid`` or a field with an earlier error, because
-    its error might only follow from the earlier one.
+    A check is skipped if it reads a field in ``invalid`` or a field with an earlier error. Its
+    error might only follow from the earlier one.
     """
     errors: dict[str, str] = {}
     for reads, check in CHECKS:

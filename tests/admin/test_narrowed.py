@@ -350,7 +350,7 @@ def test_run_page_does_not_name_hidden_origin(
 
 
 def test_run_page_does_not_name_pruned_origin_in_narrowed_admin(world: World, on_site: Any) -> None:
-    """Whether a missing run was deleted or is hidden can't be told apart."""
+    """The page doesn't reveal whether a missing run was deleted or is hidden."""
     run, gone = world.mine.ended, uuid4()
     Run.objects.filter(pk=run.pk).update(trigger="chain", idempotency_key=follower_key(gone))
 

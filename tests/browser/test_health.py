@@ -86,7 +86,7 @@ class System:
         return worker
 
     def start_foreign_worker(self) -> services.Process:
-        """Start a worker on the same broker, but with an empty database of its own."""
+        """Start a worker on the same broker, but with another, empty database."""
         env = {
             "DCRON_TEST_DATABASE": "sqlite",
             "DCRON_TEST_DATABASE_NAME": str(self.foreign_database),

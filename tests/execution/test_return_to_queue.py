@@ -1,4 +1,4 @@
-"""How a worker handles the message of a run that isn't in its database."""
+"""Test how a worker handles the message of a run that isn't in its database."""
 
 import logging
 from types import SimpleNamespace

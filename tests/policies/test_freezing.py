@@ -1,4 +1,4 @@
-"""Which runs a freeze holds back."""
+"""Test which runs a freeze holds back."""
 
 from datetime import UTC, datetime, timedelta
 

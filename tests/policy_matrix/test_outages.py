@@ -76,7 +76,7 @@ def test_order_of_deliveries_does_not_change_the_outcomes(
 
 
 def test_older_run_does_not_replace_a_newer_one(make_world: MakeWorld) -> None:
-    """That holds for a run that is executing and for one that waits for the slot."""
+    """This applies to a run that is executing and to one that waits for the slot."""
     world = make_world(misfire_policy="run_all", overlap_policy="cancel_running")
     without_workers(world, 4)
     first, second, third, fourth = {

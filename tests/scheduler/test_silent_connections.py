@@ -283,7 +283,7 @@ def test_node_connection_has_tcp_keepalive(proxy: SilentProxy) -> None:
 
 
 def test_heartbeat_connection_of_a_worker_has_tcp_keepalive(proxy: SilentProxy) -> None:
-    """The same holds for every thread with its own connection."""
+    """The same applies to every thread with its own connection."""
     connections["default"].close()
     limits = WaitLimits("default")
     limits.impose(lock=SECOND, silence=15 * SECOND)

@@ -501,7 +501,7 @@ def test_locked_run_does_not_block_the_rest_of_the_tick(
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 def test_other_runs_are_adopted_and_marked_while_a_row_is_locked(node: NodeUnderTest) -> None:
-    """That holds for dispatched runs and for runs that no node has adopted yet."""
+    """This applies to dispatched runs and to runs that no node has adopted yet."""
     dispatched = [node.make_run(make_idle_job()) for _ in range(2)]
     node.clock.advance(1)
     node.ticker.tick(adopt_own=True)

@@ -1,4 +1,4 @@
-"""Where many jobs start together, and how H would spread them."""
+"""Test that crowded minutes are found, and how H would spread their jobs."""
 
 from collections import Counter
 from datetime import UTC, datetime

@@ -10,7 +10,7 @@ Invariants:
 - One start per attempt: each execution reports its start (``record_start``). Each attempt is
   reported at most once, and only after its row exists.
 - No silent loss: the transaction that moves a cursor past an occurrence also accounts for it. The
-  same holds for due occurrences when the definition changes.
+  same applies to due occurrences when the definition changes.
 - A cursor moves from occurrence to occurrence. Only a change of the definition places it again.
 - Only legal transitions happen. A final row never changes, and only runs that were claimed ahead
   are withdrawn.

@@ -77,7 +77,7 @@ def is_planned(run: Run) -> bool:
 
 
 def not_judged(history: History) -> list[Finding]:
-    """What this verdict can't judge is a finding: nobody may take it for a pass."""
+    """Report what can't be judged as a finding, so that nobody takes it for a pass."""
     found = []
     for job in history.jobs:
         try:

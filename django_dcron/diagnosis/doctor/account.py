@@ -6,9 +6,9 @@ Invariants:
   paused job isn't checked.
 - An occurrence must have a row once the cursor has passed it. A cursor that stays in the past is a
   separate finding (see ``jobs``).
-- Pruning deletes old rows, failures last. A gap that is older than all other finished rows of the
-  job is pruned history, if the job's statistics count more runs than it has rows. Any other gap is
-  a loss.
+- Pruning deletes old rows, failures last. A gap counts as pruned history if it is older than all
+  other finished rows of the job, and the job's statistics count more runs than it has rows. Any
+  other gap is a loss.
 - Nodes keep working during the check. Data is read in an order that makes concurrent changes
   harmless: cursors, then rows, then statistics.
 """

@@ -182,8 +182,9 @@ def run_node(autostart: Autostart) -> None:
     from django_dcron.db.sqlite_writes import early_write_locks
     from django_dcron.models import Job
     from django_dcron.node import make_runner, sync_declared
+    from django_dcron.scheduler.membership import server_node_name
 
-    name = f"{platform.node()[:100]}-{os.getpid()}"
+    name = server_node_name(platform.node(), os.getpid())
     with as_node_start():
         errors = [message for message in check_settings(None) if message.is_serious()]
     for error in errors:

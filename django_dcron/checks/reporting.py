@@ -98,6 +98,12 @@ W013 to the page of the problem that it names.
 """
 
 NO_NODE_STARTS = "django_dcron.W013"
+WITHOUT_BOTH = (
+    'Without Redis and Celery, set DCRON_LOCK = "database" and DCRON_DISPATCHER = "thread", or '
+    "start nodes with runcron --embedded. With Redis and Celery, add a django-redis cache and a "
+    "Celery app."
+)
+"""The hint if the project has neither a Redis cache nor a Celery app."""
 
 _node_starts: ContextVar[bool] = ContextVar("dcron_node_starts", default=False)
 
@@ -127,6 +133,8 @@ def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
         return list(messages)
     text = "\n".join(message.msg for message in obstacles)
     hint = "\n".join(dict.fromkeys(str(message.hint) for message in obstacles))
+    if all(code in text for code in ("(E003)", "(E004)")):
+        hint = with_link(WITHOUT_BOTH, PAGES["E004"])
     others = [message for message in messages if message.id != NO_NODE_STARTS]
     return [*others, Warning(text, hint=hint, id=NO_NODE_STARTS)]
 

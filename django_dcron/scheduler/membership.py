@@ -54,6 +54,11 @@ KEEP_DEAD_NODES_FOR = timedelta(days=1)
 _TICKED = Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), ticked_at=UtcNow())
 
 
+def server_node_name(host: str, pid: int) -> str:
+    """Return the name of a node that a process of the web server starts."""
+    return f"{host[:100]}-{pid}"
+
+
 class _Member(NamedTuple):
     """The facts about a live node that decide which nodes share the shards."""
 
@@ -106,6 +111,8 @@ class Membership:
         """The monotonic time at which the broker was reachable again, for a node that lost its
         shards.
         """
+        self._registered_at = float("inf")
+        """The monotonic time of the registration, until late predecessors are deleted."""
         self._heartbeat_sent_at = float("-inf")
         """The monotonic time at which the last successful heartbeat was sent."""
 
@@ -152,7 +159,34 @@ class Membership:
             shard_count=settings.SHARDS,
         )
         Node.objects.using(using).expired(KEEP_DEAD_NODES_FOR).delete()
+        self._delete_predecessors()
+        self._registered_at = self._clock.monotonic()
         self.beat(agenda=0)
+
+    def _delete_predecessors(self) -> None:
+        """Delete the rows of dead nodes that this node replaces.
+
+        These are nodes of the same name and, if the server started this node (``autostart``), all
+        dead nodes that a server started on this host. A node that was only frozen registers again.
+        """
+        host = platform.node()
+        dead = Node.objects.using(alias_for(Node)).expired(settings.LEASE)
+        dead = dead.filter(namespace=self.namespace, host=host).exclude(pk=self.id)
+        is_started_by_server = self.name == server_node_name(host, os.getpid())
+        replaced = [
+            node.pk
+            for node in dead
+            if node.name == self.name
+            or (is_started_by_server and node.name == server_node_name(host, node.pid))
+        ]
+        dead.filter(pk__in=replaced).delete()
+
+    def _delete_late_predecessors(self) -> None:
+        """Delete the row of a node that still looked alive when this node started, only once."""
+        age = self._clock.monotonic() - self._registered_at
+        if age > 2 * settings.LEASE.total_seconds():
+            self._delete_predecessors()
+            self._registered_at = float("inf")
 
     def beat(self, *, agenda: int) -> bool:
         """Write one heartbeat and renew the leases. Return True if the node has gained shards.
@@ -163,6 +197,7 @@ class Membership:
         try:
             self._update_broker_state()
             self._write_heartbeat(agenda)
+            self._delete_late_predecessors()
             self._set_ring(self._live())
             self._assigned = shards_led_by(self.id, self._ring, settings.SHARDS)
         except BaseException:

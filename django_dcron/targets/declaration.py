@@ -35,7 +35,10 @@ OTHER_NAMES = {
     "max_retries": "max_attempts, which includes the first attempt",
     "one_off": 'the schedule "@at 2026-12-01T09:00"',
     "paused": "enabled",
+    "default_retry_delay": "retry_backoff",
     "retries": "max_attempts, which includes the first attempt",
+    "retry_delay": "retry_backoff",
+    "retry_wait": "retry_backoff",
     "soft_time_limit": "timeout",
     "time_limit": "timeout",
     "tz": "timezone",
@@ -270,6 +273,7 @@ def _validate_fields(fields: JobFields) -> dict[str, Any]:
         if field not in known:
             hint = OTHER_NAMES.get(field)
             near = f" Use {hint}." if hint else did_you_mean(field, known)
+            near = near or f" Fields: {', '.join(known)}."
             raise TypeError(f"@cron: unknown field {field!r}.{near}")
         checked[field] = _stored_value(field, value)
     return checked

@@ -14,10 +14,11 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs.audit.entries import (
@@ -924,3 +925,37 @@ def test_sentence_can_be_copied_and_pickled() -> None:
     for same in (copy.deepcopy(sentence), pickle.loads(pickle.dumps(sentence))):  # noqa: S301 (our own)
         assert (same, same.code, same.params) == ("3 s late, 100 %", "late", {"seconds": 3})
     assert Sentence("plain", "100 % of all runs") == "100 % of all runs"
+
+
+@pytest.mark.parametrize("seconds", [1, 7])
+def test_latest_occurrence_is_one_second_of_its_minute(seconds: int) -> None:
+    job = make_job(schedule="*/2 * * * * *")
+    latest = NOON + timedelta(seconds=seconds - 1)
+    run = make_run(job, latest, **run_times(latest))
+    asked, answer = explain_latest(job, NOON + timedelta(seconds=seconds))
+    assert (asked, answer.occurrence, answer.run) == (latest, latest, run)
+    assert "several" not in [sentence.code for sentence in answer.sentences]
+    assert "several" in [sentence.code for sentence in explain(job, NOON).sentences]
+
+
+@pytest.mark.parametrize(("dispatcher", "is_named"), [("celery", True), ("thread", False)])
+def test_queued_run_names_the_queue_that_needs_a_worker(
+    dispatcher: str, is_named: bool, settings: Settings
+) -> None:
+    settings.DCRON_DISPATCHER = dispatcher
+    job = make_job(queue="reports")
+    make_run(job, state="queued", queued_at=NOON)
+    needs = [s.params for s in explain(job, NOON).sentences if s.code == "needs_worker"]
+    assert needs == ([{"queue": "reports"}] if is_named else [])
+
+
+def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
+    job, now = make_job(), database_now("default")
+    make_run(job, state="pending")
+    node = {"host": "a", "pid": 1, "release": "0", "started_at": now, "heartbeat_at": now}
+    Node.objects.create(id="a-1", name="a", broker_unreachable_since=now, **node)
+    assert "no_broker" in [sentence.code for sentence in explain(job, NOON).sentences]
+    hidden = explain(job, NOON, show_nodes=False).sentences
+    assert "no_broker" not in [sentence.code for sentence in hidden]
+    Node.objects.create(id="b-1", name="b", **node)
+    assert "no_broker" not in [sentence.code for sentence in explain(job, NOON).sentences]

@@ -10,10 +10,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import DatabaseError, connection
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.db.error_remedies import remedy_for
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
@@ -677,3 +680,66 @@ def test_backfill_explains_delay_and_ctrl_c_stops_waiting(
     ]
     assert message.endswith("manage.py dcron cancel hourly")
     assert Run.objects.filter(state="waiting").count() == 3
+
+
+def test_pending_run_without_reachable_broker_lacks_broker() -> None:
+    run = make_run(make_idle_job(name="idle"))
+    now = database_now("default")
+    cut_off = {"started_at": now, "heartbeat_at": now, "broker_unreachable_since": now}
+    Node.objects.create(id="a-1", name="a", host="a", pid=1, release="0", **cut_off)
+    assert run_absence.find_absence(run, read_verdict()) is Absence.BROKER
+    cut_off["broker_unreachable_since"] = None
+    Node.objects.create(id="b-1", name="b", host="b", pid=1, release="0", **cut_off)
+    assert run_absence.find_absence(run, read_verdict()) is None
+
+
+def test_run_says_when_next_attempt_is_due() -> None:
+    job = make_idle_job(name="idle")
+    soon = database_now("default") + timedelta(hours=1)
+    make_run(job, "pending", attempt=2, due_at=soon, idempotency_key="k")
+    code, output = call("run", "idle", "--timeout", "0s", "--idempotency-key", "k")
+    assert code == 1
+    (line,) = [line for line in output.splitlines() if "attempt 2" in line]
+    assert line.endswith(f"{soon:%Y-%m-%d %H:%M:%S} UTC")
+    assert "not started" not in line
+
+
+def test_retry_that_is_due_just_now_needs_no_explanation() -> None:
+    job = make_idle_job(name="idle")
+    make_run(job, "pending", attempt=2, due_at=database_now("default"), idempotency_key="k")
+    code, output = call("run", "idle", "--timeout", "0s", "--idempotency-key", "k")
+    assert code == 1
+    assert "attempt 2" not in output
+
+
+def test_duration_without_unit_leads_to_seconds() -> None:
+    code, message = call("run", make_idle_job(name="idle").name, "--timeout", "30")
+    assert code == 2
+    assert message.endswith("Did you mean 30s?")
+
+
+def test_commands_report_errors_of_checks_but_no_warnings(settings: Settings) -> None:
+    settings.DCRON_UNKNOWN = 1  # W005
+    stderr = StringIO()
+    call_command("dcron", "list", skip_checks=False, stdout=StringIO(), stderr=stderr)
+    assert stderr.getvalue() == ""
+    settings.DCRON_LEASE = "soon"  # E001
+    with pytest.raises(SystemCheckError, match="E001") as caught:
+        call_command("dcron", "list", skip_checks=False, stdout=StringIO(), stderr=stderr)
+    assert caught.value.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "is_missing"),
+    [
+        ("no such table: django_dcron_job", True),
+        ("no such column: django_dcron_job.tags", True),
+        ('relation "django_dcron_job" does not exist\nLINE 1: SELECT', True),
+        ("(1146, \"Table 'shop.django_dcron_job' doesn't exist\")", True),
+        ("(1054, \"Unknown column 'django_dcron_job.tags' in 'SELECT'\")", True),
+        ('database "shop" does not exist', False),
+        ("connection refused", False),
+    ],
+)
+def test_missing_table_leads_to_migrate(error: str, is_missing: bool) -> None:
+    assert ("manage.py migrate" in remedy_for(DatabaseError(error))) is is_missing

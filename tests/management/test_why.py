@@ -72,7 +72,11 @@ def test_why_without_time_explains_last_occurrence(system: System) -> None:
     )
 
 
-def test_why_without_time_explains_current_pause(system: System) -> None:
+def test_why_without_time_explains_current_pause(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In the first second of a minute, the answer would be about the occurrence of that minute.
+    monkeypatch.setattr(clock, "fixed_at", database_now("default").replace(second=30))
     control.pause(system.job, "until the audit is over")
     answer = call("why", str(system.job))
     assert (answer.code, answer.err) == (0, "")

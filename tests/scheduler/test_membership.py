@@ -1,6 +1,8 @@
 """Membership: several nodes share the shards, with real locks and the database's clock."""
 
 import logging
+import os
+import platform
 from collections.abc import Collection
 from datetime import timedelta
 
@@ -99,6 +101,58 @@ def test_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
     assert b.beat(agenda=0)
     assert b.shards == ALL
     assert [row.name for row in Node.objects.all()] == ["b"]
+
+
+def die(*names: str, host: str = "") -> None:
+    """Let nodes look dead, which other tests get by waiting for a lease."""
+    long_ago = database_now("default") - timedelta(minutes=1)
+    dead = Node.objects.filter(name__in=names)
+    dead.update(heartbeat_at=long_ago, host=host or platform.node())
+
+
+def names() -> list[str]:
+    return sorted(Node.objects.values_list("name", flat=True))
+
+
+def test_node_that_starts_again_replaces_its_dead_row(lock: Lock) -> None:
+    for name in ("a", "b"):
+        node(lock, name)
+    node(lock, "a", "shop")
+    node(lock, "a")  # Two live nodes may have the same name.
+    assert names() == ["a", "a", "a", "b"]
+    die("a", "b")
+    node(lock, "a")
+    assert names() == ["a", "a", "b"], "only the dead nodes of the same name and namespace"
+    die("a", host="elsewhere")
+    node(lock, "a")
+    assert names() == ["a", "a", "a", "b"]
+
+
+def test_node_of_a_server_replaces_dead_nodes_of_servers_on_its_host(lock: Lock) -> None:
+    host = platform.node()
+    node(lock, "by hand")
+    for pid in (1, 2):
+        node(lock, module.server_node_name(host, pid))
+        Node.objects.filter(name=module.server_node_name(host, pid)).update(pid=pid)
+    die("by hand", module.server_node_name(host, 1))
+    node(lock, "b")
+    assert len(names()) == 4
+    node(lock, module.server_node_name(host, os.getpid()))
+    expected = [module.server_node_name(host, pid) for pid in (2, os.getpid())]
+    assert names() == sorted([*expected, "b", "by hand"])
+
+
+def test_row_of_node_killed_just_before_the_restart_is_deleted_later(
+    lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node(lock, "a")
+    again = node(lock, "a")
+    die("a")
+    beat(again)
+    assert names() == ["a", "a"]
+    monkeypatch.setattr(again, "_registered_at", float("-inf"))
+    beat(again)
+    assert names() == ["a"]
 
 
 def test_ring_changes_when_a_node_joins_leaves_or_dies(lock: Lock) -> None:

@@ -228,7 +228,7 @@ def test_unknown_time_zone_is_rejected_at_import() -> None:
     ("fields", "message"),
     [
         ({"time_out": timedelta(1)}, r"'time_out'\..* 'timeout'"),
-        ({"color": "red"}, r"'color'\.$"),
+        ({"color": "red"}, r"'color'\. Fields: "),
         ({"expires": 60}, r"'expires'\. Use start_deadline\."),
         ({"max_retries": 3}, r"'max_retries'\. Use max_attempts"),
         ({"timeout": 30}, r"timeout=30 .*timeout=timedelta\(seconds=30\)"),
@@ -261,6 +261,14 @@ def test_other_names_lead_to_fields() -> None:
     for other, hint in module.OTHER_NAMES.items():
         assert other not in fields
         assert hint.startswith("the schedule ") or hint.split(",")[0] in fields
+
+
+def test_unknown_field_lists_the_fields_unless_one_is_similar() -> None:
+    with pytest.raises(TypeError) as caught:
+        cron("@daily", zzz=1)  # type: ignore[call-arg]
+    assert all(field in str(caught.value) for field in JobFields.__annotations__)
+    with pytest.raises(TypeError, match=r"'timeout'\?$"):
+        cron("@daily", timout=1)  # type: ignore[call-arg]
 
 
 def test_duplicate_job_name_is_refused() -> None:

@@ -25,7 +25,7 @@ def examine_nodes(window: Window, findings: Findings, lock: Lock) -> None:
     started_again = {(node.namespace, node.name) for node in live}
     for node in nodes:
         if not cluster.is_live(node) and (node.namespace, node.name) not in started_again:
-            _dead(node, findings)
+            _dead(node, findings, has_successor=bool(live))
     groups: defaultdict[str, list[Node]] = defaultdict(list)
     for node in live:
         groups[node.namespace].append(node)
@@ -36,13 +36,14 @@ def _about(node: Node) -> Subject:
     return Subject("node", str(node.pk), node.name)
 
 
-def _dead(node: Node, findings: Findings) -> None:
+def _dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
+    taken = "Other live nodes have taken over its shards. " if has_successor else ""
     findings.add(
         Code.NODE_DEAD,
         _about(node),
         f"The last heartbeat was at {at(node.heartbeat_at)}: process {node.pid} on {node.host} "
-        "died or hangs. Other live nodes have taken over its shards. Start it again. Its row is "
-        "removed after 24 hours, or delete it.",
+        f"died or hangs. {taken}Start it again. If it was replaced by a node of another name, "
+        "delete its row in the admin, or wait: the row is removed after 24 hours.",
     )
 
 

@@ -34,6 +34,7 @@ from django_dcron.diagnosis.why.no_run import (
     no_occurrence,
     node_sentences,
     without_run,
+    worker_sentences,
 )
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
@@ -66,10 +67,11 @@ class Answer:
     after: datetime | None
 
 
-def explain(job: Job, instant: datetime, *, show_nodes: bool = True) -> Answer:
+def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool = False) -> Answer:
     """Explain what happened at ``instant``, an aware time.
 
-    A whole minute means that minute, any other time means the second. An instant in the job's own
+    A whole minute means that minute, any other time means the second. With ``exact``, each time
+    means the second. An instant in the job's own
     zone may be one that the local clocks skip. ``show_nodes`` is whether the reader may see nodes.
     Raises ``ValueError`` for an instant that is naive or out of range.
     """
@@ -77,7 +79,7 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True) -> Answer:
         raise ValueError(f"{instant.isoformat()} has no time zone (allowed: an aware datetime)")
     if not BEGIN <= instant < END:
         raise ValueError(f"{instant.isoformat()} is out of range (allowed: years 1970 to 2199)")
-    data = ExplanationData(job, instant, show_nodes=show_nodes)
+    data = ExplanationData(job, instant, show_nodes=show_nodes, exact=exact)
     occurrences = _occurrences(data)
     occurrence = occurrences[0] if occurrences else None
     run, verdict, sentences = _outcome_of(data, occurrence)
@@ -98,7 +100,7 @@ def explain_latest(job: Job, now: datetime) -> tuple[datetime, Answer]:
 
     A later manual or chained run is explained, too. Returns the time that the answer is about.
     """
-    present = explain(job, now)
+    present = explain(job, now, exact=True)
     latest = present.occurrence or present.before
     asked, answer = _latest_occurrence(job, latest, now, present)
     data = ExplanationData(job, now, show_nodes=True)
@@ -114,7 +116,7 @@ def _latest_occurrence(
 ) -> tuple[datetime, Answer]:
     if not job.enabled or latest is None:
         return now, present
-    answer = explain(job, latest)
+    answer = explain(job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:
         return latest, answer
     data = ExplanationData(job, now, show_nodes=True)
@@ -182,6 +184,8 @@ def _of_run(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sentence]
         sentences += [*freeze_sentences(data, freezes), after_freeze()]
     elif run.state == State.PENDING and run.due_at <= data.now:
         sentences += node_sentences(data)
+    elif run.state == State.QUEUED:
+        sentences += worker_sentences(data)
     elif run.state == State.MISSED or claimed_late(run):
         sentences += freeze_sentences(data, data.past_freezes(run.due_at))
     return WhyVerdict(run.state), sentences

@@ -39,7 +39,7 @@ def schedule_zone_of(job: Job) -> ZoneInfo:
 class ExplanationData:
     """The rows that explain one time of a job. Each row is loaded at most once."""
 
-    def __init__(self, job: Job, instant: datetime, *, show_nodes: bool):
+    def __init__(self, job: Job, instant: datetime, *, show_nodes: bool, exact: bool = False):
         self.job = job
         self.show_nodes = show_nodes
         self.zone = schedule_zone_of(job)
@@ -50,7 +50,9 @@ class ExplanationData:
             self.timetable = timetable_of(job)
         except InvalidSchedule as error:
             self.schedule_error = error.translate(translation)
-        self.asked = named_time.parse_requested_time(instant, self.zone, self.timetable)
+        self.asked = named_time.parse_requested_time(
+            instant, self.zone, self.timetable, exact=exact
+        )
         self.now = database_now(alias_for(Run))
         self.cursor = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk).first()
         self.runs = Run.objects.using(alias_for(Run)).filter(job=job.pk)

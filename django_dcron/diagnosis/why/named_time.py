@@ -40,12 +40,15 @@ class RequestedTime:
 
 
 def parse_requested_time(
-    instant: datetime, zone: ZoneInfo, timetable: Timetable | None
+    instant: datetime, zone: ZoneInfo, timetable: Timetable | None, *, exact: bool = False
 ) -> RequestedTime:
-    """Interpret ``instant``; one given in ``zone`` may be a time that the local clocks skip."""
+    """Interpret ``instant``; one given in ``zone`` may be a time that the local clocks skip.
+
+    With ``exact``, a whole minute also means only its first second.
+    """
     local = instant if getattr(instant.tzinfo, "key", "") == zone.key else instant.astimezone(zone)
     local = local.replace(microsecond=0)
-    is_minute = local.second == 0
+    is_minute = local.second == 0 and not exact
     length = MINUTE if is_minute else SECOND
     start = local.astimezone(UTC)
     if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):

@@ -12,11 +12,13 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.conf import settings
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.run_sentences import reason_sentence
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.audit.entries import LoggedChange
 from django_dcron.jobs.placement import matches_definition
 from django_dcron.models import Freeze, Job
@@ -128,8 +130,24 @@ def after_freeze() -> Sentence:
 
 
 def node_sentences(data: ExplanationData) -> list[Sentence]:
-    """Return a sentence about the nodes, or none if the reader may not see nodes."""
-    return [_live_nodes_sentence(data)] if data.show_nodes else []
+    """Return sentences about the nodes, or none if the reader may not see nodes."""
+    if not data.show_nodes:
+        return []
+    sentences = [_live_nodes_sentence(data)]
+    live = data.live_nodes
+    if live and all(node.broker_unreachable_since for node in live):
+        text = _("No live node can reach the broker. Check that the broker is running.")
+        sentences.append(Sentence("no_broker", text))
+    return sentences
+
+
+def worker_sentences(data: ExplanationData) -> list[Sentence]:
+    """Return a sentence about the workers that a queued run needs, if it needs workers."""
+    queue = queue_name(data.job.target, data.job.queue)
+    if settings.DISPATCHER == "thread" or not queue:
+        return []
+    text = _("If no worker of the queue “%(queue)s” is running, start one.")
+    return [Sentence("needs_worker", text, queue=queue)]
 
 
 def _live_nodes_sentence(data: ExplanationData) -> Sentence:

@@ -10,7 +10,7 @@ import select
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from keyword import iskeyword
 from textwrap import fill
 from typing import Any, NoReturn, Protocol, cast
@@ -27,6 +27,7 @@ from django.core.management.base import (
 from django.db import DatabaseError, InterfaceError
 from django.utils.translation import override
 
+from django_dcron.db.error_remedies import remedy_for
 from django_dcron.management.dcron.exits import USAGE_ERROR, usage_error
 
 GROUPS = {
@@ -199,6 +200,14 @@ class Command(BaseCommand):
                 stream.reconfigure(errors="backslashreplace")
         super().run_from_argv(argv)
 
+    def check(self, *args: Any, **options: Any) -> None:
+        """Report errors only. ``check``, ``runserver`` and ``runcron`` also report warnings."""
+        shown, self.stderr = self.stderr, OutputWrapper(StringIO())
+        try:
+            super().check(*args, **options)
+        finally:
+            self.stderr = shown
+
     def execute(self, *args: Any, **options: Any) -> Any:
         if options["subcommand"] in UNCHECKED or options["subcommand"] is None:
             options |= {
@@ -221,9 +230,7 @@ class Command(BaseCommand):
             self.stdout.flush()
         except (DatabaseError, InterfaceError) as error:
             message = " ".join(str(error).split()) or type(error).__name__
-            raise usage_error(
-                f"Database error: {message}. Check that the database is running and migrated."
-            ) from error
+            raise usage_error(f"Database error: {message}. {remedy_for(error)}") from error
         except UnicodeEncodeError as error:
             raise usage_error(f"{error.object!r:.200} isn't valid UTF-8.") from error
         except ImproperlyConfigured as error:

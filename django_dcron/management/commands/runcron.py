@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
 from django_dcron.checks import as_node_start
+from django_dcron.db.error_remedies import remedy_for
 from django_dcron.db.routing import alias_for
 from django_dcron.db.sqlite_writes import early_write_locks
 from django_dcron.exceptions import LockUnavailable
@@ -65,9 +66,8 @@ class Command(BaseCommand):
             with as_node(options["name"]), early_write_locks(alias_for(Job)):
                 code = _run(runner, server, options)
         except (DatabaseError, InterfaceError, LockUnavailable) as error:
-            raise CommandError(
-                f"can't start: {error}. Check that the database is running and migrated."
-            ) from error
+            message = " ".join(str(error).split()).rstrip(".")
+            raise CommandError(f"can't start: {message}. {remedy_for(error)}") from error
         finally:
             if server:
                 server.stop()

@@ -23,11 +23,13 @@ class Absence(StrEnum):
 
     NODE = "no_live_node"
     WORKER = "no_worker"
+    BROKER = "no_broker"
 
 
 TEXTS = {
     Absence.NODE: "No node is running. Start one with manage.py runcron.",
     Absence.WORKER: "No worker starts the run.",
+    Absence.BROKER: "No node can reach the broker. Check that the broker is running.",
 }
 """The texts where the health verdict has no issue about the absence."""
 
@@ -44,6 +46,8 @@ def find_absence(run: Run, verdict: Verdict) -> Absence | None:
     match State(run.state):
         case State.PENDING if not facts.live_nodes:
             return Absence.NODE
+        case State.PENDING if facts.without_broker.number == facts.live_nodes:
+            return Absence.BROKER
         case State.WAITING if not facts.live_nodes and not facts.running:
             return Absence.NODE  # else the end of another run may release it
         case State.QUEUED if _problems_of_workers(run, verdict):
@@ -67,6 +71,8 @@ def _problems_of_workers(run: Run, verdict: Verdict) -> list[str]:
 def _message(run: Run, absence: Absence, verdict: Verdict) -> str:
     if absence is Absence.WORKER:
         found = _problems_of_workers(run, verdict)
+    elif absence is Absence.BROKER:
+        found = []
     else:
         found = [str(issue) for issue in verdict.issues if issue.problem is Problem.NO_LIVE_NODE]
     return next(iter(found), TEXTS[absence])

@@ -15,9 +15,11 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, timedelta
 from uuid import UUID
 
 from django_dcron.conf import settings
+from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.management.dcron.exits import negative_result
@@ -72,7 +74,7 @@ def follow(output: Output, run: Run, seconds: float | None) -> Watched:
             if now.is_final:
                 return Watched(now)
             waited = time.monotonic() - begun
-            if waited >= EXPLAIN_WAIT_AFTER and now.state != State.RUNNING:
+            if now.state != State.RUNNING and (now.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
                 printer.explain_wait(now)
             if seconds is not None and waited >= seconds:
                 return Watched(now)
@@ -123,7 +125,8 @@ class _Printer:
         """The number of the latest attempt shown."""
         self._log = ""
         self._ended = False
-        self._waits = False
+        self._explained = 0
+        """The number of the latest attempt whose wait was explained."""
 
     def show_attempts(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -143,23 +146,40 @@ class _Printer:
         self._log = log
 
     def explain_wait(self, run: Run) -> None:
-        """Show, only once, why the run may not have started."""
-        if self._waits:
+        """Show, only once per attempt, why the attempt hasn't started or when it is due."""
+        if self._explained >= run.attempt:
             return
-        self._waits = True
-        has_node = Node.objects.using(alias_for(Node)).live(settings.LEASE).exists()
-        if run.state == State.QUEUED:
-            queue = queue_name(run.job.target, run.job.queue)
-            text = "queued, no worker has started it yet"
-            text += f"; start a worker for queue {queue}" if queue else ""
-            text += "" if has_node else "; no node is running, either (manage.py runcron)"
-        elif run.state == State.WAITING:
-            text = run.reason or "waiting for another run of the job"
-        elif has_node:
-            text = f"{run.state}" + (f": {run.reason}" if run.reason else "")
+        if run.attempt == 1:
+            text = f"not started: {_cause_of_wait(run)}"
         else:
-            text = "no node is running (manage.py runcron)"
-        self._bar.line(f"not started: {text}", ODD)
+            ahead = (run.due_at - database_now(alias_for(Run))).total_seconds()
+            if -EXPLAIN_WAIT_AFTER < ahead <= 0:
+                return
+            text = f"attempt {run.attempt} "
+            text += _due_in(run, ahead) if ahead > 0 else f"not started: {_cause_of_wait(run)}"
+        self._explained = run.attempt
+        self._bar.line(text, ODD)
+
+
+def _due_in(run: Run, seconds: float) -> str:
+    at = run.due_at.astimezone(UTC)
+    return f"is due in {duration_text(timedelta(seconds=seconds))}, at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _cause_of_wait(run: Run) -> str:
+    has_node = Node.objects.using(alias_for(Node)).live(settings.LEASE).exists()
+    if run.state == State.QUEUED:
+        queue = queue_name(run.job.target, run.job.queue)
+        text = "queued, no worker has started it yet"
+        text += f"; start a worker for queue {queue}" if queue else ""
+        return text + ("" if has_node else "; no node is running, either (manage.py runcron)")
+    if run.state == State.WAITING:
+        return run.reason or "waiting for another run of the job"
+    if not has_node:
+        return "no node is running (manage.py runcron)"
+    if absent := absence_for(run):
+        return absent[1]
+    return f"{run.state}" + (f": {run.reason}" if run.reason else "")
 
 
 def news(printed: str, log: str) -> str:

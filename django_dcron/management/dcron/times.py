@@ -99,9 +99,10 @@ def parse_duration_option(label: str, text: str) -> timedelta:
     """Parse a duration: ``90s``, ``1h30m``, ``2d``."""
     length = _span(text)
     if length is None:
+        near = f" Did you mean {text}s?" if text.isascii() and text.isdigit() else ""
         raise usage_error(
             f"Invalid {label} {text!r} (allowed: a duration such as 90s, 1h30m or 2d, at most "
-            f"{LONGEST.days}d)."
+            f"{LONGEST.days}d).{near}"
         )
     return length
 

@@ -230,7 +230,7 @@ def _copies(model: Any, columns: dict[str, str], source: str, which: str) -> str
     values = [columns.get(name, f'template."{name}"') for name in names]
     into = ", ".join(f'"{name}"' for name in names)
     return (
-        f'INSERT INTO "{table}" ({into}) SELECT {", ".join(values)} '  # noqa: S608
+        f'INSERT INTO "{table}" ({into}) SELECT {", ".join(values)} '  # noqa: S608  # nosec B608
         f'FROM {source}, "{table}" AS template WHERE {which}'
     )
 

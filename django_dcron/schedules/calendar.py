@@ -12,7 +12,8 @@ Invariants:
 - A calendar is a value. Two calendars with the same text are equal.
 - Whether a calendar excludes a date depends only on its text, the date and ``holidays_in``.
 - This module contains no holiday data; ``holidays_in`` provides it.
-- The search for a date that isn't excluded covers at most ``HORIZON`` in either direction.
+- The search for a date that isn't excluded covers at most ``HORIZON`` in either direction, and at
+  most ``MOST_HOLIDAYS`` countries and subdivisions.
 - Calendar text raises no error but ``InvalidCalendar``, which gives the line, the value and what is
   allowed.
 """
@@ -32,6 +33,11 @@ from django_dcron.utils.messages import TOO_LONG
 from django_dcron.utils.messages import gettext_noop as _
 
 MAX_LENGTH = 10_000
+MOST_HOLIDAYS = 20
+"""The maximum number of countries and subdivisions.
+
+A search looks up the holidays of each in each year up to ``HORIZON``. A year takes a millisecond.
+"""
 WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 LEAP_YEAR = 2000
 
@@ -121,6 +127,10 @@ _NO_DATE = _(
 )
 _BACKWARDS = _("Line %(line)d: %(value)s ends before it begins; put the earlier date first")
 _UNKNOWN_HOLIDAYS = _("Line %(line)d: %(problem)s")
+_TOO_MANY_HOLIDAYS = _(
+    "Line %(line)d: the calendar has holidays of more than %(most)d countries and subdivisions. "
+    "Remove some of them, or enter their dates."
+)
 _NOTHING = _("The calendar has no dates. Enter at least one, such as 12-25.")
 _EVERYTHING = _("The calendar excludes every date. Remove an entry so that some dates remain.")
 
@@ -132,7 +142,7 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
     weekdays: set[int] = set()
     yearly: set[tuple[int, int]] = set()
     ranges: list[tuple[date, date]] = []
-    holidays: list[HolidaysOf] = []
+    holidays: dict[tuple[str, str], HolidaysOf] = {}
     for line, value in _entries(text):
         found = _ENTRY.fullmatch(value)
         if found is None:
@@ -146,18 +156,23 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
         elif found["weekday"]:
             weekdays.update(_weekdays(found["weekday"], found["until"]))
         else:
+            country, part = found["country"].upper(), found["part"] or ""
             try:
-                holidays.append(holidays_in(found["country"].upper(), found["part"] or ""))
+                holidays[country, part.casefold()] = holidays_in(country, part)
             except InvalidCalendar as error:
                 raise InvalidCalendar(
                     _UNKNOWN_HOLIDAYS, line=line, problem=error.text, code="unknown_holidays"
                 ) from None
+            if len(holidays) > MOST_HOLIDAYS:
+                raise InvalidCalendar(
+                    _TOO_MANY_HOLIDAYS, line=line, most=MOST_HOLIDAYS, code="too_many_holidays"
+                )
     if not (weekdays or yearly or ranges or holidays):
         raise InvalidCalendar(_NOTHING, code="no_dates")
     if len(weekdays) == 7 or len(yearly) == 366:
         raise InvalidCalendar(_EVERYTHING, code="no_dates_left")
     return ExcludedDates(
-        text, frozenset(weekdays), frozenset(yearly), _apart(ranges), tuple(holidays)
+        text, frozenset(weekdays), frozenset(yearly), _apart(ranges), tuple(holidays.values())
     )
 
 

@@ -78,12 +78,17 @@ def _known() -> dict[str, list[str]]:
     return found
 
 
-@lru_cache(maxsize=4096)
 def _of_year(country: str, part: str, year: int) -> frozenset[date]:
+    return _of_decade(country, part, year // 10)[year % 10]
+
+
+@lru_cache(maxsize=1024)
+def _of_decade(country: str, part: str, decade: int) -> tuple[frozenset[date], ...]:
+    """Return the holidays of each year. The package needs a millisecond for a year alone."""
+    years = range(10 * decade, 10 * decade + 10)
     # A holiday may be observed in the year before or after its own.
+    around = range(years[0] - 1, years[-1] + 2)
     found = _package().country_holidays(country, subdiv=part or None, expand=False)
-    years = [
-        each for each in (year - 1, year, year + 1) if found.start_year <= each <= found.end_year
-    ]
-    found = _package().country_holidays(country, subdiv=part or None, years=years, expand=False)
-    return frozenset(day for day in found if day.year == year)
+    known = [each for each in around if found.start_year <= each <= found.end_year]
+    found = _package().country_holidays(country, subdiv=part or None, years=known, expand=False)
+    return tuple(frozenset(day for day in found if day.year == year) for year in years)

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
-from django_dcron.schedules.calendar import MAX_LENGTH, ExcludedDates, HolidaysOf, parse_calendar
+from django_dcron.schedules.calendar import (
+    MAX_LENGTH,
+    MOST_HOLIDAYS,
+    ExcludedDates,
+    HolidaysOf,
+    parse_calendar,
+)
 
 DAY = timedelta(days=1)
 START = date(2026, 1, 1)
@@ -125,6 +131,18 @@ def test_unknown_holidays_are_reported_with_their_line() -> None:
     with pytest.raises(InvalidCalendar, match="none of XX") as refused:
         parse_calendar("SAT\nholidays xx", no_holidays)
     assert (refused.value.code, refused.value.params["line"]) == ("unknown_holidays", 2)
+
+
+def test_number_of_countries_and_parts_is_limited() -> None:
+    """A search looks up the holidays of each in each year, which takes a millisecond."""
+    most = "\n".join(f"holidays DE-{number}" for number in range(MOST_HOLIDAYS))
+    assert len(read(f"{most}\nHolidays de-0").holidays) == MOST_HOLIDAYS <= 20
+    with pytest.raises(InvalidCalendar) as refused:
+        read(f"{most}\nholidays FR")
+    assert (refused.value.code, refused.value.params) == (
+        "too_many_holidays",
+        {"line": MOST_HOLIDAYS + 1, "most": MOST_HOLIDAYS},
+    )
 
 
 def test_calendars_with_equal_text_are_equal() -> None:

@@ -5,7 +5,7 @@
 #                        make test TESTS=tests/runs, make test DATABASE=sqlite
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
-#   make chaos           inject faults of all kinds: 10 minutes; CHAOS=quick: 6 scenarios, 3 minutes
+#   make chaos           inject faults of all kinds: 20 minutes; CHAOS=quick: 9 scenarios, 4 minutes
 #   make nightly         run every test on every database, Python and Django, all faults, mutation
 #                        testing: hours
 #   make lint            check style, types, import contracts and migrations

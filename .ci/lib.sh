@@ -99,6 +99,7 @@ system_packages() {
     command -v redis-server >/dev/null || missing+=(redis-server)
     command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || missing+=(mariadb-server)
     command -v rabbitmq-server >/dev/null || [ -x /usr/sbin/rabbitmq-server ] || missing+=(rabbitmq-server)
+    command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
     command -v spin >/dev/null || missing+=(spin)
     command -v chromium >/dev/null || missing+=(chromium)
     command -v promtool >/dev/null || missing+=(prometheus)

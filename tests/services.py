@@ -258,7 +258,7 @@ def mariadb_server() -> Server:
     owner = f"--user={psutil.Process().username()}"
     # --no-defaults keeps out the settings of the system's own MariaDB. It must come first.
     install = [
-        _of_the_system("mariadb-install-db"),
+        program_of_the_system("mariadb-install-db"),
         "--no-defaults",
         f"--datadir={directory}",
         "--auth-root-authentication-method=normal",
@@ -269,7 +269,7 @@ def mariadb_server() -> Server:
         done = subprocess.run(install, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.args} failed:\n{done.stdout}\n{done.stderr}"
     command = [
-        _of_the_system("mariadbd"),
+        program_of_the_system("mariadbd"),
         "--no-defaults",
         f"--datadir={directory}",
         f"--socket={settings.MARIADB_SOCKET}",
@@ -286,7 +286,7 @@ class RabbitmqServer(Server):
     def __init__(self) -> None:
         directory = settings.DIRECTORY / "rabbitmq"
         directory.mkdir()
-        self.port, epmd_port, distribution_port = _free_ports(3)
+        self.port, epmd_port, distribution_port = free_ports(3)
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//"
         (directory / "empty").touch()
         (directory / "rabbitmq.conf").write_text(
@@ -311,12 +311,12 @@ class RabbitmqServer(Server):
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": epmd_port,
         }
-        command = [_of_the_system("rabbitmq-server", "rabbitmq-server")]
+        command = [program_of_the_system("rabbitmq-server", "rabbitmq-server")]
         super().__init__(
             "rabbitmq", command, directory, env={name: str(value) for name, value in env.items()}
         )
         epmd = [
-            _of_the_system("epmd", "rabbitmq-server"),
+            program_of_the_system("epmd", "rabbitmq-server"),
             "-port",
             str(epmd_port),
             "-address",
@@ -335,19 +335,19 @@ class RabbitmqServer(Server):
     def answers(self) -> bool:
         return _listens(self.port)
 
-    def control(self, *command: str) -> None:
-        """Run `rabbitmqctl <command>`."""
-        program = _of_the_system("rabbitmqctl", "rabbitmq-server")
-        subprocess.run(
-            [program, "--quiet", *command], env=self.env, check=True, capture_output=True
-        )
+    def control(self, *command: str) -> str:
+        """Run `rabbitmqctl <command>` and return its output."""
+        program = program_of_the_system("rabbitmqctl", "rabbitmq-server")
+        return subprocess.run(
+            [program, "--quiet", *command], env=self.env, check=True, capture_output=True, text=True
+        ).stdout
 
     def stop(self) -> None:
         super().stop()
         self._epmd.stop()
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for each in sockets:
@@ -360,7 +360,7 @@ def _listens(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _of_the_system(program: str, package: str = "mariadb-server") -> str:
+def program_of_the_system(program: str, package: str = "mariadb-server") -> str:
     # Debian's rabbitmq-server in /usr/sbin changes the user and the directory. The program that it
     # calls in the end doesn't.
     places = ["/usr/lib/rabbitmq/bin", os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]

@@ -6,6 +6,7 @@ DCRON_TEST_DATABASE   sqlite (the default), postgresql or mariadb
 DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of the tests' own
 DCRON_TEST_DATABASE_PORT  the database's port on 127.0.0.1 for a test's process (not its socket)
 DCRON_TEST_BROKER     URL of another broker than that Redis
+DCRON_TEST_QUEUE_TYPE "quorum" for RabbitMQ's replicated queues
 DCRON_TEST_SETTINGS   DCRON_* durations in seconds as JSON, for a test's process: {"RUN_LEASE": 1}
 
 This module starts nothing. tests/services.py creates the servers' sockets below DCRON_TEST_DIR,
@@ -82,6 +83,8 @@ CELERY_BROKER_URL = os.environ.get("DCRON_TEST_BROKER") or (
     if REDIS_ADDRESS
     else f"redis+socket://{REDIS_SOCKET}?virtual_host=1"
 )
+if _type := os.environ.get("DCRON_TEST_QUEUE_TYPE"):
+    CELERY_TASK_DEFAULT_QUEUE_TYPE = _type
 # Queues that the jobs of the tests use. A queue of a single test is added in that test.
 DCRON_QUEUES = [
     "celery",

@@ -2,8 +2,9 @@
 
 import logging
 import os
+import sqlite3
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,26 @@ def witness(seconds: float = 0.0) -> None:
     with witnessed(Path(log), run=str(run.id), **start) if log else nullcontext():
         Witness.objects.create(run_id=str(run.id), worker_pid=os.getpid(), **start)
         time.sleep(seconds)
+
+
+@shared_task
+def guarded(directory: str) -> None:
+    """Wait for the file ``release-ATTEMPT``, then write the attempt to ``store.sqlite3``.
+
+    The store refuses an execution that a later one has replaced, and notes each try.
+    """
+    run = django_dcron.current_run()
+    start = {"job": str(run.job), "scheduled_at": run.scheduled_at, "attempt": run.attempt}
+    release = Path(directory, f"release-{run.attempt}")
+    with witnessed(Path(os.environ[WITNESS_LOG]), run=str(run.id), **start):
+        while not release.exists():
+            time.sleep(0.01)
+        with closing(sqlite3.connect(Path(directory, "store.sqlite3"), timeout=60)) as store, store:
+            value = (run.attempt, run.fence, run.fence)
+            written = store.execute(
+                "UPDATE value SET attempt = ?, fence = ? WHERE fence < ?", value
+            )
+            store.execute("INSERT INTO try VALUES (?, ?)", (run.attempt, written.rowcount))
 
 
 @shared_task

@@ -25,9 +25,10 @@ from typing import Any
 
 import psutil
 from django.db import connection
+from django.db.models import F, Max, Min
 
 from django_dcron.db.now import database_now
-from django_dcron.models import Job, Node, Run
+from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests import services
 from tests.app import faults
@@ -42,6 +43,8 @@ from tests.verdict.witness import Anchor, read_log
 from tests.waiting import TIMEOUT, wait_until, wait_until_none
 
 SECOND = timedelta(seconds=1)
+ON_TIME = SECOND
+"""A run that starts within this time after it was due is on time."""
 WITNESS = "tests.app.tasks.witness"
 """Seconds to wait for an event that must happen, on a busy machine."""
 RESTART_AFTER = 0.2
@@ -94,6 +97,9 @@ class Cluster:
         self.nodes: list[Member] = []
         self.workers: list[Member] = []
         self.history: History | None = None
+        self.recoveries: list[Recovery] = []
+        self.doctor_env: dict[str, str] = {}
+        self._jobs: list[Job] = []
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
 
@@ -133,6 +139,7 @@ class Cluster:
             self.add_node(env=node_env)
         self._supervisor.start()
         self._wait_until_each_has_led()
+        self._jobs = made
         return made
 
     def add_node(self, *options: str, env: Mapping[str, str] | None = None) -> Member:
@@ -191,6 +198,31 @@ class Cluster:
             if member.process.env.pop(faults.VARIABLE, None):
                 member.process.kill()
 
+    def wait_for_recovery(self, kind: str, since: datetime | None = None) -> None:
+        """Wait until all jobs run on time again, and record how long that took.
+
+        The time counts from ``since``, by default from now: the end of the fault. It ends with the
+        last start that was late, or with the first start if none was.
+        """
+        since = since or now()
+        names = {job.pk for job in self._jobs}
+
+        def recovered() -> bool:
+            at = now()
+            due = Run.objects.exclude(state__in=FINAL).filter(due_at__gt=self.after)
+            if due.filter(due_at__lte=at - ON_TIME, started_at=None).exists():
+                return False
+            fresh = Attempt.objects.filter(due_at__gt=since, outcome="succeeded")
+            on_time = fresh.filter(started_at__lte=F("due_at") + ON_TIME)
+            return names <= set(on_time.values_list("run__job", flat=True))
+
+        wait_until(recovered, TIMEOUT, what=f"all jobs to run on time after {kind}", interval=0.2)
+        started = Attempt.objects.filter(started_at__gt=since)
+        late = started.filter(started_at__gt=F("due_at") + ON_TIME)
+        last = late.aggregate(at=Max("started_at"))["at"]
+        ended = last or started.aggregate(at=Min("started_at"))["at"]
+        self.recoveries.append(Recovery(kind, (ended - since) / SECOND))
+
     # --- the account -----------------------------------------------------------------------------
 
     def account(self, *, accepted: Collection[str] = ()) -> Verdict:
@@ -234,7 +266,8 @@ class Cluster:
         answers: list[str] = []
 
         def clean() -> bool:
-            doctor = self._start_process("doctor", "-m", "django", "dcron", "doctor", "--json")
+            command = ["-m", "django", "dcron", "doctor", "--json"]
+            doctor = self._start_process("doctor", *command, env=self.doctor_env)
             exit_code = doctor.wait(TIMEOUT)
             answers.append(doctor.log)
             report, _ = json.JSONDecoder().raw_decode(doctor.log)
@@ -245,6 +278,14 @@ class Cluster:
             wait_until(clean, TIMEOUT, what="the doctor to find nothing", interval=1)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{answers[-1]}") from None
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How long the cluster took to run all jobs on time again after a fault."""
+
+    kind: str
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -25,6 +27,8 @@ HISTORIES = os.environ.get("DCRON_TEST_HISTORIES", "")
 
 PROPERTY = "account"
 """Name of the property in a test's report. Reports may come from the process of another session."""
+RECOVERY = "recovery"
+"""Name of the properties of recoveries."""
 COLUMNS = ("expected", "runs", "attempts", "starts", "lost", "doubled", "seconds")
 
 
@@ -62,6 +66,8 @@ def cluster(
     began = time.monotonic()
     yield cluster
     cluster.close()
+    for recovery in cluster.recoveries:
+        request.node.user_properties.append((RECOVERY, asdict(recovery)))
     if cluster.history is not None:
         scenario: str = request.node.name
         line = Line.of(scenario, cluster.history, time.monotonic() - began)
@@ -85,6 +91,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("account of the occurrences")
         for text in _summary(lines, failed):
             terminalreporter.write_line(text)
+    # Each property is in the reports of the setup, the call and the teardown.
+    calls = [report for report in reports if getattr(report, "when", "") == "teardown"]
+    by_kind: defaultdict[str, list[float]] = defaultdict(list)
+    for report in calls:
+        for name, value in report.user_properties:
+            if name == RECOVERY:
+                by_kind[value["kind"]].append(value["seconds"])
+    if by_kind:
+        terminalreporter.section("seconds until all jobs ran on time again")
+        for text in _recoveries(by_kind):
+            terminalreporter.write_line(text)
+
+
+def _recoveries(by_kind: Mapping[str, list[float]]) -> Iterator[str]:
+    """Yield a line for each kind of fault: how often it was injected, and the recovery times."""
+    width = max(map(len, by_kind))
+    yield f"{'fault'.ljust(width)} {'times':>6} {'p50':>6} {'max':>6}"
+    for kind, seconds in sorted(by_kind.items()):
+        p50, longest = median(seconds), max(seconds)
+        yield f"{kind.ljust(width)} {len(seconds):>6} {p50:>6.1f} {longest:>6.1f}"
 
 
 def _summary(lines: dict[str, Line], failed: set[str]) -> Iterator[str]:

@@ -1,5 +1,9 @@
 """RabbitMQ as the broker: it has no batches, but durable queues and publisher confirms."""
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+
 import pytest
 
 from django_dcron.models import Run
@@ -10,12 +14,33 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 
+@pytest.fixture(params=["classic", "quorum"])
+def queue_type(
+    request: pytest.FixtureRequest, cluster: Cluster, rabbitmq_server: services.RabbitmqServer
+) -> Iterator[str]:
+    """The type of the queue, which no earlier test has declared with another type.
+
+    A quorum queue is replicated, if RabbitMQ has several nodes.
+    """
+
+    def delete_queue() -> None:
+        with suppress(subprocess.CalledProcessError):  # there is none
+            rabbitmq_server.control("delete_queue", "celery")
+
+    delete_queue()
+    yield request.param
+    delete_queue()
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
-    cluster: Cluster, rabbitmq_server: services.RabbitmqServer
+    cluster: Cluster, rabbitmq_server: services.RabbitmqServer, queue_type: str
 ) -> None:
-    env = lowered(REDELIVER_AFTER=10) | {"DCRON_TEST_BROKER": rabbitmq_server.url}
+    env = lowered(REDELIVER_AFTER=10) | {
+        "DCRON_TEST_BROKER": rabbitmq_server.url,
+        "DCRON_TEST_QUEUE_TYPE": queue_type,
+    }
     cluster.start(jobs=6, node_env=env, worker_env=env)
     cluster.run_for(5)
     quiet = Run.objects.filter(scheduled_at__gt=cluster.after, state="succeeded", deliveries__lte=1)
@@ -28,6 +53,8 @@ def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
     for node in claimers:
         node.process.wait_for_log("broker unreachable: ", TIMEOUT)
     rabbitmq_server.start()
+    assert f"celery\t{queue_type}" in rabbitmq_server.control("list_queues", "name", "type")
+    cluster.wait_for_recovery(f"RabbitMQ killed, {queue_type} queue")
     for node in claimers:
         node.process.wait_for_log("broker reachable again: ", TIMEOUT)
     cluster.account()

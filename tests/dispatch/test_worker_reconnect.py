@@ -14,6 +14,7 @@ from kombu.utils import functional
 from django_dcron.dispatch import worker_reconnect
 from django_dcron.dispatch.celery import TIMEOUT
 from django_dcron.dispatch.worker_reconnect import (
+    LONGEST_ANSWER,
     LONGEST_PAUSE,
     MORE_TRIES,
     SILENCE,
@@ -113,6 +114,12 @@ def test_kernel_ends_a_silent_connection_to_rabbitmq(
 ) -> None:
     with consumer(rabbitmq_server.url).connection_for_read() as connection:
         assert seconds_of_silence(connection.connection.transport.sock) == (SILENCE, SILENCE)
+
+
+def test_worker_waits_for_no_answer_of_redis_forever() -> None:
+    app = Celery(broker="redis://127.0.0.1/0", set_as_current=False)
+    connection = worker_reconnect._with_keepalive(app.connection_for_read())
+    assert connection.transport_options["socket_timeout"] == LONGEST_ANSWER
 
 
 def test_options_of_the_project_take_precedence() -> None:

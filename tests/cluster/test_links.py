@@ -1,0 +1,97 @@
+"""Each link between processes and servers fails: packets are lost, late, or answered by a reset.
+
+All nodes reach a server through one proxy, all workers through another one.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests import services, settings
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now
+from tests.fault_proxy import BOTH_WAYS, FaultProxy, Way
+from tests.silent_proxy import SOCKETS
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
+
+FAULT = 8 * SECOND
+"""How long a fault lasts: longer than the lease, 6 s, and than the lowered run lease."""
+QUICK = {"REDELIVER_AFTER": 5, "RUN_LEASE": 5}
+GONE = ["black hole", "black hole, requests only", "black hole, answers only", "delay of 0.3 s"]
+RESETS = 3
+BROKEN = ["half-open", "reset within an answer"]
+
+
+class Links:
+    """The proxies, by who uses them and the server."""
+
+    def __init__(self, redis: services.Server, stack: ExitStack) -> None:
+        self.proxies: dict[tuple[str, str], FaultProxy] = {}
+        for who in ("nodes", "workers"):
+            for name, socket in (
+                ("database", SOCKETS[settings.DATABASE]),
+                ("Redis", redis.answers_at),
+            ):
+                proxy = self.proxies[who, name] = FaultProxy(socket)
+                stack.callback(proxy.close)
+
+    def env(self, who: str) -> dict[str, str]:
+        return lowered(**QUICK) | {
+            "DCRON_TEST_DATABASE_PORT": str(self.proxies[who, "database"].port),
+            "DCRON_TEST_REDIS": f"127.0.0.1:{self.proxies[who, 'Redis'].port}",
+        }
+
+    def start(self, cluster: Cluster, **fields: Any) -> None:
+        envs = {"node_env": self.env("nodes"), "worker_env": self.env("workers")}
+        cluster.start(jobs=4, **envs, **fields)
+
+
+@pytest.fixture
+def links(redis_server: services.Server) -> Iterator[Links]:
+    with ExitStack() as stack:
+        yield Links(redis_server, stack)
+
+
+def break_link(cluster: Cluster, proxy: FaultProxy, fault: str) -> None:
+    """Inject the fault. If it lasts, mend it after ``FAULT``."""
+    if fault == "half-open":
+        proxy.half_open()
+        return
+    if fault == "reset within an answer":
+        before = proxy.resets
+        proxy.reset_next_answers(RESETS)
+        wait_until(lambda: proxy.resets == before + RESETS, TIMEOUT, what="the resets")
+        return
+    if fault == "delay of 0.3 s":
+        proxy.slow_down(0.3)
+    else:
+        ways = {"requests": (Way.TO_SERVER,), "answers": (Way.TO_CLIENT,)}
+        proxy.hold(*ways.get(fault.removeprefix("black hole, ").partition(" ")[0], BOTH_WAYS))
+    cluster.wait_for(now() + FAULT)
+    proxy.mend()
+
+
+@pytest.mark.timeout(240)
+def test_connections_are_reset_in_the_middle_of_an_answer(cluster: Cluster, links: Links) -> None:
+    links.start(cluster)
+    for (who, server), proxy in links.proxies.items():
+        break_link(cluster, proxy, "reset within an answer")
+        cluster.wait_for_recovery(f"{who} - {server}: reset within an answer")
+    cluster.account()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("server", ["database", "Redis"])
+@pytest.mark.parametrize("who", ["nodes", "workers"])
+def test_no_run_is_lost_on_a_broken_link(
+    cluster: Cluster, links: Links, who: str, server: str
+) -> None:
+    links.start(cluster)
+    for fault in [*GONE, *BROKEN]:
+        break_link(cluster, links.proxies[who, server], fault)
+        cluster.wait_for_recovery(f"{who} - {server}: {fault}")
+    cluster.account()

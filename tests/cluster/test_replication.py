@@ -1,0 +1,173 @@
+"""PostgreSQL fails over: its primary is killed, and its standby is promoted.
+
+All processes reach the database through a proxy that turns to the standby, as through a virtual
+address. Synchronous replication must lose nothing. Asynchronous replication loses the transactions
+that the standby hasn't received: occurrences in them run again.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.db import connection, connections
+
+from django_dcron.models import Attempt
+from tests import services, settings
+from tests.cluster.cluster import TIMEOUT, Cluster, lowered, now
+from tests.fault_proxy import FaultProxy, Way
+from tests.verdict.judgement import judge
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
+
+NAME = "standby"
+QUICK = lowered(REDELIVER_AFTER=5, RUN_LEASE=10)
+
+
+class Standby(services.PostgresqlServer):
+    """A copy of the primary that follows it."""
+
+    def __init__(self, primary: services.Server) -> None:
+        self.directory = settings.DIRECTORY / NAME
+        programs = Path(primary.command[0]).parent
+        options = [option for option in primary.command if option.startswith("-c")]
+        command = [primary.command[0], "-D", self.directory, "-k", self.directory, "-h", ""]
+        socket_path = self.directory / ".s.PGSQL.5432"
+        super().__init__(NAME, [*map(str, command), *options], socket_path, **primary.popen)
+        self._programs = programs
+        self.directory.mkdir()
+        self.stream = FaultProxy(primary.answers_at)
+        """What the primary sends goes through this proxy."""
+        source = f"host=127.0.0.1 port={self.stream.port} user=postgres application_name={NAME}"
+        owner = primary.popen.get("user")
+        if owner:
+            shutil.chown(self.directory, owner)
+        self.directory.chmod(0o700)
+        self._run("pg_basebackup", "-d", source, "-D", self.directory, "-R", "-c", "fast")
+        for copied in self.directory.glob(".s.PGSQL.*"):  # the primary's socket is in its directory
+            copied.unlink()
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        command = [str(self._programs / program), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **self.popen)
+        assert done.returncode == 0, f"{program} failed:\n{done.stdout}\n{done.stderr}"
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "promote", "-D", self.directory, "-w")
+
+
+@pytest.fixture
+def standby(
+    cluster: Cluster, database_server: services.Server | None
+) -> Iterator[Callable[[str], Standby]]:
+    """Start a standby. The tests' own server is the primary again after the test."""
+    assert database_server is not None
+    made: list[Standby] = []
+
+    def start(synchronous: str) -> Standby:
+        made.append(Standby(database_server))
+        made[0].start()
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{synchronous}'")
+            cursor.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: is_followed(synchronous), TIMEOUT, what="the standby to follow")
+        return made[0]
+
+    yield start
+    use(database_server)
+    for each in made:
+        each.stop()
+        each.stream.close()
+        shutil.rmtree(each.directory)
+    if not database_server.running:
+        # Without the standby, each commit would wait.
+        with Path(database_server.answers_at.parent, "postgresql.auto.conf").open("a") as file:
+            file.write("synchronous_standby_names = ''\n")
+        database_server.start()
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = local")
+        cursor.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        cursor.execute("SELECT pg_reload_conf()")
+    connections.close_all()
+
+
+def is_followed(synchronous: str) -> bool:
+    state = "sync" if synchronous else "async"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_replication WHERE sync_state = %s", [state])
+        return bool(cursor.fetchone()[0])
+
+
+def use(server: services.Server) -> None:
+    """Let this process use the server."""
+    connections.close_all()
+    for given in (connections.settings["default"], connections["default"].settings_dict):
+        given["HOST"] = str(server.answers_at.parent)
+
+
+def fail_over(proxy: FaultProxy, primary: services.Server, standby: Standby) -> None:
+    proxy.cut()
+    standby.stream.cut()
+    primary.kill()
+    standby.promote()
+    use(standby)
+    proxy.server = standby.answers_at
+    proxy.mend()
+
+
+@pytest.fixture
+def proxy(database_server: services.Server | None) -> Iterator[FaultProxy]:
+    assert database_server is not None
+    proxy = FaultProxy(database_server.answers_at)
+    yield proxy
+    proxy.close()
+
+
+def start(cluster: Cluster, proxy: FaultProxy) -> None:
+    cluster.doctor_env = {"DCRON_TEST_DATABASE_PORT": str(proxy.port)}
+    env = QUICK | cluster.doctor_env
+    cluster.start(jobs=4, node_env=env, worker_env=env)
+    cluster.run_for(5)
+
+
+@pytest.mark.timeout(300)
+def test_synchronous_failover_loses_nothing(
+    cluster: Cluster,
+    proxy: FaultProxy,
+    database_server: services.Server,
+    standby: Callable[[str], Standby],
+) -> None:
+    replica = standby(NAME)
+    start(cluster, proxy)
+    failed_at = now()
+    fail_over(proxy, database_server, replica)
+    cluster.wait_for_recovery("PostgreSQL failover, synchronous", since=failed_at)
+    cluster.account()
+
+
+@pytest.mark.timeout(300)
+def test_asynchronous_failover_repeats_what_it_loses(
+    cluster: Cluster,
+    proxy: FaultProxy,
+    database_server: services.Server,
+    standby: Callable[[str], Standby],
+) -> None:
+    """The standby misses the last runs before the failure."""
+    replica = standby("")
+    start(cluster, proxy)
+    replica.stream.hold(Way.TO_CLIENT)
+    missed = Attempt.objects.count()
+    wait_until(lambda: Attempt.objects.count() >= missed + 6, TIMEOUT, what="runs to be lost")
+    failed_at = now()
+    fail_over(proxy, database_server, replica)
+    cluster.wait_for_recovery("PostgreSQL failover, asynchronous", since=failed_at)
+    with pytest.raises(AssertionError, match="started"):
+        cluster.account()
+    assert cluster.history is not None
+    verdict = judge(cluster.history)
+    assert verdict.totals.lost == 0
+    again = [finding for finding in verdict.findings if finding.rule == "starts"]
+    assert again, "runs of the lost transactions ran again"
+    assert {finding.rule for finding in verdict.findings} <= {"starts", "order", "overlaps"}

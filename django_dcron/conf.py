@@ -98,7 +98,7 @@ def duration_within(days: float, *, longest: float) -> Setting[timedelta]:
     )
 
 
-class DurationLike(Setting[timedelta | None]):
+class OptionalDuration(Setting[timedelta | None]):
     """A duration that defaults to another setting's value. None disables the limit."""
 
     def __init__(self, other: Setting[timedelta], *, at_least: float):
@@ -291,7 +291,7 @@ class Settings:
     # Execution
     RUN_LEASE = duration_at_least(15, at_least=1)
     """A running attempt without a heartbeat for this long is declared lost."""
-    STOP_UNHEARD_AFTER = DurationLike(RUN_LEASE, at_least=1)
+    STOP_UNHEARD_AFTER = OptionalDuration(RUN_LEASE, at_least=1)
     """A worker that hasn't written a heartbeat for this long stops its run. Defaults to
     ``RUN_LEASE``. None: it never stops the run.
     """

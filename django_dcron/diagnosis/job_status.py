@@ -82,7 +82,7 @@ def latest_finished(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
     return list(runs.defer("args", "kwargs", "idempotency_key")[:LATEST])
 
 
-def running(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
+def running_runs(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
     """Return at most ``RUNNING_NAMED + 1`` running runs, unordered."""
     # The job is compared as an expression, so that the database doesn't read all of the job's runs
     # to find the few running ones.
@@ -90,11 +90,11 @@ def running(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
     return list(runs.order_by().defer("args", "kwargs", "idempotency_key")[: RUNNING_NAMED + 1])
 
 
-def rate_of(runs: Sequence[Run]) -> SuccessRate:
+def success_rate_of_runs(runs: Sequence[Run]) -> SuccessRate:
     states = [run.state for run in runs]
     return SuccessRate(states.count(State.SUCCEEDED), states.count(State.FAILED), sampled=True)
 
 
-def rate_of_all(statistics: Statistics | None) -> SuccessRate:
+def success_rate_of_statistics(statistics: Statistics | None) -> SuccessRate:
     counted = statistics or Statistics()
     return SuccessRate(counted.succeeded, counted.failed, sampled=False)

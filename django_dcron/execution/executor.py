@@ -43,7 +43,7 @@ from django_dcron.runs import transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import NotDueYet, start_attempt
 from django_dcron.utils.bounded_text import truncated
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -93,7 +93,7 @@ def execute(
         extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
         logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
         return False
-    reach("start.done")
+    reach_sync_point("start.done")
     run = CurrentRun(
         started.run,
         started.at,
@@ -113,9 +113,9 @@ def execute(
             message = "stopped because the worker couldn't write the heartbeat"
             ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
         ended(ending)
-        reach("work.done")
+        reach_sync_point("work.done")
         _record(run, ending, using)
-    reach("record.done")
+    reach_sync_point("record.done")
     if fatal is not None:
         raise fatal
     return True

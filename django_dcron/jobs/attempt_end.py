@@ -1,4 +1,4 @@
-"""End attempts: conclude the run, then pause its job if the job keeps failing.
+"""End attempts: complete the attempt, then pause its job if the job keeps failing.
 
 ``runs.completion`` decides what follows the end of an attempt. Workers, the rescue of lost attempts
 and forced ends all call this module, so that the same rules apply.
@@ -12,7 +12,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs import pausing
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs.completion import Ending, conclude
+from django_dcron.runs.completion import Ending, complete_attempt
 from django_dcron.runs.transitions import LastHeartbeat
 
 
@@ -25,12 +25,12 @@ def end_attempt(
 ) -> bool:
     """Conclude ``attempt``. Returns whether this call won (``Conclusion.won``).
 
-    The parameters are those of ``conclude``.
+    The parameters are those of ``complete_attempt``.
     """
-    conclusion = conclude(run, attempt, ending, token, last_heartbeat)
-    if conclusion.run_failed:
+    completion = complete_attempt(run, attempt, ending, token, last_heartbeat)
+    if completion.run_failed:
         pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
-    return conclusion.won
+    return completion.won
 
 
 def declare_lost(run: Run, reason: str, last_heartbeat: LastHeartbeat | None = None) -> bool:

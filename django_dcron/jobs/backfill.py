@@ -270,7 +270,7 @@ def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
     with transaction.atomic(using=using):
         # The lock order of a claim. A claim skips a job whose cursor is locked, so that the
         # caller's transaction may be long.
-        if locking.lock(job.pk, using) is None:
+        if locking.lock_job(job.pk, using) is None:
             raise NotPossible(
                 _("%(job)s can't be backfilled, because it has been deleted."),
                 job=str(job),

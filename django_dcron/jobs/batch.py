@@ -377,7 +377,7 @@ class _Batch:
             if each.before is not None and self._renames(each.job):
                 old = (each.before.namespace, each.before.name)
                 new = label_of(each.job.namespace, each.job.name)
-                chains.rename(each.job.pk, old, new, self.using)
+                chains.rename_in_links(each.job.pk, old, new, self.using)
         placement.write_placements(
             [each.placed for each in self.accepted], self.stored.now, self.using
         )

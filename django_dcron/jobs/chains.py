@@ -226,13 +226,13 @@ def _mark_followed(job_ids: Collection[int], using: str) -> None:
             statistics.filter(pk__in=outdated).update(followed=is_followed)
 
 
-def forget(job: Job, using: str) -> None:
+def delete_links(job: Job, using: str) -> None:
     """Remove all links from and to ``job`` before it is deleted.
 
     The caller has locked the jobs of its chains.
     """
     write_links({job.pk: {}}, using)
-    rename(job.pk, (job.namespace, job.name), None, using)
+    rename_in_links(job.pk, (job.namespace, job.name), None, using)
 
 
 def is_linked(job: Job, using: str) -> bool:
@@ -245,7 +245,7 @@ def followers(job: Job, using: str) -> list[int]:
     return list(links.values_list("job_id", flat=True))
 
 
-def rename(job_id: int, old: tuple[str, str], new: str | None, using: str) -> None:
+def rename_in_links(job_id: int, old: tuple[str, str], new: str | None, using: str) -> None:
     """Rename the job in the ``after`` of the jobs that follow it. None removes it from there."""
     followers = Job.objects.using(using).filter(links__after=job_id).order_by("pk")
     for follower in followers:

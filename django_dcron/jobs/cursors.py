@@ -19,7 +19,7 @@ from django.db.models import F, Q
 
 from django_dcron.db.contention import isolating_errors
 from django_dcron.db.now import database_now
-from django_dcron.jobs.locking import lock
+from django_dcron.jobs.locking import lock_job
 from django_dcron.jobs.placement import place_cursor, runs_without_schedule
 from django_dcron.models import Cursor, Job
 from django_dcron.models.cursor import same_definition
@@ -76,7 +76,7 @@ def _move_each_cursor(job_ids: list[int], now: datetime, using: str) -> int:
 
 def _move_cursor(job_id: int, now: datetime, using: str) -> bool:
     with transaction.atomic(using=using):
-        job = lock(job_id, using, nowait=True)
+        job = lock_job(job_id, using, nowait=True)
         if job is None:
             return False
         if job.enabled and job.paused_until:  # otherwise it would end a later pause

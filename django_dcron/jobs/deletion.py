@@ -47,7 +47,7 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
         if chains.is_linked(row, using):
             # Nodes disable a follower that was linked meanwhile: its cursor isn't locked here.
             followers = [key for key in chains.followers(row, using) if key in locked]
-            chains.forget(row, using)
+            chains.delete_links(row, using)
             _disable_exhausted_followers(followers, using)
         Cursor.objects.using(using).filter(pk=job.pk).delete()
         while run_ids := list(

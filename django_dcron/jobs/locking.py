@@ -20,7 +20,7 @@ LOCKED_AT_ONCE = 1000
 """Keys in one statement."""
 
 
-def lock(job_id: int, using: str, *, nowait: bool = False) -> Job | None:
+def lock_job(job_id: int, using: str, *, nowait: bool = False) -> Job | None:
     """Lock the cursor, then the job, until the transaction ends. None if there is no job."""
     Cursor.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
     return Job.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
@@ -55,7 +55,7 @@ def in_parts(job_ids: Collection[int]) -> Iterator[list[int]]:
 
 def lock_version(job_id: int, expected_version: int | None, using: str) -> Job:
     """Lock the job and check its version: see ``check_version``."""
-    return check_version(lock(job_id, using), expected_version)
+    return check_version(lock_job(job_id, using), expected_version)
 
 
 def check_version(row: Job | None, expected_version: int | None) -> Job:

@@ -28,7 +28,7 @@ from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
-from django_dcron.jobs.locking import lock, lock_version
+from django_dcron.jobs.locking import lock_job, lock_version
 from django_dcron.jobs.placement import place_cursor, runs_without_schedule, timetable_of
 from django_dcron.models import Cursor, Job
 from django_dcron.models.job import JobQuerySet
@@ -161,7 +161,7 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
         job.pause_after_failures or 1, "failed run", "consecutive failed runs"
     )
     with transaction.atomic(using=jobs.db):
-        if lock(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
+        if lock_job(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
             return False  # the job changed between the query and the lock
         _switch_once(job, enabled=False, reason=reason, using=jobs.db)
     extra = {"event": "circuit_opened", "job": str(job)}
@@ -184,7 +184,7 @@ def end_pauses(jobs: JobQuerySet) -> int:
 
 def _end_pause(job_id: int, using: str) -> bool:
     with transaction.atomic(using=using):
-        job, now = lock(job_id, using, nowait=True), database_now(using)
+        job, now = lock_job(job_id, using, nowait=True), database_now(using)
         if (
             job is None
             or job.enabled

@@ -23,7 +23,7 @@ from django_dcron.db.errors import in_one_line
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.monitoring import health_json
 from django_dcron.monitoring.http.answer import HttpAnswer, json_answer, text_answer
-from django_dcron.monitoring.migrated import missing_migration
+from django_dcron.monitoring.migration_check import missing_migration
 from django_dcron.policies.health.verdict import SystemStatus, assess
 
 logger = logging.getLogger("django_dcron.observability")

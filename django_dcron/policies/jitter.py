@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from zlib import crc32
 
 
-def offset(job_id: int, scheduled_at: datetime, jitter: timedelta) -> timedelta:
+def jitter_delay(job_id: int, scheduled_at: datetime, jitter: timedelta) -> timedelta:
     """Return the delay of the due time after ``scheduled_at``, from zero to ``jitter``."""
     if not jitter:
         return jitter

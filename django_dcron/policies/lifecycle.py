@@ -78,6 +78,6 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
-def sources(target: State) -> frozenset[State]:
+def states_before(target: State) -> frozenset[State]:
     """Return the states from which ``target`` can be reached."""
     return frozenset(source for source, targets in TRANSITIONS.items() if target in targets)

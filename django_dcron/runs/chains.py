@@ -31,7 +31,7 @@ from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.timetable import MICROSECOND
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 FOLLOWER_KEY_PREFIX = "after run "
 MAX_TRIES = 20
@@ -97,7 +97,7 @@ def create_followers(run: Run, state: State) -> list[Run]:
         for job in locked.order_by("pk")
     ]
     made = _insert(rows, using)
-    reach("follow.made")
+    reach_sync_point("follow.made")
     return made
 
 

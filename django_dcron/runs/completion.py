@@ -1,6 +1,6 @@
 """Decide what follows the end of an attempt: the run is finished, retried or failed.
 
-``jobs.attempt_end`` calls ``conclude`` and then pauses a job that keeps failing.
+``jobs.attempt_end`` calls ``complete_attempt`` and then pauses a job that keeps failing.
 
 Invariants:
 
@@ -70,8 +70,8 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Conclusion:
-    """The result of ``conclude``."""
+class Completion:
+    """The result of ``complete_attempt``."""
 
     won: bool
     """Whether this call ended the attempt. Otherwise, another process did, or it continues."""
@@ -81,13 +81,13 @@ class Conclusion:
     """
 
 
-def conclude(
+def complete_attempt(
     run: Run,
     attempt: int,
     ending: Ending,
     token: UUID | None = None,
     last_heartbeat: LastHeartbeat | None = None,
-) -> Conclusion:
+) -> Completion:
     """Record how ``attempt`` ended and decide what comes next.
 
     This call doesn't win if another process has concluded the attempt, or if the attempt has sent
@@ -112,7 +112,7 @@ def conclude(
     ):
         _log_late(run, attempt, ending)
     _log(run, attempt, ending, won, retry_in)
-    return Conclusion(won, run_failed)
+    return Completion(won, run_failed)
 
 
 def _retry_or_fail(

@@ -10,7 +10,7 @@ from uuid import UUID
 from django_dcron.models import Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.models.statistics import count
-from django_dcron.policies.jitter import offset
+from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.misfire import PlannedRun
 from django_dcron.utils.durations import write_duration
@@ -36,7 +36,7 @@ def row_for(
         id=new_run_id(),
         job_id=job_id,
         scheduled_at=planned.scheduled_at,
-        due_at=planned.scheduled_at + offset(job_id, planned.scheduled_at, jitter),
+        due_at=planned.scheduled_at + jitter_delay(job_id, planned.scheduled_at, jitter),
         claimed_at=now,
         missed_before=planned.missed_before,
         missed_from=planned.missed_from,

@@ -33,7 +33,7 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.policies.retention import Bounds, FinishedRun, Retention, select_expired
 from django_dcron.runs import transitions
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 BATCH_SIZE = 500
 """Runs per page."""
@@ -186,7 +186,7 @@ def _delete_locked(run_ids: list[UUID], using: str) -> None:
     runs = transitions.runs().finished().filter(pk__in=run_ids)
     for rows in (runs, attempts):
         _lock(rows)
-    reach("prune.locked")
+    reach_sync_point("prune.locked")
     if _unfinished_reruns(run_ids).exists():
         raise DeletionBlocked("one of its runs is being rerun")
     runs.delete()

@@ -71,7 +71,7 @@ from django_dcron.policies.start_decision import (
 )
 from django_dcron.runs import cancellation, transitions
 from django_dcron.runs.start_deadline import too_late
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -244,7 +244,7 @@ class _Delivery:
                 self.facts = replace(self.facts, holder=_as_fact(holder))
                 if holder is not None:
                     self.holder = holder
-                    reach("start.held")
+                    reach_sync_point("start.held")
                     self._lock_run()
             case LoadFact.NEXT_IN_LINE:
                 other = transitions.runs().lock_holder(next_in_line_slot(self.run.job_id))

@@ -43,11 +43,11 @@ from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count, count_late_success, counter_updates
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.freezing import AUTOMATIC
-from django_dcron.policies.lifecycle import Outcome, State, Trigger, sources
+from django_dcron.policies.lifecycle import Outcome, State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import backfill_slot, running_slot
 from django_dcron.runs import chains
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 NOBODY = ""
 MARKED_AT_ONCE = 1000
@@ -67,7 +67,7 @@ def _run_that_may_become(
     target: State, run_id: UUID | Given, attempt: int | Given | None = None
 ) -> RunQuerySet:
     """Return the run if it may change to ``target`` and, if given, is at ``attempt``."""
-    guarded = runs().filter(pk=run_id, state__in=sources(target))
+    guarded = runs().filter(pk=run_id, state__in=states_before(target))
     return guarded if attempt is None else guarded.filter(attempt=attempt)
 
 
@@ -335,7 +335,7 @@ def finish(
         next_runs = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
         if next_runs is None:
             return False
-        reach("finish.ended")
+        reach_sync_point("finish.ended")
         _close_attempt(run, attempt, closing, token)
         if dispatch_now is not None:
             for next_run in next_runs:
@@ -402,7 +402,7 @@ def retry(
             return False
         if backfilled:
             wake_next(run.job_id)
-        reach("retry.written")
+        reach_sync_point("retry.written")
         _close_attempt(run, attempt, closing, token)
     return True
 

@@ -44,7 +44,7 @@ from django_dcron.scheduler.backlog import (
     kind_of,
 )
 from django_dcron.scheduler.publishing import PublishOutcome, publish_batch, reason_of
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -244,7 +244,7 @@ class Agenda:
             if not batch:
                 continue  # Nothing is due, or a draining thread was faster.
             self._publishing_due_at = batch[0][0]
-            reach("publish.begun")
+            reach_sync_point("publish.begun")
             try:
                 outcome = publish_batch(batch, self._dispatcher)
             except DispatchFailed as error:
@@ -255,7 +255,7 @@ class Agenda:
                 return doubled(pause, LONGEST_PAUSE_WITHOUT_BROKER)
             finally:
                 self._publishing_due_at = None
-            reach("publish.done")
+            reach_sync_point("publish.done")
             self._report_broker(unreachable=False)
             self._record_outcome(batch, outcome)
         return 0.0

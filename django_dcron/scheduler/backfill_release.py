@@ -41,7 +41,7 @@ from django_dcron.policies.overlap import read_overlap_policy
 from django_dcron.policies.slots import running_slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 BATCH_SIZE = 100
 FULL_JOBS_PER_NODE = 4
@@ -128,7 +128,7 @@ def _lock(job_id: int, using: str) -> bool:
 
 def _release_oldest(job_id: int, exclusive: bool, now: datetime, room: int) -> int:
     """Release at most ``room`` of the oldest runs. The caller has locked the job's cursor."""
-    reach("release.locked")
+    reach_sync_point("release.locked")
     in_progress = transitions.runs().filter(_is_in_progress(), job=job_id)
     room = min(room, settings.BACKFILL_CONCURRENCY - in_progress.count())
     if exclusive:

@@ -44,7 +44,7 @@ from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs.creation import insert, missed_by, row_for
 from django_dcron.runs.start_deadline import freeze_reason
 from django_dcron.schedules.timetable import Considered, Timetable
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -159,10 +159,10 @@ def _claim(
             batch.consider(cursor)
         if not batch.claim.considered:
             return batch.claim
-        reach("claim.locked")
+        reach_sync_point("claim.locked")
         batch.write(using)
-        reach("claim.written")
-    reach("claim.committed")
+        reach_sync_point("claim.written")
+    reach_sync_point("claim.committed")
     return batch.claim
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_dcron.scheduler.health import Status
-from django_dcron.utils.safe_files import write_own
+from django_dcron.utils.safe_files import write_nofollow
 
 INTERVALS = 5
 """The maximum age of a file, in intervals between its writes."""
@@ -47,13 +47,13 @@ class HealthFile:
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a directory")
         try:
-            write_own(self._draft, "")
+            write_nofollow(self._draft, "")
         finally:
             self._draft.unlink(missing_ok=True)
 
     def write(self, content: Mapping[str, Any], interval: float) -> None:
         """Replace the file. The next write follows in ``interval`` seconds. Raises ``OSError``."""
-        write_own(self._draft, json.dumps({**content, "interval": interval}) + "\n")
+        write_nofollow(self._draft, json.dumps({**content, "interval": interval}) + "\n")
         self.shared = self._id is not None and self._writer() not in (None, self._id)
         self._draft.replace(self.path)
         self._id = content["id"]

@@ -44,7 +44,7 @@ from django_dcron.runs import transitions
 from django_dcron.runs.start_deadline import too_late
 from django_dcron.runs.transitions import LastHeartbeat
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -77,7 +77,7 @@ def rescue(
     ``lease``: the maximum age of a running attempt's heartbeat. ``delayed``: the runs that earlier
     calls found locked; None for a single call.
     """
-    reach("rescue.begun")
+    reach_sync_point("rescue.begun")
     if not _ANY_CANDIDATE.rows():
         if delayed is not None:
             delayed.record_locked(shards, (), lease)

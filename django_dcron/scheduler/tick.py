@@ -41,7 +41,7 @@ from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
-from django_dcron.utils.sync_points import reach
+from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -173,7 +173,7 @@ class Ticker:
         delivered = self.agenda.take_dispatched()
         if not delivered:
             return
-        reach("mark.begun")
+        reach_sync_point("mark.begun")
         try:
             if self._runner.is_blocked(MARK):
                 marked = self._mark_unlocked(delivered)
@@ -183,7 +183,7 @@ class Ticker:
         except BaseException:
             self.agenda.give_back(delivered)
             raise
-        reach("mark.done")
+        reach_sync_point("mark.done")
         self.agenda.forget(marked)
         self.counts["dispatched"] += len(marked)
         if len(marked) < len(delivered):

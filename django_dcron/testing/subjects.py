@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs import sync
-from django_dcron.jobs.sync.stored import from_stored, wanted_by
+from django_dcron.jobs.sync.stored import from_stored, stored_declaration
 from django_dcron.models import Job
 from django_dcron.targets.django_tasks import is_django_task
 
@@ -43,7 +43,7 @@ def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
 def job_from_declaration(declaration: targets.Declaration) -> Job:
     """Return the job that the code declares, unsaved."""
     namespace, name = declaration.key
-    return Job(namespace=namespace, name=name, **from_stored(wanted_by(declaration)))
+    return Job(namespace=namespace, name=name, **from_stored(stored_declaration(declaration)))
 
 
 def _find_or_create_job(declaration: targets.Declaration) -> Job:

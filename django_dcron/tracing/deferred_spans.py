@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
 from django_dcron.tracing.provider import configured, suppress_errors, tracer_of
-from django_dcron.tracing.run_trace import about_attempt, origin_of, within
+from django_dcron.tracing.run_trace import (
+    about_attempt,
+    context_within,
+    root_context_of,
+)
 
 with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, trace
@@ -114,7 +118,7 @@ def record_queued_spans() -> None:
 
 
 def _record_claim(provider: TracerProvider, batch: _Batch) -> None:
-    links = [trace.Link(origin_of(run.run_id, provider)) for run in batch.runs[:MAX_LINKS]]
+    links = [trace.Link(root_context_of(run.run_id, provider)) for run in batch.runs[:MAX_LINKS]]
     attributes = {"dcron.runs": len(batch.runs)}
     claims = tracer_of(provider).start_span(
         "dcron.claims",
@@ -155,11 +159,11 @@ def _record(
 ) -> None:
     tracer = tracer_of(provider)
     for run in batch.runs:
-        origin = origin_of(run.run_id, provider)
+        origin = root_context_of(run.run_id, provider)
         if origin.trace_flags.sampled:
             attributes = about_attempt(
                 run.run_id, run.attempt, job=run.job_name, target=run.target, queue=run.queue
             )
-            tracer.start_span(name, within(origin), kind, attributes, links, batch.start_time).end(
-                batch.end_time
-            )
+            tracer.start_span(
+                name, context_within(origin), kind, attributes, links, batch.start_time
+            ).end(batch.end_time)

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from django_dcron.tracing.provider import configured, suppress_errors, tracer_of
-from django_dcron.tracing.run_trace import about_attempt, origin_of, within
+from django_dcron.tracing.run_trace import (
+    about_attempt,
+    context_within,
+    root_context_of,
+)
 
 with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, trace
@@ -86,12 +90,12 @@ def _start_execution(
     If the current span belongs to the run's trace, it is the parent: an instrumentation of Celery
     has read the message's headers.
     """
-    links = [trace.Link(origin_of(rerun_of, provider))] if rerun_of else []
+    links = [trace.Link(root_context_of(rerun_of, provider))] if rerun_of else []
     here = trace.get_current_span().get_span_context()
     if here.trace_id == run_id.int:
         parent = None
     else:
-        parent = within(origin_of(run_id, provider))
+        parent = context_within(root_context_of(run_id, provider))
         links += [trace.Link(here)] if here.is_valid else []
     return tracer_of(provider).start_span(
         "dcron.execute",

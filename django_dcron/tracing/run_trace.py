@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SPAN_ID = 2**64 - 1
 
 
-def origin_of(run_id: UUID, provider: TracerProvider) -> SpanContext:
+def root_context_of(run_id: UUID, provider: TracerProvider) -> SpanContext:
     """Return the parent context of all spans of the run. It is the same in every process."""
     flags = trace.TraceFlags.SAMPLED if _is_sampled(run_id, provider) else trace.TraceFlags.DEFAULT
     return trace.SpanContext(
@@ -40,7 +40,7 @@ def _is_sampled(run_id: UUID, provider: TracerProvider) -> bool:
     return bool(sampler.should_sample(None, spread, "dcron.run").decision.is_sampled())
 
 
-def within(origin: SpanContext) -> Any:
+def context_within(origin: SpanContext) -> Any:
     """Return a context in which new spans are children of ``origin``. It contains nothing else."""
     return trace.set_span_in_context(trace.NonRecordingSpan(origin), context.Context())
 
@@ -53,7 +53,7 @@ def headers_for(run_id: UUID) -> dict[str, str]:
     headers: dict[str, str] = {}
     if provider := configured():
         with suppress_errors():
-            propagate.inject(headers, within(origin_of(run_id, provider)))
+            propagate.inject(headers, context_within(root_context_of(run_id, provider)))
     return headers
 
 
@@ -70,7 +70,7 @@ def sending(run_id: UUID) -> AbstractContextManager[object]:
 def _attach_trace(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
     token = None
     with suppress_errors():
-        token = context.attach(within(origin_of(run_id, provider)))
+        token = context.attach(context_within(root_context_of(run_id, provider)))
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Every record of this package passes ``OneRecord``, so no text in it starts a line, whatever
+- Every record of this package passes ``EscapingFilter``, so no text in it starts a line, whatever
   formatter the project uses.
 - ``LineFormatter`` does the same for records of all loggers. Nodes and the logs of attempts use it.
 """
@@ -44,10 +44,10 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         own = copy(record)
         own.exc_text = None  # set by another formatter, or indented already
-        return as_one_record(super().format(own))
+        return escape_log_text(super().format(own))
 
 
-class OneRecord(logging.Filter):
+class EscapingFilter(logging.Filter):
     """Escapes and indents the arguments of a message and the traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -57,7 +57,7 @@ class OneRecord(logging.Filter):
             record.args = {name: _escaped(value) for name, value in record.args.items()}
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             with suppress(Exception):  # a foreign exception may raise anything
-                record.exc_text = as_one_record(_PLAIN.formatException(record.exc_info))
+                record.exc_text = escape_log_text(_PLAIN.formatException(record.exc_info))
         return True
 
 
@@ -69,16 +69,16 @@ def _escaped(value: Any) -> Any:
         text = str(value)
     except Exception:  # the formatter of the record handles it
         return value
-    plain = as_one_record(text)
+    plain = escape_log_text(text)
     return value if plain == text else plain
 
 
 def protect_own_loggers() -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(each, OneRecord) for each in logger.filters):
-            logger.addFilter(OneRecord())
+        if not any(isinstance(each, EscapingFilter) for each in logger.filters):
+            logger.addFilter(EscapingFilter())
 
 
-def as_one_record(text: str) -> str:
+def escape_log_text(text: str) -> str:
     return without_control_characters(text).rstrip("\n").replace("\n", f"\n{INDENT}")

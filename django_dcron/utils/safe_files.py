@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def write_own(path: Path, text: str) -> None:
+def write_nofollow(path: Path, text: str) -> None:
     """Write the whole file. Raises ``OSError`` if the path is a symbolic link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with open(os.open(path, flags, 0o644), "w", encoding="utf-8") as file:

@@ -52,6 +52,6 @@ listener: Callable[[Point], None] | None = None
 """Called with the name of each point, in the thread that reaches it."""
 
 
-def reach(point: Point) -> None:
+def reach_sync_point(point: Point) -> None:
     if listener is not None:
         listener(point)

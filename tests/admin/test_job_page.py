@@ -435,7 +435,7 @@ def test_number_of_queries_is_constant(admin_client: Client, job: Job) -> None:
 @pytest.mark.django_db
 def test_running_and_latest_runs_use_indexes(job: Job) -> None:
     with CaptureQueriesContext(connection) as captured:
-        job_status.running(job)
+        job_status.running_runs(job)
         job_status.latest_finished(job)
     with connection.cursor() as cursor:
         plans = []

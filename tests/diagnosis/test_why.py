@@ -28,7 +28,7 @@ from django_dcron.jobs.audit.entries import (
 )
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
-from django_dcron.policies.jitter import offset
+from django_dcron.policies.jitter import jitter_delay
 from tests import factories
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -565,7 +565,7 @@ def test_future_occurrence_mentions_jitter_and_missing_nodes(coming: datetime) -
 
     answer = explain(job, coming)
 
-    due = coming + offset(job.pk, coming, job.jitter)
+    due = coming + jitter_delay(job.pk, coming, job.jitter)
     assert codes(answer) == ["to_come_due_with_jitter", "no_live_node"]
     assert params(answer, "to_come_due_with_jitter") == {"due": f"{due:%Y-%m-%d %H:%M:%S} UTC"}
     assert params(answer, "no_live_node")["node"] == "n"

@@ -545,12 +545,12 @@ def test_run_delivered_much_too_early_is_given_back_to_the_nodes(
 def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
     """Behave like a database that refuses attempts with a log."""
 
-    def conclude(run: Run, attempt: int, ending: Any, token: Any) -> Any:
+    def end_attempt(run: Run, attempt: int, ending: Any, token: Any) -> Any:
         if ending.output:
             raise error
         return real(run, attempt, ending, token)
 
-    return conclude
+    return end_attempt
 
 
 @pytest.mark.usefixtures("no_pauses")
@@ -623,12 +623,12 @@ def test_outcome_without_texts_is_retried_until_recorded(
     )
     real = executor.end_attempt
 
-    def conclude(*args: Any) -> bool:
+    def end_attempt(*args: Any) -> bool:
         if error := next(errors, None):
             raise error
         return real(*args)
 
-    monkeypatch.setattr(executor, "end_attempt", conclude)
+    monkeypatch.setattr(executor, "end_attempt", end_attempt)
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
     assert "texts could not be recorded" in attempt.message

@@ -38,14 +38,14 @@ from django_dcron.admin.lists.lookups import check_lookups
 from django_dcron.contrib.alerts.channels import SCHEME
 from django_dcron.contrib.importers import celery_entry, crontab, django_q, names
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.rest.fields import Instant
+from django_dcron.contrib.rest.fields import UtcTimeField
 from django_dcron.contrib.rest.jobs.listing import JobQuery
 from django_dcron.contrib.rest.pagination import Order, read_cursor
 from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.jobs.portable import quoted_json, read_document
 from django_dcron.jobs.representation import Format, from_json
 from django_dcron.management.dcron import times
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.plain_text import printable
 from django_dcron.models import Job, Run
 from django_dcron.models.calendar import NAME as CALENDAR_NAME
@@ -58,7 +58,7 @@ from django_dcron.schedules.zones import check_zone
 from django_dcron.targets import check_queue, get
 from django_dcron.targets.redaction import redact_secrets
 from django_dcron.utils.durations import parse_duration_text
-from django_dcron.utils.log_lines import as_one_record
+from django_dcron.utils.log_lines import escape_log_text
 from django_dcron.utils.untrusted import pickles
 from django_dcron.utils.url_credentials import without_credentials, without_urls
 from tests import depth
@@ -113,11 +113,11 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "jitter": definition("jitter"),
     "instant of a form": InstantField().clean,
     "instant of a document": partial(from_json, Format.TIME),
-    "instant of the REST API": Instant().to_internal_value,
+    "instant of the REST API": UtcTimeField().to_internal_value,
     "instant of a command line": lambda text: times.parse_time_option("--since", text, NOW),
     "instant of an address": time_filter._parse_time,
     "end of a pause": UntilField().clean,
-    "number of a command line": whole(1, 500),
+    "number of a command line": parse_whole_number(1, 500),
     "schedule": parse_schedule,
     "schedule of a job": definition("schedule"),
     "interval": lambda text: parse_schedule(f"@every {text}"[:255]),
@@ -134,7 +134,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "name of a queue": QUEUE,
     "queue of a job": check_queue,
     "name of a calendar": CALENDAR_NAME,
-    "name of an import": names.clean,
+    "name of an import": names.clean_name,
     "target": get,
     "target of a job": definition("target"),
     "arguments of a command": lambda text: targets.check_arguments(
@@ -174,7 +174,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "text in a pickle": lambda text: pickles.read_pickle(pickle.dumps([text]), MOST_VALUES),
     "arguments of django-q2": lambda text: django_q._args(SimpleNamespace(args=text)),
     "keyword arguments of django-q2": lambda text: django_q._kwargs(SimpleNamespace(kwargs=text)),
-    "log record": as_one_record,
+    "log record": escape_log_text,
     "text of a terminal": printable,
     "credentials of an error": without_credentials,
     "URLs of an error": without_urls,

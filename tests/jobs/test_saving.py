@@ -674,16 +674,16 @@ def test_circuit_does_not_open_if_the_job_was_switched_concurrently(
 ) -> None:
     job = make_job(pause_after_failures=2)
     Statistics.objects.update(consecutive_failures=2)
-    lock = pausing.lock
+    lock = pausing.lock_job
 
     def lock_after_another_user(*args: Any, **options: Any) -> Job | None:
-        monkeypatch.setattr(pausing, "lock", lock)
+        monkeypatch.setattr(pausing, "lock_job", lock)
         pausing.pause(job, "deploy", FAR)
         if meanwhile == "resumed":
             pausing.resume(job)
         return lock(*args, **options)
 
-    monkeypatch.setattr(pausing, "lock", lock_after_another_user)
+    monkeypatch.setattr(pausing, "lock_job", lock_after_another_user)
     assert pausing.open_circuits(Job.objects.using("default")) == 0
     row = reread(job)
     paused = (False, "deploy", FAR)
@@ -699,10 +699,10 @@ def test_concurrent_change_of_a_pause_takes_precedence(
     """The change comes between the query and the lock."""
     caplog.set_level("INFO", "django_dcron.scheduler")
     job = paused_until(seconds_ago(1))
-    lock = pausing.lock
+    lock = pausing.lock_job
 
     def lock_after_another_user(*args: Any, **options: Any) -> Job | None:
-        monkeypatch.setattr(pausing, "lock", lock)
+        monkeypatch.setattr(pausing, "lock_job", lock)
         if change == "resumed":
             pausing.resume(job)
         elif change == "deleted":
@@ -711,7 +711,7 @@ def test_concurrent_change_of_a_pause_takes_precedence(
             pausing.pause(job, "theirs", FAR if change == "longer" else None)
         return lock(*args, **options)
 
-    monkeypatch.setattr(pausing, "lock", lock_after_another_user)
+    monkeypatch.setattr(pausing, "lock_job", lock_after_another_user)
     assert end_pauses() == 0
     assert caplog.messages == []
     if change != "deleted":

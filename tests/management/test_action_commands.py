@@ -123,7 +123,7 @@ def test_ctrl_c_during_query_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
         connection.connection.pgconn.send_query(b"SELECT 1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_command, "follow", interrupted)
+    monkeypatch.setattr(run_command, "watch_run", interrupted)
     make_idle_job(name="calm")
     code, message = call("run", "calm")
     assert code == 1
@@ -310,7 +310,7 @@ def test_followed_log_shows_every_visible_character_once(limit: int, settings: S
             log.write("".join(chr(0x4E00 + written + n) for n in range(length)))
             written += length
             if random.random() < 0.6:
-                heard += run_watch.news(shown, log.getvalue())
+                heard += run_watch.new_log_text(shown, log.getvalue())
                 shown = log.getvalue()
                 seen |= set(run_watch.MARK.sub("", shown, count=1))
         places = re.sub(r"[^\u4e00-\u9fff]", "", heard)

@@ -140,8 +140,8 @@ def test_times_durations_and_states_are_formatted() -> None:
     assert output.iso(NOW + timedelta(microseconds=5)) == "2026-12-01T09:00:00.000005Z"
     assert (output.iso(None), output.seconds(None)) == (None, None)
     assert (output.time_text(NOW), output.time_text(None)) == ("2026-12-01 09:00:00 UTC", "-")
-    assert output.distance(NOW + timedelta(minutes=2), NOW) == "in 2m 00s"
-    assert output.distance(NOW - timedelta(days=3), NOW) == "3 days ago"
-    assert output.distance(None, NOW) == "-"
-    assert output.state("timed_out") == Styled("timed out", BAD)
-    assert output.state("").text == "-"
+    assert output.relative_time_text(NOW + timedelta(minutes=2), NOW) == "in 2m 00s"
+    assert output.relative_time_text(NOW - timedelta(days=3), NOW) == "3 days ago"
+    assert output.relative_time_text(None, NOW) == "-"
+    assert output.styled_state("timed_out") == Styled("timed out", BAD)
+    assert output.styled_state("").text == "-"

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.lookup import find_job, find_run
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.models.run import new_run_id
 from django_dcron.targets import cron, isolated
 from tests.factories import make_idle_job, make_run
@@ -89,10 +89,10 @@ def test_duration_accepts_units_and_rejects_invalid_text() -> None:
 
 
 def test_whole_accepts_only_integers_in_range() -> None:
-    assert whole(1, 10)("10") == 10
+    assert parse_whole_number(1, 10)("10") == 10
     for text in ("0", "11", "-1", "1.5", "ten", "", "٣", "9" * 50):
         with pytest.raises(ArgumentTypeError, match="from 1 to 10"):
-            whole(1, 10)(text)
+            parse_whole_number(1, 10)(text)
 
 
 # --- Jobs ---------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ byte faults = 0;
 
 inline move(to) { assert(!final); state = to }
 
-/* What the end of an attempt leads to, for its worker and for the rescuer alike (conclusion.py). */
+/* What the end of an attempt leads to, for its worker and for the rescuer alike (runs/completion.py). */
 inline retry_or_fail() {
     if
     :: attempt < ATTEMPTS -> move(pending); attempt++

@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from django_dcron.db.now import UtcNow
 from django_dcron.models import Job, Node
-from django_dcron.monitoring import migrated, urls, views
+from django_dcron.monitoring import migration_check, urls, views
 from tests.factories import make_idle_job
 
 pytestmark = pytest.mark.django_db
@@ -189,7 +189,7 @@ def test_readyz_requires_latest_migration(client: Client) -> None:
         response = client.get(url("readyz"))
     assert (response.status_code, response.content) == (200, b"ok\n")
     assert len(queries) <= 2
-    latest = migrated._latest()
+    latest = migration_check._latest()
     MigrationRecorder(connection).migration_qs.filter(app="django_dcron", name=latest).delete()
     response = client.get(url("readyz"))
     assert (response.status_code, response.content) == (
@@ -199,12 +199,12 @@ def test_readyz_requires_latest_migration(client: Client) -> None:
 
 
 def test_readyz_accepts_disabled_migrations(client: Client, settings: Settings) -> None:
-    migrated._latest.cache_clear()
+    migration_check._latest.cache_clear()
     settings.MIGRATION_MODULES = {"django_dcron": None}
     try:
         assert client.get(url("readyz")).status_code == 200
     finally:
-        migrated._latest.cache_clear()
+        migration_check._latest.cache_clear()
 
 
 @pytest.fixture

@@ -159,10 +159,10 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         for keys in (_FIRST_KEYS, _SECOND_KEYS)
     ),
     Equivalent(_CLAIMING, "", "CLAIMED_AT_ONCE = 2000", "CLAIMED_AT_ONCE = 2001", TUNING),
-    # --- conclusion ---
+    # --- completion ---
     Equivalent(
         _CONCLUSION,
-        "conclude",
+        "complete_attempt",
         "if not won and token is not None:",
         "if not won or token is not None:",
         (

@@ -13,7 +13,7 @@ from django_dcron.policies.lifecycle import (
     Outcome,
     State,
     Trigger,
-    sources,
+    states_before,
 )
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
@@ -50,8 +50,8 @@ def test_no_state_has_a_transition_to_itself() -> None:
 
 
 def test_only_running_runs_succeed_and_only_startable_runs_start() -> None:
-    assert sources(State.SUCCEEDED) == {State.RUNNING}
-    assert sources(State.RUNNING) == STARTABLE
+    assert states_before(State.SUCCEEDED) == {State.RUNNING}
+    assert states_before(State.RUNNING) == STARTABLE
 
 
 def test_running_runs_are_never_missed_skipped_or_waiting() -> None:
@@ -60,7 +60,7 @@ def test_running_runs_are_never_missed_skipped_or_waiting() -> None:
 
 @pytest.mark.parametrize("target", State)
 def test_sources_are_the_inverse_of_the_transition_table(target: State) -> None:
-    assert sources(target) == {source for source in State if target in TRANSITIONS[source]}
+    assert states_before(target) == {source for source in State if target in TRANSITIONS[source]}
 
 
 def test_states_and_outcomes_fit_their_columns() -> None:

@@ -18,7 +18,7 @@ from django_dcron.jobs import cursors, placement
 from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.cursor import CursorQuerySet
-from django_dcron.policies.jitter import offset
+from django_dcron.policies.jitter import jitter_delay
 from django_dcron.scheduler import claim as scheduler_claim
 from django_dcron.scheduler.claim import Claim, claim
 from django_dcron.schedules.schedule import parse_schedule
@@ -179,7 +179,7 @@ def test_jitter_delays_only_the_due_time() -> None:
     (due,) = claim_at(T).runs
     run = Run.objects.get()
     assert run.scheduled_at == T
-    assert run.due_at == due.due_at == T + offset(job.pk, T, MINUTE)
+    assert run.due_at == due.due_at == T + jitter_delay(job.pk, T, MINUTE)
     assert T <= run.due_at <= T + MINUTE
 
 

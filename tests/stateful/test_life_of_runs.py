@@ -100,7 +100,9 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
     settings.DCRON_BACKFILL_CONCURRENCY = 2
     settings.DCRON_REDELIVER_AFTER = timedelta(seconds=5)
     # Only the occurrence may decide, because each life has other job ids.
-    monkeypatch.setattr(creation, "offset", lambda job_id, at, jitter: jitter * (at.second % 4) / 4)
+    monkeypatch.setattr(
+        creation, "jitter_delay", lambda job_id, at, jitter: jitter * (at.second % 4) / 4
+    )
     logging.disable()
     yield
     logging.disable(logging.NOTSET)

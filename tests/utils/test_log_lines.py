@@ -11,7 +11,7 @@ import pytest
 import django_dcron
 from django_dcron.execution import log_capture
 from django_dcron.management.commands import runcron
-from django_dcron.utils.log_lines import LineFormatter, OneRecord
+from django_dcron.utils.log_lines import EscapingFilter, LineFormatter
 
 FORGED = "2026-11-22 03:30:00,000 ERROR   run failed: job=payroll"
 BEGINS = re.compile(r"^20\d\d-", re.MULTILINE)
@@ -114,7 +114,7 @@ def test_values_by_name_cannot_forge_records() -> None:
     record = logging.LogRecord(
         "a", logging.INFO, "f", 1, "failed: %(error)s", ({"error": f"x\n{FORGED}"},), None
     )
-    assert OneRecord().filter(record)
+    assert EscapingFilter().filter(record)
     assert f"\n{FORGED}" not in record.getMessage()
     assert FORGED in record.getMessage()
 
@@ -142,5 +142,5 @@ def test_every_package_logger_has_the_one_record_filter() -> None:
         for value in vars(module).values() if module else ():
             if isinstance(value, logging.Logger):
                 names.add(value.name)
-                assert any(isinstance(each, OneRecord) for each in value.filters), value.name
+                assert any(isinstance(each, EscapingFilter) for each in value.filters), value.name
     assert len(names) > 5

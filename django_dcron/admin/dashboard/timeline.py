@@ -25,7 +25,7 @@ from django.utils.timezone import get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.filter import selection
-from django_dcron.admin.dashboard.timeline_words import (
+from django_dcron.admin.dashboard.timeline_texts import (
     caption,
     has_run,
     note,

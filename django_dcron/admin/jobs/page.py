@@ -99,7 +99,7 @@ class JobPage:
             else []
         )
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
-        self.why_url, self.why_zone = why.url_of(job, site), self.zone or "UTC"
+        self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
 
     @cached_property
     def next_occurrences(self) -> tuple[list[datetime], str]:
@@ -138,13 +138,13 @@ class StatusPanel:
         self.next_run = next_run_of(job)
         self.until_next = _time_left(self.next_run) if self.next_run else ""
         self.statistics = statistics_of(job)
-        self.overall_rate = job_status.rate_of_all(self.statistics)
-        running = job_status.running(job, scope) if self.may_view_runs else []
+        self.overall_rate = job_status.success_rate_of_statistics(self.statistics)
+        running = job_status.running_runs(job, scope) if self.may_view_runs else []
         self.running = running[: job_status.RUNNING_NAMED]
         self.more_running = len(running) > len(self.running)
         latest = job_status.latest_finished(job, scope) if self.may_view_runs else []
         self.last = max(latest, key=lambda run: run.finished_at or run.scheduled_at, default=None)
-        self.recent_rate = job_status.rate_of(latest)
+        self.recent_rate = job_status.success_rate_of_runs(latest)
         self.chart = draw_duration_chart(latest)
         has_followers = self.statistics is not None and self.statistics.followed
         after = chains.jobs_after(job, scope) if has_followers else []

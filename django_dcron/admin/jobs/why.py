@@ -84,7 +84,7 @@ def why_view(
         "step": 1
         if requested and requested.second
         else 60,  # the input shows seconds only if the step isn't a whole minute
-        "url": url_of(job, site),
+        "url": why_url(job, site),
         "error": error,
     }
     if requested and not error:
@@ -107,7 +107,7 @@ def _explanation_context(
     return _answer_context(answer, requested, job, site, scope)
 
 
-def url_of(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
+def why_url(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
     url = reverse(f"admin:{URL_NAME}", args=[job.pk], current_app=site.name)
     return (
         url
@@ -171,7 +171,7 @@ def _neighbor(
     if at is None:
         return None
     return Neighbor(
-        f"{at.astimezone(requested.tzinfo):%Y-%m-%d %H:%M:%S %Z}", url_of(job, site, at)
+        f"{at.astimezone(requested.tzinfo):%Y-%m-%d %H:%M:%S %Z}", why_url(job, site, at)
     )
 
 

@@ -129,11 +129,11 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("sent to worker"))
     def dispatched_column(self, attempt: Attempt) -> str:
-        return attempt_times.dispatched(attempt, near=attempt.due_at)
+        return attempt_times.render_dispatch_time(attempt, near=attempt.due_at)
 
     @admin.display(description=_("started"))
     def started_column(self, attempt: Attempt) -> str:
-        return attempt_times.started(attempt, near=attempt.due_at)
+        return attempt_times.render_start_time(attempt, near=attempt.due_at)
 
     @admin.display(description=_("duration"))
     def duration_column(self, attempt: Attempt) -> str:

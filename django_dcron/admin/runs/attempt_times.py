@@ -18,11 +18,11 @@ def render_due_time(
     return _after(before.finished_at if before else None, attempt.due_at, near)
 
 
-def dispatched(attempt: Attempt, near: datetime | None = None) -> str:
+def render_dispatch_time(attempt: Attempt, near: datetime | None = None) -> str:
     return _after(attempt.due_at, attempt.queued_at, near)
 
 
-def started(attempt: Attempt, near: datetime | None = None) -> str:
+def render_start_time(attempt: Attempt, near: datetime | None = None) -> str:
     return _after(attempt.queued_at or attempt.due_at, attempt.started_at, near)
 
 

@@ -130,8 +130,8 @@ class RunPage:
                 attempt,
                 [
                     attempt_times.render_due_time(attempt, near, before),
-                    attempt_times.dispatched(attempt, near),
-                    attempt_times.started(attempt, near),
+                    attempt_times.render_dispatch_time(attempt, near),
+                    attempt_times.render_start_time(attempt, near),
                 ],
             )
             for attempt, before in pairs

@@ -158,7 +158,7 @@ class Alerter:
 
     def check(self) -> None:
         """Detect events and store the alerts about them."""
-        default_rules = rules.of_settings()
+        default_rules = rules.rules_of_settings()
         now = database_now(alias_for(Notice))
         self._check_jobs(default_rules, now)
         if self._is_time("overdue", OVERDUE_EVERY):

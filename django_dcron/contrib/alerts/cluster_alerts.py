@@ -8,7 +8,7 @@ from time import monotonic
 
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
-from django_dcron.contrib.alerts.outbox import KEPT, Message, put_new
+from django_dcron.contrib.alerts.outbox import KEPT, Message, store_new_alerts
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Node
@@ -39,7 +39,7 @@ class NodeLossAlerts:
         """Last heartbeats of expired nodes, and when this node first saw each (monotonic clock)."""
 
     def check(self, default_rules: Collection[Rule]) -> None:
-        matching_rules = rules.of_kinds(default_rules, AlertKind.NODE_LOST)
+        matching_rules = rules.rules_of_kinds(default_rules, AlertKind.NODE_LOST)
         if not matching_rules:
             return
         expired = Node.objects.using(alias_for(Node)).expired(settings.LEASE * LEASES)
@@ -49,9 +49,12 @@ class NodeLossAlerts:
         }
         now = monotonic()
         self._seen = {key: self._seen.get(key, now) for key in nodes}
-        put_new(
+        store_new_alerts(
             _message(
-                AlertKind.NODE_LOST, f"{pk}:{at.timestamp():.0f}", messages.node_lost(node), rule
+                AlertKind.NODE_LOST,
+                f"{pk}:{at.timestamp():.0f}",
+                messages.node_loss_message(node),
+                rule,
             )
             for (pk, at), node in nodes.items()
             if now - self._seen[pk, at] >= settings.LEASE.total_seconds()
@@ -73,7 +76,7 @@ class HealthAlerts:
     def check(
         self, shards: Collection[int], now: datetime, default_rules: Collection[Rule]
     ) -> None:
-        matching_rules = rules.of_kinds(default_rules, AlertKind.UNHEALTHY)
+        matching_rules = rules.rules_of_kinds(default_rules, AlertKind.UNHEALTHY)
         if not matching_rules or FIRST_SHARD not in shards or self._read_verdict is None:
             self._since = {}
             return
@@ -81,11 +84,11 @@ class HealthAlerts:
             issue for issue in self._read_verdict().issues if issue.severity is Severity.ERROR
         ]
         self._since = {issue.problem: self._since.get(issue.problem, now) for issue in errors}
-        put_new(
+        store_new_alerts(
             _message(
                 AlertKind.UNHEALTHY,
                 f"{issue.problem}:{since.timestamp():.0f}",
-                messages.unhealthy(issue),
+                messages.unhealthy_message(issue),
                 rule,
             )
             for issue in errors
@@ -101,9 +104,9 @@ def report_degraded(
     if now - since < MIN_DURATION:
         return
     key = f"{node_id}:{since.timestamp():.0f}"
-    matching_rules = rules.of_kinds(default_rules, AlertKind.DEGRADED)
-    put_new(
-        _message(AlertKind.DEGRADED, key, messages.degraded(name, since), rule)
+    matching_rules = rules.rules_of_kinds(default_rules, AlertKind.DEGRADED)
+    store_new_alerts(
+        _message(AlertKind.DEGRADED, key, messages.degraded_message(name, since), rule)
         for rule in matching_rules
     )
 

@@ -22,8 +22,8 @@ from django.db.models import F, Q
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import rules
 from django_dcron.contrib.alerts.last_success import last_success
-from django_dcron.contrib.alerts.messages import of_event
-from django_dcron.contrib.alerts.outbox import Message, put
+from django_dcron.contrib.alerts.messages import event_message
+from django_dcron.contrib.alerts.outbox import Message, store_alerts
 from django_dcron.db.contention import isolating_errors
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -117,20 +117,20 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
         statistics.consecutive_failures,
         _is_open(statistics),
     )
-    events = detect_events(before, now, rules.of_job(str(job), job.alerts, default_rules))
+    events = detect_events(before, now, rules.rules_of_job(str(job), job.alerts, default_rules))
     messages = [_message(event, statistics) for event in events]
     success_at = notice.success_at if notice else database_now(using)
     if notice and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
         if _record_counts(job.pk, success_at, before, now, using):
-            put(messages)
+            store_alerts(messages)
 
 
 def _message(event: Event, statistics: Statistics) -> Message:
     count = statistics.missed if event.rule.on is AlertKind.MISSED else statistics.failed
     key = f"{event.rule.on}:{statistics.pk}:{count}:{event.rule.after}"
-    subject, text = of_event(event, statistics.job)
+    subject, text = event_message(event, statistics.job)
     return Message(event.rule.on, key, subject, text, statistics.pk, event.rule.to)
 
 

@@ -21,7 +21,7 @@ LATEST = 50
 SECOND = timedelta(seconds=1)
 
 
-def of_event(event: Event, job: Job) -> tuple[str, str]:
+def event_message(event: Event, job: Job) -> tuple[str, str]:
     """Return subject and text of an event."""
     number = event.number
     match event.rule.on:
@@ -43,7 +43,7 @@ def of_event(event: Event, job: Job) -> tuple[str, str]:
             return f"{job} was paused automatically", _about(job, State.FAILED, text)
 
 
-def late(run: Run, within: timedelta) -> tuple[str, str]:
+def late_message(run: Run, within: timedelta) -> tuple[str, str]:
     text = (
         f"The run at {_moment(run.scheduled_at)} hasn't finished within "
         f"{write_duration(within)}. Its state is {run.state}."
@@ -51,7 +51,7 @@ def late(run: Run, within: timedelta) -> tuple[str, str]:
     return f"{run.job} is late", _join_sentences(text, run.reason, _link("run", run.pk))
 
 
-def silent(job: Job, since: datetime, span: timedelta) -> tuple[str, Callable[[], str]]:
+def silence_message(job: Job, since: datetime, span: timedelta) -> tuple[str, Callable[[], str]]:
     """Return the subject and a function for the text.
 
     Each check finds a lasting silence again, but only the first check needs the text, which queries
@@ -63,7 +63,7 @@ def silent(job: Job, since: datetime, span: timedelta) -> tuple[str, Callable[[]
     )
 
 
-def node_lost(node: Node) -> tuple[str, str]:
+def node_loss_message(node: Node) -> tuple[str, str]:
     text = (
         f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
         f"was at {_moment(node.heartbeat_at)}."
@@ -73,7 +73,7 @@ def node_lost(node: Node) -> tuple[str, str]:
     )
 
 
-def degraded(name: str, since: datetime) -> tuple[str, str]:
+def degraded_message(name: str, since: datetime) -> tuple[str, str]:
     text = (
         f"Node {name} hasn't reached the lock server since {_moment(since)}. No run "
         "executes twice, but several nodes may do the same scheduling work."
@@ -81,7 +81,7 @@ def degraded(name: str, since: datetime) -> tuple[str, str]:
     return f"node {name} is degraded", text
 
 
-def unhealthy(issue: Issue) -> tuple[str, str]:
+def unhealthy_message(issue: Issue) -> tuple[str, str]:
     """Return the problem as the subject, and the remedy as the text."""
     return str(issue.summary), _join_sentences(
         str(issue.remedy), _url("admin:django_dcron_dashboard_changelist")

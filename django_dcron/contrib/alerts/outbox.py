@@ -71,7 +71,7 @@ class Message:
     to: tuple[str, ...] = ()
 
 
-def put(messages: Iterable[Message]) -> int:
+def store_alerts(messages: Iterable[Message]) -> int:
     """Store alerts, within the transaction that records their cause. Return their number.
 
     Alerts that are stored already are ignored.
@@ -79,7 +79,7 @@ def put(messages: Iterable[Message]) -> int:
     return _insert(list(_rows(messages)))
 
 
-def put_new(messages: Iterable[Message]) -> int:
+def store_new_alerts(messages: Iterable[Message]) -> int:
     """Store alerts about lasting states, except alerts that an earlier check stored.
 
     Return their number.

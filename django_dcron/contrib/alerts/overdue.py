@@ -20,7 +20,7 @@ from django.db.models import Q
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
 from django_dcron.contrib.alerts.last_success import last_success
-from django_dcron.contrib.alerts.outbox import KEPT, Message, put_new
+from django_dcron.contrib.alerts.outbox import KEPT, Message, store_new_alerts
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Notice, Run, Statistics
 from django_dcron.models.job import JobQuerySet
@@ -53,11 +53,13 @@ class OverdueCheck:
         if namespace:
             jobs = jobs.filter(namespace=namespace)
         own_rules = {
-            job.pk: rules.of_job(str(job), job.alerts, default_rules)
+            job.pk: rules.rules_of_job(str(job), job.alerts, default_rules)
             for job in jobs.filter(alerts__isnull=False).only("namespace", "name", "alerts")
         }
-        self._check_late(jobs, own_rules, rules.of_kinds(default_rules, AlertKind.LATE), now)
-        self._check_silent(jobs, own_rules, rules.of_kinds(default_rules, AlertKind.SILENT), now)
+        self._check_late(jobs, own_rules, rules.rules_of_kinds(default_rules, AlertKind.LATE), now)
+        self._check_silent(
+            jobs, own_rules, rules.rules_of_kinds(default_rules, AlertKind.SILENT), now
+        )
 
     def _check_late(
         self,
@@ -79,7 +81,7 @@ class OverdueCheck:
             due_at, pk = self._late_after
             runs = runs.filter(Q(due_at__gt=due_at) | Q(pk__gt=pk), due_at__gte=due_at)
         page = list(runs.select_related("job").order_by("due_at", "pk")[:BATCH_SIZE])
-        put_new(
+        store_new_alerts(
             message
             for run in page
             for message in _late_messages(run, applicable.get(run.job_id, default_rules), now)
@@ -111,7 +113,7 @@ class OverdueCheck:
             "pk"
         )
         page = list(silent.select_related("job", "job__statistics")[:BATCH_SIZE])
-        put_new(
+        store_new_alerts(
             message
             for notice in page
             if not _record_success(notice, now)
@@ -133,7 +135,7 @@ def _rules_of_kind(
     return {
         pk: applicable
         for pk, job_rules in own_rules.items()
-        if (applicable := rules.of_kinds(job_rules, kind)) or default_rules
+        if (applicable := rules.rules_of_kinds(job_rules, kind)) or default_rules
     }
 
 
@@ -160,7 +162,7 @@ def _needs_alert(rule: Rule, duration: timedelta) -> bool:
 def _late_messages(run: Run, applicable: Collection[Rule], now: datetime) -> Iterator[Message]:
     for rule in applicable:
         if rule.span is not None and _needs_alert(rule, now - _late_from(run)):
-            subject, text = messages.late(run, rule.span)
+            subject, text = messages.late_message(run, rule.span)
             key = f"{AlertKind.LATE}:{run.pk}:{rule.span.total_seconds():g}"
             yield Message(AlertKind.LATE, key, subject, text, run.job_id, rule.to)
 
@@ -210,7 +212,7 @@ def _silent_messages(
     since = max(notice.success_at, notice.job.updated_at)
     for rule in applicable:
         if rule.span is not None and _needs_alert(rule, now - since):
-            subject, text = messages.silent(notice.job, since, rule.span)
+            subject, text = messages.silence_message(notice.job, since, rule.span)
             key = (
                 f"{AlertKind.SILENT}:{notice.pk}:{since.isoformat()}:{rule.span.total_seconds():g}"
             )

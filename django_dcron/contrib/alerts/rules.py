@@ -12,7 +12,7 @@ from django_dcron.policies.alerting import CLUSTER_KINDS, AlertKind, InvalidRule
 logger = logging.getLogger("django_dcron.alerts")
 
 
-def of_settings() -> tuple[Rule, ...]:
+def rules_of_settings() -> tuple[Rule, ...]:
     """Return the rules of the settings, or no rules if they are invalid. ``check`` reports that."""
     try:
         return read_rules(settings.ALERTS, settings.ALERT_CHANNELS, of_job=False)
@@ -25,7 +25,7 @@ def of_settings() -> tuple[Rule, ...]:
         return ()
 
 
-def of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def rules_of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return the rules of a job. If its own rules are invalid, the default rules apply.
 
     Rules become invalid, for example, if a channel was removed. ``name``: the job's name, for the
@@ -41,5 +41,5 @@ def of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, 
     return tuple(rule for rule in default_rules if rule.on not in CLUSTER_KINDS)
 
 
-def of_kinds(rules: Iterable[Rule], *kinds: AlertKind) -> tuple[Rule, ...]:
+def rules_of_kinds(rules: Iterable[Rule], *kinds: AlertKind) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule.on in kinds)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.names import clean, digest
+from django_dcron.contrib.importers.names import clean_name, name_digest
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Reading,
@@ -87,7 +87,7 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
         for program in {line.program for line in lines}
     }
     names = [
-        f"{line.program}-{digest(str(line.argv))}"
+        f"{line.program}-{name_digest(str(line.argv))}"
         if len(programs[line.program]) > 1
         else line.program
         for line in lines
@@ -95,7 +95,9 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     times = Counter(names)
     for line, target in zip(lines, names, strict=True):
         when = f"{line.schedule} {line.timezone}"
-        entry = _entry_of(line, target, f"{target}-{digest(when)}" if times[target] > 1 else target)
+        entry = _entry_of(
+            line, target, f"{target}-{name_digest(when)}" if times[target] > 1 else target
+        )
         reading.entries.append(entry)
         if not entry.refused:
             reading.shell[target] = line.argv
@@ -132,7 +134,7 @@ def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
         f"line {line.number}",
         name,
         job,
-        suffix=digest(f"{line.schedule} {line.timezone} {line.number}"),
+        suffix=name_digest(f"{line.schedule} {line.timezone} {line.number}"),
         key=name,
     )
 
@@ -260,7 +262,7 @@ def _program_name(command: str) -> str:
         start = before.end()
     text = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
     match = _PROGRAM.search(text)
-    return clean(match[0]) if match else "command"
+    return clean_name(match[0]) if match else "command"
 
 
 def _with_input(command: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 
 from django_dcron.contrib.importers.crontab import check_schedule
-from django_dcron.contrib.importers.names import digest
+from django_dcron.contrib.importers.names import name_digest
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Reading,
@@ -124,13 +124,13 @@ def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEn
     )
     key = name
     if args or cron_job.kwargs:
-        key = f"{name} {digest(json.dumps([args, dict(cron_job.kwargs)], sort_keys=True))}"
+        key = f"{name} {name_digest(json.dumps([args, dict(cron_job.kwargs)], sort_keys=True))}"
     times[key] += 1
     if times[key] > 1:
         key = f"{key} {times[key]}"
     target = f"command:{name}" if is_command else name
     translate = partial(_job, cron_job, target, args, zone)
-    return translate_entry(origin, name, translate, suffix=digest(key), key=key)
+    return translate_entry(origin, name, translate, suffix=name_digest(key), key=key)
 
 
 def _parse_job(job: Any) -> CronJob:

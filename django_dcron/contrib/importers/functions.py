@@ -35,7 +35,7 @@ def load_tasks(loader: Callable[[], Any], description: str) -> Any:
     return result
 
 
-def instance(path: str, *attributes: str) -> Any:
+def import_instance(path: str, *attributes: str) -> Any:
     """Return the object at a dotted path. Raises ``SourceProblem`` if it lacks an attribute."""
     result = load_tasks(lambda: import_string(path), f"{path!r}")
     if missing := [name for name in attributes if not hasattr(result, name)]:

@@ -82,7 +82,7 @@ def read(now: datetime, app: str = "") -> Reading:
     ``app``: the dotted path of a Huey instance. Empty: that of Django.
     """
     if app:
-        huey = functions.instance(app, "_registry", "storage", "utc")
+        huey = functions.import_instance(app, "_registry", "storage", "utc")
     else:
         huey = functions.load_tasks(_of_django, "Huey")
     reading = Reading(source=f"{SOURCE} {app}" if app else SOURCE)

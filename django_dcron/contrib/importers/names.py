@@ -37,26 +37,26 @@ def _folded(name: str) -> str:
 
 
 def _with_clean_name(entry: SourceEntry) -> SourceEntry:
-    name = clean(entry.name)
+    name = clean_name(entry.name)
     if name == entry.name:
         return entry
     return replace(entry, name=name, warnings=(f"renamed from {entry.name!r}", *entry.warnings))
 
 
-def clean(name: str) -> str:
+def clean_name(name: str) -> str:
     allowed = " ".join(_OTHERS.sub("-", _BRACKETS.sub("", name)).split()).strip("- ") or "job"
     if len(allowed) <= LONGEST:
         return allowed
-    return _with_suffix(allowed, digest(name))
+    return _with_suffix(allowed, name_digest(name))
 
 
-def digest(text: str) -> str:
+def name_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
 
 
 def with_unique_name(entry: SourceEntry) -> SourceEntry:
     """Return the entry with a suffix that distinguishes its name."""
-    return replace(entry, name=_with_suffix(entry.name, entry.suffix or digest(entry.origin)))
+    return replace(entry, name=_with_suffix(entry.name, entry.suffix or name_digest(entry.origin)))
 
 
 def _with_suffix(name: str, suffix: str) -> str:

@@ -20,7 +20,11 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from django_dcron.contrib.importers.names import digest, with_distinct_names, with_unique_name
+from django_dcron.contrib.importers.names import (
+    name_digest,
+    with_distinct_names,
+    with_unique_name,
+)
 from django_dcron.contrib.importers.reading import SourceEntry
 from django_dcron.db.routing import alias_for
 from django_dcron.models import DeletedImport, Job
@@ -47,12 +51,12 @@ class Match:
 def stored_key(entry: SourceEntry) -> str:
     """Return the entry's key as a job stores it."""
     key = entry.key or entry.origin
-    return key if len(key) <= LONGEST_KEY else f"{key[: LONGEST_KEY - 7]}-{digest(key)}"
+    return key if len(key) <= LONGEST_KEY else f"{key[: LONGEST_KEY - 7]}-{name_digest(key)}"
 
 
 def stored_source(source: str) -> str:
     longest = Job._meta.get_field("import_source").max_length or LONGEST_KEY
-    return source if len(source) <= longest else f"{source[: longest - 7]}-{digest(source)}"
+    return source if len(source) <= longest else f"{source[: longest - 7]}-{name_digest(source)}"
 
 
 def match_entries(

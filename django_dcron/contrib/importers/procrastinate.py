@@ -53,7 +53,9 @@ def read(now: datetime, app: str = "") -> Reading:
     ``app``: the dotted path of a procrastinate app. Empty: that of Django.
     """
     if app:
-        procrastinate_app = functions.instance(app, "periodic_registry", "perform_import_paths")
+        procrastinate_app = functions.import_instance(
+            app, "periodic_registry", "perform_import_paths"
+        )
     else:
         procrastinate_app = functions.load_tasks(_of_django, "procrastinate")
     functions.load_tasks(procrastinate_app.perform_import_paths, "procrastinate's import paths")

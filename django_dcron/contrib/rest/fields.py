@@ -56,7 +56,7 @@ def _read(form: Format, data: Any) -> Any:
         raise serializers.ValidationError(error.translate(translation), code=error.code) from None
 
 
-class NamedChoice(serializers.ChoiceField):
+class StrictChoiceField(serializers.ChoiceField):
     default_error_messages = {
         "invalid_choice": gettext_lazy('"{input}" is not a valid choice. Allowed: {allowed}.')
     }
@@ -65,7 +65,7 @@ class NamedChoice(serializers.ChoiceField):
         super().fail(key, allowed=", ".join(map(str, self.choices)), **values)
 
 
-class Text(serializers.CharField):
+class StrictCharField(serializers.CharField):
     def to_internal_value(self, data: Any) -> str:
         text: str = _read(Format.TEXT, data)
         if self.max_length is not None:
@@ -73,26 +73,26 @@ class Text(serializers.CharField):
         return super().to_internal_value(text)
 
 
-class WholeNumber(serializers.IntegerField):
+class StrictIntegerField(serializers.IntegerField):
     def to_internal_value(self, data: Any) -> int:
         number: int = _read(Format.INTEGER, data)
         return number
 
 
-class NumberField(serializers.FloatField):
+class StrictFloatField(serializers.FloatField):
     def to_internal_value(self, data: Any) -> float:
         number: float = _read(Format.NUMBER, data)
         return number
 
 
-class YesOrNo(serializers.BooleanField):
+class StrictBooleanField(serializers.BooleanField):
     def to_internal_value(self, data: Any) -> bool:
         flag: bool = _read(Format.BOOLEAN, data)
         return flag
 
 
 @extend_schema_field({"type": "string", "example": "1h30m"})
-class Duration(serializers.Field[timedelta, Any, str, Any]):
+class DurationTextField(serializers.Field[timedelta, Any, str, Any]):
     """A duration as text."""
 
     def to_internal_value(self, data: Any) -> timedelta:
@@ -105,7 +105,7 @@ class Duration(serializers.Field[timedelta, Any, str, Any]):
 
 
 @extend_schema_field({"type": "number"})
-class Seconds(serializers.Field[timedelta, Any, float, Any]):
+class SecondsField(serializers.Field[timedelta, Any, float, Any]):
     """A measured duration, as a number of seconds."""
 
     def to_representation(self, value: timedelta) -> float:
@@ -114,7 +114,7 @@ class Seconds(serializers.Field[timedelta, Any, float, Any]):
 
 
 @extend_schema_field({"type": "string", "format": "date-time"})
-class Instant(serializers.Field[datetime, Any, str, Any]):
+class UtcTimeField(serializers.Field[datetime, Any, str, Any]):
     """An RFC 3339 time with an offset. Output is in UTC."""
 
     def to_internal_value(self, data: Any) -> datetime:
@@ -127,14 +127,14 @@ class Instant(serializers.Field[datetime, Any, str, Any]):
 
 
 @extend_schema_field({"type": "string", "format": "date-time"})
-class LocalInstant(Instant):
+class LocalTimeField(UtcTimeField):
     """A time that keeps the offset of its own zone."""
 
     def to_representation(self, value: datetime) -> str:
         return value.isoformat()
 
 
-class Name(serializers.PrimaryKeyRelatedField[Any]):
+class NameField(serializers.PrimaryKeyRelatedField[Any]):
     """The name of a row, which is its key."""
 
     default_error_messages = {
@@ -162,7 +162,7 @@ class Name(serializers.PrimaryKeyRelatedField[Any]):
 
 
 @extend_schema_field({})
-class JsonValue(serializers.JSONField):
+class StrictJsonField(serializers.JSONField):
     """JSON that every database can store."""
 
     kind: type | None = None
@@ -175,17 +175,17 @@ class JsonValue(serializers.JSONField):
 
 
 @extend_schema_field({"type": "array", "items": {}})
-class JsonList(JsonValue):
+class JsonListField(StrictJsonField):
     kind = list
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})
-class JsonObject(JsonValue):
+class JsonObjectField(StrictJsonField):
     kind = dict
 
 
 @extend_schema_field({"type": "array", "items": {"type": "string"}})
-class JsonTexts(JsonValue):
+class TextListField(StrictJsonField):
     """A list of texts. The model checks that the items are texts."""
 
     kind = list

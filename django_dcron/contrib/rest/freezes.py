@@ -10,10 +10,18 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictModelSerializer,
+    StrictSerializer,
+)
 from django_dcron.contrib.rest.history import entry_of
 from django_dcron.contrib.rest.schema import operation
-from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
-from django_dcron.contrib.rest.viewsets import ViewSet, number_or_404, row_or_404
+from django_dcron.contrib.rest.viewsets import (
+    BaseViewSet,
+    number_or_404,
+    row_or_404,
+)
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.log import log_message
 from django_dcron.jobs.audit.texts import frozen_text, unfrozen_text
@@ -26,7 +34,7 @@ ROW = ("id", "namespace", "reason", "frozen_by", "since", "until", "ended_by")
 LONGEST_NAMESPACE = 64
 
 
-class FreezeSerializer(OfModel):
+class FreezeSerializer(StrictModelSerializer):
     """A freeze of one namespace or of all namespaces."""
 
     class Meta:
@@ -39,18 +47,18 @@ class FreezesSerializer(AnySerializer):
     results = FreezeSerializer(many=True, read_only=True)
 
 
-class NewFreezeSerializer(Strict):
-    reason = fields.Text(
+class NewFreezeSerializer(StrictSerializer):
+    reason = fields.StrictCharField(
         max_length=LONGEST_REASON, help_text="Why scheduling is frozen, such as deploy."
     )
-    namespace = fields.Text(
+    namespace = fields.StrictCharField(
         required=False,
         allow_blank=True,
         default=ALL_NAMESPACES,
         max_length=LONGEST_NAMESPACE,
         help_text="The namespace whose jobs don't start. Empty: all namespaces.",
     )
-    until = fields.Instant(
+    until = fields.UtcTimeField(
         required=False,
         allow_null=True,
         default=None,
@@ -59,7 +67,7 @@ class NewFreezeSerializer(Strict):
     )
 
 
-class FreezeQuery(Strict):
+class FreezeQuery(StrictSerializer):
     namespace = serializers.CharField(
         required=False,
         max_length=LONGEST_NAMESPACE,
@@ -67,7 +75,7 @@ class FreezeQuery(Strict):
     )
 
 
-class FreezeViewSet(ViewSet):
+class FreezeViewSet(BaseViewSet):
     lookup_url_kwarg = "freeze_id"
 
     @operation(

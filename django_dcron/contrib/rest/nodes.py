@@ -6,16 +6,20 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictModelSerializer,
+    StrictSerializer,
+)
 from django_dcron.contrib.rest.schema import operation
-from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
-from django_dcron.contrib.rest.viewsets import ViewSet
+from django_dcron.contrib.rest.viewsets import BaseViewSet
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
 
 ROW = tuple(field.name for field in Node._meta.concrete_fields)
 
 
-class NodeSerializer(OfModel):
+class NodeSerializer(StrictModelSerializer):
     """A `runcron` process. `skew` is in seconds."""
 
     skew = serializers.SerializerMethodField(
@@ -47,13 +51,13 @@ class NodesSerializer(AnySerializer):
     results = NodeSerializer(many=True, read_only=True)
 
 
-class NodeQuery(Strict):
+class NodeQuery(StrictSerializer):
     namespace = serializers.CharField(
         required=False, default="", max_length=64, help_text="Nodes that serve this namespace."
     )
 
 
-class NodeViewSet(ViewSet):
+class NodeViewSet(BaseViewSet):
     @operation(
         "list_nodes",
         "List nodes, live or not",

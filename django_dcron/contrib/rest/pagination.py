@@ -26,8 +26,8 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from django_dcron.contrib.rest.fields import Instant
-from django_dcron.contrib.rest.serializing import Strict
+from django_dcron.contrib.rest.base_serializers import StrictSerializer
+from django_dcron.contrib.rest.fields import UtcTimeField
 from django_dcron.utils.json_values import check_storable
 
 PAGE = 50
@@ -39,7 +39,7 @@ M = TypeVar("M", bound=Model)
 Narrow = Callable[[QuerySet[M]], QuerySet[M]]
 
 
-class PageQuery(Strict):
+class PageQuery(StrictSerializer):
     limit = serializers.IntegerField(
         min_value=1, max_value=LARGEST_PAGE, default=PAGE, help_text="The maximum number of rows."
     )
@@ -143,7 +143,7 @@ def read_cursor(text: str, order: Order, model: type[Model]) -> list[Any]:
 def _read(model: type[Model], name: str, value: Any) -> Any:
     field: Any = model._meta.get_field(name)
     if isinstance(field, DateTimeField):
-        return Instant().to_internal_value(value)
+        return UtcTimeField().to_internal_value(value)
     read = field.clean(value, None)
     if isinstance(read, int) and not 0 <= read < 2**63:
         raise ValueError("not a valid row number")

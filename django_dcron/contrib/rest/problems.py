@@ -104,7 +104,7 @@ def by_fields(error: ValidationError) -> exceptions.ValidationError:
     return exceptions.ValidationError(found)
 
 
-def answer(error: Exception, context: dict[str, Any]) -> Response | None:
+def problem_response(error: Exception, context: dict[str, Any]) -> Response | None:
     """Return the response to an exception, as an ``EXCEPTION_HANDLER`` of REST framework does."""
     known = _as_api_exception(error)
     if known is None:

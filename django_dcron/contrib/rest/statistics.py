@@ -10,9 +10,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import AnySerializer
 from django_dcron.contrib.rest.schema import operation
-from django_dcron.contrib.rest.serializing import AnySerializer
-from django_dcron.contrib.rest.viewsets import ViewSet
+from django_dcron.contrib.rest.viewsets import BaseViewSet
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import job_figures, percentile, run_figures
@@ -44,21 +44,21 @@ class JobFiguresSerializer(AnySerializer):
     paused = serializers.IntegerField(read_only=True)
     quarantined = serializers.IntegerField(read_only=True)
     due_soon = CountSerializer(read_only=True, help_text="Occurrences within the next hour.")
-    next_at = fields.Instant(read_only=True, allow_null=True)
+    next_at = fields.UtcTimeField(read_only=True, allow_null=True)
 
 
 class StartDelaySerializer(AnySerializer):
     """How late the latest runs started, in seconds. Null if there are none."""
 
-    p50 = fields.Seconds(read_only=True, allow_null=True)
-    p95 = fields.Seconds(read_only=True, allow_null=True)
-    p99 = fields.Seconds(read_only=True, allow_null=True)
+    p50 = fields.SecondsField(read_only=True, allow_null=True)
+    p95 = fields.SecondsField(read_only=True, allow_null=True)
+    p99 = fields.SecondsField(read_only=True, allow_null=True)
 
 
 class RunFiguresSerializer(AnySerializer):
     """Runs since `since`. The numbers of running, queued and waiting runs are current."""
 
-    since = fields.Instant(read_only=True)
+    since = fields.UtcTimeField(read_only=True)
     running = CountSerializer(read_only=True)
     queued = CountSerializer(read_only=True)
     waiting = CountSerializer(read_only=True)
@@ -79,7 +79,7 @@ class StatsSerializer(AnySerializer):
     runs = RunFiguresSerializer(read_only=True)
 
 
-class StatsViewSet(ViewSet):
+class StatsViewSet(BaseViewSet):
     @operation(
         "get_stats",
         "Get statistics of all jobs and of the last 24 hours' runs",

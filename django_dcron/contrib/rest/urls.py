@@ -15,7 +15,7 @@ from django_dcron.contrib.rest.jobs.viewset import JobViewSet
 from django_dcron.contrib.rest.nodes import NodeViewSet
 from django_dcron.contrib.rest.runs.viewset import RunViewSet
 from django_dcron.contrib.rest.statistics import StatsViewSet
-from django_dcron.contrib.rest.viewsets import View
+from django_dcron.contrib.rest.viewsets import BaseView
 
 app_name = "dcron"
 
@@ -28,14 +28,14 @@ router.register("nodes", NodeViewSet, "node")
 router.register("stats", StatsViewSet, "stats")
 
 
-class Document(View):
+class Document(BaseView):
     """The OpenAPI document."""
 
     def get(self, request: Request) -> Response:
         return Response(schema.openapi_document(request, tuple(router.urls), "schema/"))
 
 
-class UnknownAddress(View):
+class UnknownAddress(BaseView):
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         super().initial(request, *args, **kwargs)
         raise NotFound

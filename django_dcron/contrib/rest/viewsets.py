@@ -35,7 +35,7 @@ MAY_SEE_SECRETS = "django_dcron.change_job"
 M = TypeVar("M", bound=models.Model)
 
 
-class View(APIView):
+class BaseView(APIView):
     renderer_classes: Sequence[type[BaseRenderer]] = (Renderer,)
     parser_classes = (Parser,)
     content_negotiation_class = OneFormat
@@ -58,7 +58,7 @@ class View(APIView):
         return [HasPermissions(), *project_permissions()]
 
     def get_exception_handler(self) -> Callable[..., Any]:
-        return problems.answer
+        return problems.problem_response
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Redact secrets in the arguments of a job or a run, unless the user may change jobs."""
@@ -72,7 +72,7 @@ class View(APIView):
         return super().finalize_response(request, response, *args, **kwargs)
 
 
-class ViewSet(ViewSetMixin, View):
+class BaseViewSet(ViewSetMixin, BaseView):
     """A viewset whose actions are decorated with ``operation``."""
 
     schema = Schema()

@@ -31,7 +31,12 @@ from django_dcron.diagnosis.doctor.comparison import (
     occurrences,
 )
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.window import Window, about_job, at, format_times
+from django_dcron.diagnosis.doctor.window import (
+    Window,
+    about_job,
+    format_times,
+    utc,
+)
 from django_dcron.diagnosis.job_list import cursor_of
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.cursors import EXHAUSTED
@@ -244,9 +249,9 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
         findings.add(
             Code.MISSED_MISCOUNTED,
             subject,
-            f"The run at {at(row.scheduled_at)} counts "
-            f"{number_of(row.missed_before, 'missed occurrence')} since {at(row.missed_from)}, but "
-            "the schedule has a different number. Report a bug.",
+            f"The run at {utc(row.scheduled_at)} counts "
+            f"{number_of(row.missed_before, 'missed occurrence')} since {utc(row.missed_from)}, "
+            "but the schedule has a different number. Report a bug.",
         )
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from django_dcron.conf import settings
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.doctor.findings import LOCK, Code, Findings, Subject
-from django_dcron.diagnosis.doctor.window import Window, at
+from django_dcron.diagnosis.doctor.window import Window, utc
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
@@ -41,7 +41,7 @@ def _dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
     findings.add(
         Code.NODE_DEAD,
         _about(node),
-        f"The last heartbeat was at {at(node.heartbeat_at)}: process {node.pid} on {node.host} "
+        f"The last heartbeat was at {utc(node.heartbeat_at)}: process {node.pid} on {node.host} "
         f"died or hangs. {taken}Start it again. If it was replaced by a node of another name, "
         "delete its row in the admin, or wait: the row is removed after 24 hours.",
     )

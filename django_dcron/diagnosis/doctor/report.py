@@ -9,7 +9,7 @@ from django_dcron.diagnosis.doctor import account, history, nodes, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
-from django_dcron.diagnosis.doctor.window import Window, at, batches_of_jobs
+from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, utc
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.locks import Lock
 from django_dcron.policies.health.facts import FreezeFacts
@@ -114,8 +114,8 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
 def _freeze_note(freeze: FreezeFacts) -> str:
     scope = f"namespace {freeze.namespace}" if freeze.namespace else "all namespaces"
     by = f" by {freeze.frozen_by}" if freeze.frozen_by else ""
-    until = f" until {at(freeze.until)}" if freeze.until else ""
-    return f"Frozen{by} since {at(freeze.since)}{until}: {scope}. Reason: {freeze.reason}."
+    until = f" until {utc(freeze.until)}" if freeze.until else ""
+    return f"Frozen{by} since {utc(freeze.since)}{until}: {scope}. Reason: {freeze.reason}."
 
 
 def _add(issue: Issue, findings: Findings) -> None:

@@ -12,7 +12,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.history import BUG, about_run
-from django_dcron.diagnosis.doctor.window import Window, at, runs_in_namespace
+from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace, utc
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Run
@@ -94,15 +94,15 @@ def _skipped_in_backfill(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
 def _overdue_text(run: Run) -> str:
     where = f"on the agenda of {run.node}" if run.node else "on no agenda"
     return (
-        f"Due since {at(run.due_at)} but still pending, {where}: no node leads the job's shard, or "
-        "the broker accepts no messages. See the findings about nodes and the logs of the nodes."
+        f"Due since {utc(run.due_at)} but still pending, {where}: no node leads the job's shard, "
+        "or the broker accepts no messages. See the findings about nodes and the logs of the nodes."
     )
 
 
 def _undelivered_text(run: Run) -> str:
     queue = f"queue {run.job.queue!r}" if run.job.queue else "the target's queue"
     return (
-        f"Dispatched at {at(run.queued_at)} "
+        f"Dispatched at {utc(run.queued_at)} "
         f"({number_of(run.deliveries, 'delivery', 'deliveries')}), but no worker has started it. "
         f"Start workers for {queue}, or find out what keeps them busy."
     )
@@ -110,7 +110,7 @@ def _undelivered_text(run: Run) -> str:
 
 def _stuck_text(run: Run) -> str:
     return (
-        f"Running, but the last heartbeat of its worker was at {at(run.heartbeat_at)}, and no "
+        f"Running, but the last heartbeat of its worker was at {utc(run.heartbeat_at)}, and no "
         "node has rescued it: no node leads the job's shard, or the rescue fails. See the "
         "findings about nodes and the logs of the nodes."
     )
@@ -118,7 +118,7 @@ def _stuck_text(run: Run) -> str:
 
 def _waiting_text(run: Run) -> str:
     return (
-        f"Waiting since {at(run.due_at)}, although no other run of the job occupies the slot: no "
+        f"Waiting since {utc(run.due_at)}, although no other run of the job occupies the slot: no "
         "node leads the job's shard, or the rescue fails. See the findings about nodes and the "
         "logs of the nodes."
     )
@@ -126,7 +126,7 @@ def _waiting_text(run: Run) -> str:
 
 def _waiting_backfill_text(run: Run) -> str:
     return (
-        f"Backfilled at {at(run.claimed_at)} and still waiting, although no other run of the job "
+        f"Backfilled at {utc(run.claimed_at)} and still waiting, although no other run of the job "
         "is in progress: no node leads the job's shard, or its ticks fail. See the findings "
         "about nodes and the logs of the nodes."
     )

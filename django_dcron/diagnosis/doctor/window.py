@@ -53,7 +53,7 @@ def about_job(job: Job) -> Subject:
     return Subject("job", str(job.pk), str(job))
 
 
-def at(instant: datetime | None) -> str:
+def utc(instant: datetime | None) -> str:
     return "never" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -22,7 +22,7 @@ from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.audit.entries import LoggedChange
 from django_dcron.jobs.placement import matches_definition
 from django_dcron.models import Freeze, Job
-from django_dcron.policies.jitter import offset
+from django_dcron.policies.jitter import jitter_delay
 from django_dcron.runs.retention import kept_from
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.utils.time_parsing import parse_datetime
@@ -189,7 +189,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
             Sentence("to_come_paused", text),
             *_reason_sentences(job.pause_reason),
         ]
-    due = occurrence + offset(job.pk, occurrence, job.jitter)
+    due = occurrence + jitter_delay(job.pk, occurrence, job.jitter)
     if due == occurrence:
         text = _("The occurrence is in the future. Unless the job changes, it is due at %(due)s.")
         sentences = [Sentence("to_come_due", text, due=data.format_time(due))]

@@ -20,7 +20,12 @@ from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
-from django_dcron.jobs.sync.stored import from_stored, renewed, to_stored, wanted_by
+from django_dcron.jobs.sync.stored import (
+    from_stored,
+    stored_declaration,
+    to_stored,
+    upgrade_stored_value,
+)
 from django_dcron.models import Job
 from django_dcron.utils.json_values import same_json
 
@@ -69,7 +74,7 @@ def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iter
 
 def _compare(declaration: targets.Declaration, job: Job | None) -> list[SyncChange]:
     try:
-        wanted = wanted_by(declaration)
+        wanted = stored_declaration(declaration)
         if job is None:
             return [_creation(declaration, wanted)]
         if job.declared is not None:
@@ -141,7 +146,7 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
         default = to_stored(field.model_field.get_default())
-        before = renewed(field, last[name]) if name in last else default
+        before = upgrade_stored_value(field, last[name]) if name in last else default
         now, current = wanted.get(name, default), to_stored(field.value_of(job))
         if name == "enabled" and _switched_off_by_us(job):
             current = before

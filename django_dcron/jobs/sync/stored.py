@@ -19,7 +19,7 @@ from django_dcron.jobs.representation import (
 )
 
 
-def wanted_by(declaration: targets.Declaration) -> dict[str, Any]:
+def stored_declaration(declaration: targets.Declaration) -> dict[str, Any]:
     """Return the declared fields in stored form. Raises ``ValidationError`` by field."""
     fields = {"target": declaration.target, **declaration.fields}
     fields["timezone"] = fields["timezone"] or django_settings.TIME_ZONE
@@ -51,7 +51,7 @@ def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def renewed(field: Field, written: Any) -> Any:
+def upgrade_stored_value(field: Field, written: Any) -> Any:
     """Return a value that an earlier release stored, in the present form."""
     try:
         return to_stored(field.read(written))

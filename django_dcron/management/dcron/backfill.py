@@ -21,7 +21,7 @@ from django_dcron.jobs.backfill import Backfill
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import (
     GOOD,
     ODD,
@@ -60,7 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("end", metavar="END", help="same formats, or now; exclusive")
     parser.add_argument(
         "--limit",
-        type=whole(1, backfilling.LARGEST_LIMIT),
+        type=parse_whole_number(1, backfilling.LARGEST_LIMIT),
         default=backfilling.LIMIT,
         metavar="N",
         help=f"create at most N runs, oldest first (default: {backfilling.LIMIT})",

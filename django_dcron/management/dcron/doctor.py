@@ -15,11 +15,11 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.report import Report, examine
-from django_dcron.diagnosis.doctor.window import Window, at
+from django_dcron.diagnosis.doctor.window import Window, utc
 from django_dcron.locks import Lock, get_lock
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.management.dcron.plain_text import printable
 from django_dcron.models import Job, Node
@@ -60,7 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=whole(1, 1_000_000),
+        type=parse_whole_number(1, 1_000_000),
         default=1000,
         metavar="N",
         help="check at most the latest N occurrences of each job (default: 1000)",
@@ -95,7 +95,7 @@ def _window(options: dict[str, Any]) -> Window:
     if options["until"]:
         until = min(times.parse_time_option("--until", options["until"], now), now)
     if since >= until:
-        raise usage_error(f"--since ({at(since)}) must be before --until ({at(until)}).")
+        raise usage_error(f"--since ({utc(since)}) must be before --until ({utc(until)}).")
     _check_namespace(options["namespace"])
     return Window(since, until, now, options["namespace"], runs_per_job=options["limit"])
 
@@ -123,7 +123,7 @@ def _check_namespace(namespace: str) -> None:
 
 def _print(command: BaseCommand, report: Report) -> None:
     out, window, totals = command.stdout, report.window, report.totals
-    out.write(f"{at(window.since)} to {at(window.until)}")
+    out.write(f"{utc(window.since)} to {utc(window.until)}")
     out.write(
         f"{number_of(report.verdict.facts.live_nodes, 'live node')}, "
         f"{number_of(report.jobs, 'job')}; compared {number_of(totals.occurrences, 'occurrence')} "

@@ -26,7 +26,7 @@ from django_dcron.diagnosis.run_history import (
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import (
     BAD,
     STRONG,
@@ -37,7 +37,7 @@ from django_dcron.management.dcron.output import (
     add_json,
     duration_text,
     iso,
-    state,
+    styled_state,
     time_text,
 )
 from django_dcron.models import Attempt, Job, Run
@@ -67,7 +67,7 @@ def add_arguments(parser: CommandParser) -> None:
     of_job.add_argument(
         "-n",
         "--limit",
-        type=whole(1, MOST),
+        type=parse_whole_number(1, MOST),
         default=RUNS,
         metavar="N",
         help=f"maximum number of runs (default: {RUNS})",
@@ -91,7 +91,7 @@ def add_arguments(parser: CommandParser) -> None:
     of_run = parser.add_argument_group("options for a run")
     of_run.add_argument(
         "--attempt",
-        type=whole(1, 32_767),
+        type=parse_whole_number(1, 32_767),
         metavar="N",
         help="show only this attempt (default: all)",
     )
@@ -165,7 +165,7 @@ def _cells(run: Run) -> list[Cell]:
     return [
         str(run.pk)[:ID_SHOWN],
         f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
-        state(run.state),
+        styled_state(run.state),
         duration_text(start_delay(run)),
         duration_text(run_duration(run)),
         "; ".join(_notes(run)),
@@ -211,7 +211,7 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
 
 
 def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
-    yield "state", state(run.state)
+    yield "state", styled_state(run.state)
     yield "reason", run.reason
     yield "scheduled", time_text(run.scheduled_at)
     yield "due", time_text(run.due_at) if run.due_at != run.scheduled_at else ""
@@ -237,9 +237,9 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
 
 
 def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
-    yield "outcome", state(attempt.outcome or "running")
+    yield "outcome", styled_state(attempt.outcome or "running")
     if attempt.late_outcome:
-        yield "late outcome", state(attempt.late_outcome)
+        yield "late outcome", styled_state(attempt.late_outcome)
     yield "worker", attempt.worker
     yield "started", time_text(attempt.started_at)
     yield "finished", time_text(attempt.finished_at)

@@ -55,7 +55,7 @@ from django_dcron.management.dcron.import_texts import (
     show_calendars,
     verb_of,
 )
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import ODD, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.times import time_help
@@ -151,7 +151,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--at-least",
-        type=whole(0, 100),
+        type=parse_whole_number(0, 100),
         default=50,
         metavar="PERCENT",
         help="with --report: exit code 2 if it compares less than PERCENT of the shadows that ran "

@@ -22,7 +22,7 @@ from django_dcron.management.dcron.job_selection import (
     schedule_with_zone,
     state_cell,
 )
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import (
     EMPTY,
     QUIET,
@@ -31,8 +31,8 @@ from django_dcron.management.dcron.output import (
     Output,
     Styled,
     add_json,
-    distance,
-    state,
+    relative_time_text,
+    styled_state,
 )
 from django_dcron.models import Job
 
@@ -50,7 +50,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_filters(parser)
     parser.add_argument(
         "--limit",
-        type=whole(1, 1_000_000),
+        type=parse_whole_number(1, 1_000_000),
         default=LIMIT,
         metavar="N",
         help=f"maximum number of jobs (default: {LIMIT})",
@@ -101,9 +101,9 @@ def _cells(job: Job, now: datetime) -> Iterator[Cell]:
     yield schedule_with_zone(job)
     next_at = next_run_of(job, now)
     yield f"{timezone.localtime(next_at):%Y-%m-%d %H:%M:%S}" if next_at else EMPTY
-    yield Styled(distance(next_at, now) if next_at else "", QUIET)
+    yield Styled(relative_time_text(next_at, now) if next_at else "", QUIET)
     statistics = statistics_of(job)
-    yield state(statistics.last_state if statistics else "")
+    yield styled_state(statistics.last_state if statistics else "")
     ended = statistics.last_finished_at if statistics else None
-    yield Styled(distance(ended, now) if ended else "", QUIET)
+    yield Styled(relative_time_text(ended, now) if ended else "", QUIET)
     yield state_cell(job)

@@ -21,7 +21,7 @@ from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_selection import schedule_with_zone
 from django_dcron.management.dcron.lookup import find_job
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import (
     EMPTY,
     ODD,
@@ -58,7 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "-n",
         "--count",
-        type=whole(1, MOST),
+        type=parse_whole_number(1, MOST),
         default=OCCURRENCES,
         metavar="N",
         help=f"number of occurrences, at most {MOST} (default: {OCCURRENCES})",

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 
-def whole(low: int, high: int) -> Callable[[str], int]:
+def parse_whole_number(low: int, high: int) -> Callable[[str], int]:
     def checked(text: str) -> int:
         number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
         if not low <= number <= high:

@@ -206,7 +206,7 @@ def duration_text(length: timedelta | None) -> str:
     return EMPTY if length is None else time_format.format_duration(length)
 
 
-def distance(instant: datetime | None, now: datetime) -> str:
+def relative_time_text(instant: datetime | None, now: datetime) -> str:
     """Format a relative time for people: ``in 2m 03s``, ``3 days ago``."""
     if instant is None:
         return EMPTY
@@ -217,7 +217,7 @@ def distance(instant: datetime | None, now: datetime) -> str:
     )
 
 
-def state(name: str) -> Styled:
+def styled_state(name: str) -> Styled:
     """Return a run's state or an attempt's outcome in its color."""
     outcome = State.FAILED if name in ("timed_out", "lost") else name
     return Styled(name.replace("_", " ") or EMPTY, STATE_STYLES.get(outcome, ""))

@@ -19,7 +19,7 @@ from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import GOOD, Output, add_json
 from django_dcron.management.dcron.run_absence import Absence
-from django_dcron.management.dcron.run_watch import ABSENT_FOR, follow
+from django_dcron.management.dcron.run_watch import ABSENT_FOR, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
 
@@ -89,7 +89,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             output.line(f"{made.job}: run {made.pk}")
             output.flush()
         if not options["no_wait"]:
-            watched = follow(output, made, timeout.total_seconds() if timeout is not None else None)
+            watched = watch_run(
+                output, made, timeout.total_seconds() if timeout is not None else None
+            )
     except KeyboardInterrupt:
         # The interrupt may have left a query unfinished. Its connection can't send another one.
         connections[alias_for(Run)].close()

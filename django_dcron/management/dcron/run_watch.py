@@ -58,7 +58,7 @@ class Watched:
     """The absence in words."""
 
 
-def follow(output: Output, run: Run, seconds: float | None) -> Watched:
+def watch_run(output: Output, run: Run, seconds: float | None) -> Watched:
     """Watch the run until it finishes, for at most ``seconds``.
 
     Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENT_FOR``.
@@ -141,7 +141,7 @@ class _Printer:
                 self._bar.line(_end(attempt), STYLES.get(Outcome(attempt.outcome), ODD))
 
     def _print_log(self, log: str) -> None:
-        if new := news(self._log, log).rstrip("\n"):
+        if new := new_log_text(self._log, log).rstrip("\n"):
             self._bar.line(new)
         self._log = log
 
@@ -182,7 +182,7 @@ def _cause_of_wait(run: Run) -> str:
     return f"{run.state}" + (f": {run.reason}" if run.reason else "")
 
 
-def news(printed: str, log: str) -> str:
+def new_log_text(printed: str, log: str) -> str:
     """Return the text of ``log`` that isn't in ``printed``, its previous value."""
     mark = _mark(log)
     kept = log[mark.end() :] if mark else log

@@ -27,7 +27,7 @@ from django_dcron.management.dcron.next import (
     occurrences_document,
     print_occurrences,
 )
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import (
     BAD,
     STRONG,
@@ -35,8 +35,8 @@ from django_dcron.management.dcron.output import (
     Output,
     Styled,
     add_json,
-    distance,
-    state,
+    relative_time_text,
+    styled_state,
     time_text,
 )
 from django_dcron.models import Job, Link, Statistics
@@ -59,7 +59,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "-n",
         "--count",
-        type=whole(0, 100),
+        type=parse_whole_number(0, 100),
         default=OCCURRENCES,
         metavar="N",
         help=f"number of next occurrences, at most 100 (default: {OCCURRENCES})",
@@ -73,7 +73,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     ahead, problem = _ahead(job, options["count"])
     latest = job_status.latest_finished(job)
     if out.is_json:
-        out.json(_document(job, now, ahead, job_status.rate_of(latest)))
+        out.json(_document(job, now, ahead, job_status.success_rate_of_runs(latest)))
         return
     out.line(str(job), STRONG)
     if job.description:
@@ -81,7 +81,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out.line()
     out.fields(_how_it_stands(job, now, problem))
     out.line()
-    out.fields(_figures(statistics_of(job), job_status.rate_of(latest), len(latest)))
+    out.fields(_figures(statistics_of(job), job_status.success_rate_of_runs(latest), len(latest)))
     out.line()
     out.fields(_definition(job))
     if ahead:
@@ -110,8 +110,8 @@ def _how_it_stands(job: Job, now: datetime, problem: str) -> Iterator[tuple[str,
         yield "paused since", time_text(pause.since) if pause.since else ""
         yield "paused until", time_text(pause.until) if pause.until else "resumed"
     if next_at := next_run_of(job, now):
-        yield "next run", f"{time_text(next_at)} ({distance(next_at, now)})"
-    running = job_status.running(job)
+        yield "next run", f"{time_text(next_at)} ({relative_time_text(next_at, now)})"
+    running = job_status.running_runs(job)
     for run in running[: job_status.RUNNING_NAMED]:
         yield "running", f"{run.pk} since {time_text(run.started_at)}"
     if len(running) > job_status.RUNNING_NAMED:
@@ -139,7 +139,7 @@ def _figures(
     if lately.percent is not None:
         yield "success rate", f"{lately.percent:g}% of the latest {lately.ended}"
     if counted.last_state:
-        yield "last outcome", state(counted.last_state)
+        yield "last outcome", styled_state(counted.last_state)
         yield "last finished", time_text(counted.last_finished_at)
     if counted.consecutive_failures:
         yield "consecutive failures", Styled(str(counted.consecutive_failures), BAD)
@@ -165,7 +165,7 @@ def _document(
         "at": now,
         "job": public(document_of(job)) | {"status": status_of(job, now)},
         "followed_by": [{"job": str(link.job), "on": link.on} for link in jobs_after(job)[:SHOWN]],
-        "running": [str(run.pk) for run in job_status.running(job)],
+        "running": [str(run.pk) for run in job_status.running_runs(job)],
         "statistics": {name: getattr(counted, name) for name in (*COUNTED, "consecutive_failures")},
         "success_percent_of_latest": lately.percent,
         "words": ahead.words if ahead else "",

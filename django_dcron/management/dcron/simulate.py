@@ -18,7 +18,7 @@ from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, FullMinute, Simulation, simulate
 from django_dcron.management.dcron import times
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.management.dcron.numbers import whole
+from django_dcron.management.dcron.numbers import parse_whole_number
 from django_dcron.management.dcron.output import (
     ODD,
     QUIET,
@@ -71,7 +71,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--top",
-        type=whole(1, 1000),
+        type=parse_whole_number(1, 1000),
         default=TOP,
         metavar="N",
         help=f"number of jobs and minutes to show (default: {TOP})",

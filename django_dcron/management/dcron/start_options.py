@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from django_dcron.management.dcron.pid_file import PidFile
-from django_dcron.utils.safe_files import write_own
+from django_dcron.utils.safe_files import write_nofollow
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StartOptions:
 def store_options(pid_file: PidFile, options: StartOptions) -> None:
     path = options_path(pid_file)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    write_own(draft, json.dumps(asdict(options), indent=2) + "\n")
+    write_nofollow(draft, json.dumps(asdict(options), indent=2) + "\n")
     draft.replace(path)
 
 

@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_dcron.monitoring.http.answer import HttpAnswer
 from django_dcron.monitoring.metrics import catalogue, cluster
 from django_dcron.monitoring.metrics.attempts import AttemptObserver
-from django_dcron.monitoring.metrics.own import own
+from django_dcron.monitoring.metrics.node import node_samples
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
 from django_dcron.scheduler.health import Health
@@ -63,7 +63,7 @@ class NodeMetrics:
 
     def samples(self) -> tuple[MetricSample | Distribution, ...]:
         read = _with_database(self._reading.get())
-        return (*own(self._health()), *self._observed, *read)
+        return (*node_samples(self._health()), *self._observed, *read)
 
     def answer(self, accept: str = "") -> HttpAnswer:
         return _answer(self.samples, accept)

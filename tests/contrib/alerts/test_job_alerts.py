@@ -205,7 +205,7 @@ def test_event_is_detected_again_if_its_alert_was_not_written(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as dying:
-        dying.setattr(job_alerts, "put", dies)
+        dying.setattr(job_alerts, "store_alerts", dies)
         with pytest.raises(KeyboardInterrupt):
             alerter.check_and_send()
     assert Notice.objects.get(pk=job.pk).failed == 0

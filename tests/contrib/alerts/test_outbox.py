@@ -13,9 +13,9 @@ from django_dcron.contrib.alerts import channels, outbox
 from django_dcron.contrib.alerts.outbox import (
     Message,
     prune_alerts,
-    put,
-    put_new,
     send_due,
+    store_alerts,
+    store_new_alerts,
 )
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert
@@ -37,7 +37,7 @@ def make_due() -> None:
 
 
 def test_alerts_due_together_are_sent_as_one_message(service: Service) -> None:
-    put(message(number) for number in range(3))
+    store_alerts(message(number) for number in range(3))
     assert send_due() == 3
     assert send_due() == 0
     [shown] = service.received
@@ -56,25 +56,25 @@ def test_alerts_due_together_are_sent_as_one_message(service: Service) -> None:
 def test_message_has_the_tone_of_its_most_severe_alert(
     service: Service, kinds: list[AlertKind], tone: str
 ) -> None:
-    put(Message(kind, f"{kind}:1", "subject", to=("ops",)) for kind in kinds)
+    store_alerts(Message(kind, f"{kind}:1", "subject", to=("ops",)) for kind in kinds)
     assert send_due() == len(kinds)
     assert service.received[0]["type"] == tone
 
 
 def test_alert_with_the_same_key_is_sent_once(service: Service) -> None:
     for _ in range(2):
-        put([message(1)])
-        assert put_new([message(1)]) == 0
+        store_alerts([message(1)])
+        assert store_new_alerts([message(1)]) == 0
     assert send_due() == 1
-    put([message(1)])
+    store_alerts([message(1)])
     assert send_due() == 0
 
 
 def test_channel_interval_is_respected(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": [service.url], "every": timedelta(hours=1)}}
-    put([message(1)])
+    store_alerts([message(1)])
     assert send_due() == 1
-    put([message(2), message(3)])
+    store_alerts([message(2), message(3)])
     assert send_due() == 0
     Alert.objects.filter(key="failed:1").update(
         sent_at=database_now("default") - timedelta(hours=2)
@@ -88,7 +88,7 @@ def test_failing_channel_is_retried_later_and_does_not_block_others(
 ) -> None:
     settings.DCRON_ALERT_CHANNELS |= {"mail": {"mail": ["ops@shop.example"]}}
     service.status = 503
-    put([message(1, to=("ops", "mail"))])
+    store_alerts([message(1, to=("ops", "mail"))])
     assert send_due() == 1
     assert [each.subject for each in mail.outbox] == ["[dcron] job 1 failed"]
     assert mail.outbox[0].to == ["ops@shop.example"]
@@ -111,7 +111,7 @@ def test_failing_channel_is_retried_later_and_does_not_block_others(
 
 def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(service: Service) -> None:
     service.status = 503
-    put([message(1)])
+    store_alerts([message(1)])
     Alert.objects.update(tries=outbox.TRIES - 1)
     assert send_due() == 0
     row = Alert.objects.get()
@@ -120,13 +120,13 @@ def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(service: Serv
 
 
 def test_alert_for_a_removed_channel_is_abandoned(service: Service) -> None:
-    put([message(1, to=("gone",))])
+    store_alerts([message(1, to=("gone",))])
     assert send_due() == 0
     assert Alert.objects.get().error == "the channel no longer exists"
 
 
 def test_alert_of_a_sender_that_died_is_sent_by_another(service: Service) -> None:
-    put([message(1)])
+    store_alerts([message(1)])
 
     def dies(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
         raise KeyboardInterrupt
@@ -140,7 +140,7 @@ def test_alert_of_a_sender_that_died_is_sent_by_another(service: Service) -> Non
 
 def test_error_for_an_invalid_url_names_only_its_scheme(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@host"]}}
-    put([message(1)])
+    store_alerts([message(1)])
     assert send_due() == 0
     error = Alert.objects.get().error
     assert "'nosuch'" in error
@@ -149,7 +149,7 @@ def test_error_for_an_invalid_url_names_only_its_scheme(settings: Settings) -> N
 
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_senders_send_each_alert_once(service: Service) -> None:
-    put(message(number) for number in range(50))
+    store_alerts(message(number) for number in range(50))
     assert sum(in_threads(*[send_due] * 4)) == 50
     shown = "\n".join(each["message"] for each in service.received)
     assert shown.count("no more beans") == 50
@@ -159,9 +159,9 @@ def test_new_alert_is_not_abandoned_with_an_old_one(
     service: Service,
 ) -> None:
     service.status = 503
-    put([message(1)])
+    store_alerts([message(1)])
     Alert.objects.update(tries=outbox.TRIES - 1)
-    put([message(2)])
+    store_alerts([message(2)])
     assert send_due() == 0
     old, new = Alert.objects.order_by("pk")
     assert (old.try_at, new.tries) == (None, 1)
@@ -180,8 +180,8 @@ def test_each_service_of_a_channel_gets_an_alert_once_even_if_another_fails(
     settings.DCRON_ALERT_CHANNELS = {
         "ops": {"apprise": ["json://127.0.0.1:9/", service.url], "every": timedelta()}
     }
-    put([message(1)])
-    assert put_new([message(1)]) == 0
+    store_alerts([message(1)])
+    assert store_new_alerts([message(1)]) == 0
     assert send_due() == 1
     make_due()
     assert send_due() == 0
@@ -203,7 +203,7 @@ def test_claim_period_starts_when_the_claim_is_made(service: Service, settings: 
             )
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        put([message(1, to=("a", "ops"))])
+        store_alerts([message(1, to=("a", "ops"))])
         assert send_due(slow) == 2
     assert claims["ops"] > 2 * outbox.CLAIM
 
@@ -211,7 +211,7 @@ def test_claim_period_starts_when_the_claim_is_made(service: Service, settings: 
 def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
     service: Service,
 ) -> None:
-    put(
+    store_alerts(
         Message(AlertKind.FAILED, f"{number}", f"job {number} failed", "x" * 1000, to=("ops",))
         for number in range(100)
     )
@@ -221,7 +221,7 @@ def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
     assert text.startswith("job 0 failed\nxxx")
     assert "\n\njob 20 failed\n\n" in text
     assert "job 99 failed" in text or re.search(r"\n\n\d+ more alerts", text)
-    put(
+    store_alerts(
         Message(AlertKind.FAILED, f"long {number}", "y" * 255, to=("ops",)) for number in range(100)
     )
     assert send_due() == 100
@@ -235,17 +235,17 @@ def test_message_is_cut_to_the_limit_of_the_service(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apprise.plugins.custom_json.NotifyJSON.body_maxlen", 100)
-    put([Message(AlertKind.FAILED, "1", "job 1 failed", "x" * 1000, to=("ops",))])
+    store_alerts([Message(AlertKind.FAILED, "1", "job 1 failed", "x" * 1000, to=("ops",))])
     assert send_due() == 1
     assert len(service.received[0]["message"]) <= 100
 
 
 def test_alerts_wait_while_another_sender_uses_the_channel(service: Service) -> None:
-    put([message(1)])
+    store_alerts([message(1)])
     meanwhile = []
 
     def shown(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
-        put([message(2)])
+        store_alerts([message(2)])
         meanwhile.append(send_due())
 
     assert send_due(shown) == 1
@@ -256,17 +256,17 @@ def test_alerts_wait_while_another_sender_uses_the_channel(service: Service) -> 
 
 def test_new_alert_waits_for_the_next_try_after_a_failure(service: Service) -> None:
     service.status = 503
-    put([message(1)])
+    store_alerts([message(1)])
     send_due()
-    put([message(2)])
+    store_alerts([message(2)])
     assert send_due() == 0
     assert list(Alert.objects.order_by("pk").values_list("tries", flat=True)) == [1, 0]
 
 
 def test_lookup_of_keys_uses_the_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    put([message(1)])
+    store_alerts([message(1)])
     with django_assert_num_queries(1) as asked:
-        put_new([message(1)])
+        store_new_alerts([message(1)])
     assert "channel" in asked.captured_queries[0]["sql"].partition("WHERE")[2]
 
 
@@ -290,7 +290,7 @@ def test_old_alerts_are_deleted_in_batches(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "PRUNED_AT_ONCE", 2)
-    put(message(number) for number in range(3))
+    store_alerts(message(number) for number in range(3))
     send_due()
     Alert.objects.update(created_at=database_now("default") - timedelta(days=60))
     assert not prune_alerts()
@@ -299,9 +299,9 @@ def test_old_alerts_are_deleted_in_batches(
 
 
 def test_old_pending_alerts_are_not_deleted(service: Service) -> None:
-    put([message(1)])
+    store_alerts([message(1)])
     send_due()
-    put([message(2)])
+    store_alerts([message(2)])
     long_ago = database_now("default") - timedelta(days=60)
     Alert.objects.update(created_at=long_ago)
     assert prune_alerts()

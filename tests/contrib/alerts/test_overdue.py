@@ -28,7 +28,9 @@ def channel(settings: Settings) -> None:
 
 
 def check(overdue: OverdueCheck, now: datetime | None = None) -> None:
-    overdue.check(range(dcron.SHARDS), "", rules.of_settings(), now or database_now("default"))
+    overdue.check(
+        range(dcron.SHARDS), "", rules.rules_of_settings(), now or database_now("default")
+    )
 
 
 def shown() -> list[str]:

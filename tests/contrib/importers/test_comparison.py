@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from django_dcron import control
 from django_dcron.contrib.importers import calendars as import_calendars
 from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
-from django_dcron.contrib.importers.names import clean, with_distinct_names
+from django_dcron.contrib.importers.names import clean_name, with_distinct_names
 from django_dcron.contrib.importers.reading import SourceCalendar, SourceEntry
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
@@ -166,7 +166,7 @@ def test_job_created_after_the_comparison_is_not_overwritten() -> None:
     ],
 )
 def test_names_are_cleaned(text: str, name: str) -> None:
-    assert clean(text) == name
+    assert clean_name(text) == name
     Job(name=name).clean_fields(exclude={field.name for field in Job._meta.fields} - {"name"})
 
 

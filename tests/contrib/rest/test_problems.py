@@ -20,7 +20,7 @@ from rest_framework.views import APIView, exception_handler
 
 from django_dcron.contrib.rest import schema
 from django_dcron.contrib.rest.urls import router
-from django_dcron.contrib.rest.viewsets import View, ViewSet
+from django_dcron.contrib.rest.viewsets import BaseView, BaseViewSet
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job
 from tests.contrib.rest.conftest import Api, problem
@@ -146,9 +146,9 @@ class Never(BaseThrottle):
 
 
 def test_project_throttles_apply(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert View.throttle_classes is APIView.throttle_classes
-    assert View.authentication_classes is APIView.authentication_classes
-    monkeypatch.setattr(View, "throttle_classes", [Never])
+    assert BaseView.throttle_classes is APIView.throttle_classes
+    assert BaseView.authentication_classes is APIView.authentication_classes
+    monkeypatch.setattr(BaseView, "throttle_classes", [Never])
 
     refused = api.get("jobs/")
 
@@ -190,7 +190,7 @@ def test_exceptions_of_project_classes_become_problems(
         def authenticate(self, request: Any) -> None:
             raise error
 
-    monkeypatch.setattr(View, "authentication_classes", [Never])
+    monkeypatch.setattr(BaseView, "authentication_classes", [Never])
 
     response = api.get("jobs/")
 
@@ -274,8 +274,8 @@ def test_every_view_uses_the_base_class_and_is_documented() -> None:
     """Every view has the default permission classes, and each of its actions is documented."""
     for pattern in router.urls:
         view = pattern.callback
-        assert issubclass(view.cls, ViewSet)
-        assert view.cls.permission_classes is ViewSet.permission_classes
+        assert issubclass(view.cls, BaseViewSet)
+        assert view.cls.permission_classes is BaseViewSet.permission_classes
         for method, action in view.actions.items():
             assert method in view.cls.http_method_names
             assert isinstance(getattr(view.cls, action).operation, schema.Operation)

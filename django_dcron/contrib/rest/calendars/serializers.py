@@ -8,7 +8,10 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
-from django_dcron.contrib.rest.serializing import AnySerializer, OfDocument
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    DocumentSerializer,
+)
 from django_dcron.jobs.representation import FIELDS
 from django_dcron.models import Calendar
 
@@ -17,7 +20,7 @@ WRITABLE = tuple(
 )
 
 
-class CalendarSerializer(OfDocument):
+class CalendarSerializer(DocumentSerializer):
     """Dates that the schedules of its jobs skip."""
 
     class Meta:

@@ -33,7 +33,7 @@ from django_dcron.contrib.rest.permissions import may
 from django_dcron.contrib.rest.problems import ActionRefused
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import kept_in_sight
-from django_dcron.contrib.rest.viewsets import ViewSet, address_of, row_or_404
+from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.audit.differences import values_of
 from django_dcron.jobs.audit.log import log_addition, log_change, log_deletion
@@ -53,7 +53,7 @@ class CalendarQuery(PageQuery):
     ordering = serializers.ChoiceField(list(ORDERS), default="name")
 
 
-class CalendarViewSet(ViewSet):
+class CalendarViewSet(BaseViewSet):
     lookup_url_kwarg = "calendar_name"
 
     @operation(

@@ -5,23 +5,26 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.serializing import AnySerializer, Strict
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictSerializer,
+)
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT
 
 
-class RangeSerializer(Strict):
-    start = fields.Instant(help_text="The start of the range (included).")
-    end = fields.Instant(help_text="The end of the range (excluded).")
-    limit = fields.WholeNumber(
+class RangeSerializer(StrictSerializer):
+    start = fields.UtcTimeField(help_text="The start of the range (included).")
+    end = fields.UtcTimeField(help_text="The end of the range (excluded).")
+    limit = fields.StrictIntegerField(
         min_value=1,
         max_value=LARGEST_LIMIT,
         default=LIMIT,
         help_text="The maximum number of runs to create.",
     )
-    dry_run = fields.YesOrNo(
+    dry_run = fields.StrictBooleanField(
         default=False, help_text="Return what would be created, without creating it."
     )
-    over_pruned = fields.YesOrNo(
+    over_pruned = fields.StrictBooleanField(
         default=False,
         help_text="Include occurrences whose runs may have been pruned. Occurrences that "
         "ran before then run again.",
@@ -33,7 +36,7 @@ class BackfillSerializer(AnySerializer):
         read_only=True, help_text="Whether this was a dry run, which creates nothing."
     )
     occurrences = serializers.ListField(
-        child=fields.Instant(),
+        child=fields.UtcTimeField(),
         read_only=True,
         help_text="The occurrences that get a run, oldest first.",
     )
@@ -41,13 +44,13 @@ class BackfillSerializer(AnySerializer):
         read_only=True,
         help_text="The number of other occurrences in the range that already have a run.",
     )
-    continue_from = fields.Instant(
+    continue_from = fields.UtcTimeField(
         read_only=True,
         allow_null=True,
         help_text="The `start` of the next request if there may be "
         "more occurrences; otherwise null.",
     )
-    until = fields.Instant(
+    until = fields.UtcTimeField(
         read_only=True,
         help_text="The end of the range that was considered: the requested end, now, or "
         "the job's next scheduled occurrence, whichever is earliest.",

@@ -15,10 +15,13 @@ from rest_framework import serializers
 
 from django_dcron import control
 from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictSerializer,
+)
 from django_dcron.contrib.rest.jobs.serializers import WRITABLE, JobSerializer
 from django_dcron.contrib.rest.problems import RefusedRows, by_fields
 from django_dcron.contrib.rest.scope import require_sight
-from django_dcron.contrib.rest.serializing import AnySerializer, Strict
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import Scope
@@ -38,8 +41,10 @@ Errors = dict[str, Any]
 class ReferenceSerializer(AnySerializer):
     """The job to update, and the version that the update is based on."""
 
-    id = fields.WholeNumber(min_value=1, max_value=LARGEST_KEY, help_text="The job to update.")
-    version = fields.WholeNumber(
+    id = fields.StrictIntegerField(
+        min_value=1, max_value=LARGEST_KEY, help_text="The job to update."
+    )
+    version = fields.StrictIntegerField(
         min_value=1,
         help_text="The version of the job as it was read. If the job was changed since, the "
         "request is refused.",
@@ -56,11 +61,11 @@ class ChangedJobSerializer(ReferenceSerializer, JobSerializer):
         extra_kwargs = {name: {"required": False} for name in WRITABLE}
 
 
-class NewJobsSerializer(Strict):
+class NewJobsSerializer(StrictSerializer):
     jobs = JobSerializer(**LIST)
 
 
-class ChangedJobsSerializer(Strict):
+class ChangedJobsSerializer(StrictSerializer):
     jobs = ChangedJobSerializer(**LIST)
 
 
@@ -84,7 +89,7 @@ def read_items(data: Any) -> list[Any]:
     return list(items.validated_data["jobs"])
 
 
-class Items(Strict):
+class Items(StrictSerializer):
     jobs = serializers.ListField(allow_empty=False, max_length=MOST_JOBS)
 
 

@@ -38,7 +38,7 @@ class JobQuery(PageQuery):
     calendar = serializers.CharField(
         required=False, max_length=120, help_text="The name of the job's calendar."
     )
-    state = fields.NamedChoice(
+    state = fields.StrictChoiceField(
         list(STATE_FILTERS),
         required=False,
         help_text="`quarantined`: not scheduled, because the definition is invalid.",
@@ -46,7 +46,7 @@ class JobQuery(PageQuery):
     search = serializers.CharField(
         required=False, max_length=120, help_text="Text that the name contains, such as `import`."
     )
-    ordering = fields.NamedChoice(
+    ordering = fields.StrictChoiceField(
         list(ORDERS), default="name", help_text="`name` orders by namespace and name."
     )
 

@@ -7,7 +7,11 @@ from typing import Any, ClassVar
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictModelSerializer,
+    StrictSerializer,
+)
 from django_dcron.diagnosis.lookahead import OCCURRENCES
 from django_dcron.models import Job
 
@@ -25,19 +29,19 @@ READ = (
 )
 
 
-class PreviewQuery(Strict):
+class PreviewQuery(StrictSerializer):
     count = serializers.IntegerField(
         min_value=1, max_value=MOST, default=OCCURRENCES, help_text="The number of occurrences."
     )
 
 
-class DefinitionSerializer(OfModel):
+class DefinitionSerializer(StrictModelSerializer):
     """The definition of a job that need not exist.
 
     Without its name, the values of `H` may differ.
     """
 
-    count = fields.WholeNumber(min_value=1, max_value=MOST, default=OCCURRENCES)
+    count = fields.StrictIntegerField(min_value=1, max_value=MOST, default=OCCURRENCES)
 
     class Meta:
         model = Job
@@ -51,8 +55,8 @@ class DefinitionSerializer(OfModel):
 
 
 class OccurrenceSerializer(AnySerializer):
-    at = fields.Instant(read_only=True)
-    local = fields.LocalInstant(read_only=True)
+    at = fields.UtcTimeField(read_only=True)
+    local = fields.LocalTimeField(read_only=True)
 
 
 class CautionSerializer(AnySerializer):

@@ -15,7 +15,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.serializing import AnySerializer, OfDocument, Strict
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    DocumentSerializer,
+    StrictSerializer,
+)
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import JobState, status_of
@@ -29,25 +33,25 @@ if TYPE_CHECKING:
 WRITABLE = tuple(name for name, field in JOB_FIELDS.items() if field.writable)
 
 
-class JobSerializer(OfDocument):
+class JobSerializer(DocumentSerializer):
     """What runs, when, and with which policies. Durations are text, such as `1h30m`."""
 
-    args = fields.JsonList(required=False, help_text="Positional arguments.")
-    kwargs = fields.JsonObject(required=False, help_text="Keyword arguments.")
-    tags = fields.JsonTexts(required=False)
-    after = fields.JsonObject(
+    args = fields.JsonListField(required=False, help_text="Positional arguments.")
+    kwargs = fields.JsonObjectField(required=False, help_text="Keyword arguments.")
+    tags = fields.TextListField(required=False)
+    after = fields.JsonObjectField(
         required=False,
         help_text="Jobs that start this job when they end, with the required outcome of "
         'their run, such as {"import-orders": "succeeded"}.',
     )
-    retry_on = fields.JsonTexts(
+    retry_on = fields.TextListField(
         required=False,
         help_text="Names of exceptions to retry, such as ConnectionError. Empty: any exception.",
     )
-    never_retry_on = fields.JsonTexts(
+    never_retry_on = fields.TextListField(
         required=False, help_text="Names of exceptions that are never retried."
     )
-    declared = fields.JsonObject(
+    declared = fields.JsonObjectField(
         read_only=True,
         allow_null=True,
         help_text="The fields declared with @cron. Null if the job isn't declared in code.",
@@ -87,15 +91,15 @@ def _has_passed(until: datetime | None) -> bool:
     return until is not None and until <= database_now(alias_for(Job))
 
 
-class PauseSerializer(Strict):
-    reason = fields.Text(
+class PauseSerializer(StrictSerializer):
+    reason = fields.StrictCharField(
         required=False,
         allow_blank=True,
         default="",
         max_length=LONGEST_REASON,
         help_text="Why. The user's name is added.",
     )
-    until = fields.Instant(
+    until = fields.UtcTimeField(
         required=False,
         allow_null=True,
         default=None,
@@ -111,11 +115,11 @@ class JobStatusSerializer(AnySerializer):
     problem = serializers.CharField(
         read_only=True, help_text="Why the job isn't scheduled. Empty if it is."
     )
-    next_at = fields.Instant(read_only=True, allow_null=True, help_text="The next occurrence.")
+    next_at = fields.UtcTimeField(read_only=True, allow_null=True, help_text="The next occurrence.")
     last_state = serializers.CharField(
         read_only=True, help_text="The state of the last finished run. Empty if there is none."
     )
-    last_finished_at = fields.Instant(read_only=True, allow_null=True)
+    last_finished_at = fields.UtcTimeField(read_only=True, allow_null=True)
     consecutive_failures = serializers.IntegerField(read_only=True)
 
 

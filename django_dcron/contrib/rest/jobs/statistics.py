@@ -44,13 +44,13 @@ class JobStatsSerializer(JobStatusSerializer):
 
 def statistics_document(job: Job, scope: Scope) -> dict[str, Any]:
     statistics = getattr(job, "statistics", None) or Statistics()
-    latest: SuccessRate = job_status.rate_of(job_status.latest_finished(job, scope))
+    latest: SuccessRate = job_status.success_rate_of_runs(job_status.latest_finished(job, scope))
     return status_of(job, database_now(alias_for(Job))) | {
         "enabled": job.enabled,
         "finished_by_state": {
             state.value: getattr(statistics, state.value) for state in sorted(FINAL)
         },
-        "success_rate": job_status.rate_of_all(statistics),
+        "success_rate": job_status.success_rate_of_statistics(statistics),
         "latest_success_rate": latest,
-        "running": [run.pk for run in job_status.running(job, scope)],
+        "running": [run.pk for run in job_status.running_runs(job, scope)],
     }

@@ -13,8 +13,11 @@ from rest_framework.request import Request
 
 from django_dcron import control
 from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictSerializer,
+)
 from django_dcron.contrib.rest.problems import KeyReused
-from django_dcron.contrib.rest.serializing import AnySerializer, Strict
 from django_dcron.contrib.rest.viewsets import row_or_404
 from django_dcron.control import LONGEST_KEY
 from django_dcron.db.contention import despite_contention
@@ -38,11 +41,11 @@ OTHER_ARGUMENTS = (
 )
 
 
-class TriggerSerializer(Strict):
-    args = fields.JsonList(
+class TriggerSerializer(StrictSerializer):
+    args = fields.JsonListField(
         required=False, help_text=f"Replaces the job's arguments. {OTHER_ARGUMENTS}"
     )
-    kwargs = fields.JsonObject(
+    kwargs = fields.JsonObjectField(
         required=False, help_text=f"Replaces the job's arguments. {OTHER_ARGUMENTS}"
     )
 
@@ -52,7 +55,7 @@ class ReceiptSerializer(AnySerializer):
 
     id = serializers.UUIDField(read_only=True)
     job = serializers.IntegerField(source="job_id", read_only=True)
-    scheduled_at = fields.Instant(read_only=True)
+    scheduled_at = fields.UtcTimeField(read_only=True)
     url = serializers.CharField(read_only=True)
 
 

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest import concurrency
+from django_dcron.contrib.rest.base_serializers import EmptySerializer
 from django_dcron.contrib.rest.concurrency import (
     ETAG,
     IF_MATCH,
@@ -50,8 +51,12 @@ from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import kept_in_sight
-from django_dcron.contrib.rest.serializing import Empty
-from django_dcron.contrib.rest.viewsets import ViewSet, address_of, number_or_404, row_or_404
+from django_dcron.contrib.rest.viewsets import (
+    BaseViewSet,
+    address_of,
+    number_or_404,
+    row_or_404,
+)
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import look_ahead
@@ -75,7 +80,7 @@ from django_dcron.jobs.audit.texts import (
 from django_dcron.models import Job, Run
 
 
-class JobViewSet(ViewSet):
+class JobViewSet(BaseViewSet):
     lookup_url_kwarg = "job_id"
 
     @operation(
@@ -217,7 +222,7 @@ class JobViewSet(ViewSet):
         "Resume a job; occurrences before now are not run",
         {200: JobSerializer()},
         permissions=("view_job", "pause_job"),
-        body=Empty(),
+        body=EmptySerializer(),
         headers=(ETAG,),
         error_responses={
             409: "The job's schedule has no further occurrence or is invalid, or the "
@@ -225,7 +230,7 @@ class JobViewSet(ViewSet):
         },
     )
     def resume(self, request: Request, job_id: str) -> Response:
-        self.validate(Empty, request.data)
+        self.validate(EmptySerializer, request.data)
         job = self._job(job_id)
         before = values_of(job)
         control.resume(job)

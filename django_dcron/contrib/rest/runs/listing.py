@@ -32,17 +32,17 @@ class RunQuery(PageQuery):
     job = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_KEY)
     namespace = serializers.CharField(required=False, max_length=64)
     tag = serializers.CharField(required=False, max_length=255)
-    state = fields.NamedChoice([state.value for state in State], required=False)
-    trigger = fields.NamedChoice([trigger.value for trigger in Trigger], required=False)
-    since = fields.Instant(
+    state = fields.StrictChoiceField([state.value for state in State], required=False)
+    trigger = fields.StrictChoiceField([trigger.value for trigger in Trigger], required=False)
+    since = fields.UtcTimeField(
         required=False,
         help_text="The start of the range (included) of `due_at` if that is the order, "
         "otherwise of `scheduled_at`.",
     )
-    until = fields.Instant(
+    until = fields.UtcTimeField(
         required=False, help_text="The end of the range (excluded) of the same time."
     )
-    ordering = fields.NamedChoice(
+    ordering = fields.StrictChoiceField(
         ORDERINGS,
         required=False,
         help_text="Defaults to `-due_at` with a state and no job, otherwise to "

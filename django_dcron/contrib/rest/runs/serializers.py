@@ -10,7 +10,11 @@ from django.db.models.functions import Left
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.serializing import AnySerializer, OfModel, Strict
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    StrictModelSerializer,
+    StrictSerializer,
+)
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.audit.texts import LONGEST_REASON
 from django_dcron.models import Attempt, Run
@@ -47,7 +51,7 @@ class OfJobSerializer(AnySerializer):
     name = serializers.CharField(read_only=True)
 
 
-class RunSerializer(OfModel):
+class RunSerializer(StrictModelSerializer):
     """A run of a job."""
 
     job = OfJobSerializer(read_only=True)
@@ -71,7 +75,7 @@ class RunPageSerializer(AnySerializer):
     results = RunSerializer(many=True, read_only=True)
 
 
-class AttemptSerializer(OfModel):
+class AttemptSerializer(StrictModelSerializer):
     """One try at a run. Its log, traceback and result are at `log/`."""
 
     outcome = serializers.ChoiceField(
@@ -114,8 +118,10 @@ class AttemptSerializer(OfModel):
 class RunDetailSerializer(RunSerializer):
     """A run with its own arguments and its attempts."""
 
-    args = fields.JsonList(read_only=True, allow_null=True, help_text="Null: the job's arguments.")
-    kwargs = fields.JsonObject(
+    args = fields.JsonListField(
+        read_only=True, allow_null=True, help_text="Null: the job's arguments."
+    )
+    kwargs = fields.JsonObjectField(
         read_only=True, allow_null=True, help_text="Null: the job's arguments."
     )
     attempts = AttemptSerializer(
@@ -138,7 +144,7 @@ class RunDetailSerializer(RunSerializer):
         read_only_fields = fields
 
 
-class LogQuery(Strict):
+class LogQuery(StrictSerializer):
     attempt = serializers.IntegerField(
         required=False,
         min_value=1,
@@ -150,8 +156,8 @@ class LogQuery(Strict):
     )
 
 
-class CancelSerializer(Strict):
-    reason = fields.Text(
+class CancelSerializer(StrictSerializer):
+    reason = fields.StrictCharField(
         required=False,
         allow_blank=True,
         default="",

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
+from django_dcron.contrib.rest.base_serializers import EmptySerializer
 from django_dcron.contrib.rest.history import entry_of
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may, require_other_arguments
@@ -29,15 +30,14 @@ from django_dcron.contrib.rest.runs.serializers import (
     visible_attempts_of,
 )
 from django_dcron.contrib.rest.schema import LOCATION, operation
-from django_dcron.contrib.rest.serializing import Empty
-from django_dcron.contrib.rest.viewsets import ViewSet, address_of, row_or_404
+from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
 from django_dcron.diagnosis.chains import followed_run, followed_run_id
 from django_dcron.jobs.audit.log import log_action
 from django_dcron.jobs.audit.texts import cancelled_text, rerun_text, signed_reason
 from django_dcron.models import Run
 
 
-class RunViewSet(ViewSet):
+class RunViewSet(BaseViewSet):
     lookup_url_kwarg = "run_id"
 
     @operation(
@@ -127,7 +127,7 @@ class RunViewSet(ViewSet):
         "Run a finished run again, as a new run",
         {201: RunSerializer()},
         permissions=("view_run", "rerun_run"),
-        body=Empty(),
+        body=EmptySerializer(),
         headers=(LOCATION,),
         error_responses={
             403: "The user lacks a permission. Runs whose arguments differ from the "
@@ -136,7 +136,7 @@ class RunViewSet(ViewSet):
         },
     )
     def rerun(self, request: Request, run_id: str) -> Response:
-        self.validate(Empty, request.data)
+        self.validate(EmptySerializer, request.data)
         run = self._run(run_id)
         if run.has_other_arguments:
             require_other_arguments(request)

@@ -9,7 +9,7 @@ from django_dcron.monitoring.metrics.samples import MetricSample
 from django_dcron.scheduler.health import Health, Status
 
 
-def own(health: Health) -> Iterator[MetricSample]:
+def node_samples(health: Health) -> Iterator[MetricSample]:
     facts = health.facts
     yield MetricSample(catalogue.NODE_INFO, 1, (facts.name, facts.namespace, facts.release))
     for status in Status:

@@ -22,7 +22,7 @@ else:
     AnySerializer, AnyModelSerializer = serializers.Serializer, serializers.ModelSerializer
 
 
-class Strict(AnySerializer):
+class StrictSerializer(AnySerializer):
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             unknown = [name for name in data if name not in self.fields]
@@ -51,32 +51,32 @@ class Strict(AnySerializer):
         return ErrorDetail(error.translate(translation), error.code)
 
 
-class Empty(Strict):
+class EmptySerializer(StrictSerializer):
     """An empty object."""
 
 
-class OfModel(Strict, AnyModelSerializer):
+class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
     """A row in strict JSON."""
 
     serializer_field_mapping = {
         **serializers.ModelSerializer.serializer_field_mapping,
-        models.CharField: fields.Text,
-        models.TextField: fields.Text,
-        models.BooleanField: fields.YesOrNo,
-        models.FloatField: fields.NumberField,
-        models.IntegerField: fields.WholeNumber,
-        models.BigIntegerField: fields.WholeNumber,
-        models.SmallIntegerField: fields.WholeNumber,
-        models.PositiveIntegerField: fields.WholeNumber,
-        models.PositiveSmallIntegerField: fields.WholeNumber,
-        models.PositiveBigIntegerField: fields.WholeNumber,
-        models.DurationField: fields.Duration,
-        models.DateTimeField: fields.Instant,
-        models.JSONField: fields.JsonValue,
+        models.CharField: fields.StrictCharField,
+        models.TextField: fields.StrictCharField,
+        models.BooleanField: fields.StrictBooleanField,
+        models.FloatField: fields.StrictFloatField,
+        models.IntegerField: fields.StrictIntegerField,
+        models.BigIntegerField: fields.StrictIntegerField,
+        models.SmallIntegerField: fields.StrictIntegerField,
+        models.PositiveIntegerField: fields.StrictIntegerField,
+        models.PositiveSmallIntegerField: fields.StrictIntegerField,
+        models.PositiveBigIntegerField: fields.StrictIntegerField,
+        models.DurationField: fields.DurationTextField,
+        models.DateTimeField: fields.UtcTimeField,
+        models.JSONField: fields.StrictJsonField,
     }
 
-    serializer_choice_field = fields.NamedChoice
-    serializer_related_field = fields.Name
+    serializer_choice_field = fields.StrictChoiceField
+    serializer_related_field = fields.NameField
 
     def get_fields(self) -> Any:
         found = super().get_fields()
@@ -91,15 +91,17 @@ class OfModel(Strict, AnyModelSerializer):
     def build_standard_field(self, field_name: str, model_field: Any) -> Any:
         """Drop arguments of REST framework's own fields, such as ``max_digits`` and ``encoder``."""
         field_class, options = super().build_standard_field(field_name, model_field)
-        if issubclass(field_class, fields.Duration | fields.Instant | fields.JsonValue):
+        if issubclass(
+            field_class, fields.DurationTextField | fields.UtcTimeField | fields.StrictJsonField
+        ):
             kept = ("read_only", "required", "allow_null", "default", "help_text", "label")
             options = {name: value for name, value in options.items() if name in kept}
-        if issubclass(field_class, fields.Text):
+        if issubclass(field_class, fields.StrictCharField):
             options["trim_whitespace"] = False  # a document that was read can be sent back
         return field_class, options
 
 
-class OfDocument(OfModel):
+class DocumentSerializer(StrictModelSerializer):
     """A job or a calendar, as ``jobs.representation`` writes it."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:

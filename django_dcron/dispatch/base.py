@@ -5,10 +5,10 @@ Invariants of every dispatcher:
 - ``publish`` needs no database and may be repeated: a run that is delivered twice starts once.
 - ``publish`` either dispatches all runs or raises. After an error, it is unknown which runs were
   delivered.
-- ``DispatchFailed`` isn't about any run: all are tried again. After ``PartlyPublished``, only the
-  runs that it names are tried again; the others were dispatched.
-- Any other error is about one run. Smaller and smaller batches are tried. A run that fails alone is
-  refused, which ends it.
+- After ``DispatchFailed``, all runs are tried again, because none of them caused the error. After
+  ``PartlyPublished``, only the runs that it names are tried again; the others were dispatched.
+- Any other error is caused by one run. The caller tries smaller and smaller batches, and refuses a
+  run that fails alone. That ends the run.
 - A dispatcher never delays a run: the scheduler decides about retries and due times.
 - ``revoke`` only saves time and may be lost, because the start and the running worker check the
   database.

@@ -36,7 +36,8 @@ def backend_problem() -> str | None:
 
 
 def why_no_workers() -> str | None:
-    """Return what the backend does without workers if it is one of Django's two such backends.
+    """Return what the backend does with a task if it is one of Django's two backends without
+    workers.
 
     Returns None for other backends. The backend must exist.
     """

@@ -60,7 +60,7 @@ def _failure(exception: BaseException, names: frozenset[str]) -> Failure:
     if isinstance(exception, PERMANENT):
         return Failure(FailureClass.PERMANENT, names)
     if isinstance(exception, RetryLater):
-        # Raised from another exception, as a Celery task's retry is, it stands for that one, too.
+        # An exception raised from another one stands for both, like a Celery task's retry.
         cause = exception.__cause__
         if cause is not None:
             names |= exception_names(cause)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django_dcron.execution.current import CurrentRun
 
 _node: str | None = None
-"""The name of this process's node. A ``runcron`` process is one node for all its threads."""
+"""The name of this process's node. All threads of a ``runcron`` process belong to one node."""
 
 
 @contextmanager

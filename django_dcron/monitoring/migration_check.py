@@ -29,7 +29,7 @@ def missing_migration() -> str | None:
 
 @lru_cache(maxsize=1)
 def _latest() -> str | None:
-    """Return the name of the last migration, which is the greatest as it starts with a number.
+    """Return the greatest name of a migration: the last one's, because names start with a number.
 
     Django's loader would read the migrations of all apps.
     """

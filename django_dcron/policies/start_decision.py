@@ -49,7 +49,7 @@ class OtherRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFacts:
-    """What the decision depends on."""
+    """The facts that the decision depends on."""
 
     state: State
     is_current_attempt: bool
@@ -109,7 +109,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drop the delivery: the run is no longer what was delivered."""
+    """Drop the delivery, because the run has changed since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Cron:
     def _time_from(self, hour: int, minute: int, second: int) -> time | None:
         """Return the first matching time of the day from the given time on.
 
-        If fields must increase, the last field that can increase does.
+        To advance, it increases the last field that can increase.
         """
         hours, minutes, seconds = self.hour.values, self.minute.values, self.second.values
         h = bisect_left(hours, hour)

@@ -57,7 +57,7 @@ class Crowd:
     jobs: int
     """The number of jobs that start in the most crowded minute."""
     minute: int
-    """That minute, within its hour."""
+    """This minute within its hour, from 0 to 59."""
     hours: tuple[int, ...]
     """The hours in which the same minute is crowded, the most crowded first."""
     fewest: int

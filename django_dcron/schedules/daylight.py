@@ -20,7 +20,7 @@ Invariants:
   bounded.
 """
 
-# ruff: noqa: DTZ901 -- naive datetimes are what this is about
+# ruff: noqa: DTZ901 -- this module works on naive datetimes
 
 from datetime import datetime, timedelta
 

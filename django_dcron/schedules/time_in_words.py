@@ -110,7 +110,7 @@ def _seconds(field: CronField, language: Language) -> str:
 
 def _minutes(cron: Cron, language: Language) -> str:
     field = cron.minute
-    # If the seconds have a text, it implies every minute.
+    # A text for the seconds implies every minute.
     if field.everything:
         return language.gettext("every minute") if cron.second.values == ON_ZERO else ""
     if field.values == cron.second.values == ON_ZERO:

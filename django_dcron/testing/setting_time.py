@@ -3,8 +3,8 @@
 Invariants:
 
 - While the clock is set, time advances only on the test's request.
-- After the block, the time is the same as before it, whatever happens within.
-- Nothing is published to a broker meanwhile, as workers would have another time. Runs wait for
+- After the block, the previous time applies again, also after an exception.
+- Nothing is published to a broker meanwhile, because workers would use another time. Runs wait for
   ``run_due``.
 """
 

@@ -12,12 +12,13 @@ Invariants:
 - The trace id is the run's id: both have 128 bits. All spans of a run have the same parent context,
   which is derived from the id.
 - Nothing has to be stored or passed on. Every process that knows the run adds to the same trace,
-  even after a crash of another.
+  even if another process has crashed.
 - The parent context itself is never recorded as a span.
 - Tracing is on once the project has configured a tracer provider. Before that, or without
   OpenTelemetry, each hook costs about a microsecond.
 - Spans of claims and dispatches are created later, when the thread has time.
-- A provider that raises or can't be loaded costs its traces and one log line, but never a run.
+- If a provider raises or can't be loaded, its traces are lost and one line is logged. No run is
+  affected.
 """
 
 from django_dcron.tracing.deferred_spans import (

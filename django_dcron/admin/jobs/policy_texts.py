@@ -104,8 +104,8 @@ def retention_texts(job: Job) -> Iterator[Explanation]:
     yield Explanation("keep_for", text % {"keep": ages[0], "keep_failed": ages[1]})
     if retention.keep_runs is not None:
         text = ngettext(
-            "At most %(number)d run is kept, and at most as many failed runs.",
-            "At most %(number)d runs are kept, and at most as many failed runs.",
+            "Only the latest %(number)d run and the latest %(number)d failed run are kept.",
+            "Only the latest %(number)d runs and the latest %(number)d failed runs are kept.",
             retention.keep_runs,
         )
         yield Explanation("keep_runs", text % {"number": retention.keep_runs})

@@ -121,7 +121,7 @@ class SchedulePreview:
             return None
         try:
             return look_ahead(self.job, scope=self.form.scope)
-        except InvalidSchedule as error:  # of a stored job: the user has typed no part of it
+        except InvalidSchedule as error:  # the stored job's: the user hasn't typed it
             self.problem = error.translate(translation)
             return None
 

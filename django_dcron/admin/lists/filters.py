@@ -57,7 +57,7 @@ def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:
 
 
 def runs_of_jobs(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
-    """Filter by job ids, with which an index finds the runs or finds that there are none."""
+    """Filter by job ids. An index finds the runs, or finds that there are none."""
     return runs.filter(job__in=ids_of(jobs))
 
 
@@ -78,9 +78,9 @@ def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
 
 
 def titled_filter(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
-    """Return a rarely used filter by choices with its own title.
+    """Return a collapsed filter by choices with this title.
 
-    The field's name may only make sense in a form.
+    The field's own name may make sense only in a form.
     """
 
     class TitledFilter(admin.ChoicesFieldListFilter):

@@ -29,9 +29,9 @@ class NodeLossAlerts:
     Invariants:
 
     - A key identifies a node and its last heartbeat, so each loss is reported once.
-    - While the database is unreachable, no node can write a heartbeat. So a node counts as lost
-      once the same last heartbeat has been seen for a lease.
-    - A row that remains for longer than its alert is kept isn't reported again.
+    - While the database is unreachable, no node can write a heartbeat. A node therefore counts as
+      lost only after its row has had the same heartbeat for a whole lease.
+    - A node's row may outlive the alert about it. The node isn't reported again then.
     """
 
     def __init__(self) -> None:

@@ -51,9 +51,9 @@ def runs_since(since: datetime) -> SourceRuns:
 
 
 def hand_back(key: str, ran_until: datetime) -> bool:
-    """Have beat continue after ``ran_until``, so that it doesn't send what ran here.
+    """Set beat's last run to ``ran_until``, so that it doesn't send occurrences that ran here.
 
-    A later run of beat stays. Returns False if the row is gone.
+    A later last run is kept. Returns False if the row is gone.
     """
     rows = _rows().filter(pk=key)
     if rows.filter(Q(last_run_at=None) | Q(last_run_at__lt=ran_until)).update(
@@ -130,7 +130,8 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _phase(row: Any, length: timedelta, now: datetime) -> dict[str, datetime]:
-    """Return when beat would run the interval next. Beat counts from the change of a new row."""
+    """Return when beat would run the interval next. For a new row, beat counts from its last
+    change."""
     if row.start_time and (row.start_time > now or row.last_run_at is None):
         return {}
     return next_due(row.last_run_at or row.date_changed, length, now)

@@ -1,4 +1,4 @@
-"""Import crontabs: a user's, or the system's, whose lines name a user.
+"""Import crontabs of users and of the system. A line of a system crontab names its user.
 
 Invariants:
 
@@ -248,7 +248,7 @@ def _set_variable(variables: dict[str, str], name: str, value: str, reading: Rea
 
 def _split_line(line: str, system: bool) -> tuple[str, str, str] | None:
     """Split a line into schedule, user and command. Return None if a part is missing."""
-    line = line.removeprefix("-")  # in some crons: don't log this command
+    line = line.removeprefix("-")  # in some crons, this means: don't log the command
     fields = 1 if line.startswith("@") else 5
     parts = line.split(None, fields + system)
     if len(parts) <= fields + system:

@@ -78,9 +78,9 @@ def runs_since(since: datetime) -> SourceRuns:
 
 
 def hand_back(key: str, ran_until: datetime) -> bool:
-    """Have RedBeat continue after ``ran_until``, so that it doesn't send what ran here.
+    """Set RedBeat's last run to ``ran_until``, so that it doesn't send occurrences that ran here.
 
-    A later run of RedBeat stays. Returns False if the entry is gone.
+    A later last run is kept. Returns False if the entry is gone.
     """
     from redbeat import schedulers
 

@@ -215,7 +215,7 @@ def _show(out: Output, each: _Handback, *, applied: bool) -> None:
 
 
 def _plan(source: str) -> list[_Handback]:
-    """Return the jobs to hand back, with those that were already handed back.
+    """Return the jobs to hand back, including jobs that were already handed back.
 
     Raises ``SourceProblem``.
     """
@@ -262,7 +262,7 @@ def _hand_back_job(job: Job, key: str, source: Resumable, using: str) -> bool:
 
 
 def _ran_until(job: Job, cursor: Cursor, next_at: datetime | None, using: str) -> datetime:
-    """Return the time of the last run from which the source gets the job's next occurrence.
+    """Return the time of the last run from which the source computes the next occurrence.
 
     An interval counts from its last occurrence, so that it keeps its phase. ``cursor`` is that of
     the paused job. ``next_at``: the next occurrence before the pause.
@@ -281,7 +281,7 @@ def _ran_until(job: Job, cursor: Cursor, next_at: datetime | None, using: str) -
 
 
 def _claimed_ahead(job: Job, paused_at: datetime, using: str) -> datetime | None:
-    """Return the last occurrence after the pause that runs here, because it was dispatched."""
+    """Return the last occurrence after the pause that was dispatched and so still runs here."""
     runs = Run.objects.using(using).filter(job=job.pk, trigger=Trigger.SCHEDULE)
     later = runs.filter(scheduled_at__gt=paused_at).aggregate(at=Max("scheduled_at"))
     ahead: datetime | None = later["at"]

@@ -37,8 +37,8 @@ from django_dcron.utils.counts import number_of
 HELP = (
     "Show what would run between two times with the current schedules: the occurrences of each "
     f"job, the load, the busiest minutes and the jobs that start together. At most {LONGEST.days} "
-    "days. Ignores paused jobs, jitter, retries and policies. Clock changes are taken into "
-    "account by local time."
+    "days. Ignores paused jobs, jitter, retries and policies. Numbers are approximate on the day "
+    "of a clock change."
 )
 EXAMPLES = """
 simulate
@@ -144,7 +144,7 @@ def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
             _time_column("Minute"),
             _number("Together"),
             _number("Occurrences"),
-            Column("Which", wraps=True),
+            Column("Jobs", wraps=True),
         ]
         out.table(columns, (_full_minute(each) for each in found.fullest))
     for crowd in found.crowds:

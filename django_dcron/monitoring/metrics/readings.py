@@ -53,8 +53,8 @@ class DirectReading(Generic[T]):
 class BackgroundReading(Generic[T]):
     """Reads in a separate thread, one at a time, on a connection that is closed afterward.
 
-    A caller waits at most ``BUDGET`` seconds in total. A database that never answers occupies one
-    thread, for which nobody waits.
+    A caller waits at most ``BUDGET`` seconds in total. If the database never answers, it blocks
+    only this thread, and nobody waits for it.
     """
 
     def __init__(self, read: Callable[[], T]):

@@ -141,7 +141,7 @@ def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _no_worker_at_all(facts: SystemFacts) -> bool:
-    """Whether nothing indicates a worker. One that executes a long run may not answer."""
+    """Whether there is no sign of a worker. One that executes a long run may not answer."""
     silent = not facts.workers and not facts.running
     return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
 

@@ -17,7 +17,7 @@ import time
 from tests.simulation import sessions
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
-EACH = 12.0
+EACH = 24.0
 """Hours of each simulation."""
 
 

@@ -409,6 +409,16 @@ INTERVALS = (
 )
 """The constants of ``scheduler.tick`` that keep their proportion to the tick."""
 
+PAUSES = (
+    ("scheduler.pruner", "ROUND_EVERY", 10),
+    ("scheduler.agenda", "LONGEST_PAUSE_WITHOUT_BROKER", 20),
+    ("scheduler.backoff", "LONGEST_PAUSE", 12),
+    ("execution.database_outage", "LONGEST_PAUSE", 12),
+    ("execution.executor", "START_TIMEOUT", 12),
+    ("execution.heartbeat", "AGAIN_AFTER", 20),
+)
+"""Pauses that need only be short beside the leases, and by how much they are longer here."""
+
 
 @contextmanager
 def installed(random: Random) -> Iterator[None]:
@@ -441,6 +451,9 @@ def installed(random: Random) -> Iterator[None]:
         put(module, "CHECK_EVERY", check_every)
     for name in INTERVALS:
         put(tick, name, getattr(tick, name) * FACTOR)
+    for module, name, factor in PAUSES:
+        owner = sys.modules[f"django_dcron.{module}"]
+        put(owner, name, getattr(owner, name) * factor)
     put(timezone, "now", _now)
     put(clock, "now", _now)
     put(ClusterClock.__init__, "__defaults__", (monotonic, wall))

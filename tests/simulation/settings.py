@@ -1,13 +1,13 @@
 """Django settings of the simulator: one SQLite database in memory, and long intervals.
 
-All intervals of a cluster are sixty times their defaults, in the same proportions. A simulated hour
-therefore costs as many ticks and heartbeats as a minute of a real cluster. Jobs are due every few
-minutes, and faults last for minutes.
+The intervals of the cluster are 120 times their defaults. A simulated hour therefore has as many
+ticks and heartbeats as half a minute of a real cluster with the default settings. Jobs are due
+every few minutes, and faults last from seconds to hours.
 """
 
 from datetime import timedelta
 
-FACTOR = 60
+FACTOR = 120
 
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 INSTALLED_APPS = [

@@ -25,6 +25,8 @@ def main() -> int:
     given = _parser().parse_args()
     if given.replay is not None:
         return _replay(given)
+    if given.broken is not None:
+        return _find_broken(given)
     return _simulate(given)
 
 
@@ -40,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--only", help="in a replay: numbers of the plan's items, such as 3,17")
     parser.add_argument("--all", action="store_true", help="in a replay: the whole story")
+    parser.add_argument("--broken", help="break this guard, or all one by one")
     return parser
 
 
@@ -68,9 +71,22 @@ def _simulate(given: argparse.Namespace) -> int:
     return 0
 
 
+def _find_broken(given: argparse.Namespace) -> int:
+    """Print for each broken guard after how many hours it is found, and by which seed."""
+    sessions.prepare()
+    from tests.simulation.broken_guards import GUARDS
+
+    missed = 0
+    for name in GUARDS if given.broken == "all" else given.broken.split(","):
+        result, hours = sessions.find_broken(name, given.hours, given.each)
+        found = result.broken[0].splitlines()[0][:100] if result.broken else "NOT FOUND"
+        missed += not result.broken
+        print(f"| {name} | {hours:g} | {result.seed} | {found} |", flush=True)
+    return int(missed > 0)
+
+
 def _explain(result: sessions.Any, each: float) -> None:
-    if "django_dcron" not in sys.modules or not result.story:
-        sessions.prepare()
+    sessions.prepare()
     from tests.simulation import plan, shrinking
 
     drawn = plan.draw(result.seed, each)

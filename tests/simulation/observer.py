@@ -63,6 +63,7 @@ class Observer:
         attempt: int,
         heartbeat_at: str | None,
         reason: str,
+        cancel_requested_at: str | None,
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
         if old != new:
@@ -74,6 +75,8 @@ class Observer:
         retried = old == "running" and new == "pending"
         if attempt - old_attempt != int(retried):
             self.report(f"{about}: attempt {old_attempt} becomes {attempt}")
+        if retried and cancel_requested_at:
+            self.report(f"{about}, although the run was asked to stop")
         if old == "running" and new != "running":
             self._ended(about, heartbeat_at)
 

@@ -21,6 +21,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from django_dcron.utils.threads import DcronThread
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.settings import FACTOR
 
@@ -367,6 +368,7 @@ def replacements(random: Random) -> dict[int, Any]:
         (real_time.monotonic, monotonic),
         (real_time.time_ns, time_ns),
         (real_uuid.uuid4, identifier),
+        (DcronThread, Thread),
         (SimpleQueue, Queue),
     ]
     return {id(real): simulated for real, simulated in pairs}

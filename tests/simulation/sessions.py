@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ class Totals:
         return f"{counts}\nfaults {self.faults.total():,}: {faults}"
 
 
+@cache
 def prepare() -> None:
-    """Set up Django and the database of this operating system process."""
+    """Set up Django and the database of this operating system process, once."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
     django.setup()
     from tests.simulation import database
@@ -90,6 +92,22 @@ def results(first: int, hours: float, each: float, processes: int, within: float
             if not pending:
                 return
             yield pending.pop(0).get()
+
+
+def find_broken(name: str, hours: float, each: float) -> tuple[Any, float]:
+    """Simulate with a broken guard until it is found.
+
+    Returns the last result and the number of simulated hours.
+    """
+    prepare()
+    from tests.simulation import broken_guards
+
+    with broken_guards.broken(name):
+        for number in range(1, max(round(hours / each), 1) + 1):
+            result = one(number, each)
+            if result.broken:
+                break
+    return result, number * each
 
 
 def keep(totals: Totals, first: int, next_seed: int, commit: str) -> None:

@@ -251,6 +251,7 @@ class World:
             for finding in verdict.findings
             if not (
                 finding.rule in OF_LAST_DEFINITION
+                and not finding.message.startswith("schedule run")
                 and any(
                     name in (finding.about, finding.about.partition(" ")[0]) for name in self.edited
                 )

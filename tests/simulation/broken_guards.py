@@ -1,0 +1,355 @@
+"""Deliberately broken guards: each removes one guard of the real code or swaps two of its steps.
+
+A simulator that doesn't find them proves nothing. ``python -m tests.simulation --broken all`` tells
+how many simulated hours it takes to find each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+from django.db import transaction
+
+from django_dcron.db.clock import ClusterClock
+from django_dcron.dispatch.base import DispatchFailed
+from django_dcron.models import Attempt, Run
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.retry import RetryPolicy
+from django_dcron.policies.start_decision import Start
+from django_dcron.runs import chains, start, transitions
+from django_dcron.runs.start import Started
+from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
+from tests.simulation import primitives
+
+Breaking = Callable[[ExitStack], None]
+GUARDS: dict[str, Breaking] = {}
+
+
+def guard(breaking: Breaking) -> Breaking:
+    GUARDS[breaking.__name__] = breaking
+    return breaking
+
+
+@contextmanager
+def broken(name: str) -> Iterator[None]:
+    """Break this guard within the block."""
+    with ExitStack() as stack:
+        transitions._finish.cache_clear()
+        GUARDS[name](stack)
+        stack.callback(transitions._finish.cache_clear)
+        yield
+
+
+def put(stack: ExitStack, owner: Any, name: str, value: Any) -> Any:
+    """Replace the attribute, and return what it was."""
+    real = getattr(owner, name)
+    stack.enter_context(patch.object(owner, name, value))
+    return real
+
+
+# --- claim ----------------------------------------------------------------------------------------
+
+
+@guard
+def cursors_move_from_now(stack: ExitStack) -> None:
+    """The claim continues from now instead of the cursor."""
+
+    class FromNow(claim.Timetable):
+        def consider(self, next_at: datetime, **given: Any) -> Any:
+            return super().consider(max(next_at, given["late_before"]), **given)
+
+    put(stack, claim, "Timetable", FromNow)
+
+
+@guard
+def runs_are_inserted_after_the_cursors_are_committed(stack: ExitStack) -> None:
+    """The claim commits its cursors, and inserts the runs in a second transaction."""
+    real = claim.insert
+
+    def later(rows: list[Run], using: str) -> None:
+        transaction.on_commit(lambda: real(rows, using), using=using)
+
+    put(stack, claim, "insert", later)
+
+
+@guard
+def missed_occurrences_are_not_counted(stack: ExitStack) -> None:
+    """The row of the latest occurrence doesn't account for the missed ones before it."""
+
+    def without(planned: Any, **given: Any) -> Run:
+        row = real(planned, **given)
+        row.missed_before, row.missed_from = 0, None
+        return row
+
+    real = put(stack, claim, "row_for", without)
+
+
+@guard
+def an_edit_leaves_claimed_runs(stack: ExitStack) -> None:
+    """An edit doesn't withdraw the runs of the earlier definition that are still ahead."""
+
+    def nothing(*arguments: Any) -> int:
+        return 0
+
+    put(stack, transitions, "delete_claimed_ahead", nothing)
+
+
+# --- dispatch -------------------------------------------------------------------------------------
+
+
+@guard
+def nodes_adopt_no_run(stack: ExitStack) -> None:
+    """A node ignores pending runs that other processes have left or made."""
+    put(stack, tick, "adopt", lambda *arguments, **options: [])
+
+
+@guard
+def nodes_do_not_look_for_their_own_runs(stack: ExitStack) -> None:
+    """A node doesn't look for runs of its own that are missing from its agenda."""
+
+    def without_own(*arguments: Any, also_own: bool = False, **options: Any) -> Any:
+        return real(*arguments, also_own=False, **options)
+
+    real = put(stack, tick, "adopt", without_own)
+
+
+@guard
+def a_failed_publish_drops_its_batch(stack: ExitStack) -> None:
+    """Runs don't return to the agenda when the broker is unreachable."""
+
+    def careless(batch: Any, dispatcher: Any) -> Any:
+        try:
+            return real(batch, dispatcher)
+        except DispatchFailed:
+            return publishing.PublishOutcome([], [], [])
+
+    real = put(stack, agenda, "publish_batch", careless)
+
+
+@guard
+def runs_are_dispatched_early(stack: ExitStack) -> None:
+    """The agenda dispatches runs a minute before they are due."""
+
+    def early(self: Any, runs: Any) -> Any:
+        entries = real(self, runs)
+        self._heap[:] = [(at - timedelta(minutes=1), *rest) for at, *rest in self._heap]
+        return entries
+
+    real = put(stack, agenda.Agenda, "add", early)
+
+
+@guard
+def nodes_trust_their_wall_clock(stack: ExitStack) -> None:
+    """Cluster time is the wall clock of the node's machine."""
+
+    def now(self: ClusterClock) -> datetime:
+        return datetime.fromtimestamp(primitives.wall(), UTC)
+
+    put(stack, ClusterClock, "now", now)
+
+
+@guard
+def lost_messages_are_not_dispatched_again(stack: ExitStack) -> None:
+    """The rescue leaves queued runs alone."""
+    put(stack, rescue, "_redeliver_overdue", lambda shards, now: 0)
+
+
+# --- start ----------------------------------------------------------------------------------------
+
+
+@guard
+def messages_of_earlier_attempts_start_the_current_one(stack: ExitStack) -> None:
+    """The start doesn't compare the message's attempt with the run's."""
+
+    def any_attempt(facts: Any) -> Any:
+        return real(replace(facts, is_current_attempt=True))
+
+    real = put(stack, start, "decide_start", any_attempt)
+
+
+@guard
+def a_second_delivery_resumes_a_running_attempt(stack: ExitStack) -> None:
+    """A start whose answer was lost isn't recognized by its token, but by its state."""
+
+    def resume(run: Run, token: Any) -> Started | None:
+        attempt = Attempt.objects.filter(run=run, number=run.attempt).first()
+        return attempt and Started(run, attempt.started_at, attempt.pk)
+
+    put(stack, start, "_resume", resume)
+
+
+@guard
+def runs_start_without_the_slot(stack: ExitStack) -> None:
+    """A run of a job without overlaps doesn't take the job's slot."""
+
+    def without_slot(facts: Any) -> Any:
+        decided = real(facts)
+        return Start(takes_slot=False) if isinstance(decided, Start) else decided
+
+    real = put(stack, start, "decide_start", without_slot)
+
+
+@guard
+def a_woken_run_does_not_get_the_slot(stack: ExitStack) -> None:
+    """The slot isn't passed on to the run that is woken."""
+    put(stack, transitions, "running_slot", lambda job_id: None)
+
+
+# --- end ------------------------------------------------------------------------------------------
+
+
+@guard
+def the_end_of_an_attempt_is_not_guarded(stack: ExitStack) -> None:
+    """An outcome is written whatever the run's state and attempt."""
+
+    def any_run(run_id: Any, attempt: Any, last_heartbeat: Any = None) -> Any:
+        return transitions.runs().filter(pk=run_id)
+
+    put(stack, transitions, "_executing", any_run)
+
+
+@guard
+def the_end_of_an_attempt_ignores_its_number(stack: ExitStack) -> None:
+    """A worker that was declared lost ends the attempt that followed its own."""
+
+    def any_attempt(run_id: Any, attempt: Any, last_heartbeat: Any = None) -> Any:
+        if isinstance(attempt, int):
+            return transitions.runs().running().filter(pk=run_id)
+        return real(run_id, attempt, last_heartbeat)
+
+    real = put(stack, transitions, "_executing", any_attempt)
+    put(stack, transitions, "_others_may_wait", lambda run: True)
+
+
+@guard
+def attempts_stay_open(stack: ExitStack) -> None:
+    """A failed attempt isn't closed when its run is retried."""
+    put(stack, transitions, "_close_attempt", lambda *arguments: None)
+
+
+@guard
+def attempts_are_closed_after_the_commit(stack: ExitStack) -> None:
+    """The end of a run and the end of its attempt are two transactions."""
+
+    def later(*arguments: Any) -> None:
+        transaction.on_commit(lambda: real(*arguments))
+
+    real = put(stack, transitions, "_close_attempt", later)
+
+
+@guard
+def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
+    """A run that ends doesn't free its slot."""
+
+    def final(state: Any, reason: Any) -> dict[str, Any]:
+        columns = real(state, reason)
+        del columns["slot"]
+        return columns
+
+    real = put(stack, transitions, "_final", final)
+
+
+@guard
+def waiting_runs_are_not_woken(stack: ExitStack) -> None:
+    """Neither the end of a run nor the rescue wakes the run that waits for the slot."""
+    put(stack, transitions, "wake_next", lambda job_id: None)
+
+
+@guard
+def statistics_are_counted_after_the_commit(stack: ExitStack) -> None:
+    """The end of a run and its count are two transactions."""
+
+    def later(*arguments: Any) -> None:
+        transaction.on_commit(lambda: real(*arguments))
+
+    real = put(stack, transitions, "count", later)
+
+
+@guard
+def followers_are_made_after_the_commit(stack: ExitStack) -> None:
+    """The end of a run and the runs that follow it are two transactions."""
+
+    def later(run: Run, state: Any) -> list[Run]:
+        transaction.on_commit(lambda: real(run, state) and None)
+        return []
+
+    real = put(stack, chains, "create_followers", later)
+
+
+@guard
+def retries_do_not_wait(stack: ExitStack) -> None:
+    """The next attempt is due at once."""
+
+    def at_once(self: RetryPolicy, *arguments: Any) -> timedelta | None:
+        wait = real(self, *arguments)
+        return None if wait is None else timedelta(0)
+
+    real = put(stack, RetryPolicy, "retry_after", at_once)
+
+
+@guard
+def one_attempt_too_many(stack: ExitStack) -> None:
+    """The retry policy counts attempts from 0."""
+
+    def off_by_one(self: RetryPolicy, failure: Any, attempt: int) -> timedelta | None:
+        return real(self, failure, attempt - 1) if attempt > 1 else real(self, failure, attempt)
+
+    real = put(stack, RetryPolicy, "retry_after", off_by_one)
+
+
+@guard
+def a_cancelled_run_is_retried(stack: ExitStack) -> None:
+    """A retry doesn't look whether the run was asked to stop."""
+
+    class Careless(RunQuerySet):
+        def filter(self, *conditions: Any, **given: Any) -> Any:
+            if given == {"cancel_requested_at": None}:
+                return self
+            return super().filter(*conditions, **given)
+
+    def executing(*arguments: Any) -> Any:
+        found = real(*arguments)
+        found.__class__ = Careless
+        return found
+
+    real = put(stack, transitions, "_executing", executing)
+
+
+# --- rescue ---------------------------------------------------------------------------------------
+
+
+@guard
+def lost_attempts_are_not_rescued(stack: ExitStack) -> None:
+    """Nobody ends the attempt of a dead worker."""
+    put(stack, rescue, "_recover_lost_attempts", lambda *arguments: 0)
+
+
+@guard
+def attempts_are_declared_lost_too_early(stack: ExitStack) -> None:
+    """An attempt is lost after half a lease without a heartbeat."""
+
+    def silent(shards: Any, since: datetime) -> Any:
+        return real(shards, since + tick.settings.RUN_LEASE / 2)
+
+    real = put(stack, rescue, "_silent_runs", silent)
+
+
+@guard
+def a_late_heartbeat_does_not_save_an_attempt(stack: ExitStack) -> None:
+    """A node declares an attempt lost even if a heartbeat arrives just before."""
+
+    def stale(run_id: Any, attempt: Any, last_heartbeat: Any = None) -> Any:
+        return real(run_id, attempt)
+
+    real = put(stack, transitions, "_executing", stale)
+
+
+@guard
+def nodes_rescue_right_after_an_outage(stack: ExitStack) -> None:
+    """A node doesn't wait for a lease after the database was unreachable."""
+    put(stack, tick.Ticker, "_may_rescue", lambda self: self._leads())

@@ -15,6 +15,8 @@ Apprise has its own timeouts (``cto`` and ``rto`` in a URL).
 """
 PREFIX = "[dcron] "
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
+MENTION = re.compile(r"(?<!\w)@(?=(?:all|channel|everyone|here)\b)", re.IGNORECASE)
+"""A mention that notifies everyone on Discord or Mattermost, also within plain text."""
 
 Destinations = dict[str, tuple[str, Mapping[str, Any]]]
 
@@ -89,7 +91,8 @@ def _apprise(url: str, subject: str, text: str, tone: str) -> None:
         # Unless the URL sets a mode, a service would reject a text that is too long.
         if "overflow_mode" not in vars(plugin):
             plugin.overflow_mode = OverflowMode.TRUNCATE
+    title, body = (MENTION.sub("@\u200b", quoted) for quoted in (subject, text))
     if not service.notify(
-        title=subject, body=text, notify_type=NotifyType(tone), body_format=NotifyFormat.TEXT
+        title=title, body=body, notify_type=NotifyType(tone), body_format=NotifyFormat.TEXT
     ):
         raise NotSent(f"the service ({kind}) rejected the message")

@@ -47,3 +47,21 @@ def test_services_receive_plain_text(monkeypatch: pytest.MonkeyPatch, url: str) 
         (NotifyFormat.TEXT,) * 2
     ]
     assert HOSTILE in sent[0][0]
+
+
+def test_quoted_text_mentions_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Discord and Mattermost would notify all members of a channel."""
+    url = "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js"
+    sent: list[tuple[str, str]] = []
+    (plugin,) = Apprise(url)
+    monkeypatch.setattr(
+        type(plugin), "send", lambda self, body, title, **more: sent.append((title, body)) or True
+    )
+
+    channels.send(
+        {"apprise": [url]}, "@here failed", "(@everyone) ops@all.example @Channel: @alley"
+    )
+
+    [(title, body)] = sent
+    assert "@here" not in title
+    assert [word for word in body.split() if "@\u200b" not in word] == ["ops@all.example", "@alley"]

@@ -83,6 +83,10 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
     celery_entry.check_task(definition["task"])
     if others := sorted(set(definition) - KNOWN_KEYS):
         warn(f"keys without an equivalent are ignored: {', '.join(map(str, others))}")
+    for name, kind in (("args", list | tuple), ("kwargs", Mapping), ("options", Mapping)):
+        if (value := definition.get(name)) and not isinstance(value, kind):
+            allowed = "a list or a tuple" if name == "args" else "a dict"
+            raise EntryRefused(f"{name}: {value!r:.80} is not {allowed}")
     options = dict(definition.get("options") or {})
     if isinstance(options.get("expires"), timedelta):
         options["expires"] = options["expires"].total_seconds()
@@ -121,6 +125,11 @@ def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:
         return Interval(schedule, relative, app.timezone)
     if hasattr(schedule, "event") and hasattr(schedule, "lat"):
         raise EntryRefused(celery_entry.no_solar(schedule.event, schedule.lat, schedule.lon))
+    if isinstance(schedule, str):
+        raise EntryRefused(
+            f"the schedule {schedule!r:.80} is a text, which beat can't run; use crontab(), a "
+            "timedelta or a number of seconds"
+        )
     if type(schedule).__module__ != OWN_MODULE:
         raise EntryRefused(
             f"the schedule type {type(schedule).__name__} is the project's own; use a cron "

@@ -151,7 +151,8 @@ def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
             ]
     except schedulers.redis.exceptions.RedisError as error:
         raise SourceProblem(
-            f"RedBeat's Redis at {_server()[0]} is unreachable: {error}. Set {SETTING}."
+            f"RedBeat's Redis at {_server()[0]} is unreachable: {in_one_line(error).rstrip('.')}. "
+            f"Set {SETTING}."
         ) from error
     except ValueError as error:
         raise SourceProblem(f"RedBeat can't use {SETTING}: {in_one_line(error)}.") from None

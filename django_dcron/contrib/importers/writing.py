@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
-from django.core.exceptions import ValidationError
-from django.db import OperationalError, transaction
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db import IntegrityError, OperationalError, transaction
 
 from django_dcron import control
 from django_dcron.contrib.importers.comparison import EntryPlan, ImportOutcome
@@ -28,6 +28,9 @@ from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.chains import in_dependency_order, split_label
 from django_dcron.policies.lifecycle import State, Trigger
 
+CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run the import again"
+CREATED_MEANWHILE = "created by someone else during the import; run the import again"
+TAKEN = ("unique", "unique_together")
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
 
 
@@ -90,7 +93,7 @@ def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     to_save = [plan for plan in plans if plan.job is not None]
     if not any(plan.ran_until for plan in to_save):
         yield from _write_changes(plans)
-    elif why_refused(partial(_save, to_save)):
+    elif _error_of(partial(_save, to_save)) is not None:
         # A refused job must not stay paused until its source's last run.
         yield from (_write(plan) if plan.job is not None else plan for plan in plans)
     else:
@@ -103,7 +106,7 @@ def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
     for number, plan in enumerate(plans):
         error = refused.get(number)
-        yield plan if error is None else _refusal(plan, reasons_of(error))
+        yield plan if error is None else _refusal(plan, error)
 
 
 def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
@@ -117,12 +120,27 @@ def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
 
 
 def _write(plan: EntryPlan) -> EntryPlan:
-    refused = why_refused(partial(_save, [plan], release_keys=True))
-    return _refusal(plan, refused) if refused else plan
+    error = _error_of(partial(_save, [plan], release_keys=True))
+    return plan if error is None else _refusal(plan, error)
 
 
-def _refusal(plan: EntryPlan, reasons: tuple[str, ...]) -> EntryPlan:
-    return replace(plan, outcome=ImportOutcome.REFUSED, reasons=reasons, job=None)
+def _refusal(plan: EntryPlan, error: Exception) -> EntryPlan:
+    created_meanwhile = plan.existing is None and _is_taken(error)
+    return replace(
+        plan,
+        outcome=ImportOutcome.REFUSED,
+        reasons=(CREATED_MEANWHILE,) if created_meanwhile else reasons_of(error),
+        changes={},
+        kept={},
+        job=None,
+    )
+
+
+def _is_taken(error: Exception) -> bool:
+    """Return whether a unique value of the job belongs to another job."""
+    if not isinstance(error, ValidationError):
+        return isinstance(error, IntegrityError)
+    return any(each.code in TAKEN for each in error.error_dict.get(NON_FIELD_ERRORS, ()))
 
 
 def _save(plans: Sequence[EntryPlan], *, release_keys: bool = False) -> None:
@@ -208,13 +226,18 @@ def _release_key(job: Job) -> None:
 
 def why_refused(save: Callable[[], object]) -> tuple[str, ...]:
     """Call ``save``. Return why it has written nothing, or an empty tuple."""
+    error = _error_of(save)
+    return () if error is None else reasons_of(error)
+
+
+def _error_of(save: Callable[[], object]) -> Exception | None:
     try:
         save()
     except BulkSaveError as refused:
-        return reasons_of(next(iter(refused.errors.values())))
+        return next(iter(refused.errors.values()))
     except REFUSALS as error:
-        return reasons_of(error)
-    return ()
+        return error
+    return None
 
 
 def reasons_of(error: Exception) -> tuple[str, ...]:
@@ -224,5 +247,5 @@ def reasons_of(error: Exception) -> tuple[str, ...]:
     if isinstance(error, ValidationError):
         return messages_of(error)
     if isinstance(error, Conflict):
-        return ("changed or deleted by someone else during the import; run the import again",)
+        return (CHANGED_MEANWHILE,)
     return (unexpected_error_text(error),)

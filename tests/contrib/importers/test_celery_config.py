@@ -116,11 +116,19 @@ def test_unsupported_entries_are_refused(configure: Any) -> None:
     configure("fast", 0.5)
     configure("infinite", float("inf"))
     configure("time", 30, args=[NOW])
+    configure("number", 30, args=7)
+    configure("list", 30, kwargs=[1])
+    configure("text", 30, options="slow")
+    configure("cron", "*/5 * * * *")
     app.conf.beat_schedule["taskless"] = {"schedule": 30}
     assert "sunset at 52.5" in found("sun").refused
     assert "Weird" in found("weird").refused
     assert "0.5 s" in found("fast").refused
     assert "args" in found("time").refused
+    assert found("number").refused.startswith("args: 7")
+    assert found("list").refused.startswith("kwargs: [1]")
+    assert found("text").refused.startswith("options: 'slow'")
+    assert "crontab()" in found("cron").refused
     for name in ("none", "infinite", "taskless"):
         assert found(name).refused
 

@@ -17,7 +17,7 @@ from django_dcron.contrib.importers.comparison import (
     shadows_left,
 )
 from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
-from django_dcron.contrib.importers.writing import apply_entry_plans
+from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job
 from tests.factories import make_job
@@ -100,6 +100,19 @@ def test_deletion_does_not_concern_other_sources() -> None:
     control.delete(Job.objects.get())
     assert kinds(plan(found(), source="django-q2")) == [ImportOutcome.CREATE]
     assert kinds(plan(found(), source="")) == [ImportOutcome.CREATE]
+
+
+@pytest.mark.parametrize("take_over", [True, False])
+def test_second_import_at_the_same_time_creates_no_job_again(take_over: bool) -> None:
+    """Both imports compare before one of them writes."""
+    entries = [replace(found(name, key), last_run=NOW) for name, key in (("a", "1"), ("b", "2"))]
+    first, second = (plan(*entries, take_over=take_over) for _ in range(2))
+    assert kinds(list(apply_entry_plans(first[1:]))) == [ImportOutcome.CREATE]
+    created, refused = apply_entry_plans(second)
+    assert created.outcome is ImportOutcome.CREATE
+    assert (refused.outcome, refused.reasons) == (ImportOutcome.REFUSED, (CREATED_MEANWHILE,))
+    assert (refused.changes, refused.job) == ({}, None)
+    assert sorted(Job.objects.values_list("name", "import_key")) == [("a", "1"), ("b", "2")]
 
 
 def test_renamed_and_moved_job_is_not_imported_twice() -> None:

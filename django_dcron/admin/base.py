@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.contrib import admin
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from django_dcron.utils.json_values import check_storable
 
@@ -35,6 +35,23 @@ class BaseAdmin(GenericAdmin[M]):
     ) -> M | None:
         """Return None also for an id that no key can have, such as text with a NUL."""
         return super().get_object(request, object_id, from_field) if _is_key(object_id) else None
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,
+        change: bool = False,
+        form_url: str = "",
+        obj: M | None = None,
+    ) -> HttpResponse:
+        self.add_form_context(request, context, obj)
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def add_form_context(
+        self, request: HttpRequest, context: dict[str, Any], obj: M | None
+    ) -> None:
+        """Add what the form's page needs to ``context``. ``obj`` is None if a row is added."""
 
 
 def _is_key(text: str) -> bool:

@@ -17,7 +17,7 @@ from django.contrib.admin.sites import all_sites
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, InterfaceError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -226,9 +226,9 @@ class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
     ) -> Any:
         return frozen_text(form.instance)
 
-    def render_change_form(
-        self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any
-    ) -> HttpResponse:
-        if (freeze := context.get("original")) is not None:
-            context["buttons"] = self.buttons(request, freeze)
-        return super().render_change_form(request, context, *args, **kwargs)
+    def add_form_context(
+        self, request: HttpRequest, context: dict[str, Any], obj: Freeze | None
+    ) -> None:
+        super().add_form_context(request, context, obj)
+        if obj is not None:
+            context["buttons"] = self.buttons(request, obj)

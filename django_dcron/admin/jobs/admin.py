@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
@@ -294,24 +294,18 @@ class JobAdmin(
         notes = [pause_note(job), translate_problem(job, problem_of(job))]
         return format_html("{}{}", job_state_badge(job), quiet(" ".join(filter(None, notes))))
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Job | None = None,
-    ) -> HttpResponse:
-        if obj is not None and obj.pk is not None:
+    def add_form_context(
+        self, request: HttpRequest, context: dict[str, Any], obj: Job | None
+    ) -> None:
+        super().add_form_context(request, context, obj)
+        if obj is not None:
             if not self.has_change_permission(request, obj):
                 for name in ARGUMENTS:  # redacts this page only, because nothing saves ``obj`` here
                     setattr(obj, name, targets.redact_secrets(getattr(obj, name)))
             page = JobPage(obj.pk, request, self)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
-        elif add and not context.get("is_popup"):
+        elif not context.get("is_popup"):
             context["presets"] = preset_links.links(request)
-        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         from_query = super().get_changeform_initial_data(request)

@@ -218,21 +218,15 @@ class PreviewedAdmin(BaseAdmin[Job]):
             raise PermissionDenied
         return job
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Job | None = None,
-    ) -> HttpResponse:
+    def add_form_context(
+        self, request: HttpRequest, context: dict[str, Any], obj: Job | None
+    ) -> None:
+        super().add_form_context(request, context, obj)
         form = context["adminform"]
         context["groups"] = list(groups(form))
-        if add or self.has_change_permission(request, obj):
+        if obj is None or self.has_change_permission(request, obj):
             context["preview"] = SchedulePreview(form.form, show_all_errors=True)
             context["preview_url"] = self._preview_url(obj)
-        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def _preview_url(self, job: Job | None) -> str:
         url = reverse(f"admin:{URL_NAME}", current_app=self.admin_site.name)

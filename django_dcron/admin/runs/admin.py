@@ -189,19 +189,13 @@ class RunAdmin(RunListAdmin, ActionAdmin[Run]):
         )
         return format_html_join(", ", "{}", lines) or EMPTY
 
-    def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Run | None = None,
-    ) -> HttpResponse:
+    def add_form_context(
+        self, request: HttpRequest, context: dict[str, Any], obj: Run | None
+    ) -> None:
+        super().add_form_context(request, context, obj)
         if obj is not None:
             context["buttons"] = self.buttons(request, obj)
             context |= self._page(obj, request)
-        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.part_view)

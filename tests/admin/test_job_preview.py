@@ -439,7 +439,7 @@ def test_policies_are_explained_with_values_of_job(
         ({}, "keep_for", ["30d", "90d"]),
         ({"keep_for": "365d"}, "keep_for", ["365d", "365d"]),
         ({"keep_for": "1d", "keep_failed_for": "36h"}, "keep_for", ["1d", "1d 12h"]),
-        ({"keep_runs": "50"}, "keep_runs", ["50"]),
+        ({"keep_runs": "50"}, "keep_runs", ["50", "50"]),
     ],
 )
 def test_retention_is_explained_with_defaults_from_settings(

@@ -24,11 +24,11 @@ from django.utils.translation import gettext
 
 from django_dcron.conf import settings
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs import transitions
-from django_dcron.runs.creation import insert, row_for
+from django_dcron.runs.creation import NewRun, insert, row_for
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -47,7 +47,7 @@ class Placement:
     is_new: bool = False
     is_current: bool = False
     """Whether the stored cursor is up to date, so that there is nothing to write."""
-    due: list[Run] = field(default_factory=list)
+    due: list[NewRun] = field(default_factory=list)
     """The unsaved runs of the occurrences that were due by the previous definition."""
     enables: bool = False
     """Whether the failures in a row count from zero."""
@@ -187,12 +187,12 @@ def _make_due_since(instant: datetime, cursor: Cursor) -> None:
         cursor.next_at = after + MICROSECOND
 
 
-def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[Run]:
+def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
     """Claim what is due by the definition that ``cursor`` was computed from.
 
     The leader of the job's shard dispatches these runs.
     """
-    rows: list[Run] = []
+    rows: list[NewRun] = []
 
     def account_for(planned: PlannedRun, reason: str = "") -> None:
         rows.append(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django_dcron.db.bulk import insert_new
 from django_dcron.models import Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.models.statistics import count
@@ -18,6 +20,26 @@ from django_dcron.utils.durations import write_duration
 INSERTED_AT_ONCE = 2000
 
 
+@dataclass(slots=True)
+class NewRun:
+    """The columns of a run that differ from their defaults. The names are those of the columns."""
+
+    id: UUID
+    job_id: int
+    scheduled_at: datetime
+    due_at: datetime
+    claimed_at: datetime
+    node: str
+    missed_before: int
+    missed_from: datetime | None
+    state: str = State.PENDING.value
+    finished_at: datetime | None = None
+    reason: str = ""
+
+
+COLUMNS = tuple(each.name for each in fields(NewRun))
+
+
 def row_for(
     planned: PlannedRun,
     *,
@@ -27,63 +49,69 @@ def row_for(
     now: datetime,
     node: str,
     reason: str = "",
-) -> Run:
-    """Return the unsaved run for ``planned``: pending, or missed from the start.
+) -> NewRun:
+    """Return the run for ``planned``: pending, or missed from the start.
 
     ``reason`` explains a missed run; by default, the run is missed because it is late.
     """
-    row = Run(
+    at = planned.scheduled_at
+    row = NewRun(
         id=new_run_id(),
         job_id=job_id,
-        scheduled_at=planned.scheduled_at,
-        due_at=planned.scheduled_at + jitter_delay(job_id, planned.scheduled_at, jitter),
+        scheduled_at=at,
+        due_at=at + jitter_delay(job_id, at, jitter) if jitter else at,
         claimed_at=now,
+        node=node,
         missed_before=planned.missed_before,
         missed_from=planned.missed_from,
-        node=node,
     )
     if planned.missed:
-        row.state, row.finished_at = State.MISSED, now
+        row.state, row.finished_at = State.MISSED.value, now
         row.reason = (reason or f"not started within {write_duration(misfire_grace)}")[
             :REASON_LIMIT
         ]
     return row
 
 
-def insert(rows: list[Run], using: str) -> None:
+def insert(rows: list[NewRun], using: str) -> None:
     """Insert the runs and count their missed occurrences in the statistics.
 
     If an occurrence already has a run, that run stays and takes over the count of earlier missed
     occurrences. Example: the run was cancelled ahead of time, before the job was changed.
     """
-    Run.objects.using(using).bulk_create(rows, ignore_conflicts=True, batch_size=INSERTED_AT_ONCE)
+    inserted = 0
+    for start in range(0, len(rows), INSERTED_AT_ONCE):
+        batch = rows[start : start + INSERTED_AT_ONCE]
+        columns = {name: [getattr(row, name) for row in batch] for name in COLUMNS}
+        inserted += insert_new(Run, columns, using)
     missing = [row for row in rows if missed_by(row)]
-    for displaced in _not_inserted(missing, using):
+    for displaced in _not_inserted(missing, using) if inserted < len(rows) else ():
         kept = Run.objects.using(using).filter(
             job=displaced.job_id, scheduled_at=displaced.scheduled_at
         )
         if displaced.missed_before:
             kept.update(missed_before=displaced.missed_before, missed_from=displaced.missed_from)
-        displaced.state = State.PENDING  # another run has its occurrence, so it isn't missed
+        # Another run has its occurrence, so it isn't missed.
+        displaced.state = State.PENDING.value
     for missed, job_ids in _jobs_by_missed(missing).items():
         count(job_ids, State.MISSED, missed)
 
 
-def _not_inserted(rows: list[Run], using: str) -> list[Run]:
+def _not_inserted(rows: list[NewRun], using: str) -> list[NewRun]:
     """Return the ``rows`` that weren't inserted because their occurrence already had a run."""
     present: set[UUID] = set()
     for start in range(0, len(rows), INSERTED_AT_ONCE):
-        ids = [row.pk for row in rows[start : start + INSERTED_AT_ONCE]]
+        ids = [row.id for row in rows[start : start + INSERTED_AT_ONCE]]
         present.update(Run.objects.using(using).filter(pk__in=ids).values_list("pk", flat=True))
-    return [row for row in rows if row.pk not in present]
+    return [row for row in rows if row.id not in present]
 
 
-def missed_by(row: Run) -> int:
+def missed_by(row: NewRun) -> int:
     """Return how many missed occurrences the row accounts for."""
     return row.missed_before + (row.state == State.MISSED)
 
 
-def _jobs_by_missed(rows: Iterable[Run]) -> dict[int, list[int]]:
+def _jobs_by_missed(rows: Iterable[NewRun]) -> dict[int, list[int]]:
     """Group job ids by their number of missed occurrences.
 
     After an outage, thousands of jobs share a few numbers, so that a few UPDATEs count them all.

@@ -32,6 +32,7 @@ from django.db import OperationalError, connections, models, transaction
 
 from django_dcron import tracing
 from django_dcron.conf import settings
+from django_dcron.db.bulk import fetch, update_by_key
 from django_dcron.db.contention import is_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Given, Select
@@ -41,8 +42,9 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
 from django_dcron.models.scheduled import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
-from django_dcron.runs.creation import insert, missed_by, row_for
+from django_dcron.runs.creation import NewRun, insert, missed_by, row_for
 from django_dcron.runs.start_deadline import freeze_reason
+from django_dcron.schedules.schedule import has_hash
 from django_dcron.schedules.timetable import Considered, Timetable
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -67,7 +69,6 @@ class DueCursor(NamedTuple):
     calendar_policy: str
     starts_at: datetime | None
     ends_at: datetime | None
-    placed_at: datetime
     target: str
     queue: str
     priority: int | None
@@ -93,7 +94,6 @@ COLUMNS = (
     "calendar_policy",
     "starts_at",
     "ends_at",
-    "placed_at",
     *(
         f"job__{field}"
         for field in (
@@ -178,7 +178,7 @@ def _due_cursors(
         skip_locked=features.has_select_for_update_skip_locked,
         of=("self",) if features.has_select_for_update_of else (),
     )
-    return map(DueCursor._make, locked.values_list(*COLUMNS)[:CLAIMED_AT_ONCE])
+    return map(DueCursor._make, fetch(locked.values_list(*COLUMNS)[:CLAIMED_AT_ONCE]))
 
 
 def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor]:
@@ -208,8 +208,9 @@ class _Batch:
         self.horizon = horizon
         self.node = node
         self.claim = Claim()
-        self.rows: list[Run] = []
-        self.cursors: list[Cursor] = []
+        self.rows: list[NewRun] = []
+        self.moved: dict[str, list[Any]] = {"job_id": [], "next_at": [], "previous_at": []}
+        """The cursors to move. Every row exists and is locked."""
         self.exhausted: list[int] = []
         self.quarantined: dict[int, str] = {}
         self._considered: dict[Any, Considered] = {}
@@ -233,32 +234,48 @@ class _Batch:
             self._add_run(cursor, planned)
         if considered.next_at is None:
             self.exhausted.append(cursor.job_id)
-        self.cursors.append(_moved_cursor(cursor, considered.next_at, considered.previous_at))
+        self.moved["job_id"].append(cursor.job_id)
+        self.moved["next_at"].append(considered.next_at)
+        self.moved["previous_at"].append(considered.previous_at)
 
     def _consider(self, cursor: DueCursor) -> Considered:
         """Return the job's occurrences.
 
         Jobs with the same schedule and next occurrence share the result.
         """
-        schedule = read_schedule(
+        key = (
             cursor.schedule,
             cursor.timezone,
-            cursor.hash_key,
+            cursor.hash_key if has_hash(cursor.schedule) else "",
             cursor.calendar_dates,
             cursor.calendar_policy,
+            cursor.starts_at,
+            cursor.ends_at,
+            cursor.next_at,
+            cursor.misfire_policy,
+            cursor.misfire_grace,
+            cursor.catchup_limit,
         )
-        misfire = Misfire(
-            MisfirePolicy(cursor.misfire_policy), cursor.misfire_grace, cursor.catchup_limit
-        )
-        key = (schedule, cursor.starts_at, cursor.ends_at, cursor.next_at, misfire)
-        if key not in self._considered:
-            self._considered[key] = Timetable(schedule, cursor.starts_at, cursor.ends_at).consider(
+        considered = self._considered.get(key)
+        if considered is None:
+            schedule = read_schedule(
+                cursor.schedule,
+                cursor.timezone,
+                cursor.hash_key,
+                cursor.calendar_dates,
+                cursor.calendar_policy,
+            )
+            misfire = Misfire(
+                MisfirePolicy(cursor.misfire_policy), cursor.misfire_grace, cursor.catchup_limit
+            )
+            considered = Timetable(schedule, cursor.starts_at, cursor.ends_at).consider(
                 cursor.next_at,
                 late_before=self.now - cursor.misfire_grace,
                 horizon=self.horizon,
                 misfire=misfire,
             )
-        return self._considered[key]
+            self._considered[key] = considered
+        return considered
 
     def _add_run(self, cursor: DueCursor, planned: PlannedRun) -> None:
         row = row_for(
@@ -273,7 +290,7 @@ class _Batch:
         self.rows.append(row)
         self.claim.missed += missed_by(row)
         if not planned.missed:
-            self.claim.runs.append(_due_run(cursor, row.pk, row.due_at))
+            self.claim.runs.append(_due_run(cursor, row.id, row.due_at))
 
     def _freeze_reason(self, cursor: DueCursor) -> str:
         """Return why occurrences since ``cursor`` were missed, if a freeze held them back."""
@@ -292,8 +309,10 @@ class _Batch:
         self.quarantined[cursor.job_id] = problem
 
     def write(self, using: str) -> None:
-        insert(self.rows, using)
-        _write_cursors(self.cursors, using)
+        if self.rows:
+            insert(self.rows, using)
+        if self.moved["job_id"]:
+            update_by_key(Cursor, self.moved, using)
         if self.exhausted:
             disable_exhausted(self.exhausted, using)
         for job_id, problem in self.quarantined.items():
@@ -303,34 +322,3 @@ class _Batch:
 def _due_run(cursor: DueCursor, run_id: UUID, due_at: datetime) -> DueRun:
     job = cursor.job_id, cursor.name, cursor.target, cursor.queue, cursor.priority, cursor.timeout
     return DueRun(run_id, 1, due_at, *job)
-
-
-def _moved_cursor(cursor: DueCursor, next_at: datetime | None, previous_at: datetime) -> Cursor:
-    return Cursor(
-        job_id=cursor.job_id,
-        next_at=next_at,
-        previous_at=previous_at,
-        namespace=cursor.namespace,
-        name=cursor.name,
-        schedule=cursor.schedule,
-        timezone=cursor.timezone,
-        calendar_policy=cursor.calendar_policy,
-        starts_at=cursor.starts_at,
-        ends_at=cursor.ends_at,
-        placed_at=cursor.placed_at,
-        enabled=True,
-    )
-
-
-def _write_cursors(cursors: list[Cursor], using: str) -> None:
-    """Update the cursors with one upsert. Every row exists and is locked, so it never inserts.
-
-    ``bulk_update`` takes ten times as long.
-    """
-    features = connections[using].features
-    Cursor.objects.using(using).bulk_create(
-        cursors,
-        update_conflicts=True,
-        update_fields=("next_at", "previous_at"),
-        unique_fields=("job",) if features.supports_update_conflicts_with_target else None,
-    )

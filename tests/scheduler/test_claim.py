@@ -17,7 +17,6 @@ from django_dcron.exceptions import Conflict
 from django_dcron.jobs import cursors, placement
 from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
 from django_dcron.models import Cursor, Job, Run, Statistics
-from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.scheduler import claim as scheduler_claim
 from django_dcron.scheduler.claim import Claim, claim
@@ -502,16 +501,6 @@ def test_job_with_a_foreign_key_lock_does_not_count_as_locked() -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(("takes_a_key", "key"), [(True, ("job",)), (False, None)])
-def test_upsert_of_cursors_names_the_key_if_the_database_supports_it(
-    takes_a_key: bool, key: tuple[str] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection.features, "supports_update_conflicts_with_target", takes_a_key)
-    with mock.patch.object(CursorQuerySet, "bulk_create") as written:
-        scheduler_claim._write_cursors([], "default")
-    assert written.call_args.kwargs["unique_fields"] == key
-
-
 def test_batch_size_is_reasonable() -> None:
     assert 500 <= scheduler_claim.CLAIMED_AT_ONCE <= 5000
 
@@ -569,7 +558,7 @@ def test_failed_claim_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(
             scheduler_claim,
-            "_write_cursors",
+            "update_by_key",
             lambda *_: (_ for _ in ()).throw(OperationalError("gone")),
         )
         with pytest.raises(OperationalError):

@@ -1,0 +1,232 @@
+"""Statements that read or write thousands of rows, without the ORM's work for each value.
+
+The ORM needs several times as long to prepare the values as the database to store them.
+
+Invariants:
+
+- Values are converted by their fields, as in the ORM. A value that occurs repeatedly in a column is
+  converted once.
+- A column that isn't given gets the default of its field.
+- PostgreSQL gets an array for each column, SQLite executes one prepared statement for all rows, and
+  MariaDB gets one list of rows.
+- Names of tables and columns come from the models. All values are parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connections, models
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+Columns = Mapping[str, Sequence[Any]]
+"""The values of each column, by the attribute name of its field. The key comes first."""
+
+
+def fetch(rows: models.QuerySet[Any, tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of a ``values_list``."""
+    connection = connections[rows.db]
+    compiler = rows.query.get_compiler(rows.db)
+    try:
+        sql, parameters = compiler.as_sql()
+    except EmptyResultSet:
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        columns: list[Sequence[Any]] = list(zip(*cursor.fetchall(), strict=True))
+    if columns:
+        converters = compiler.get_converters([expression for expression, _, _ in compiler.select])
+        for position, (steps, expression) in converters.items():
+
+            def convert(
+                value: Any, steps: Sequence[Any] = steps, expression: Any = expression
+            ) -> Any:
+                for step in steps:
+                    value = step(value, expression, connection)
+                return value
+
+            columns[position] = _each_once(convert, columns[position])
+    return zip(*columns, strict=True)
+
+
+def insert_new(model: type[models.Model], columns: Columns, using: str) -> int:
+    """Insert the rows that violate no unique constraint. Return their number."""
+    connection = connections[using]
+    given = [_Column.of(model, name, values, connection) for name, values in columns.items()]
+    number = len(given[0].values)
+    written = [column for column in given if not column.is_null] + [
+        _Column.of(model, field.attname, [field.get_default()] * number, connection)
+        for field in model._meta.local_concrete_fields
+        if field.attname not in columns and field.get_default() is not None
+    ]
+    names = ", ".join(column.name for column in written)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            arrays, constants = _arrays_and_constants(written)
+            names = ", ".join(column.name for column in [*arrays, *constants])
+            values = ", ".join(
+                [*(f"new.{column.name}" for column in arrays), *map(_parameter, constants)]
+            )
+            cursor.execute(
+                f"INSERT INTO {_table(model, connection)} ({names}) "  # noqa: S608  # nosec B608
+                f"SELECT {values} FROM {_unnest(arrays)} ON CONFLICT DO NOTHING",
+                [*(column.values[0] for column in constants), *map(_array_text, arrays)],
+            )
+        elif connection.vendor == "sqlite":
+            cursor.executemany(
+                f"INSERT INTO {_table(model, connection)} ({names}) "  # noqa: S608  # nosec B608
+                f"VALUES {_placeholders(written)} ON CONFLICT DO NOTHING",
+                _rows(written),
+            )
+        else:
+            cursor.execute(
+                f"INSERT IGNORE INTO {_table(model, connection)} ({names}) "  # noqa: S608  # nosec B608
+                f"VALUES {_placeholders(written, number)}",
+                list(chain.from_iterable(_rows(written))),
+            )
+        return int(cursor.rowcount)
+
+
+def update_by_key(model: type[models.Model], columns: Columns, using: str) -> None:
+    """Write the columns after the first one to the rows whose key is in the first one."""
+    connection = connections[using]
+    key, *changed = given = [
+        _Column.of(model, name, values, connection) for name, values in columns.items()
+    ]
+    table = _table(model, connection)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            arrays, constants = _arrays_and_constants(given)
+            changes = [f"{column.name} = {_parameter(column)}" for column in constants]
+            changes += [f"{column.name} = new.{column.name}" for column in arrays[1:]]
+            cursor.execute(
+                f"UPDATE {table} SET {', '.join(changes)} FROM {_unnest(arrays)} "  # noqa: S608  # nosec B608
+                f"WHERE {table}.{key.name} = new.{key.name}",
+                [*(column.values[0] for column in constants), *map(_array_text, arrays)],
+            )
+        elif connection.vendor == "sqlite":
+            changes = [f"{column.name} = %s" for column in changed]
+            cursor.executemany(
+                f"UPDATE {table} SET {', '.join(changes)} WHERE {key.name} = %s",  # noqa: S608  # nosec B608
+                _rows([*changed, key]),
+            )
+        else:
+            names = ", ".join(column.name for column in given)
+            changes = [f"{table}.{column.name} = new.{column.name}" for column in changed]
+            cursor.execute(
+                f"UPDATE {table} JOIN (WITH listed ({names}) AS "  # noqa: S608  # nosec B608
+                f"(VALUES {_placeholders(given, len(key.values))}) SELECT * FROM listed) AS new "
+                f"ON {table}.{key.name} = new.{key.name} SET {', '.join(changes)}",
+                list(chain.from_iterable(_rows(given))),
+            )
+
+
+class _Column(NamedTuple):
+    name: str
+    """The quoted name."""
+    type_name: str
+    """The type of a parameter on PostgreSQL."""
+    values: Sequence[Any]
+    """The values for the driver."""
+    is_constant: bool
+    is_null: bool
+    """Whether all values are null, as they are without the column."""
+
+    @classmethod
+    def of(
+        cls,
+        model: type[models.Model],
+        name: str,
+        values: Sequence[Any],
+        connection: BaseDatabaseWrapper,
+    ) -> _Column:
+        own: Any = model._meta.get_field(name)
+        field = own.target_field if own.remote_field else own
+        type_name = str(field.cast_db_type(connection))
+        # A cast to a limited length would silently shorten the text.
+        type_name = "text" if type_name.startswith("varchar") else type_name
+        is_constant = not any(value is not values[0] and value != values[0] for value in values)
+        if is_constant:
+            value = field.get_db_prep_save(values[0], connection)
+            return cls(
+                connection.ops.quote_name(own.column),
+                type_name,
+                [value] * len(values),
+                True,
+                value is None,
+            )
+        prepared = _each_once(lambda value: field.get_db_prep_save(value, connection), values)
+        return cls(connection.ops.quote_name(own.column), type_name, prepared, False, False)
+
+
+def _each_once(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Return the converted values. Equal values are converted once."""
+    distinct = set(values)
+    if len(distinct) == len(values):
+        return [convert(value) for value in values]
+    converted = {value: convert(value) for value in distinct}
+    return [converted[value] for value in values]
+
+
+def _table(model: type[models.Model], connection: BaseDatabaseWrapper) -> str:
+    return connection.ops.quote_name(model._meta.db_table)
+
+
+def _rows(columns: Sequence[_Column]) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.values for column in columns), strict=True))
+
+
+def _placeholders(columns: Sequence[_Column], rows: int = 1) -> str:
+    row = f"({', '.join(repeat('%s', len(columns)))})"
+    return ", ".join(repeat(row, rows))
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------
+
+
+def _arrays_and_constants(columns: Sequence[_Column]) -> tuple[list[_Column], list[_Column]]:
+    """Return the columns to send as arrays, and those to send as one value.
+
+    The key is an array, even of one element.
+    """
+    key, *others = columns
+    arrays = [column for column in others if not column.is_constant]
+    return [key, *arrays], [column for column in others if column.is_constant]
+
+
+def _parameter(column: _Column) -> str:
+    return f"%s::{column.type_name}"
+
+
+def _unnest(columns: Sequence[_Column]) -> str:
+    arrays = ", ".join(f"%s::{column.type_name}[]" for column in columns)
+    names = ", ".join(column.name for column in columns)
+    return f"unnest({arrays}) AS new ({names})"
+
+
+def _array_text(column: _Column) -> str:
+    """Return the array as text. The driver would take ten times as long for a list."""
+    (own_type,) = {type(value) for value in column.values} - {type(None)} or {str}
+    # psycopg wraps integers of a limited size.
+    write = next(write for kind, write in _ELEMENTS.items() if issubclass(own_type, kind))
+    texts = _each_once(lambda value: "NULL" if value is None else write(value), column.values)
+    return f"{{{','.join(texts)}}}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_ELEMENTS: dict[type, Callable[[Any], str]] = {
+    UUID: lambda value: value.hex,
+    bool: str,
+    datetime: datetime.isoformat,
+    int: int.__repr__,
+    str: _quoted,
+}
+"""How to write an element of an array, by its type."""

@@ -1,0 +1,106 @@
+"""Bulk statements write and read what the ORM writes and reads."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_dcron.db.bulk import fetch, insert_new, update_by_key
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.run import new_run_id
+from tests.factories import make_idle_job
+
+pytestmark = pytest.mark.django_db
+
+T = datetime(2026, 3, 1, 12, 0, 0, 250, tzinfo=UTC)
+REASONS = ["", "plain", "\"a\" and 'b'", r"a \\ and {b, c}", "每日 täglich", "NULL"]
+
+
+def columns(jobs: list[Job], **given: list[Any]) -> dict[str, list[Any]]:
+    times = [T + timedelta(seconds=number) for number in range(len(jobs))]
+    return {
+        "id": [new_run_id() for _ in jobs],
+        "job_id": [job.pk for job in jobs],
+        "scheduled_at": times,
+        "due_at": times,
+        "claimed_at": [T] * len(jobs),
+        **given,
+    }
+
+
+def by_the_orm(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the rows after the ORM has inserted them, and delete them again."""
+    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    Run.objects.bulk_create([Run(**row) for row in rows])
+    stored = list(Run.objects.order_by("id").values())
+    Run.objects.all().delete()
+    return stored
+
+
+@pytest.mark.parametrize("number", [1, 6])
+def test_inserted_rows_are_those_of_the_orm(number: int) -> None:
+    jobs = [make_idle_job() for _ in range(number)]
+    values = columns(
+        jobs,
+        reason=REASONS[:number],
+        node=["a node"] * number,
+        missed_before=list(range(number)),
+        missed_from=[None, *[T - timedelta(days=1)] * (number - 1)],
+        finished_at=[None] * number,
+    )
+    expected = by_the_orm(values)
+    assert insert_new(Run, values, "default") == number
+    assert list(Run.objects.order_by("id").values()) == expected
+
+
+def test_rows_that_conflict_are_left_out_and_not_counted() -> None:
+    jobs = [make_idle_job() for _ in range(4)]
+    first, second = columns(jobs[:2], node=["a", "a"]), columns(jobs, node=["b"] * 4)
+    assert insert_new(Run, first, "default") == 2
+    assert insert_new(Run, second, "default") == 2
+    assert list(Run.objects.order_by("scheduled_at").values_list("node", flat=True)) == [*"aabb"]
+
+
+def test_text_that_is_too_long_is_not_shortened() -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("others have no casts")
+    jobs = [make_idle_job() for _ in range(2)]
+    with pytest.raises(Exception, match="too long"):
+        insert_new(Run, columns(jobs, state=["pending", "x" * 11]), "default")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [T, T + timedelta(days=1), None, T],
+        [T, T, T, T],
+        [None, None, None, None],
+        [T],
+    ],
+    ids=["different", "equal", "null", "one"],
+)
+def test_rows_are_updated_by_their_key(times: list[datetime | None]) -> None:
+    jobs = [make_idle_job() for _ in times]
+    other = make_idle_job()
+    before = Cursor.objects.filter(pk=other.pk).values().get()
+    update_by_key(
+        Cursor,
+        {"job_id": [job.pk for job in jobs], "next_at": times, "previous_at": [T] * len(times)},
+        "default",
+    )
+    stored = {cursor.pk: cursor for cursor in Cursor.objects.all()}
+    assert [stored[job.pk].next_at for job in jobs] == times
+    assert {stored[job.pk].previous_at for job in jobs} == {T}
+    assert Cursor.objects.filter(pk=other.pk).values().get() == before
+
+
+def test_fetched_rows_are_those_of_the_orm() -> None:
+    for jitter in (0, 0, 90):
+        make_idle_job(
+            target="tests.app.tasks.echo", jitter=timedelta(seconds=jitter), args=[jitter]
+        )
+    jobs = Job.objects.order_by("pk").values_list("pk", "name", "jitter", "created_at", "args")
+    assert list(fetch(jobs)) == list(jobs)
+    assert list(fetch(jobs.filter(pk__in=[]))) == []
+    assert list(fetch(jobs.filter(name="nobody"))) == []

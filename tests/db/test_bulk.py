@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from django_dcron.db.bulk import fetch, insert_new, update_by_key
 from django_dcron.models import Cursor, Job, Run
@@ -62,9 +61,8 @@ def test_rows_that_conflict_are_left_out_and_not_counted() -> None:
     assert list(Run.objects.order_by("scheduled_at").values_list("node", flat=True)) == [*"aabb"]
 
 
+@pytest.mark.postgresql
 def test_text_that_is_too_long_is_not_shortened() -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("others have no casts")
     jobs = [make_idle_job() for _ in range(2)]
     with pytest.raises(Exception, match="too long"):
         insert_new(Run, columns(jobs, state=["pending", "x" * 11]), "default")

@@ -23,9 +23,6 @@ ONE_TOKEN = "A token belongs to one attempt of one run."
 SAVES_QUERIES = "The code only saves a query for each row."
 ANY = "The query only checks whether any row exists."
 TUNING = "A limit chosen for speed; one more or less affects no guarantee."
-NEVER_INSERTED = (
-    "The upsert finds every row and updates two other columns. These values only have to be valid."
-)
 NOT_STORED = "An internal name that no row, page or message contains."
 LEFT_OUT_BY_PYTHON = "``available_timezones`` omits this name anyway."
 FIRST_COLUMN = "The first column is the key."
@@ -124,29 +121,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(_START, "", "MAX_TRIES = 10", "MAX_TRIES = 11", TUNING),
     # --- claiming ---
-    *(
-        Equivalent(_CLAIMING, "_moved_cursor", f"{column}=cursor.{column},", "", NEVER_INSERTED)
-        for column in (
-            "namespace",
-            "name",
-            "schedule",
-            "timezone",
-            "calendar_policy",
-            "starts_at",
-            "ends_at",
-        )
-    ),
-    *(
-        Equivalent(
-            _CLAIMING,
-            "_moved_cursor",
-            f"{column}=cursor.{column},",
-            f"{column}=None,",
-            NEVER_INSERTED,
-        )
-        for column in ("starts_at", "ends_at")
-    ),
-    Equivalent(_CLAIMING, "_moved_cursor", "enabled=True,", "enabled=False,", NEVER_INSERTED),
     Equivalent(_CLAIMING, "", _DUE, _DUE.replace("[:1]", "[:2]"), ANY),
     *(
         Equivalent(

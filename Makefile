@@ -6,6 +6,8 @@
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
 #   make chaos           inject faults of all kinds: 20 minutes; CHAOS=quick: 9 scenarios, 4 minutes
+#   make simulate        simulate 1,000 hours of a cluster, and add to the totals on record;
+#                        HOURS=100: fewer
 #   make nightly         run every test on every database, Python and Django, all faults, mutation
 #                        testing: hours
 #   make lint            check style, types, import contracts and migrations
@@ -32,6 +34,7 @@ PARALLEL ?= 2
 BENCH  ?=
 CHAOS  ?=
 HISTORIES ?=
+HOURS  ?= 1000
 DATABASE ?= postgresql
 WITHIN ?= 600
 
@@ -48,11 +51,11 @@ sphinx = $(DOCS_VENV)/bin/python -m sphinx --quiet --nitpicky --fail-on-warning 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz browser chromium chaos nightly docs bench screenshots messages lint \
-        style types contracts migrations environment lock clean
+.PHONY: help demo test fuzz browser chromium chaos simulate nightly docs bench screenshots messages \
+        lint style types contracts migrations environment lock clean
 
 help:
-	@sed -n '3,18s/^# \{0,1\}//p' Makefile
+	@sed -n '3,20s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.demo
 	@$(python) example_project/demo.py $(if $(FOR),--for $(FOR))
@@ -75,6 +78,10 @@ chromium:
 chaos: $(VENV)/.dev
 	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 3 \
 	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
+
+# Real code in virtual time, with faults; each simulation has a fresh seed.
+simulate: $(VENV)/.dev
+	@$(python) -m tests.simulation --hours $(HOURS) --processes $(PARALLEL) --resume
 
 nightly:
 	@bash .ci/nightly

@@ -13,6 +13,7 @@ import secrets
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 from tests.simulation import sessions
 
@@ -52,10 +53,10 @@ def _simulate(given: argparse.Namespace) -> int:
         first = sessions.read_kept().get("next_seed", 1)
     print(f"seed {first}", flush=True)
     began, totals, failed = time.monotonic(), sessions.Totals(), []
-    done = 0
     for result in sessions.results(first, given.hours, given.each, given.processes, given.within):
         totals.add(result)
-        done += 1
+        if given.resume and not result.broken:
+            sessions.keep(result, _commit())
         if result.broken:
             failed.append(result)
             print(f"seed {result.seed} fails: {result.broken[0]}", flush=True)
@@ -66,7 +67,6 @@ def _simulate(given: argparse.Namespace) -> int:
         _explain(failed[0], given.each)
         return 1
     if given.resume:
-        sessions.keep(totals, first, first + done, _commit())
         print(f"hours on record: {sessions.read_kept()['hours']:,}")
     return 0
 
@@ -79,9 +79,9 @@ def _find_broken(given: argparse.Namespace) -> int:
     missed = 0
     for name in GUARDS if given.broken == "all" else given.broken.split(","):
         result, hours = sessions.find_broken(name, given.hours, given.each)
-        found = result.broken[0].splitlines()[0][:100] if result.broken else "NOT FOUND"
+        found = result.broken[0].splitlines()[0] if result.broken else "NOT FOUND"
         missed += not result.broken
-        print(f"| {name} | {hours:g} | {result.seed} | {found} |", flush=True)
+        print(f"| `{name}` | {hours:g} | {result.seed} | {found} |", flush=True)
     return int(missed > 0)
 
 
@@ -104,11 +104,13 @@ def _replay(given: argparse.Namespace) -> int:
     logging.getLogger("django_dcron").setLevel(logging.INFO)
     logging.getLogger("django_dcron").propagate = False
     from tests.simulation import plan, shrinking, world
+    from tests.simulation.broken_guards import broken
 
     drawn = plan.draw(given.replay, given.each)
     if given.only is not None:
         drawn = shrinking.only(drawn, [int(number) for number in given.only.split(",") if number])
-    result = world.simulate(drawn, with_story=True)
+    with broken(given.broken) if given.broken else nullcontext():
+        result = world.simulate(drawn, with_story=True)
     print("\n".join(shrinking.about(result) if result.broken and not given.all else result.story))
     print(f"history {result.digest}, findings {len(result.broken)}", *result.broken, sep="\n")
     return int(bool(result.broken))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import multiprocessing
@@ -56,6 +57,10 @@ def prepare() -> None:
 
     database.create()
     logging.disable(logging.CRITICAL)
+    # The ORM makes much garbage. It is collected between simulations.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def one(seed: int, each: float) -> Any:
@@ -64,6 +69,7 @@ def one(seed: int, each: float) -> Any:
 
     result = world.simulate(plan.draw(seed, each))
     result.history = None
+    gc.collect()
     return result
 
 
@@ -110,16 +116,17 @@ def find_broken(name: str, hours: float, each: float) -> tuple[Any, float]:
     return result, number * each
 
 
-def keep(totals: Totals, first: int, next_seed: int, commit: str) -> None:
-    """Add the totals to those that the repository keeps."""
-    kept = read_kept()
-    for name, value in vars(totals).items():
+def keep(result: Any, commit: str) -> None:
+    """Add a result to the totals that the repository keeps."""
+    kept, added = read_kept(), Totals()
+    added.add(result)
+    for name, value in vars(added).items():
         if isinstance(value, Counter):
             kept[name] = dict(sorted((Counter(kept.get(name, {})) + value).items()))
         else:
             kept[name] = round(kept.get(name, 0) + value)
     kept |= {
-        "next_seed": max(next_seed, kept.get("next_seed", 0)),
+        "next_seed": result.seed + 1,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit,
     }

@@ -28,3 +28,12 @@ def test_a_seed_has_one_history_which_a_replay_tells() -> None:
 def test_another_seed_has_another_history() -> None:
     both = [simulate("--seed", seed, "--hours", HOURS) for seed in ("2", "3")]
     assert len(set(map(digest_of, both))) == 2
+
+
+def test_a_broken_guard_is_found_and_its_replay_fails_too() -> None:
+    name = "attempts_stay_open"
+    found = simulate("--broken", name, "--hours", HOURS)
+    assert f"| `{name}` | 1 | 1 | attempts" in found.stdout, found.stdout + found.stderr
+    told = simulate("--replay", "1", "--broken", name)
+    assert told.returncode == 1
+    assert "attempts: job-" in told.stdout

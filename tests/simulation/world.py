@@ -46,7 +46,7 @@ from tests.verdict.tables import read_history
 
 QUIET = 1800.0
 """Seconds between two looks whether everything has ended, after the last fault."""
-LONGEST_QUIET = 30 * HOUR
+LONGEST_QUIET = 20 * HOUR
 REFUSALS = (ValidationError, DcronError, DatabaseError, ValueError, Job.DoesNotExist)
 """What a person may get as an answer."""
 OF_LAST_DEFINITION = frozenset(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentTypeError
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -82,6 +83,8 @@ import /etc/crontab --timezone Europe/Berlin
 import jobs.yaml --apply --atomic
 """
 
+SAME_WARNINGS = 3
+"""How many jobs with the same warning are named. The others are counted."""
 SHOWN_ANYWAY = {"namespace", "name", "schedule", "timezone", "target", "description", *PAUSE}
 """Fields that the line of a new job shows in another form, or that are too long for it."""
 
@@ -303,13 +306,17 @@ def _show(
 ) -> list[EntryPlan]:
     """Show each plan as soon as it is made or applied."""
     plans = []
+    warned: Counter[str] = Counter()
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
             if plan.outcome is not ImportOutcome.SAME:
-                _show_plan(bar, plan, applied=applied)
+                _show_plan(bar, plan, warned, applied=applied)
             if applied and out.is_terminal:
                 bar.show(len(plans), total)
+    for warning, times in warned.items():
+        if times > SAME_WARNINGS:
+            out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", ODD)
     for note in reading.notes:
         out.line(f"! {note}", ODD)
     _show_shell(out, reading)
@@ -318,7 +325,8 @@ def _show(
     return plans
 
 
-def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
+def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, applied: bool) -> None:
+    """Show a plan. ``warned``: how often each warning was found before."""
     verb = verb_of(plan.outcome, applied=applied)
     details = list(plan.reasons)
     if plan.outcome is ImportOutcome.CREATE and plan.job is not None:
@@ -344,8 +352,10 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
             f"kept {plan} {name}: {text(here)} ({_why_kept(name)}; source: {text(there)})",
             STYLES[ImportOutcome.KEPT],
         )
+    warned.update(plan.entry.warnings)
     for warning in plan.entry.warnings:
-        out.line(f"! {plan} {warning}", ODD)
+        if warned[warning] <= SAME_WARNINGS:
+            out.line(f"! {plan} {warning}", ODD)
 
 
 def _change_texts(changes: Changes) -> list[str]:

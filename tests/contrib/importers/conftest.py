@@ -1,7 +1,10 @@
 """The real models of other schedulers, with tables in the test database for a module's tests."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +16,10 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 Install = Callable[..., None]
+
+if find_spec("ephem") is None:  # Celery's solar schedules import it, and only beat uses it.
+    sys.modules["ephem"] = ModuleType("ephem")
+    vars(sys.modules["ephem"]).update(Observer=SimpleNamespace)
 
 
 @pytest.fixture(scope="module")

@@ -431,6 +431,15 @@ def test_many_rows_are_compared_in_few_queries(
     assert len(moves) == 700
 
 
+def test_jobs_with_the_same_warning_are_counted() -> None:
+    for number in range(10):
+        row(f"row {number}", **interval(), headers='{"tenant": 1}')
+    shown = call("import", "django-celery-beat").out
+    named = [line for line in shown.splitlines() if "headers" in line]
+    assert len(named) == 4
+    assert named[-1].startswith("! 7 more jobs: headers")
+
+
 def test_malformed_entries_do_not_stop_the_import() -> None:
     """An unknown time zone raises an error in Django's query for all rows."""
     from django_celery_beat.models import CrontabSchedule

@@ -53,7 +53,9 @@ from django_dcron.management.dcron.import_texts import (
     STYLES,
     changes_document,
     format_counts,
+    missing_queues,
     show_calendars,
+    show_queues,
     verb_of,
 )
 from django_dcron.management.dcron.numbers import parse_whole_number
@@ -320,6 +322,7 @@ def _show(
     for note in reading.notes:
         out.line(f"! {note}", ODD)
     _show_shell(out, reading)
+    show_queues(out, plans)
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
@@ -480,6 +483,7 @@ def _document(
         "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],
         "notes": reading.notes,
         "shell": reading.shell,
+        "queues": missing_queues(plans),
     }
 
 

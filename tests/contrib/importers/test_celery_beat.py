@@ -431,6 +431,18 @@ def test_many_rows_are_compared_in_few_queries(
     assert len(moves) == 700
 
 
+def test_missing_queues_are_shown_as_a_setting(settings: Settings) -> None:
+    settings.DCRON_QUEUES = ["celery", "report-*"]
+    for name, queue in (("a", "slow"), ("b", "slow"), ("c", "report-1"), ("d", "celery")):
+        row(name, **interval(), queue=queue)
+    row("reserved", **interval(), queue="unacked")
+    shown = call("import", "django-celery-beat")
+    assert "DCRON_QUEUES = ['celery', 'report-*', 'slow']" in shown.out
+    assert call("import", "django-celery-beat", "--json").json["queues"] == ["slow"]
+    settings.DCRON_QUEUES = ["celery", "report-*", "slow"]
+    assert "DCRON_QUEUES" not in call("import", "django-celery-beat").out
+
+
 def test_jobs_with_the_same_warning_are_counted() -> None:
     for number in range(10):
         row(f"row {number}", **interval(), headers='{"tenant": 1}')

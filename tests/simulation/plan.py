@@ -112,7 +112,8 @@ def _job(random: Random, number: int) -> dict[str, Any]:
 
 
 ACTIONS = (
-    *("trigger", "trigger", "cancel", "cancel", "pause", "resume", "edit", "rerun"),
+    *("trigger", "trigger", "cancel", "cancel", "pause", "resume", "rerun"),
+    *("edit", "edit", "edit"),
     *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_past_save"),
 )
 

@@ -63,7 +63,7 @@ def check_links(
 
 def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
     """Return the keys of the jobs in ``visible`` that ``jobs`` are about to follow, and others."""
-    names = {split_label(label)[1] for job in jobs for label in job.after}
+    names = {split_label(label).name for job in jobs for label in job.after}
     rows = visible.filter(name__in=names).values_list("namespace", "name") if names else ()
     return set(rows)
 

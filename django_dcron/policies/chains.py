@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from django_dcron.policies.lifecycle import State
 
@@ -43,10 +43,15 @@ def conditions_met_by(state: State, *, started: bool) -> frozenset[On]:
     return frozenset()
 
 
-def split_label(label: str) -> tuple[str, str]:
-    """Split a label (``name`` or ``namespace/name``) into namespace and name."""
+class JobKey(NamedTuple):
+    namespace: str
+    name: str
+
+
+def split_label(label: str) -> JobKey:
+    """Split a label: ``name`` or ``namespace/name``."""
     namespace, slash, name = label.partition("/")
-    return (namespace, name) if slash else ("default", namespace)
+    return JobKey(namespace, name) if slash else JobKey("default", namespace)
 
 
 def label_of(namespace: str, name: str) -> str:

@@ -932,8 +932,8 @@ def test_latest_occurrence_is_one_second_of_its_minute(seconds: int) -> None:
     job = make_job(schedule="*/2 * * * * *")
     latest = NOON + timedelta(seconds=seconds - 1)
     run = make_run(job, latest, **run_times(latest))
-    asked, answer = explain_latest(job, NOON + timedelta(seconds=seconds))
-    assert (asked, answer.occurrence, answer.run) == (latest, latest, run)
+    answer = explain_latest(job, NOON + timedelta(seconds=seconds))
+    assert (answer.asked, answer.occurrence, answer.run) == (latest, latest, run)
     assert "several" not in [sentence.code for sentence in answer.sentences]
     assert "several" in [sentence.code for sentence in explain(job, NOON).sentences]
 

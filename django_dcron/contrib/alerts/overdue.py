@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -30,6 +31,48 @@ from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 BATCH_SIZE = 1000
 
 RulesByJob = dict[int, tuple[Rule, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _KindRules:
+    """The rules of one kind: by job, for jobs with their own rules, and those of the others."""
+
+    own: RulesByJob
+    default: tuple[Rule, ...]
+
+    @classmethod
+    def select(
+        cls, kind: AlertKind, own_rules: RulesByJob, default_rules: Collection[Rule]
+    ) -> _KindRules:
+        """Select the rules of ``kind``.
+
+        If there are default rules, jobs without an own rule of this kind are included, because the
+        default rules don't apply to them.
+        """
+        default = rules.rules_of_kinds(default_rules, kind)
+        own = {
+            job_id: selected
+            for job_id, job_rules in own_rules.items()
+            if (selected := rules.rules_of_kinds(job_rules, kind)) or default
+        }
+        return cls(own, default)
+
+    @property
+    def shortest_span(self) -> timedelta | None:
+        spans = [
+            rule.span
+            for job_rules in (*self.own.values(), self.default)
+            for rule in job_rules
+            if rule.span is not None
+        ]
+        return min(spans, default=None)
+
+    def narrow(self, jobs: JobQuerySet) -> JobQuerySet:
+        """Return the ``jobs`` to which a rule may apply."""
+        return jobs if self.default else jobs.filter(pk__in=list(self.own))
+
+    def of_job(self, job_id: int) -> tuple[Rule, ...]:
+        return self.own.get(job_id, self.default)
 
 
 class OverdueCheck:
@@ -56,27 +99,21 @@ class OverdueCheck:
             job.pk: rules.rules_of_job(str(job), job.alerts, default_rules)
             for job in jobs.filter(alerts__isnull=False).only("namespace", "name", "alerts")
         }
-        self._check_late(jobs, own_rules, rules.rules_of_kinds(default_rules, AlertKind.LATE), now)
-        self._check_silent(
-            jobs, own_rules, rules.rules_of_kinds(default_rules, AlertKind.SILENT), now
-        )
+        for kind, check in (
+            (AlertKind.LATE, self._check_late),
+            (AlertKind.SILENT, self._check_silent),
+        ):
+            applicable = _KindRules.select(kind, own_rules, default_rules)
+            if (span := applicable.shortest_span) is not None:
+                check(applicable.narrow(jobs), applicable, now - span, now)
 
     def _check_late(
-        self,
-        jobs: JobQuerySet,
-        own_rules: RulesByJob,
-        default_rules: tuple[Rule, ...],
-        now: datetime,
+        self, jobs: JobQuerySet, applicable: _KindRules, before: datetime, now: datetime
     ) -> None:
-        applicable = _rules_of_kind(own_rules, default_rules, AlertKind.LATE)
-        spans = _spans(applicable, default_rules)
-        if not spans:
-            return
         runs = Run.objects.using(alias_for(Run)).filter(
-            state__in=UNFINISHED, claimed_at__lte=now - min(spans)
+            state__in=UNFINISHED, claimed_at__lte=before, job__in=jobs
         )
         runs = runs.exclude(state=State.WAITING, trigger=Trigger.BACKFILL)  # not released yet
-        runs = runs.filter(job__in=jobs) if default_rules else runs.filter(job__in=list(applicable))
         if self._late_after is not None:
             due_at, pk = self._late_after
             runs = runs.filter(Q(due_at__gt=due_at) | Q(pk__gt=pk), due_at__gte=due_at)
@@ -84,68 +121,27 @@ class OverdueCheck:
         store_new_alerts(
             message
             for run in page
-            for message in _late_messages(run, applicable.get(run.job_id, default_rules), now)
+            for message in _late_messages(run, applicable.of_job(run.job_id), now)
         )
         self._late_after = (page[-1].due_at, page[-1].pk) if len(page) == BATCH_SIZE else None
 
     def _check_silent(
-        self,
-        jobs: JobQuerySet,
-        own_rules: RulesByJob,
-        default_rules: tuple[Rule, ...],
-        now: datetime,
+        self, jobs: JobQuerySet, applicable: _KindRules, before: datetime, now: datetime
     ) -> None:
-        applicable = _rules_of_kind(own_rules, default_rules, AlertKind.SILENT)
-        spans = _spans(applicable, default_rules)
-        if not spans:
-            return
-        watched = (
-            jobs.filter(enabled=True)
-            if default_rules
-            else jobs.filter(enabled=True, pk__in=list(applicable))
-        )
+        watched = jobs.filter(enabled=True)
         _create_missing_notices(watched, now)
-        silent_before = now - min(spans)
         notices = Notice.objects.using(alias_for(Notice)).filter(
-            job__in=watched, job__updated_at__lt=silent_before
+            job__in=watched, job__updated_at__lt=before
         )
-        silent = notices.filter(success_at__lt=silent_before, pk__gt=self._silent_after).order_by(
-            "pk"
-        )
+        silent = notices.filter(success_at__lt=before, pk__gt=self._silent_after).order_by("pk")
         page = list(silent.select_related("job", "job__statistics")[:BATCH_SIZE])
         store_new_alerts(
             message
             for notice in page
             if not _record_success(notice, now)
-            for message in _silent_messages(
-                notice, applicable.get(notice.job_id, default_rules), now
-            )
+            for message in _silent_messages(notice, applicable.of_job(notice.job_id), now)
         )
         self._silent_after = page[-1].pk if len(page) == BATCH_SIZE else 0
-
-
-def _rules_of_kind(
-    own_rules: RulesByJob, default_rules: tuple[Rule, ...], kind: AlertKind
-) -> RulesByJob:
-    """Return the rules of this kind by job, for jobs with their own rules.
-
-    If there are rules in ``default_rules``, jobs without a rule of this kind are included, because
-    ``default_rules`` doesn't apply to them.
-    """
-    return {
-        pk: applicable
-        for pk, job_rules in own_rules.items()
-        if (applicable := rules.rules_of_kinds(job_rules, kind)) or default_rules
-    }
-
-
-def _spans(own_rules: RulesByJob, default_rules: tuple[Rule, ...]) -> list[timedelta]:
-    return [
-        rule.span
-        for job_rules in (*own_rules.values(), default_rules)
-        for rule in job_rules
-        if rule.span is not None
-    ]
 
 
 def _needs_alert(rule: Rule, duration: timedelta) -> bool:

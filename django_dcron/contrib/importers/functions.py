@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
+from django.apps import apps
 from django.utils.module_loading import autodiscover_modules, import_string
 
 from django_dcron.contrib.importers.reading import EntryRefused, SourceProblem, Warn
@@ -41,6 +43,23 @@ def import_instance(path: str, *attributes: str) -> Any:
     if missing := [name for name in attributes if not hasattr(result, name)]:
         raise SourceProblem(f"{path!r} is a {type(result).__name__} without {missing[0]}.")
     return result
+
+
+def instance_of_django(django_app: str, name: str, source: str, example: str) -> Any:
+    """Return the instance of the source that its Django app creates.
+
+    ``name`` is its name in the app's module. Raises ``SourceProblem`` if the app isn't installed.
+    """
+
+    def load() -> Any:
+        if not apps.is_installed(django_app):
+            raise SourceProblem(
+                f"{django_app!r} is missing in INSTALLED_APPS. To read another {source}, name it: "
+                f"--app {example}."
+            )
+        return getattr(import_module(django_app), name)
+
+    return load_tasks(load, source.split()[0])
 
 
 def target_of(function: Any) -> str:

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from importlib import import_module
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.apps import apps
 from django.conf import settings
 
 from django_dcron.contrib.importers import functions
@@ -84,7 +82,7 @@ def read(now: datetime, app: str = "") -> Reading:
     if app:
         huey = functions.import_instance(app, "_registry", "storage", "utc")
     else:
-        huey = functions.load_tasks(_of_django, "Huey")
+        huey = functions.instance_of_django(DJANGO, "HUEY", "Huey instance", "shop.queue.huey")
     reading = Reading(source=f"{SOURCE} {app}" if app else SOURCE)
     tasks = {huey._registry.task_to_string(each): each for each in _tasks(huey)}
     revoked = _revoked(huey, tasks, reading.notes)
@@ -105,15 +103,6 @@ def read(now: datetime, app: str = "") -> Reading:
 def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: Huey doesn't store when it ran a task."""
     raise SourceProblem("Huey stores no runs of periodic tasks, so there is nothing to compare.")
-
-
-def _of_django() -> Any:
-    if not apps.is_installed(DJANGO):
-        raise SourceProblem(
-            f"{DJANGO!r} is missing in INSTALLED_APPS. To read another Huey instance, name it: "
-            "--app shop.queue.huey."
-        )
-    return import_module(DJANGO).HUEY
 
 
 def _tasks(huey: Any) -> list[type]:

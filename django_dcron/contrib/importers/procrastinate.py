@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from importlib import import_module
 from typing import Any
 
-from django.apps import apps
 from django.conf import settings
 
 from django_dcron.contrib.importers import functions
@@ -21,7 +19,6 @@ from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Omitted,
     Reading,
-    SourceProblem,
     SourceRuns,
     Warn,
     check_json,
@@ -57,7 +54,9 @@ def read(now: datetime, app: str = "") -> Reading:
             app, "periodic_registry", "perform_import_paths"
         )
     else:
-        procrastinate_app = functions.load_tasks(_of_django, "procrastinate")
+        procrastinate_app = functions.instance_of_django(
+            DJANGO, "app", "procrastinate app", "shop.queue.app"
+        )
     functions.load_tasks(procrastinate_app.perform_import_paths, "procrastinate's import paths")
     latest = {} if app else _latest(_defers())
     tasks: Mapping[Key, Any] = procrastinate_app.periodic_registry.periodic_tasks
@@ -76,15 +75,6 @@ def runs_since(since: datetime) -> SourceRuns:
     """Return the latest scheduled time of each task of the Django app."""
     latest = _latest(_defers().filter(defer_timestamp__gte=since.timestamp()))
     return SourceRuns({_origin(key): [at] for key, at in latest.items()}, complete=False)
-
-
-def _of_django() -> Any:
-    if not apps.is_installed(DJANGO):
-        raise SourceProblem(
-            f"{DJANGO!r} is missing in INSTALLED_APPS. To read another procrastinate app, name it: "
-            "--app shop.queue.app."
-        )
-    return import_module(DJANGO).app
 
 
 def _defers() -> Any:

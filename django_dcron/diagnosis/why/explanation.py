@@ -54,6 +54,8 @@ LATER_READ_LIMIT = 10
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    asked: datetime
+    """The time that the answer is about."""
     verdict: WhyVerdict
     sentences: tuple[Sentence, ...]
     zone: str
@@ -85,6 +87,7 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
     run, verdict, sentences = _outcome_of(data, occurrence)
     later = occurrences[1] if len(occurrences) > 1 else data.nearby.after
     return Answer(
+        instant,
         verdict,
         (*_notes(data, occurrences), *sentences, *_by_hand(data)),
         data.zone.key,
@@ -95,32 +98,30 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
     )
 
 
-def explain_latest(job: Job, now: datetime) -> tuple[datetime, Answer]:
+def explain_latest(job: Job, now: datetime) -> Answer:
     """Explain the job's last occurrence; ``now`` if the job is paused or has had none.
 
-    A later manual or chained run is explained, too. Returns the time that the answer is about.
+    A later manual or chained run is explained, too.
     """
     present = explain(job, now, exact=True)
     latest = present.occurrence or present.before
-    asked, answer = _latest_occurrence(job, latest, now, present)
+    answer = _latest_occurrence(job, latest, now, present)
     data = ExplanationData(job, now, show_nodes=True)
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is None or (answer.run and answer.run.pk == run.pk):
-        return asked, answer
+        return answer
     sentences = (*answer.sentences, _created_later(data, run), *_of_run(data, run)[1])
-    return asked, replace(answer, sentences=sentences, run=answer.run or run)
+    return replace(answer, sentences=sentences, run=answer.run or run)
 
 
-def _latest_occurrence(
-    job: Job, latest: datetime | None, now: datetime, present: Answer
-) -> tuple[datetime, Answer]:
+def _latest_occurrence(job: Job, latest: datetime | None, now: datetime, present: Answer) -> Answer:
     if not job.enabled or latest is None:
-        return now, present
+        return present
     answer = explain(job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:
-        return latest, answer
+        return answer
     data = ExplanationData(job, now, show_nodes=True)
-    return now, replace(present, sentences=tuple(_first_ahead(data)), before=None)
+    return replace(present, sentences=tuple(_first_ahead(data)), before=None)
 
 
 def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:

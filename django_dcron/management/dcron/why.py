@@ -5,7 +5,6 @@ Exit codes: 0; 1 nothing explains it; 2 the request can't be processed.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -54,12 +53,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     text, now, zone = options["time"], database_now(alias_for(Job)), schedule_zone_of(job)
     clock_time = times.last_clock_time(text, now, zone) if text else None
     if text:
-        asked = clock_time or times.parse_time_option("TIME", text, now, zone)
-        answer = explain(job, asked)
+        answer = explain(job, clock_time or times.parse_time_option("TIME", text, now, zone))
     else:
-        asked, answer = explain_latest(job, now)
+        answer = explain_latest(job, now)
     if out.is_json:
-        out.json(_document(job, asked, answer))
+        out.json(_document(job, answer))
     else:
         if clock_time:
             out.line(f"{text} means {clock_time:%Y-%m-%d %H:%M:%S} ({zone.key}).")
@@ -86,12 +84,12 @@ def _print(out: Output, job: Job, answer: Answer) -> None:
     )
 
 
-def _document(job: Job, asked: datetime, answer: Answer) -> dict[str, Any]:
+def _document(job: Job, answer: Answer) -> dict[str, Any]:
     return {
         "version": 1,
         "job": {"id": job.pk, "namespace": job.namespace, "name": job.name},
         "timezone": answer.zone,
-        "asked": iso(asked),
+        "asked": iso(answer.asked),
         "verdict": answer.verdict,
         "sentences": list(answer.sentences),
         "occurrence": iso(answer.occurrence),

@@ -7,10 +7,28 @@ from pathlib import Path
 import pytest
 
 from django_dcron import control
+from django_dcron.models import Job
 from tests.conftest import StartProcess
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_job
 from tests.waiting import TIMEOUT, wait_until
+
+
+def await_alert(subject: str, service: Service) -> None:
+    wait_until(
+        lambda: subject in " ".join(service.subjects),
+        TIMEOUT,
+        what=f"an alert: {subject}",
+    )
+
+
+def let_recover(job: Job, service: Service) -> None:
+    """Await the alerts about a failure of the job and about its next success."""
+    await_alert("roast failed", service)
+    job.refresh_from_db()
+    job.target = "tests.app.tasks.ok"
+    control.save(job)
+    await_alert("roast has recovered", service)
 
 
 @pytest.mark.slow
@@ -25,26 +43,10 @@ def test_node_reports_failure_and_recovery_of_a_job_and_a_killed_node(
     }
     first = start_runcron("--embedded", "--name", "first", env=environment)
     job = make_job(name="roast", target="tests.app.tasks.fail")
-    wait_until(
-        lambda: "[dcron] roast failed" in " ".join(service.subjects),
-        TIMEOUT,
-        what="an alert about the failure",
-    )
-    job.refresh_from_db()
-    job.target = "tests.app.tasks.ok"
-    control.save(job)
-    wait_until(
-        lambda: "[dcron] roast has recovered" in " ".join(service.subjects),
-        TIMEOUT,
-        what="an alert about the recovery",
-    )
+    let_recover(job, service)
     first.kill()
     start_runcron("--embedded", "--name", "second", env=environment)
-    wait_until(
-        lambda: "[dcron] node first is lost" in " ".join(service.subjects),
-        TIMEOUT,
-        what="an alert about the lost node",
-    )
+    await_alert("node first is lost", service)
     first_failures = [
         subject for subject in service.subjects if subject.startswith("[dcron] roast failed")
     ]
@@ -66,19 +68,7 @@ def test_hanging_channel_is_logged_and_delays_neither_others_nor_shutdown(
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(health), env=environment)
     job = make_job(name="roast", target="tests.app.tasks.fail")
     wait_until(hanging.asked.is_set, TIMEOUT, what="a request to the hanging channel")
-    wait_until(
-        lambda: "roast failed" in " ".join(service.subjects),
-        TIMEOUT,
-        what="an alert about the failure",
-    )
-    job.refresh_from_db()
-    job.target = "tests.app.tasks.ok"
-    control.save(job)
-    wait_until(
-        lambda: "roast has recovered" in " ".join(service.subjects),
-        TIMEOUT,
-        what="an alert about the recovery",
-    )
+    let_recover(job, service)
     wait_until(
         lambda: json.loads(health.read_text())["status"] == "degraded",
         TIMEOUT,

@@ -104,7 +104,7 @@ def execute(
         end_process=end_process,
     )
     with (
-        keeper.keep_alive(run, extra_rounds=extra_rounds, heard_at=started.asked_at),
+        keeper.keep_alive(run, extra_rounds=extra_rounds, heard_at=started.queried_at),
         _trace_attempt(run) as ended,
     ):
         with own_transactions_only():
@@ -126,7 +126,7 @@ class _Started(NamedTuple):
     at: datetime
     """By the database's clock."""
     fence: int
-    asked_at: float
+    queried_at: float
     """When the start was requested, on the monotonic clock. The row's heartbeat isn't older."""
 
 
@@ -156,10 +156,10 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
     """Start the attempt, and wait if it is early: a node's clock may be ahead of the database's."""
     ahead = 0.0
     while True:
-        asked_at = time.monotonic()
+        queried_at = time.monotonic()
         try:
             started = start_attempt(run_id, attempt, token=token, worker=worker, punctual=True)
-            return started and _Started(*started, asked_at)
+            return started and _Started(*started, queried_at)
         except NotDueYet as early:
             ahead = early.ahead.total_seconds()
         except UnknownRun:

@@ -91,11 +91,11 @@ def read_links(job_ids: Collection[int], using: str) -> dict[int, Linked]:
         return found
     about = Link.objects.using(using).filter(Q(job__in=job_ids) | Q(after__in=job_ids))
     rows = about.values_list("job_id", "after_id", "on", "after__namespace", "after__name")
-    asked = {*job_ids}
+    requested = {*job_ids}
     for job_id, after_id, on, namespace, name in rows:
-        if job_id in asked:
+        if job_id in requested:
             found[job_id].after[namespace, name] = on
-        if after_id in asked:
+        if after_id in requested:
             found[after_id].known_as = namespace, name
     return found
 

@@ -172,7 +172,7 @@ _READ = Select(
 
 def _read(run_id: UUID) -> _Read | None:
     using = alias_for(Run)
-    asked_at = time.monotonic()
+    queried_at = time.monotonic()
     try:
         row = _READ.first(id=run_id)
     except (ProgrammingError, OperationalError) as error:
@@ -184,18 +184,18 @@ def _read(run_id: UUID) -> _Read | None:
     *columns, is_frozen, read_at, slot_taken = row
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
     run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
-    at_without_jump = _without_jump(read_at, asked_at, time.monotonic())
+    at_without_jump = _without_jump(read_at, queried_at, time.monotonic())
     slot_taken = bool(slot_taken) and run.slot != running_slot(run.job_id)
     is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC
     return _Read(run, read_at, at_without_jump, slot_taken, is_frozen)
 
 
-def _without_jump(read_at: datetime, asked_at: float, answered_at: float) -> datetime:
+def _without_jump(read_at: datetime, queried_at: float, answered_at: float) -> datetime:
     """Return the database's time without a recent jump, by earlier starts of this process."""
     if clock.fixed_at is not None:
         return read_at
     with _clock_lock:
-        _clock.add(read_at, asked_at, answered_at)
+        _clock.add(read_at, queried_at, answered_at)
         return read_at - _clock.doubt
 
 

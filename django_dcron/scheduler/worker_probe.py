@@ -145,7 +145,7 @@ class WorkerProbe:
         self._leader = leader
         self._clock = clock
         self._dispatcher = dispatcher
-        self._asked_at = clock.monotonic()
+        self._probed_at = clock.monotonic()
         self._failed = False
         self._foreign: set[str] = set()
 
@@ -177,9 +177,9 @@ class WorkerProbe:
             return False
         waiting = self._waiting(shards)
         every = ASK_EVERY if waiting else ASK_IDLE_EVERY
-        if self._clock.monotonic() - self._asked_at < every:
+        if self._clock.monotonic() - self._probed_at < every:
             return False
-        self._asked_at = self._clock.monotonic()
+        self._probed_at = self._clock.monotonic()
         answers = self._dispatcher.ask_workers()
         if answers is not None:
             self._process(answers, waiting)

@@ -933,7 +933,7 @@ def test_latest_occurrence_is_one_second_of_its_minute(seconds: int) -> None:
     latest = NOON + timedelta(seconds=seconds - 1)
     run = make_run(job, latest, **run_times(latest))
     answer = explain_latest(job, NOON + timedelta(seconds=seconds))
-    assert (answer.asked, answer.occurrence, answer.run) == (latest, latest, run)
+    assert (answer.instant, answer.occurrence, answer.run) == (latest, latest, run)
     assert "several" not in [sentence.code for sentence in answer.sentences]
     assert "several" in [sentence.code for sentence in explain(job, NOON).sentences]
 

@@ -44,9 +44,8 @@ from django_dcron.contrib.rest.pagination import Order, read_cursor
 from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.jobs.portable import quoted_json, read_document
 from django_dcron.jobs.representation import Format, from_json
-from django_dcron.management.dcron import times
-from django_dcron.management.dcron.numbers import parse_whole_number
-from django_dcron.management.dcron.plain_text import printable
+from django_dcron.management.dcron import option_values
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models import Job, Run
 from django_dcron.models.calendar import NAME as CALENDAR_NAME
 from django_dcron.models.calendar import read_dates
@@ -57,6 +56,7 @@ from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.zones import check_zone
 from django_dcron.targets import check_queue, get
 from django_dcron.targets.redaction import redact_secrets
+from django_dcron.utils.control_characters import without_control_characters
 from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.log_lines import escape_log_text
 from django_dcron.utils.untrusted import pickles
@@ -109,12 +109,14 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "duration": parse_duration_text,
     "duration of a form": DurationInput().clean,
     "duration of a document": partial(from_json, Format.DURATION),
-    "duration of a command line": lambda text: times.parse_duration_option("--timeout", text),
+    "duration of a command line": lambda text: option_values.parse_duration_option(
+        "--timeout", text
+    ),
     "jitter": definition("jitter"),
     "instant of a form": InstantField().clean,
     "instant of a document": partial(from_json, Format.TIME),
     "instant of the REST API": UtcTimeField().to_internal_value,
-    "instant of a command line": lambda text: times.parse_time_option("--since", text, NOW),
+    "instant of a command line": lambda text: option_values.parse_time_option("--since", text, NOW),
     "instant of an address": time_filter._parse_time,
     "end of a pause": UntilField().clean,
     "number of a command line": parse_whole_number(1, 500),
@@ -175,7 +177,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "arguments of django-q2": lambda text: django_q._args(SimpleNamespace(args=text)),
     "keyword arguments of django-q2": lambda text: django_q._kwargs(SimpleNamespace(kwargs=text)),
     "log record": escape_log_text,
-    "text of a terminal": printable,
+    "text of a terminal": without_control_characters,
     "credentials of an error": without_credentials,
     "URLs of an error": without_urls,
 }

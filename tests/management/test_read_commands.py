@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core.management.base import CommandError
 
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.lookup import find_job, find_run
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models.run import new_run_id
 from django_dcron.targets import cron, isolated
 from tests.factories import make_idle_job, make_run
@@ -35,7 +35,7 @@ NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
     ],
 )
 def test_instant_accepts_relative_and_absolute_times(text: str, expected: datetime) -> None:
-    assert times.parse_time_option("--since", text, NOW) == expected
+    assert option_values.parse_time_option("--since", text, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_instant_rejects_invalid_time(text: str) -> None:
     with pytest.raises(
         CommandError, match=r"--since '.*' (\(allowed: a time|is out of range)"
     ) as refused:
-        times.parse_time_option("--since", text, NOW)
+        option_values.parse_time_option("--since", text, NOW)
     assert refused.value.returncode == 2
 
 
@@ -64,28 +64,28 @@ def test_instant_rejects_invalid_time(text: str) -> None:
 )
 def test_until_accepts_durations_and_times_ahead(text: str, expected: datetime) -> None:
     """In Berlin, it is 10:00."""
-    assert times.parse_until_option(text, NOW, ZoneInfo("Europe/Berlin")) == expected
+    assert option_values.parse_until_option(text, NOW, ZoneInfo("Europe/Berlin")) == expected
 
 
 @pytest.mark.parametrize("text", ["now", "0s", "2026-11-30", "24:00", "18", "18:60", "soon"])
 def test_until_rejects_other_times(text: str) -> None:
     with pytest.raises(CommandError, match="--until") as refused:
-        times.parse_until_option(text, NOW)
+        option_values.parse_until_option(text, NOW)
     assert refused.value.returncode == 2
 
 
 def test_skipped_local_time_is_kept() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    found = times.parse_time_option("TIME", "2027-03-28T02:30", NOW, berlin)
+    found = option_values.parse_time_option("TIME", "2027-03-28T02:30", NOW, berlin)
     assert found.tzinfo is berlin
     assert (found.hour, found.minute) == (2, 30)
 
 
 def test_duration_accepts_units_and_rejects_invalid_text() -> None:
-    assert times.parse_duration_option("--timeout", "1h 30m") == timedelta(minutes=90)
+    assert option_values.parse_duration_option("--timeout", "1h 30m") == timedelta(minutes=90)
     for text in ("", "soon", "40000d", "9" * 400 + "d"):
         with pytest.raises(CommandError, match="--timeout"):
-            times.parse_duration_option("--timeout", text)
+            option_values.parse_duration_option("--timeout", text)
 
 
 def test_whole_accepts_only_integers_in_range() -> None:

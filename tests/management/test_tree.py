@@ -125,7 +125,7 @@ def test_health_imports_no_other_subcommand() -> None:
         for name in modules
         if name.startswith("django_dcron.management.dcron.")
     }
-    assert (exit_code, ours) == ("1", {"health", "exits", "plain_text"})
+    assert (exit_code, ours) == ("1", {"health", "exits"})
     assert "rich" not in modules
     assert "none doesn't exist: no node is running" in result.stderr
 

@@ -54,7 +54,7 @@ LATER_READ_LIMIT = 10
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    asked: datetime
+    instant: datetime
     """The time that the answer is about."""
     verdict: WhyVerdict
     sentences: tuple[Sentence, ...]
@@ -165,7 +165,7 @@ def _outcome_of(
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
         return run, *_of_run(data, run)
     if data.definition_may_be_newer:
-        if run := _run_covering(data, occurrence or data.asked.start):
+        if run := _run_covering(data, occurrence or data.requested.start):
             return run, WhyVerdict.CHANGED, [_counts(data, run), *changed_since(data)]
     elif occurrence and (run := _run_covering(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
@@ -236,8 +236,8 @@ def _covered_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
 
 
 def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sentence]:
-    if data.asked.note:
-        yield data.asked.note
+    if data.requested.note:
+        yield data.requested.note
     elif occurrences and (note := occurrence_note(occurrences[0], data.zone, data.timetable)):
         yield note
     if (number := len(occurrences)) > 1:

@@ -50,13 +50,15 @@ class ExplanationData:
             self.timetable = timetable_of(job)
         except InvalidSchedule as error:
             self.schedule_error = error.translate(translation)
-        self.asked = named_time.parse_requested_time(
+        self.requested = named_time.parse_requested_time(
             instant, self.zone, self.timetable, exact=exact
         )
         self.now = database_now(alias_for(Run))
         self.cursor = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk).first()
         self.runs = Run.objects.using(alias_for(Run)).filter(job=job.pk)
-        rows = self.runs.filter(scheduled_at__gte=self.asked.start, scheduled_at__lt=self.asked.end)
+        rows = self.runs.filter(
+            scheduled_at__gte=self.requested.start, scheduled_at__lt=self.requested.end
+        )
         found = list(rows.order_by("scheduled_at")[:READ_LIMIT])
         self.runs_by_occurrence = {
             row.scheduled_at: row for row in found if row.trigger in OF_OCCURRENCES
@@ -69,7 +71,7 @@ class ExplanationData:
         if self.timetable is None:
             return Nearby()
         phase = (self.cursor.next_at or self.cursor.previous_at) if self.cursor else None
-        return nearby(self.timetable, phase, self.asked.start, self.asked.end)
+        return nearby(self.timetable, phase, self.requested.start, self.requested.end)
 
     @cached_property
     def changes(self) -> list[LoggedChange]:
@@ -105,7 +107,7 @@ class ExplanationData:
     @property
     def definition_may_be_newer(self) -> bool:
         """Whether the current definition may be newer than the time in question."""
-        return self.cursor is None or self.asked.start <= self.cursor.placed_at
+        return self.cursor is None or self.requested.start <= self.cursor.placed_at
 
     @property
     def is_paused(self) -> bool:

@@ -36,7 +36,7 @@ _LABELS = {field.name: field.verbose_name for field in Job._meta.concrete_fields
 
 def no_occurrence(data: ExplanationData) -> Reason:
     """Explain a time without an occurrence, or one outside the job's start and end."""
-    if data.asked.end <= data.job.created_at:
+    if data.requested.end <= data.job.created_at:
         return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
     if data.timetable is None:
         return WhyVerdict.QUARANTINED, [_quarantined_sentence(data)]
@@ -288,7 +288,7 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
 
     Yields nothing if the current definition already applied then.
     """
-    if data.cursor is None or not data.definition_may_be_newer or data.asked.start > data.now:
+    if data.cursor is None or not data.definition_may_be_newer or data.requested.start > data.now:
         return
     text = _(
         "The job has had its current schedule and enabled or paused state since %(placed)s. For "
@@ -298,7 +298,7 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
     since = [
         (change, field)
         for change in data.changes
-        if data.asked.start < change.at
+        if data.requested.start < change.at
         for field in change.fields
     ]
     for change, field in since[:FIELDS_NAMED]:
@@ -351,8 +351,8 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
 def _pause_in_effect(data: ExplanationData) -> Iterator[Sentence]:
     """Yield that the job is paused, if its present pause covers the end of the time in question."""
     job, cursor = data.job, data.cursor
-    ends_before = job.paused_until is not None and job.paused_until <= data.asked.start
-    starts_after = cursor is not None and data.asked.end <= cursor.placed_at
+    ends_before = job.paused_until is not None and job.paused_until <= data.requested.start
+    starts_after = cursor is not None and data.requested.end <= cursor.placed_at
     if not data.is_paused or ends_before or starts_after:
         return
     if job.paused_until:

@@ -18,10 +18,10 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs import backfill as backfilling
 from django_dcron.jobs.backfill import Backfill
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     GOOD,
     ODD,
@@ -110,7 +110,7 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     try:
         zone = _zone(job)
         start, end = (
-            times.parse_time_option(name.upper(), options[name], now, zone)
+            option_values.parse_time_option(name.upper(), options[name], now, zone)
             for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)

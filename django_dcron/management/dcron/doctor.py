@@ -17,13 +17,13 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window, utc
 from django_dcron.locks import Lock, get_lock
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
-from django_dcron.management.dcron.plain_text import printable
 from django_dcron.models import Job, Node
 from django_dcron.policies.health.problems import Severity
+from django_dcron.utils.control_characters import without_control_characters
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.suggestions import did_you_mean
 
@@ -46,7 +46,7 @@ def add_arguments(parser: CommandParser) -> None:
         default=DEFAULT_SINCE,
         metavar="TIME",
         help=(
-            f"check occurrences after this time: {times.time_help('UTC')} (default: "
+            f"check occurrences after this time: {option_values.time_help('UTC')} (default: "
             f"{DEFAULT_SINCE})"
         ),
     )
@@ -91,9 +91,9 @@ def _lock() -> Lock:
 
 def _window(options: dict[str, Any]) -> Window:
     now = database_now(alias_for(Job))
-    since, until = times.parse_time_option("--since", options["since"], now), now
+    since, until = option_values.parse_time_option("--since", options["since"], now), now
     if options["until"]:
-        until = min(times.parse_time_option("--until", options["until"], now), now)
+        until = min(option_values.parse_time_option("--until", options["until"], now), now)
     if since >= until:
         raise usage_error(f"--since ({utc(since)}) must be before --until ({utc(until)}).")
     _check_namespace(options["namespace"])
@@ -134,11 +134,11 @@ def _print(command: BaseCommand, report: Report) -> None:
         style = getattr(command.style, STYLES[finding.severity])
         out.write(
             f"{style(f'{finding.severity.value:7} {finding.code.value:22}')} "
-            f"{printable(str(finding))}"
+            f"{without_control_characters(str(finding))}"
         )
     for code, number in sorted(report.findings.more.items()):
         out.write(f"        {code.value:22} and {number} more")
     for note in report.notes:
-        out.write(f"note: {printable(note)}")
+        out.write(f"note: {without_control_characters(note)}")
     if report.healthy:
         out.write(command.style.SUCCESS("No problems found."))

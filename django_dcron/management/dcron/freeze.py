@@ -12,10 +12,11 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidValue
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.bulk_actions import user_name
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.freezes import freeze_document, scope
+from django_dcron.management.dcron.option_values import until_help
 from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
 from django_dcron.models import Freeze
 
@@ -41,7 +42,7 @@ def add_arguments(parser: CommandParser) -> None:
     end.add_argument(
         "--until",
         metavar="TIME",
-        help=f"end the freeze at this time: {times.until_help()} (default: when you unfreeze)",
+        help=f"end the freeze at this time: {until_help()} (default: when you unfreeze)",
     )
     end.add_argument(
         "--for",
@@ -72,7 +73,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _until(options: dict[str, Any]) -> datetime | None:
     now = database_now(alias_for(Freeze))
     if options["duration"]:
-        return now + times.parse_duration_option("--for", options["duration"])
+        return now + option_values.parse_duration_option("--for", options["duration"])
     if not options["until"]:
         return None
-    return times.parse_until_option(options["until"], now, timezone.get_current_timezone())
+    return option_values.parse_until_option(options["until"], now, timezone.get_current_timezone())

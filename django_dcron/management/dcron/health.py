@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.management.dcron.exits import negative_result
-from django_dcron.management.dcron.plain_text import printable
 from django_dcron.scheduler.health_file import probe
+from django_dcron.utils.control_characters import without_control_characters
 
 HELP = (
     "Check a node's health by its health file. Exit code 1: the node is unhealthy, dead or "
@@ -31,4 +31,4 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     answer = probe(options["file"])
     if not answer.fit:
         raise negative_result(answer.reason)
-    command.stdout.write(printable(answer.reason))
+    command.stdout.write(without_control_characters(answer.reason))

@@ -23,10 +23,10 @@ from django_dcron.diagnosis.run_history import (
     has_upcoming_run,
     read_run_history,
 )
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     BAD,
     STRONG,
@@ -73,7 +73,9 @@ def add_arguments(parser: CommandParser) -> None:
         help=f"maximum number of runs (default: {RUNS})",
     )
     of_job.add_argument(
-        "--since", metavar="TIME", help=f"scheduled at or after this time: {times.time_help()}"
+        "--since",
+        metavar="TIME",
+        help=f"scheduled at or after this time: {option_values.time_help()}",
     )
     of_job.add_argument("--until", metavar="TIME", help="scheduled before this time, same formats")
     of_job.add_argument(
@@ -114,7 +116,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
     bounds = {
-        name: times.parse_time_option(
+        name: option_values.parse_time_option(
             f"--{name}", options[name], now, timezone.get_current_timezone()
         )
         if options[name]

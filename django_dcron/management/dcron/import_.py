@@ -58,10 +58,9 @@ from django_dcron.management.dcron.import_texts import (
     show_queues,
     verb_of,
 )
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number, time_help
 from django_dcron.management.dcron.output import ODD, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.management.dcron.times import time_help
 from django_dcron.models import Job
 from django_dcron.schedules.zones import check_zone
 from django_dcron.targets.shadow import PREFIX

@@ -21,8 +21,8 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.option_values import parse_time_option
 from django_dcron.management.dcron.output import BAD, Output, iso, time_text
-from django_dcron.management.dcron.times import parse_time_option
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
 

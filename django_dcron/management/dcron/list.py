@@ -22,7 +22,7 @@ from django_dcron.management.dcron.job_selection import (
     schedule_with_zone,
     state_cell,
 )
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     EMPTY,
     QUIET,

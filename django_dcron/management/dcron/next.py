@@ -17,11 +17,11 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import OCCURRENCES, Lookahead, look_ahead
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_selection import schedule_with_zone
 from django_dcron.management.dcron.lookup import find_job
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number, time_help
 from django_dcron.management.dcron.output import (
     EMPTY,
     ODD,
@@ -72,7 +72,7 @@ def add_arguments(parser: CommandParser) -> None:
         "--after",
         default="now",
         metavar="TIME",
-        help=f"occurrences after this time: {times.time_help('in that time zone')} (default: now)",
+        help=f"occurrences after this time: {time_help('in that time zone')} (default: now)",
     )
     add_json(parser)
 
@@ -80,7 +80,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out = Output(command, options)
     job = _read(options["what"], options["timezone"])
-    after = times.parse_time_option(
+    after = option_values.parse_time_option(
         "--after", options["after"], database_now(alias_for(Job)), schedule_zone_of(job)
     )
     try:

@@ -23,9 +23,9 @@ from unicodedata import combining, east_asian_width
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from django_dcron.management.dcron.plain_text import printable
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils import time_format
+from django_dcron.utils.control_characters import without_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,7 +106,7 @@ class Output:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one or more lines of text, with control characters escaped."""
-        self._command.stdout.write(self._style_text(printable(text), style))
+        self._command.stdout.write(self._style_text(without_control_characters(text), style))
 
     def flush(self) -> None:
         """Flush the output for a reader on a pipe."""
@@ -117,7 +117,9 @@ class Output:
 
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
         """Write labels and values, without empty values."""
-        shown = [(printable(label), cell) for label, cell in pairs if _text(cell) != ""]
+        shown = [
+            (without_control_characters(label), cell) for label, cell in pairs if _text(cell) != ""
+        ]
         width = max((_width(label) for label, _ in shown), default=0)
         for label, cell in shown:
             first, *rest = _text(cell).split("\n")
@@ -129,7 +131,7 @@ class Output:
 
     def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[Cell]]) -> None:
         heads = [Column(column) if isinstance(column, str) else column for column in columns]
-        heads = [replace(head, title=printable(head.title)) for head in heads]
+        heads = [replace(head, title=without_control_characters(head.title)) for head in heads]
         lines = list(rows)
         if self.console is not None and _fits(heads, lines, self.console.width):
             self._draw(self.console, heads, lines)
@@ -244,7 +246,9 @@ def _fits(heads: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -
 
 
 def _text(cell: Cell) -> str:
-    return printable(str(cell.text if isinstance(cell, Styled) else "" if cell is None else cell))
+    return without_control_characters(
+        str(cell.text if isinstance(cell, Styled) else "" if cell is None else cell)
+    )
 
 
 def _in_one_line(cell: Cell) -> str:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.management.dcron import bulk_actions, times
+from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
@@ -41,7 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--until",
         metavar="TIME",
-        help=f"resume at this time: {times.until_help()}",
+        help=f"resume at this time: {option_values.until_help()}",
     )
     bulk_actions.add_confirmation(parser)
     add_json(parser)
@@ -67,7 +67,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _until(text: str) -> datetime:
     now = database_now(alias_for(Job))
-    return times.parse_until_option(text, now, timezone.get_current_timezone())
+    return option_values.parse_until_option(text, now, timezone.get_current_timezone())
 
 
 def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:

@@ -143,16 +143,16 @@ class PidFile:
         pid = self.holder()
         if pid is None:
             return None
-        asked = self.beside("stopping")
+        stop_file = self.beside("stopping")
         with self._usable():
             try:
-                os.close(os.open(asked, os.O_CREAT | os.O_EXCL, 0o644))
+                os.close(os.open(stop_file, os.O_CREAT | os.O_EXCL, 0o644))
             except FileExistsError:
                 return pid
         try:
             return self.signal(signal.SIGTERM)
         except CommandError:  # the signal wasn't sent
-            asked.unlink(missing_ok=True)
+            stop_file.unlink(missing_ok=True)
             raise
 
     def wait_for_end(self, pid: int, seconds: float) -> bool:
@@ -221,15 +221,15 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 def _holder(fd: int) -> int | None:
     """Return the pid whose lock blocks the file. The layouts are those of ``struct flock``."""
     if sys.platform.startswith("linux"):
-        asked = fcntl.fcntl(
+        answer = fcntl.fcntl(
             fd, fcntl.F_GETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         )
-        kind, _, _, _, pid = struct.unpack("@hhqqi", asked)
+        kind, _, _, _, pid = struct.unpack("@hhqqi", answer)
     else:
-        asked = fcntl.fcntl(
+        answer = fcntl.fcntl(
             fd, fcntl.F_GETLK, struct.pack("@qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
         )
-        _, _, pid, kind, _ = struct.unpack("@qqihh", asked)
+        _, _, pid, kind, _ = struct.unpack("@qqihh", answer)
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from django_dcron.management.dcron.output import RICH_STYLES, Output
-from django_dcron.management.dcron.plain_text import printable
+from django_dcron.utils.control_characters import without_control_characters
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -47,7 +47,9 @@ class ProgressBar:
             self._output.line(text, style)
             self._output.flush()
         else:
-            self._bar.console.print(printable(text), style=RICH_STYLES.get(style), soft_wrap=True)
+            self._bar.console.print(
+                without_control_characters(text), style=RICH_STYLES.get(style), soft_wrap=True
+            )
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
         if self._output.is_json or self._shown == (done, total, note):
@@ -62,7 +64,11 @@ class ProgressBar:
             self._output.flush()
 
     def _draw(self, done: int, total: int | None, note: str) -> None:
-        state: dict[str, Any] = {"description": printable(note), "completed": done, "total": total}
+        state: dict[str, Any] = {
+            "description": without_control_characters(note),
+            "completed": done,
+            "total": total,
+        }
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], **state)
             return

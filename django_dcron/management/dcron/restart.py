@@ -12,10 +12,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_dcron.management.dcron import (
     detached,
     node_arguments,
+    option_values,
     start,
     start_options,
     stop,
-    times,
 )
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.output import Output
@@ -48,12 +48,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output.line(
         stop.drain(
             file,
-            times.parse_duration_option("--timeout", options["timeout"]),
+            option_values.parse_duration_option("--timeout", options["timeout"]),
             force=options["force"],
         )
     )
     start.in_background(
-        output, file, stored, times.parse_duration_option("--timeout", start.START_TIMEOUT)
+        output, file, stored, option_values.parse_duration_option("--timeout", start.START_TIMEOUT)
     )
 
 

@@ -11,7 +11,7 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError, InvalidArguments
-from django_dcron.management.dcron import bulk_actions, times
+from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
@@ -73,7 +73,9 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
     timeout = (
-        times.parse_duration_option("--timeout", options["timeout"]) if options["timeout"] else None
+        option_values.parse_duration_option("--timeout", options["timeout"])
+        if options["timeout"]
+        else None
     )
     selected = select(options, find_job)
     if selected.by_criteria or len(selected.rows) > 1 or options["dry_run"]:

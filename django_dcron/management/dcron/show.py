@@ -27,7 +27,7 @@ from django_dcron.management.dcron.next import (
     occurrences_document,
     print_occurrences,
 )
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     BAD,
     STRONG,

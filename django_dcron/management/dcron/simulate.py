@@ -16,9 +16,9 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, FullMinute, Simulation, simulate
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.management.dcron.numbers import parse_whole_number
+from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     ODD,
     QUIET,
@@ -58,7 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
         dest="since",
         default="now",
         metavar="TIME",
-        help=f"{times.time_help()} (default: now)",
+        help=f"{option_values.time_help()} (default: now)",
     )
     parser.add_argument(
         "--until", default="+1d", metavar="TIME", help="same formats (default: +1d)"
@@ -82,8 +82,8 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, now = Output(command, options), database_now(alias_for(Job))
     zone = timezone.get_current_timezone()
-    since = times.parse_time_option("--from", options["since"], now, zone)
-    until = times.parse_time_option("--until", options["until"], now, zone)
+    since = option_values.parse_time_option("--from", options["since"], now, zone)
+    until = option_values.parse_time_option("--until", options["until"], now, zone)
     if since >= until:
         raise usage_error(
             f"--from ({iso(since)}) must be before --until ({iso(until)}). For a span in the "

@@ -15,7 +15,12 @@ from typing import Any
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.management.dcron import node_arguments, pid_file, start_options, times
+from django_dcron.management.dcron import (
+    node_arguments,
+    option_values,
+    pid_file,
+    start_options,
+)
 from django_dcron.management.dcron.detached import start_node
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.output import Output
@@ -94,7 +99,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             Output(command, options),
             file,
             stored,
-            times.parse_duration_option("--timeout", options["timeout"]),
+            option_values.parse_duration_option("--timeout", options["timeout"]),
         )
         return
     with file:

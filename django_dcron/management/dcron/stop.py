@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.management.dcron import pid_file, times
+from django_dcron.management.dcron import option_values, pid_file
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.output import Output, duration_text
 from django_dcron.management.dcron.pid_file import PidFile
@@ -57,7 +57,7 @@ def add_drain_options(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    timeout = times.parse_duration_option("--timeout", options["timeout"])
+    timeout = option_values.parse_duration_option("--timeout", options["timeout"])
     Output(command, options).line(
         drain(PidFile(options["pid_file"]), timeout, force=options["force"])
     )

@@ -17,9 +17,9 @@ from django_dcron.jobs import sync
 from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
-from django_dcron.management.dcron.plain_text import printable
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.targets.declaration import declarations
+from django_dcron.utils.control_characters import without_control_characters
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -96,4 +96,6 @@ def _print(command: BaseCommand, change: SyncChange, writes: bool) -> None:
     )
     style = getattr(command.style, STYLES.get(change.kind, "NOTICE"))
     for detail in change.details or ("",):
-        command.stdout.write(f"{style(verb)} {printable(f'{change.job} {detail}')}".rstrip())
+        command.stdout.write(
+            f"{style(verb)} {without_control_characters(f'{change.job} {detail}')}".rstrip()
+        )

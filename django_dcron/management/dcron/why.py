@@ -14,7 +14,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.management.dcron import times
+from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import BAD, STATE_STYLES, Output, add_json, iso
@@ -51,9 +51,11 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, job = Output(command, options), find_job(options["job"])
     text, now, zone = options["time"], database_now(alias_for(Job)), schedule_zone_of(job)
-    clock_time = times.last_clock_time(text, now, zone) if text else None
+    clock_time = option_values.last_clock_time(text, now, zone) if text else None
     if text:
-        answer = explain(job, clock_time or times.parse_time_option("TIME", text, now, zone))
+        answer = explain(
+            job, clock_time or option_values.parse_time_option("TIME", text, now, zone)
+        )
     else:
         answer = explain_latest(job, now)
     if out.is_json:
@@ -89,7 +91,7 @@ def _document(job: Job, answer: Answer) -> dict[str, Any]:
         "version": 1,
         "job": {"id": job.pk, "namespace": job.namespace, "name": job.name},
         "timezone": answer.zone,
-        "asked": iso(answer.asked),
+        "asked": iso(answer.instant),
         "verdict": answer.verdict,
         "sentences": list(answer.sentences),
         "occurrence": iso(answer.occurrence),

@@ -140,7 +140,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._asking[request] = time.monotonic()
         super().process_request(request, client_address)
 
-    def asked(self, request: Any) -> None:
+    def record_request_read(self, request: Any) -> None:
         """Record that the connection has sent its whole request."""
         self._answering[request] = time.monotonic()
         self._asking.pop(request, None)
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         """Read the headers. The library calls it after the request line."""
         has_request = super().parse_request()
-        self.server.asked(self.connection)
+        self.server.record_request_read(self.connection)
         return has_request
 
     def do_GET(self) -> None:

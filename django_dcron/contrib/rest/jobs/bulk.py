@@ -114,17 +114,17 @@ def changed_jobs(items: Sequence[Any], scope: Scope) -> tuple[list[Job], list[in
     """
     reference = ReferenceSerializer()
     serializer = ChangedJobSerializer(context={"scope": scope}, partial=True)
-    asked: list[dict[str, int]] = []
+    references: list[dict[str, int]] = []
     errors: Errors = {}
     for position, item in enumerate(items):
         try:
-            asked.append(reference.run_validation(item))
+            references.append(reference.run_validation(item))
         except serializers.ValidationError as error:
             errors |= _at(position, error.detail)
     _raise_if(errors)
-    rows = scope.jobs.in_bulk([read["id"] for read in asked])
+    rows = scope.jobs.in_bulk([read["id"] for read in references])
     jobs, before = [], []
-    for position, (item, read) in enumerate(zip(items, asked, strict=True)):
+    for position, (item, read) in enumerate(zip(items, references, strict=True)):
         row = rows.get(read["id"])
         if row is None:
             errors |= _at(position, {"id": [_("There is no job with this id.")]})
@@ -142,7 +142,7 @@ def changed_jobs(items: Sequence[Any], scope: Scope) -> tuple[list[Job], list[in
         jobs.append(job)
         before.append(row)
     _raise_if(errors)
-    return jobs, [read["version"] for read in asked], before
+    return jobs, [read["version"] for read in references], before
 
 
 def save_all(

@@ -1,8 +1,10 @@
-"""Parse times and durations from the command line."""
+"""Parse numbers, times and durations from the command line."""
 
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from django_dcron.management.dcron.exits import usage_error
@@ -14,6 +16,18 @@ from django_dcron.utils.time_parsing import parse_datetime
 LONGEST = timedelta(days=36_500)
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
 CLOCK_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def parse_whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of integers. argparse reports invalid values and exits with 2."""
+
+    def checked(text: str) -> int:
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
+        if not low <= number <= high:
+            raise ArgumentTypeError(f"{text!r} isn't an integer from {low} to {high}")
+        return number
+
+    return checked
 
 
 def time_help(zone: str = "in the site's time zone") -> str:

@@ -15,7 +15,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import IntegrityError, OperationalError, transaction
 
 from django_dcron import control
-from django_dcron.contrib.importers.comparison import EntryPlan, ImportOutcome
+from django_dcron.contrib.importers.comparison import ARRIVED_PAUSED, EntryPlan, ImportOutcome
 from django_dcron.contrib.importers.reading import unexpected_error_text
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
@@ -186,16 +186,19 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
     ]
     paused_jobs = [_paused_until(plan.existing or job, plan.ran_until) for plan, job in starting]
     control.save_many(paused_jobs)
-    created: dict[int, datetime] = {}
+    # A job that has never run here may be newer than the source's last run.
+    begins: dict[int, datetime] = {}
     for (plan, job), paused in zip(starting, paused_jobs, strict=True):
-        if plan.existing is None and plan.ran_until is not None:
+        if plan.existing is None:
             vars(job).update(vars(paused), enabled=True)
-            created[job.pk] = plan.ran_until
         job.version = paused.version
+        is_new = plan.existing is None or plan.existing.pause_reason == ARRIVED_PAUSED
+        if plan.ran_until is not None and is_new:
+            begins[job.pk] = plan.ran_until
     cursors = Cursor.objects.using(alias_for(Cursor))
-    late = [each for each in cursors.filter(pk__in=created) if each.placed_at > created[each.pk]]
+    late = [each for each in cursors.filter(pk__in=begins) if each.placed_at > begins[each.pk]]
     for cursor in late:
-        cursor.placed_at = created[cursor.pk]
+        cursor.placed_at = begins[cursor.pk]
     if late:
         update_each(cursors.all(), late, [Cursor._meta.get_field("placed_at")])
 

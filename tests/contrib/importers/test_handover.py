@@ -379,6 +379,20 @@ def test_refused_job_does_not_affect_the_handover_of_others(
         )
 
 
+def test_job_imported_after_the_source_stopped_has_no_gap() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row()
+    last = datetime.now(UTC) - 10 * MINUTE
+    PeriodicTask.objects.update(last_run_at=last)
+    call("import", SOURCE, "--apply", "--disabled")
+    assert call("handover", SOURCE, "--apply").code == 0
+    spans = Run.objects.values_list("scheduled_at", "missed_from")
+    assert min(first or at for at, first in spans) == (last + MINUTE).replace(
+        second=0, microsecond=0
+    )
+
+
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
 

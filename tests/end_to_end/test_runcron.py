@@ -250,7 +250,7 @@ def test_node_does_not_start_on_an_unmigrated_database(start_process: StartProce
     )
     assert node.wait() == 1
     assert "CommandError: can't start: " in node.log
-    assert "migrated" in node.log.rpartition("can't start: ")[2]
+    assert "manage.py migrate" in node.log.rpartition("can't start: ")[2]
 
 
 def _empty_database() -> str:

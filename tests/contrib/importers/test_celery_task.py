@@ -27,7 +27,7 @@ def nothing() -> None: ...
 def define() -> Iterator[Define]:
     def one(function: Callable[..., Any] = nothing, **options: Any) -> None:
         app.tasks.pop(NAME, None)
-        app.task(name=NAME, lazy=False, **options)(function)
+        app.task(name=NAME, lazy=False, shared=False, **options)(function)
 
     yield one
     app.tasks.pop(NAME, None)

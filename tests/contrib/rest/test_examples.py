@@ -141,5 +141,5 @@ def test_every_error_code_is_documented() -> None:
 
 
 def test_documented_limits_match_the_code() -> None:
-    assert f"{READ_LIMIT:,} runs for each page" in DOCUMENT
+    assert f"{READ_LIMIT:,} runs per page" in DOCUMENT
     assert f"`limit` is {PAGE} by default and at most {LARGEST_PAGE}" in DOCUMENT

@@ -190,7 +190,7 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
         else logging.WARNING
     )
     text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s%s"
-    if not won:  # Another process concluded the attempt, or the worker of a lost run is back.
+    if not won:  # Another process ended the attempt, or the worker of a lost run is back.
         text = (
             "outcome ignored, attempt already concluded: job=%s attempt=%d/%d "
             f"outcome={ending.outcome}%s%s%s"

@@ -85,8 +85,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         _TRANSITIONS,
         "_executing",
-        'Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_sign.token))',
-        "Exists(Attempt.objects.filter(token=last_sign.token))",
+        'Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_heartbeat.token))',
+        "Exists(Attempt.objects.filter(token=last_heartbeat.token))",
         ONE_TOKEN,
     ),
     Equivalent(
@@ -257,8 +257,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         "django_dcron/db/clock.py",
         "ClusterClock.__init__",
-        "self._latest: Sample | None = None",
-        'self._latest: Sample | None = ""',
+        "self._latest: ClockSample | None = None",
+        'self._latest: ClockSample | None = ""',
         "Only a second sample is compared with it, and ``skew`` checks its truth value.",
     ),
     # --- rescue ---

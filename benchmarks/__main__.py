@@ -44,7 +44,7 @@ class Measure(NamedTuple):
 BURSTS = (
     "dcron:1000 django-celery-beat:1000 celery-redbeat:1000 apscheduler:1000"
     " dcron:10000 dcron:10000:2 django-celery-beat:10000 celery-redbeat:10000 apscheduler:10000"
-    " dcron:50000"
+    " dcron:50000 dcron:100000"
 )
 QUICK_BURSTS = "dcron:1000 django-celery-beat:1000 celery-redbeat:1000 apscheduler:1000 dcron:10000"
 HISTORY = os.environ.get("BENCH_HISTORY", "")

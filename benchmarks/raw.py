@@ -1,10 +1,11 @@
-"""Measure how fast this machine can send messages to Redis at all.
+"""Measure how fast messages reach Redis, and how fast they can at all.
 
     python -m benchmarks.raw [--messages 10000]
 
-The messages are prepared by django-dcron's dispatcher. ``kombu`` publishes them in batches of 500
-over one connection. ``redis`` sends the same bytes with LPUSH in pipelines of 500. The result is
-the best of five rounds, because a limit is what an undisturbed machine reaches.
+``dispatcher`` publishes runs that were prepared ahead of time with django-dcron's dispatcher.
+``kombu`` publishes them through kombu, in batches of 500. ``redis`` sends the same bytes with plain
+redis-py, in pipelines of 500 LPUSH commands. All use one connection. They take turns, and the
+result is the best of five rounds, because a limit is what an undisturbed machine reaches.
 """
 
 from __future__ import annotations
@@ -26,30 +27,52 @@ def measure(place: Place, messages: int) -> dict[str, Any]:
     import redis
     from django.conf import settings
 
+    from django_dcron.dispatch import redis_queue
+    from django_dcron.dispatch.celery import CeleryDispatcher
+
     client = redis.Redis(unix_socket_path=str(settings.REDIS_SOCKET), db=BROKER)
-    prepared, publish = _kombu(messages)
-    kombu = _best(lambda: publish(prepared), client)
-    raw = [client.lindex(QUEUE, n) for n in range(messages)]
-    pipeline = _best(lambda: _push(client, raw), client)
+    ours, by_kombu = CeleryDispatcher(), CeleryDispatcher()
+    known = redis_queue.KNOWN_VERSIONS
+    redis_queue.KNOWN_VERSIONS = frozenset()  # so that this dispatcher leaves all to kombu
+    by_kombu.publish([by_kombu.prepare(run) for run in _runs(1)])
+    redis_queue.KNOWN_VERSIONS = known
+    ours.publish([ours.prepare(run) for run in _runs(1)])
+
+    seconds: dict[str, list[float]] = {"dispatcher": [], "kombu": [], "redis": []}
+    size = 0
+    for _ in range(ROUNDS):
+        runs = _runs(messages)
+        for name, dispatcher in (("kombu", by_kombu), ("dispatcher", ours)):
+            prepared = [dispatcher.prepare(run) for run in runs]
+            client.delete(QUEUE)
+            seconds[name].append(_time(_publish, dispatcher, prepared))
+            assert client.llen(QUEUE) == messages
+        raw = client.lrange(QUEUE, 0, -1)
+        size = len(raw[0])
+        client.delete(QUEUE)
+        seconds["redis"].append(_time(_push, client, raw))
+    rates = {name: messages / min(rounds) for name, rounds in seconds.items()}
     return {
         "messages": messages,
-        "bytes": len(raw[0]),
-        "kombu": messages / kombu,
-        "redis": messages / pipeline,
+        "bytes": size,
+        **rates,
+        "dispatcher_to_redis": rates["dispatcher"] / rates["redis"],
     }
 
 
-def _kombu(messages: int) -> tuple[list[Any], Callable[[list[Any]], None]]:
+def _runs(number: int) -> list[Any]:
     from django_dcron.dispatch.base import DueRun
-    from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.models.run import new_run_id
 
-    dispatcher, now = CeleryDispatcher(), datetime.now(UTC)
-    prepared = [
-        dispatcher.prepare(DueRun(new_run_id(), 1, now, n, f"job-{n}", "tests.app.tasks.ok"))
-        for n in range(messages)
+    now = datetime.now(UTC)
+    return [
+        DueRun(new_run_id(), 1, now, n, f"job-{n}", "tests.app.tasks.ok") for n in range(number)
     ]
-    return prepared, dispatcher.publish
+
+
+def _publish(dispatcher: Any, prepared: list[Any]) -> None:
+    for start in range(0, len(prepared), dispatcher.batch_size):
+        dispatcher.publish(prepared[start : start + dispatcher.batch_size])
 
 
 def _push(client: Any, messages: list[bytes]) -> None:
@@ -60,15 +83,10 @@ def _push(client: Any, messages: list[bytes]) -> None:
             pipeline.execute()
 
 
-def _best(publish: Callable[[], None], client: Any) -> float:
-    """Return the seconds of the fastest round. The messages of the last round stay in the queue."""
-    seconds = []
-    for _ in range(ROUNDS):
-        client.delete(QUEUE)
-        began = time.perf_counter()
-        publish()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+def _time(work: Callable[..., None], *args: Any) -> float:
+    began = time.perf_counter()
+    work(*args)
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

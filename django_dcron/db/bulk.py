@@ -28,7 +28,7 @@ Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by the attribute name of its field. The key comes first."""
 
 
-def fetch(rows: models.QuerySet[Any, tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
+def fetch_rows(rows: models.QuerySet[Any, tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
     """Return the rows of a ``values_list``."""
     connection = connections[rows.db]
     compiler = rows.query.get_compiler(rows.db)

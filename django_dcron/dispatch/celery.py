@@ -42,13 +42,13 @@ from django_dcron.dispatch.base import (
 )
 from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
 from django_dcron.dispatch.confirms import Confirms
-from django_dcron.dispatch.messages import TASK, Content, build, build_again, task_id_of
+from django_dcron.dispatch.messages import TASK, Content, build_message, rebuild_message, task_id_of
 from django_dcron.dispatch.redis_queue import (
     Destination,
     RedisQueues,
     destination_of,
-    encode,
-    is_known,
+    encode_message,
+    is_known_broker,
 )
 from django_dcron.dispatch.remote_control import ask_workers, publish_revoke
 from django_dcron.dispatch.routes import Route, Routes
@@ -154,7 +154,7 @@ class CeleryDispatcher:
         """
         delivery = request.delivery_info or {}
         exchange, routing_key = delivery.get("exchange") or "", delivery.get("routing_key") or ""
-        content = build_again(self.app, request, headers, self._serializer)
+        content = rebuild_message(self.app, request, headers, self._serializer)
         priority = delivery.get("priority")
         options = {} if priority is None else {"priority": priority}
         route = Route(Queue(routing_key), exchange, routing_key, options)
@@ -297,11 +297,11 @@ class CeleryDispatcher:
         item.destination = destination_of(item.route, item.options)
         if item.destination is not None:
             content = item.content or self._build(item.run)
-            item.text = encode(*content, item.destination, item.options)
+            item.text = encode_message(*content, item.destination, item.options)
             item.content = None
 
     def _build(self, run: DueRun) -> Content:
-        return build(self.app, run, self.node, self._serializer)
+        return build_message(self.app, run, self.node, self._serializer)
 
     def _send_one(self, producer: Any, route: Route, content: Content) -> set[str]:
         """Publish one message without declaring its queue, which may belong to another project.
@@ -364,7 +364,7 @@ class CeleryDispatcher:
     def _encodes(self) -> bool:
         """Whether messages are encoded ahead of time. The connection decides about their use."""
         try:
-            return is_known(self._new_connection())
+            return is_known_broker(self._new_connection())
         except Exception:  # an invalid URL, which ``publish`` reports
             return False
 

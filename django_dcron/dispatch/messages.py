@@ -38,7 +38,7 @@ def task_id_of(run_id: UUID, attempt: int) -> str:
     return f"{run_id}.{attempt}"
 
 
-def build(app: Celery, run: DueRun, node: str, serializer: str) -> Content:
+def build_message(app: Celery, run: DueRun, node: str, serializer: str) -> Content:
     """Return the message of ``run``. ``node``: the id of the publishing node, or empty."""
     limit = _hard_limit(run)
     content = _build(
@@ -57,7 +57,7 @@ def build(app: Celery, run: DueRun, node: str, serializer: str) -> Content:
     return content
 
 
-def build_again(app: Celery, request: Any, headers: dict[str, Any], serializer: str) -> Content:
+def rebuild_message(app: Celery, request: Any, headers: dict[str, Any], serializer: str) -> Content:
     """Return a message that a worker received, with these headers besides Celery's own.
 
     ``request``: Celery's context of the task.

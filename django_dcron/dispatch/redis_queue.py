@@ -34,7 +34,7 @@ from kombu.utils.uuid import uuid
 from django_dcron.dispatch.routes import Route
 
 KNOWN_VERSIONS = frozenset({(5, 5), (5, 6), (5, 7)})
-"""The versions of kombu whose messages have been compared with those of ``encode``."""
+"""The versions of kombu whose messages have been compared with those of ``encode_message``."""
 KNOWN_OPTIONS = frozenset({"priority", "delivery_mode"})
 APPENDED_AT_ONCE = 500
 """Messages per LPUSH, so that Redis's other clients wait for at most a few milliseconds."""
@@ -57,7 +57,7 @@ class Destination(NamedTuple):
     priority: int
 
 
-def is_known(connection: Any) -> bool:
+def is_known_broker(connection: Any) -> bool:
     """Return whether messages for the connection's broker can be encoded. Doesn't connect."""
     transport = connection.get_transport_cls()
     return (
@@ -92,7 +92,7 @@ def destination_of(route: Route, options: dict[str, Any]) -> Destination | None:
     return Destination(route.routing_key, priority)
 
 
-def encode(
+def encode_message(
     message: task_message,
     body: tuple[str, str, bytes | str],
     destination: Destination,
@@ -139,7 +139,7 @@ class RedisQueues:
             return None
         channel: Any = producer.channel
         known = (
-            is_known(producer.connection)
+            is_known_broker(producer.connection)
             and _is_of_kombu(type(channel), "Channel")
             and not any(channel.pool.connection_kwargs.get(option) for option in REPEATING)
         )

@@ -32,7 +32,7 @@ from django.db import OperationalError, connections, models, transaction
 
 from django_dcron import tracing
 from django_dcron.conf import settings
-from django_dcron.db.bulk import fetch, update_by_key
+from django_dcron.db.bulk import fetch_rows, update_by_key
 from django_dcron.db.contention import is_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Given, Select
@@ -178,7 +178,7 @@ def _due_cursors(
         skip_locked=features.has_select_for_update_skip_locked,
         of=("self",) if features.has_select_for_update_of else (),
     )
-    return map(DueCursor._make, fetch(locked.values_list(*COLUMNS)[:CLAIMED_AT_ONCE]))
+    return map(DueCursor._make, fetch_rows(locked.values_list(*COLUMNS)[:CLAIMED_AT_ONCE]))
 
 
 def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.db.bulk import fetch, insert_new, update_by_key
+from django_dcron.db.bulk import fetch_rows, insert_new, update_by_key
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.run import new_run_id
 from tests.factories import make_idle_job
@@ -99,6 +99,6 @@ def test_fetched_rows_are_those_of_the_orm() -> None:
             target="tests.app.tasks.echo", jitter=timedelta(seconds=jitter), args=[jitter]
         )
     jobs = Job.objects.order_by("pk").values_list("pk", "name", "jitter", "created_at", "args")
-    assert list(fetch(jobs)) == list(jobs)
-    assert list(fetch(jobs.filter(pk__in=[]))) == []
-    assert list(fetch(jobs.filter(name="nobody"))) == []
+    assert list(fetch_rows(jobs)) == list(jobs)
+    assert list(fetch_rows(jobs.filter(pk__in=[]))) == []
+    assert list(fetch_rows(jobs.filter(name="nobody"))) == []

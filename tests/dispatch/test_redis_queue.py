@@ -182,7 +182,7 @@ def test_installed_kombu_is_known() -> None:
     ],
 )
 def test_only_kombus_redis_transport_is_known(url: str, known: bool) -> None:
-    assert redis_queue.is_known(kombu.Connection(url)) is known
+    assert redis_queue.is_known_broker(kombu.Connection(url)) is known
 
 
 @pytest.mark.parametrize(

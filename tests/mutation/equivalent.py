@@ -36,7 +36,6 @@ ABOVE = (
 _CALENDAR = "django_dcron/schedules/calendar.py"
 _CHAINS = "django_dcron/policies/chains.py"
 _CLAIMING = "django_dcron/scheduler/claim.py"
-_CONCLUSION = "django_dcron/runs/completion.py"
 _DURATIONS = "django_dcron/utils/durations.py"
 _JSON_VALUES = "django_dcron/utils/json_values.py"
 _RESCUE = "django_dcron/scheduler/rescue.py"
@@ -49,7 +48,7 @@ _NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
 _FIELD = " = field(compare=False, repr=False)"
 _DUMPS = "text = json.dumps(value, ensure_ascii=False, allow_nan=False)"
 _ESCAPED_NUL = r"""if r"\u0000" in text.replace(r"\\", ""):"""
-_UNITS = '_UNITS = {"days": "d", "hours": "h", "minutes": "m", "seconds": "s"}'
+_UNITS = '_UNITS = {"weeks": "w", "days": "d", "hours": "h", "minutes": "m", "seconds": "s"}'
 _KEY = 'Key = TypeVar("Key", bound=Hashable)'
 _SECONDS = '_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5'
 _FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None"
@@ -70,7 +69,7 @@ _HOLDER_NEWER = (
 )
 _NEXT_NEWER = "if next_in_line is not None and next_in_line.scheduled_at > facts.scheduled_at:"
 _SILENT = (
-    '_silent_runs(shards, now - lease).select_related("job").annotate(**seen)[:RESCUED_AT_ONCE]'
+    '_silent_runs(shards, now - lease).select_related("job").annotate(**columns)[:RESCUED_AT_ONCE]'
 )
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -133,17 +132,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         for keys in (_FIRST_KEYS, _SECOND_KEYS)
     ),
     Equivalent(_CLAIMING, "", "CLAIMED_AT_ONCE = 2000", "CLAIMED_AT_ONCE = 2001", TUNING),
-    # --- completion ---
-    Equivalent(
-        _CONCLUSION,
-        "complete_attempt",
-        "if not won and token is not None:",
-        "if not won or token is not None:",
-        (
-            "A recorded outcome belongs to the attempt, and without a token no attempt matches: "
-            "nothing is noted."
-        ),
-    ),
     # --- pure ---
     *(
         Equivalent(_RETRY, "", f'{name} = "{name.lower()}"', f'{name} = "{value}"', NOT_STORED)
@@ -227,7 +215,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
             _UNITS.replace(f'"{letter}"', f'"{letter.upper()}"'),
             "Only a regular expression that ignores case uses it.",
         )
-        for letter in "dhms"
+        for letter in "wdhms"
     ),
     Equivalent(
         _DURATIONS,

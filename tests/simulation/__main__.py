@@ -61,8 +61,8 @@ def _simulate(given: argparse.Namespace) -> int:
             failed.append(result)
             print(f"seed {result.seed} fails: {result.broken[0]}", flush=True)
             break
-    seconds = time.monotonic() - began
-    print(f"{totals}\n{seconds:.0f} s, history {result.digest}")
+    seconds, busy = time.monotonic() - began, sum(os.times()[:4])
+    print(f"{totals}\n{seconds:.0f} s, {busy:.0f} s of processor time, history {result.digest}")
     if failed:
         _explain(failed[0], given.each)
         return 1

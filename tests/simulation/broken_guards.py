@@ -194,12 +194,6 @@ def runs_start_without_the_slot(stack: ExitStack) -> None:
     real = put(stack, start, "decide_start", without_slot)
 
 
-@guard
-def a_woken_run_does_not_get_the_slot(stack: ExitStack) -> None:
-    """The slot isn't passed on to the run that is woken."""
-    put(stack, transitions, "running_slot", lambda job_id: None)
-
-
 # --- end ------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from django_dcron.scheduler.runner import Runner
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.services import Broker, Key, Message
 
-CHILDREN = 2
+CHILDREN = 3
 
 
 class Node:

@@ -28,7 +28,7 @@ NODE_POINTS = tuple(
 WORKER_POINTS = tuple(point for point in POINTS if point not in NODE_POINTS)
 SCHEDULES = (
     *("*/10 * * * *", "*/7 * * * *", "*/15 * * * *", "*/20 * * * *", "5,35 * * * *"),
-    *("0 * * * *", "30 */2 * * *", "@hourly", "H * * * *", "0 30 */3 * * *"),
+    *("0 * * * *", "30 */2 * * *", "@hourly", "25 * * * *", "0 30 */3 * * *"),
 )
 
 
@@ -71,11 +71,11 @@ def draw(seed: int, hours: float) -> Plan:
     if random.random() < 0.4:
         on = random.choice(("succeeded", "failed", "ended"))
         links.append((len(jobs) - 1, 0, on))
-    faults = random.choice((1.0, 3.0, 6.0))
+    faults = random.choice((2.0, 5.0, 9.0))
     items = [
         _fault(random, random.random() * hours * HOUR, nodes) for _ in range(int(faults * hours))
     ]
-    actions = random.choice((0.0, 1.0, 3.0))
+    actions = random.choice((0.0, 1.5, 4.0))
     items += [
         _action(random, random.random() * hours * HOUR, len(jobs))
         for _ in range(int(actions * hours))
@@ -176,7 +176,7 @@ def _fault(random: Random, at: float, nodes: int) -> Item:
 
 
 FAULTS = (
-    *("at_point",) * 12,
+    *("at_point",) * 24,
     *("kill", "kill", "freeze", "freeze", "kill_child", "kill_child", "freeze_child", "drain"),
     *("database_unreachable", "database_read_only", "broker_unreachable", "locks_unreachable"),
     *("clock_stepped", "locks_flushed", "locks_lost", "queue_lost"),
@@ -187,6 +187,7 @@ FAULTS = (
 def _duration(random: Random) -> float:
     return random.choice(
         (
+            random.uniform(1, 30),
             random.uniform(1, 30),
             random.uniform(30, LEASE),
             random.uniform(LEASE, 2 * LEASE),
@@ -225,23 +226,7 @@ class Behavior:
     """
 
 
-DURATIONS = (
-    1.0,
-    2.0,
-    2.0,
-    5.0,
-    5.0,
-    10.0,
-    10.0,
-    20.0,
-    20.0,
-    40.0,
-    60.0,
-    90.0,
-    150.0,
-    400.0,
-    1300.0,
-)
+DURATIONS = (1.0, 2.0, 5.0, 5.0, 10.0, 20.0, 40.0, 60.0, 150.0, 300.0, 400.0, 700.0, 1300.0)
 """Seconds that the code of a job takes."""
 
 

@@ -57,6 +57,9 @@ def prepare() -> None:
 
     database.create()
     logging.disable(logging.CRITICAL)
+    # The first simulation fills caches, such as that of the content types. No history may depend on
+    # whether they are filled.
+    one(0, 2.0)
     # The ORM makes much garbage. It is collected between simulations.
     gc.collect()
     gc.freeze()

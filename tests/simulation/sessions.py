@@ -91,6 +91,8 @@ def results(first: int, hours: float, each: float, processes: int, within: float
                 return
             yield one(seed, each)
         return
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
+    django.setup()  # to read the results; each process of the pool has its own database
     with multiprocessing.get_context("fork").Pool(processes, prepare) as pool:
         pending: list[Any] = []
         while True:

@@ -2,7 +2,7 @@
 
 ``from django_dcron.conf import settings`` and then ``settings.LEASE`` reads ``DCRON_LEASE``.
 Importing this module reads no setting, so ``override_settings`` works. Durations are ``timedelta``.
-``checks.py`` reports invalid values.
+``checks`` reports invalid values.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def rerun(run: Run) -> Run:
     )
 
 
-def cancel(run: Run, reason: str = "cancelled by hand") -> Run:
+def cancel(run: Run, reason: str = "cancelled manually") -> Run:
     """Cancel a run and return it, reloaded.
 
     A run that hasn't started ends at once. A running run gets a cancel request, and its worker

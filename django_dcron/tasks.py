@@ -37,7 +37,7 @@ from django_dcron.models import Node
 from django_dcron.policies.lifecycle import Outcome
 
 MAX_RETURNS = 10
-"""How often workers that don't know the run publish its message again. After that, a node
+"""The number of times that workers without the run publish its message again. After that, a node
 dispatches the run: ``scheduler.worker_probe``, or the rescue after ``DCRON_REDELIVER_AFTER``.
 """
 RETURNS_HEADER = "dcron_returns"

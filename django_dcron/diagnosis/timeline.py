@@ -90,7 +90,7 @@ class Timeline:
     lanes: tuple[Lane, ...]
     """Lanes with runs first, then by name.
 
-    A lane keeps its place while its job has runs, or has none.
+    A lane moves only when its job gets its first run or loses its last one.
     """
     jobs: int
     """The number of jobs to choose from; ``JOBS_COUNTED + 1`` if there are more."""

@@ -72,9 +72,9 @@ def execute(
 ) -> bool:
     """Execute ``attempt`` of the run. Returns False if it must not be executed.
 
-    ``timeout_exception``: Raised in the job's code at its timeout.
-    ``end_process``: Ends this process if the job's code doesn't stop. None if that is impossible.
-    ``keeper``: Writes the run's heartbeats. By default, the heart of this process.
+    ``timeout_exception``: Raised in the job's code at its timeout. ``end_process``: Ends this
+    process if the job's code doesn't stop. None if that is impossible. ``keeper``: Writes the run's
+    heartbeats. By default, the heartbeats of this process.
 
     Raises ``UnknownRun`` if this database doesn't have the run, and exceptions that end the worker
     process.

@@ -5,7 +5,7 @@
 Invariants:
 
 - Exactly one caller wins (``transitions``, guarded by run, attempt and state running). The others
-  change nothing but the late outcome.
+  change nothing, but may record a late outcome.
 - A lost or timed out attempt counts as failed: the retry policy decides.
 - A run whose cancellation was requested is never retried, regardless of when the request came.
 """

@@ -68,9 +68,6 @@ _HOLDER_NEWER = (
     "if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:"
 )
 _NEXT_NEWER = "if next_in_line is not None and next_in_line.scheduled_at > facts.scheduled_at:"
-_SILENT = (
-    '_silent_runs(shards, now - lease).select_related("job").annotate(**columns)[:RESCUED_AT_ONCE]'
-)
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     # --- start ---
@@ -260,8 +257,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         _RESCUE,
         "_recover_lost_attempts",
-        _SILENT,
-        _SILENT.replace('"job"', "None"),
+        '.select_related("job")',
+        ".select_related(None)",
         SAVES_QUERIES,
     ),
     Equivalent(
@@ -290,8 +287,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         _RESCUE,
         "_redeliver_overdue",
-        '_in(shards).queued().filter(due_at__lt=now - settings.REDELIVER_AFTER).order_by("due_at")',
-        '_in(shards).queued().filter(due_at__lt=now + settings.REDELIVER_AFTER).order_by("due_at")',
+        ".filter(due_at__lt=now - settings.REDELIVER_AFTER)",
+        ".filter(due_at__lt=now + settings.REDELIVER_AFTER)",
         ABOVE,
     ),
 )

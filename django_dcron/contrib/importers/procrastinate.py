@@ -1,6 +1,6 @@
 """Import from procrastinate: the periodic tasks of its Django app, or of another app.
 
-Procrastinate computes the times of a cron text with croniter, from timestamps, and so in UTC.
+Procrastinate computes the times of a cron text with croniter from timestamps, so they are in UTC.
 """
 
 from __future__ import annotations

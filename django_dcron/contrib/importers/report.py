@@ -26,7 +26,7 @@ from django_dcron.targets.shadow import PREFIX
 
 LATE = timedelta(seconds=60)
 EARLY = timedelta(seconds=1)
-"""The tolerance for clocks of two machines that differ."""
+"""The tolerance for different clocks of two machines."""
 WRITE_DELAY = timedelta(minutes=5)
 """How long a scheduler that stores only the latest run may take to write it.
 
@@ -100,7 +100,7 @@ class Coverage:
         )
 
     def suffices(self, percent: int) -> bool:
-        """Return whether this percentage of the shadows that ran was compared, at least one."""
+        """Return whether this percentage of the shadows that ran was compared, but at least one."""
         return bool(self.compared) and 100 * self.compared >= percent * self.due
 
 

@@ -232,7 +232,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _write_each(
     calendar_plans: list[CalendarPlan], plans: list[EntryPlan]
 ) -> tuple[list[CalendarPlan], Iterable[EntryPlan]]:
-    """Write all entries that can be written. The jobs are written while they are iterated."""
+    """Write all entries that can be written. Iterating over the result writes the jobs."""
     calendar_results, allowed = _without_refused_calendars(
         list(calendars.apply_calendar_plans(calendar_plans)), plans
     )

@@ -37,7 +37,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
-    # Code that no longer declares a job has disabled it for good, unless somebody names the job.
+    # Sync disabled the jobs that code no longer declares. Only a user who names them resumes them.
     kept = {
         job.pk: "not paused" if job.enabled else f"{NO_LONGER_DECLARED}; to resume it, name it"
         for job in selected.rows

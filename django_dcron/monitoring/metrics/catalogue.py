@@ -112,7 +112,7 @@ UNOBSERVED = Metric(
     "dcron_attempts_unobserved_total",
     Type.COUNTER,
     Source.ATTEMPTS,
-    "Lower bound of the cluster's attempts missing from this node's histograms because of high "
+    "Minimum number of the cluster's attempts missing from this node's histograms because of high "
     "load.",
 )
 

@@ -1,4 +1,4 @@
-"""Runs as JSON: short in a list; alone, with their own arguments and their attempts.
+"""Runs as JSON. A list has short runs. A single run also has its own arguments and its attempts.
 
 The arguments of the job aren't part of a run.
 """

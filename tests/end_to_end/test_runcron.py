@@ -7,12 +7,14 @@ from datetime import timedelta
 import pytest
 from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
+from django.core.management.base import CommandParser
 from django.db import OperationalError
 from pytest_django import Settings
 
 from django_dcron.conf import settings as dcron
 from django_dcron.db.clock import ClusterClock
 from django_dcron.locks.database import DatabaseLock
+from django_dcron.management.dcron import node_arguments
 from django_dcron.models import LockLease, Node, Run
 from django_dcron.scheduler.membership import Membership
 from tests import services
@@ -270,3 +272,10 @@ def test_no_run_starts_before_its_due_time(start_runcron: StartProcess) -> None:
     for run in Run.objects.filter(state="succeeded"):
         assert run.started_at is not None
         assert run.started_at >= run.due_at - reading
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0.5", 0.5), ("90s", 90), ("1h30m", 5400)])
+def test_duration_is_seconds_or_text(text: str, seconds: float) -> None:
+    parser = CommandParser(prog="runcron")
+    node_arguments.define(parser)
+    assert parser.parse_args(["--for", text]).seconds == seconds

@@ -92,3 +92,15 @@ def test_the_list() -> None:
     assert made["until"] == "2026-03-01T13:00:00Z"
     assert [row[0] for row in rows[1:]] == ["(all)", "shop"]
     assert [row[-1] for row in rows[1:]] == ["deploy", "incident"]
+
+
+@pytest.mark.parametrize("command", [("list",), ("nodes",), ("history", "shop/stock")], ids=str)
+def test_lists_name_the_freezes_that_cover_them(command: tuple[str, ...]) -> None:
+    make_idle_job(namespace="shop", name="stock")
+    make_idle_job(namespace="office")
+    assert "Frozen" not in call(*command).out
+    control.freeze("incident", "shop")
+    control.freeze("moving", "office")
+    shown = call(*command).out
+    assert "Frozen: shop, until unfrozen: incident" in shown
+    assert ("moving" in shown) == (command[0] != "history")

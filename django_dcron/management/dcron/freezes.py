@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.output import (
+    ODD,
     Column,
     Output,
     add_json,
@@ -53,6 +54,14 @@ def freeze_document(freeze: Freeze) -> dict[str, Any]:
         "until": iso(freeze.until),
         "ended_by": freeze.ended_by,
     }
+
+
+def warn_of_freezes(out: Output, namespace: str = "") -> None:
+    """Print a line for each freeze in force, or for those that cover ``namespace``."""
+    found = Freeze.objects.using(alias_for(Freeze)).in_force()
+    for freeze in found.covering(namespace) if namespace else found:
+        until = time_text(freeze.until) if freeze.until else "unfrozen"
+        out.line(f"Frozen: {scope(freeze)}, until {until}: {freeze.reason}", ODD)
 
 
 def scope(freeze: Freeze) -> str:

@@ -25,6 +25,7 @@ from django_dcron.diagnosis.run_history import (
 )
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
@@ -141,6 +142,7 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
             }
         )
         return
+    warn_of_freezes(out, job.namespace)
     if not page.runs:
         out.line(_nothing(chosen=any(bounds.values()) or bool(options["state"]), more=page.more))
         if not shows_upcoming and has_upcoming_run(job, now):

@@ -15,6 +15,7 @@ from django.utils import timezone
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import jobs, next_run_of, statistics_of
+from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.job_selection import (
     add_filters,
     filter_of,
@@ -74,6 +75,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             }
         )
         return
+    warn_of_freezes(out, options["namespace"])
     if not found:
         out.line(
             "No jobs match."

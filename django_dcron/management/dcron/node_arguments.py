@@ -16,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.monitoring.http.server import LOCALHOST, Address
 from django_dcron.utils.bounded_text import replace_unstorable
+from django_dcron.utils.durations import parse_duration_text
 
 SKIP_CHECKS = "--skip-checks"
 
@@ -39,8 +40,8 @@ def define(parser: CommandParser) -> None:
         "--for",
         dest="seconds",
         type=_seconds,
-        metavar="SECONDS",
-        help="stop after this many seconds",
+        metavar="DURATION",
+        help="stop after this time: seconds, or a duration such as 90s or 1h",
     )
     parser.add_argument(
         "--embedded",
@@ -128,9 +129,12 @@ def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        seconds = -1
+        length = parse_duration_text(text)
+        seconds = length.total_seconds() if length else -1
     if not 0 < seconds < float("inf"):
-        raise ArgumentTypeError(f"{text!r} isn't a positive number of seconds")
+        raise ArgumentTypeError(
+            f"{text!r} isn't a positive number of seconds or a duration such as 90s or 1h"
+        )
     return seconds
 
 

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.diagnosis import cluster
 from django_dcron.management.dcron.exits import negative_result
+from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.output import (
     BAD,
     EMPTY,
@@ -54,7 +55,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, found = Output(command, options), cluster.nodes(options["namespace"])
     if out.is_json:
         out.json({"version": 1, "nodes": [_document(node) for node in found]})
-    elif found:
+    else:
+        warn_of_freezes(out, options["namespace"])
+    if found and not out.is_json:
         numbers = [
             Column(title, right=True) for title in ("Heartbeat", "Tick", "Shards", "Agenda", "Skew")
         ]

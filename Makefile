@@ -5,7 +5,7 @@
 #                        make test TESTS=tests/runs, make test DATABASE=sqlite
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
-#   make chaos           inject faults of all kinds: 20 minutes; CHAOS=quick: 9 scenarios, 4 minutes
+#   make chaos           inject faults of all kinds; CHAOS=quick: 9 scenarios, 2 minutes
 #   make simulate        simulate 1,000 hours of a cluster, and add to the totals on record;
 #                        HOURS=100: fewer
 #   make nightly         run every test on every database, Python and Django, all faults, mutation
@@ -36,7 +36,7 @@ CHAOS  ?=
 HISTORIES ?=
 HOURS  ?= 1000
 DATABASE ?= postgresql
-WITHIN ?= 600
+WITHIN ?= 3600
 
 python = $(VENV)/bin/python
 pytest = DCRON_TEST_DATABASE=$(DATABASE) $(python) -m pytest --dist worksteal -n

@@ -118,9 +118,12 @@ def update_by_key(model: type[models.Model], columns: Columns, using: str) -> No
         else:
             names = ", ".join(column.name for column in given)
             changes = [f"{table}.{column.name} = new.{column.name}" for column in changed]
+            # The list comes first, and each row is found by its key: a scan of the table would wait
+            # for rows that other transactions have locked.
             cursor.execute(
-                f"UPDATE {table} JOIN (WITH listed ({names}) AS "  # noqa: S608  # nosec B608
+                f"UPDATE (WITH listed ({names}) AS "  # noqa: S608  # nosec B608
                 f"(VALUES {_placeholders(given, len(key.values))}) SELECT * FROM listed) AS new "
+                f"STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) "
                 f"ON {table}.{key.name} = new.{key.name} SET {', '.join(changes)}",
                 list(chain.from_iterable(_rows(given))),
             )

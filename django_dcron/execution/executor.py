@@ -6,6 +6,7 @@ Invariants:
 
 - A delivery that must not be executed is dropped silently.
 - An outcome is never dropped, however long the database is unreachable.
+- Code of an attempt that was declared lost before it was called is never called.
 """
 
 from __future__ import annotations
@@ -94,6 +95,9 @@ def execute(
         logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
         return False
     reach_sync_point("start.done")
+    heard_at = _renewed(started, attempt, worker, using)
+    if heard_at is None:
+        return False
     run = CurrentRun(
         started.run,
         started.at,
@@ -104,7 +108,7 @@ def execute(
         end_process=end_process,
     )
     with (
-        keeper.keep_alive(run, extra_rounds=extra_rounds, heard_at=started.queried_at),
+        keeper.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at),
         _trace_attempt(run) as ended,
     ):
         with own_transactions_only():
@@ -128,6 +132,30 @@ class _Started(NamedTuple):
     fence: int
     queried_at: float
     """When the start was requested, on the monotonic clock. The row's heartbeat isn't older."""
+
+
+def _renewed(started: _Started, attempt: int, worker: str, using: str) -> float | None:
+    """Return when the attempt's heartbeat was last known to be fresh, on the monotonic clock.
+
+    If this process was suspended after the start for longer than ``DCRON_RUN_LEASE``, another
+    attempt may run already. Returns None if the attempt has been declared lost.
+    """
+    queried_at = time.monotonic()
+    if queried_at - started.queried_at < settings.RUN_LEASE.total_seconds():
+        return started.queried_at
+    run = started.run
+    if wait_out(
+        lambda: transitions.renew_heartbeat(run.pk, attempt), f"renew heartbeat of {run.pk}", using
+    ):
+        return queried_at
+    logger.warning(
+        "delivery dropped: run=%s attempt=%d reason=the attempt was declared lost while this "
+        "process was suspended",
+        run.pk,
+        attempt,
+        extra={"event": "dropped", "run": str(run.pk), "attempt": attempt, "worker": worker},
+    )
+    return None
 
 
 def _start_unless_locked(

@@ -441,6 +441,32 @@ def test_start_and_outcome_are_recorded_once_if_the_response_is_lost(
     assert calls == ["once"]
 
 
+@pytest.mark.parametrize("declared_lost", [False, True])
+def test_code_is_not_called_if_the_attempt_was_lost_while_the_process_was_suspended(
+    make_target: Any, monkeypatch: pytest.MonkeyPatch, declared_lost: bool
+) -> None:
+    calls: list[int] = []
+    target = make_target(lambda: calls.append(1))
+    run = make_run(make_idle_job(target=target, max_attempts=2), "queued")
+    long_ago, monotonic = database_now("default") - timedelta(hours=1), executor.time.monotonic
+    beats: list[Any] = []
+
+    def suspend(point: str) -> None:
+        if point == "start.done":
+            monkeypatch.setattr(executor.time, "monotonic", lambda: monotonic() + 3600)
+            Run.objects.update(heartbeat_at=long_ago)
+            if declared_lost:
+                transitions.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
+        elif point == "work.done":
+            beats.append(reread(run).heartbeat_at)
+
+    monkeypatch.setattr(executor, "reach_sync_point", suspend)
+    assert execute(run.pk, 1, worker="w") is not declared_lost
+    assert calls == [1] * (not declared_lost)
+    assert [beat > long_ago for beat in beats] == [True] * (not declared_lost)
+    assert (attempt_of(run).outcome == "lost") == declared_lost
+
+
 @pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("declared_lost", [False, True])
 def test_repeated_start_renews_the_heartbeat(

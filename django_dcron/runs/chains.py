@@ -8,7 +8,8 @@ Invariants:
   (``transitions``). So a crash, a second delivery or a late report neither loses nor duplicates a
   follower.
 - The idempotency key of a follower names the run it follows, UNIQUE (job, idempotency_key).
-- Links and pauses are read when the run ends. Later changes don't affect the followers.
+- Links and pauses are read when the run ends. Later changes don't affect the followers. A pause
+  that has ended by its time counts as ended, even if no node has enabled the job yet.
 - A follower is due immediately. Its ``scheduled_at`` is a time that no other run of the job has. No
   node's agenda contains it yet. The process that ended the run may dispatch it after the commit.
   Otherwise, a node does so within a tick.
@@ -22,7 +23,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Exists
+from django.db.models import Exists, Q
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -71,14 +72,16 @@ def create_followers(run: Run, state: State) -> list[Run]:
     if not ends:
         return []
     features = connections[using].features
+    now = database_now(using)
+    # A pause ends at its time, regardless of when a node enables the job.
+    unpaused = Q(enabled=True) | Q(paused_until__lte=now)
     jobs = Job.objects.using(using).filter(
-        enabled=True, links__after=run.job_id, links__on__in=sorted(ends)
+        unpaused, links__after=run.job_id, links__on__in=sorted(ends)
     )
     locked = jobs.select_for_update(
         of=("self",) if features.has_select_for_update_of else (),
         no_key=features.has_select_for_no_key_update,  # others may still insert runs of these jobs
     )
-    now = database_now(using)
     reason = (
         f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC {state} "
         f"(run {run.pk})"

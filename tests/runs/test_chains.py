@@ -129,6 +129,20 @@ def test_end_of_run_creates_one_run_of_each_following_job(end: str, overlap: str
     assert Run.objects.filter(job=paused).count() == 0
 
 
+@pytest.mark.parametrize(("ends_in", "number"), [(-1, 1), (1, 0)])
+def test_pause_of_following_job_ends_at_its_time_even_if_no_node_has_enabled_the_job(
+    ends_in: int, number: int
+) -> None:
+    run = running()
+    after = follower(run.job)
+    until = database_now("default") + timedelta(hours=ends_in)
+    Job.objects.filter(pk=after.pk).update(enabled=False, paused_until=until)
+
+    assert ENDS["succeeded"](run)
+
+    assert len(followers(run)) == number
+
+
 @pytest.mark.parametrize("state", [State.SKIPPED, State.MISSED, State.CANCELLED])
 def test_unstarted_run_has_no_follower(state: State) -> None:
     run = make_run(make_idle_job())

@@ -72,7 +72,8 @@ def executed(
 
 
 def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
-    if connection.vendor != "postgresql" or connection.in_atomic_block:
+    in_transaction = connection.in_atomic_block or not connection.autocommit
+    if connection.vendor != "postgresql" or in_transaction:
         return False
     driver = connection.connection
     if driver is None or not hasattr(driver, "prepare_threshold"):

@@ -134,4 +134,4 @@ def test_number_of_queries_is_constant() -> None:
     few = number_of_queries()
     for _ in range(5):
         make_run(make_idle_job(), "succeeded")
-    assert number_of_queries() == few <= 2
+    assert number_of_queries() == few <= 3  # the time, the freezes, the jobs

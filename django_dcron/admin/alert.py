@@ -16,6 +16,7 @@ from django_dcron.admin.display import (
     badge,
     link,
     list_url,
+    may_view,
     moment_column,
     preformatted,
     quiet,
@@ -61,14 +62,14 @@ def _state_of(alert: Alert) -> dict[str, str]:
 
 @admin.register(Alert)
 class AlertAdmin(HistoryAdmin[Alert]):
-    list_display = ("subject", "about", "channel", "created", "delivery")
+    list_display = ("subject", "channel", "created", "delivery")
     list_filter = (DeliveryFilter, "kind")
     list_select_related = ("job",)
     search_fields = ("subject", "channel")
     search_note = _("Searches the subjects and channels of the 100,000 latest alerts.")
     empty_text = _("No alerts yet. Configure events and channels in the DCRON_ALERTS setting.")
     fieldsets = (
-        (None, {"fields": ("subject", "about", "full_text", "kind")}),
+        (None, {"fields": ("subject", "full_text", "kind")}),
         (_("Delivery"), {"fields": ("channel", "created", "delivery", "tries")}),
     )
 
@@ -89,6 +90,20 @@ class AlertAdmin(HistoryAdmin[Alert]):
             obj is not None and obj.job is not None and is_hidden(request, obj.job, self.admin_site)
         )
         return super().has_view_permission(request, obj) and not hidden
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        subject, *columns = super().get_list_display(request)
+        return [subject, *self._links(request), *columns]
+
+    def get_fieldsets(self, request: HttpRequest, obj: Alert | None = None) -> Any:
+        (title, options), *others = super().get_fieldsets(request, obj)
+        fields = (*options["fields"], *self._links(request))
+        return [(title, {**options, "fields": fields}), *others]
+
+    def _links(self, request: HttpRequest) -> list[str]:
+        """Return the column of links, for users who may view all that it links to."""
+        linked = (Job, Run, Node)
+        return ["about"] if all(may_view(request, each, self.admin_site) for each in linked) else []
 
     created = moment_column("created_at", _("created"))
 

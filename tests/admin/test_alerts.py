@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from django_dcron.admin import alert as page
 from django_dcron.models import Alert
-from tests.admin.conftest import NOON, job_url, list_url, make_job
+from tests.admin.conftest import NOON, StaffWith, job_url, list_url, make_job
 
 pytestmark = pytest.mark.django_db
 URL = reverse("admin:django_dcron_alert_changelist")
@@ -71,3 +71,20 @@ def test_alert_about_a_node_links_to_the_nodes(admin_client: Client) -> None:
     Alert.objects.filter(pk=alert.pk).update(kind="node_lost")
 
     assert f'<a href="{list_url("node")}">' in admin_client.get(URL).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("permissions", "linked"),
+    [(("view_alert",), False), (("view_alert", "view_job", "view_run", "view_node"), True)],
+)
+def test_links_of_an_alert_need_the_permissions_of_what_they_link_to(
+    staff_with: StaffWith, permissions: tuple[str, ...], linked: bool
+) -> None:
+    job = make_job()
+    alert = make_alert(1)
+    Alert.objects.filter(pk=alert.pk).update(job=job)
+    page_url = reverse("admin:django_dcron_alert_change", args=[alert.pk])
+
+    for url in (URL, page_url):
+        html = staff_with(*permissions).get(url).content.decode()
+        assert (f'href="{job_url(job)}"' in html) == linked

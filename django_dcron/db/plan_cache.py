@@ -11,7 +11,8 @@ Invariants:
   another statement by the same name, and would execute that one. A project whose pooler supports
   prepared statements can say so with Django's own option, ``OPTIONS["prepare_threshold"]``.
 - Other statements of the project are neither prepared nor bound on the server: the connection's
-  settings are restored after each statement.
+  settings are restored at once.
+- A project's own cursor class isn't bypassed: nothing is prepared on its connections.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def executed(
 ) -> Iterator[CursorWrapper]:
     """Execute the statement, and yield its cursor."""
     if _may_prepare(connection):
-        with _prepared_cursor(connection) as cursor:
+        with _server_binding_cursor(connection) as cursor:
             try:
-                cursor.execute(sql, parameters)
+                with _preparing(connection.connection):
+                    cursor.execute(sql, parameters)
             except DatabaseError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in REFUSALS:
                     raise
@@ -78,6 +80,8 @@ def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
     driver = connection.connection
     if driver is None or not hasattr(driver, "prepare_threshold"):
         return False  # not connected yet, or psycopg2
+    if driver.cursor_factory.__module__ != "django.db.backends.postgresql.base":
+        return False  # the project's, or that of an instrumentation
     known = _connections.setdefault(driver, _Connection())
     known.uses += 1
     if known.uses <= USES_BEFORE:
@@ -98,17 +102,22 @@ def _is_direct(connection: BaseDatabaseWrapper) -> bool:
     return bool(pid == connection.connection.info.backend_pid)
 
 
-@contextmanager
-def _prepared_cursor(connection: BaseDatabaseWrapper) -> Iterator[CursorWrapper]:
-    """Open a cursor with which the driver sends values apart from the SQL, and prepares it."""
+def _server_binding_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+    """Open a cursor with which the driver sends values apart from the SQL."""
     from django.db.backends.postgresql import base
 
     driver = connection.connection
-    factory, threshold = driver.cursor_factory, driver.prepare_threshold
-    driver.cursor_factory = base.ServerBindingCursor
-    driver.prepare_threshold = EXECUTIONS_BEFORE
+    factory, driver.cursor_factory = driver.cursor_factory, base.ServerBindingCursor
     try:
-        with connection.cursor() as cursor:
-            yield cursor
+        return connection.cursor()
     finally:
-        driver.cursor_factory, driver.prepare_threshold = factory, threshold
+        driver.cursor_factory = factory
+
+
+@contextmanager
+def _preparing(driver: Any) -> Iterator[None]:
+    threshold, driver.prepare_threshold = driver.prepare_threshold, EXECUTIONS_BEFORE
+    try:
+        yield
+    finally:
+        driver.prepare_threshold = threshold

@@ -6,7 +6,9 @@ Invariants:
 
 - A delivery that must not be executed is dropped silently.
 - An outcome is never dropped, however long the database is unreachable.
-- Code of an attempt that was declared lost before it was called is never called.
+- If the process was suspended between the start and the call of the code, the code is called only
+  if the attempt wasn't declared lost. A suspended machine may hide this, because its monotonic
+  clock stands still. A fence covers that case, too (``current_run().fence``).
 """
 
 from __future__ import annotations

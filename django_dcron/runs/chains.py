@@ -73,7 +73,8 @@ def create_followers(run: Run, state: State) -> list[Run]:
         return []
     features = connections[using].features
     now = database_now(using)
-    # A pause ends at its time, regardless of when a node enables the job.
+    # A pause has ended at its time, even if no node has enabled the job yet. A node may enable the
+    # job up to ``DCRON_LOOK_AHEAD`` before.
     unpaused = Q(enabled=True) | Q(paused_until__lte=now)
     jobs = Job.objects.using(using).filter(
         unpaused, links__after=run.job_id, links__on__in=sorted(ends)

@@ -60,6 +60,34 @@ def test_statements_of_the_project_stay_as_they_are() -> None:
     assert len(prepared()) == 1
 
 
+def test_a_cursor_class_of_the_project_is_not_bypassed() -> None:
+    class Counting(connection.connection.cursor_factory):  # type: ignore[misc, name-defined]
+        count = 0
+
+        def execute(self, *args: Any, **options: Any) -> Any:
+            Counting.count += 1
+            return super().execute(*args, **options)
+
+    connection.connection.cursor_factory = Counting
+    warm_up()
+    assert Counting.count == plan_cache.USES_BEFORE + plan_cache.EXECUTIONS_BEFORE + 1
+    assert prepared() == set()
+
+
+def test_a_query_of_an_execute_wrapper_is_not_bound_on_the_server() -> None:
+    inner: list[type] = []
+
+    def wrapper(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        with connection.connection.cursor() as cursor:
+            inner.append(type(cursor))
+        return execute(sql, params, many, context)
+
+    plain = connection.connection.cursor_factory
+    with connection.execute_wrapper(wrapper):
+        warm_up()
+    assert set(inner) == {plain}
+
+
 def test_nothing_is_prepared_in_a_transaction() -> None:
     with transaction.atomic():
         warm_up()

@@ -12,7 +12,8 @@ import pytest
 from celery import current_app
 from django.core.checks import CheckMessage, run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection, connections
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection, connections
 from pytest_django import Settings
 
 from django_dcron import checks, conf, control
@@ -188,6 +189,56 @@ def test_w011_for_a_task_backend_without_workers(settings: Settings, kind: str, 
     (message,) = messages()
     assert message.id == "django_dcron.W011"
     assert text in message.msg
+
+
+@pytest.fixture
+def mysql(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the database look like MySQL, which no package index and no Debian provides."""
+    default = connections["default"]
+    monkeypatch.setattr(default, "vendor", "mysql")
+    monkeypatch.setattr(default, "mysql_is_mariadb", False, raising=False)
+    monkeypatch.setattr(default, "mysql_server_info", "8.0.36", raising=False)
+
+
+def on_database() -> list[CheckMessage]:
+    return checks.check_database(None, databases=["default"])
+
+
+def test_e011_for_mysql(mysql: None) -> None:
+    (message,) = messages()
+    assert message.id == "django_dcron.E011"
+    assert "'default' is MySQL 8.0.36" in message.msg
+    assert {"PostgreSQL", "MariaDB", "SQLite"} <= set(re.findall(r"\w+", str(message.hint)))
+    (elsewhere,) = on_database()
+    assert elsewhere.id == "django_dcron.W013"
+    assert elsewhere.hint == message.hint
+    assert checks.check_settings(None) == checks.check_database(None) == [], "these don't connect"
+
+
+def test_e011_for_another_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_database() == []
+    monkeypatch.setattr(connections["default"], "vendor", "oracle")
+    monkeypatch.setattr(connections["default"], "display_name", "Oracle")
+    assert ids() == ["django_dcron.E011"]
+
+
+def test_unreachable_database_is_no_finding(mysql: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node reports it, and its probes answer meanwhile."""
+
+    def fail(connection: object) -> bool:
+        raise OperationalError("connection refused")
+
+    default = connections["default"]
+    unreachable = type("Unreachable", (type(default),), {"mysql_is_mariadb": property(fail)})
+    monkeypatch.delattr(default, "mysql_is_mariadb")
+    monkeypatch.setattr(default, "__class__", unreachable)
+    assert messages() == []
+
+
+@pytest.mark.django_db
+def test_node_does_not_start_on_mysql_even_without_checks(mysql: None) -> None:
+    with pytest.raises(CommandError, match=r"^can't start: .* is MySQL 8\.0\.36"):
+        call_command("runcron", embedded=True, once=True, verbosity=0, skip_checks=True)
 
 
 @pytest.mark.parametrize(

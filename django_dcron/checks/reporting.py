@@ -76,6 +76,7 @@ PAGES = {
     "E008": "reference/settings.md#alerts",
     "E009": "how-to/django-tasks.md",
     "E010": "how-to/django-tasks.md",
+    "E011": "how-to/project-setup.md#a-second-database",
     "W001": "reference/settings.md#execution",
     "W002": "tutorial/first-job.md#change-the-settings",
     "W003": "reference/settings.md#targets-and-arguments",
@@ -118,9 +119,14 @@ def as_node_start() -> Iterator[None]:
         _node_starts.reset(token)
 
 
+def node_starts() -> bool:
+    """Return whether the checks run at the start of a node."""
+    return _node_starts.get()
+
+
 def node_start_problem(code: str, message: str, hint: str) -> CheckMessage:
     """Return the message about a problem that keeps a node from starting."""
-    if _node_starts.get():
+    if node_starts():
         return Error(message, hint=hint, id=f"django_dcron.{code}")
     hint = with_link(hint, PAGES[code])
     return Warning(f"runcron can't start ({code}): {message}", hint=hint, id=NO_NODE_STARTS)

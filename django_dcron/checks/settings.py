@@ -12,6 +12,7 @@ from django.core.management import get_commands
 from django.db import connections
 from django.utils.module_loading import import_string
 
+from django_dcron.checks.database import check_database_at_node_start
 from django_dcron.checks.reporting import (
     merged,
     settings_section,
@@ -36,6 +37,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *check_lock(),
         *check_dispatcher(),
         *check_django_tasks(),
+        *check_database_at_node_start(),
         *_check_paths(),
         *_check_commands(),
         *_check_shell(),

@@ -20,9 +20,9 @@ FIXED_TIME_SQL = {
 
 
 class UtcNow(Now):
-    """Django's ``Now``, but in UTC on MySQL and MariaDB, and in Django's own format on SQLite.
+    """Django's ``Now``, but in UTC on MariaDB, and in Django's own format on SQLite.
 
-    On MySQL and MariaDB, Django's function returns the time in the session's time zone. It may
+    On MariaDB, Django's function returns the time in the session's time zone. It may
     differ between sessions and jumps at daylight saving changes.
 
     On SQLite, times are texts. Django writes ``12:00:00`` and ``12:00:00.052000`` for values from

@@ -23,7 +23,7 @@ class WaitLimits:
     - Over TCP, the kernel ends a connection on which the database has been silent for longer than
       that.
 
-    SQLite has only its ``timeout``. MySQL has no limit for idle transactions.
+    SQLite has only its ``timeout``.
     """
 
     def __init__(self, using: str) -> None:
@@ -64,10 +64,7 @@ class WaitLimits:
             return ["lock_timeout", "idle_in_transaction_session_timeout"]
         if connection.vendor != "mysql":
             return []
-        idle = (
-            ["idle_transaction_timeout"] if getattr(connection, "mysql_is_mariadb", False) else []
-        )
-        return ["innodb_lock_wait_timeout", *idle]
+        return ["innodb_lock_wait_timeout", "idle_transaction_timeout"]
 
     def _read(self, template: str) -> tuple[Any, ...]:
         with connections[self._using].cursor() as cursor:
@@ -94,7 +91,7 @@ def brief_transaction(
 
     Such a process is frozen or cut off, and other processes need the rows that it has locked.
     ``lock``: how long to wait for a lock before failing as contention; None keeps the connection's
-    limit. SQLite and MySQL have no such limits. Within another transaction, the block becomes a
+    limit. SQLite has no such limits. Within another transaction, the block becomes a
     part of that transaction, and no limits are set.
     """
     if connections[using].in_atomic_block:
@@ -118,7 +115,7 @@ def _limit_waits(using: str, timeout: timedelta, lock: timedelta | None) -> Iter
     The connection may belong to the project.
     """
     connection = connections[using]
-    if not getattr(connection, "mysql_is_mariadb", False):
+    if connection.vendor != "mysql":
         yield
         return
     limits = {"idle_transaction_timeout": timeout}

@@ -235,8 +235,7 @@ class Chain(_Statement):
         """Create a chain of ``changes``.
 
         ``lock_timeout``: how long the first change waits for a locked row before failing as
-        contention. None leaves the connection's limit. SQLite has its own limit. MySQL has no limit
-        per statement.
+        contention. None leaves the connection's limit. SQLite has its own limit.
         """
         super().__init__(changes[0].model)
         self._changes = changes
@@ -275,7 +274,7 @@ class Chain(_Statement):
         return key if isinstance(self._changes[-1], Insert) else 1
 
     def _limit(self, connection: BaseDatabaseWrapper) -> str:
-        if self._lock_timeout is None or not getattr(connection, "mysql_is_mariadb", False):
+        if self._lock_timeout is None or connection.vendor != "mysql":
             return ""
         seconds = ceil(self._lock_timeout / timedelta(seconds=1))
         return f"SET STATEMENT innodb_lock_wait_timeout={seconds} FOR "

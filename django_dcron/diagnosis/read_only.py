@@ -9,7 +9,7 @@ from typing import Any
 from django.db import DatabaseError, connections
 
 MARIADB = ("@@global.read_only", "@@session.tx_read_only", "@@session.transaction_read_only")
-"""The last two are the same variable in different releases of MariaDB and MySQL."""
+"""The last two are the same variable in different releases of MariaDB."""
 
 
 def refuses_writes(using: str) -> bool:

@@ -30,7 +30,7 @@ NOW_STATES = ("08", "25", "28", "40", "42501", "42703", "42P01", "53", "55", "57
 or table (a migration is running), resources (disk full), wrong state, intervention (shutdown,
 statement timeout), system error."""
 TEXTS_NUMBERS = frozenset({1118, 1153, 1300, 1301, 1366, 1406, 3988})
-"""Errors of MariaDB and MySQL: row too large, packet too large (twice), characters, data too long.
+"""Errors of MariaDB: row too large, packet too large (twice), characters, data too long.
 """
 NOW_NUMBERS = frozenset(
     {
@@ -57,7 +57,7 @@ NOW_NUMBERS = frozenset(
 """Contention, disk or table full, storage engine, read-only, too many connections, no access,
 shutdown, no such column or table, network, killed, timeout."""
 CLIENT_NUMBERS = range(2000, 3000)
-"""Errors of the MySQL client: the connection was lost or couldn't be opened."""
+"""Errors of MariaDB's client: the connection was lost or couldn't be opened."""
 TEXTS_CODES = frozenset({18})
 """Error code of SQLite: too big."""
 NOW_CODES = frozenset({3, 5, 6, 7, 8, 10, 11, 13, 14, 15})

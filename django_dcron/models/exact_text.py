@@ -17,7 +17,7 @@ class ExactCharField(CharField):
     """A text field with exact comparison.
 
     MariaDB ignores case, accents and trailing spaces, so that two holders could compare as equal.
-    On MySQL and MariaDB, the text is therefore stored as its UTF-8 bytes.
+    On MariaDB, the text is therefore stored as its UTF-8 bytes.
     """
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:

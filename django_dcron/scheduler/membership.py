@@ -39,6 +39,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Given, Select, Update
+from django_dcron.db.support import require_supported_database
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
 from django_dcron.models import Node
@@ -143,8 +144,12 @@ class Membership:
         return third if self.shards == self._assigned else third / 4
 
     def register(self) -> None:
-        """Insert the row of this node and take the first sample of the cluster clock."""
+        """Insert the row of this node and take the first sample of the cluster clock.
+
+        Raises ``ImproperlyConfigured`` on a database that isn't supported.
+        """
         using = alias_for(Node)
+        require_supported_database(using)
         self._clock.sample(lambda: database_now(using))
         Node.objects.using(using).create(
             id=self.id,

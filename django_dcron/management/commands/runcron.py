@@ -65,6 +65,8 @@ class Command(BaseCommand):
         try:
             with as_node(options["name"]), early_write_locks(alias_for(Job)):
                 code = _run(runner, server, options)
+        except ImproperlyConfigured as error:
+            raise CommandError(f"can't start: {error}") from error
         except (DatabaseError, InterfaceError, LockUnavailable) as error:
             message = " ".join(str(error).split()).rstrip(".")
             raise CommandError(f"can't start: {message}. {remedy_for(error)}") from error

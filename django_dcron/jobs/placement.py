@@ -22,7 +22,6 @@ from django.core.exceptions import ValidationError
 from django.db import connections
 from django.utils.translation import gettext
 
-from django_dcron.conf import settings
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.cursor import COPIED_FIELDS
@@ -102,10 +101,11 @@ def decide_placement(
     judge = job if before is None or cursor.problem else before
     if pause_over:
         _make_due_since(pause_over, cursor)
-    since = since or _resumes_at(cursor, job, now)
+    since = since or _end_of_ended_pause(cursor, job, now)
     placement = Placement(cursor, enables=job.enabled and not cursor.enabled)
     placement.due = _claim_due(cursor, judge, now)
     _compute(cursor, job, max(since, cursor.placed_at) if since else now)
+    cursor.resumes_at = since + MICROSECOND if since and since >= now else None
     return placement
 
 
@@ -160,13 +160,14 @@ def require_occurrence(job: Job, cursor: Cursor) -> None:
         raise ValidationError({"schedule": ValidationError(text, code="exhausted")})
 
 
-def _resumes_at(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
-    """Return the end of the pause if a node has ended it early and that instant is still ahead.
+def _end_of_ended_pause(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
+    """Return the instant after which occurrences count if a node has ended the pause early.
 
-    Occurrences count from then on.
+    Returns None if the pause is over.
     """
-    resumes = cursor.enabled and job.enabled and now < cursor.placed_at <= now + settings.LOOK_AHEAD
-    return cursor.placed_at if resumes else None
+    if not (cursor.enabled and job.enabled) or not cursor.is_resumed_after(now):
+        return None
+    return cursor.resumes_at and cursor.resumes_at - MICROSECOND
 
 
 def _end_of_pause(job: Job, now: datetime) -> datetime | None:

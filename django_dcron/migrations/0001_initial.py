@@ -1308,6 +1308,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "resumes_at",
+                    models.DateTimeField(
+                        help_text="The end of the job's pause, if a node has ended the pause ahead of time.",
+                        null=True,
+                        verbose_name="resumes at",
+                    ),
+                ),
+                (
                     "problem",
                     models.TextField(
                         blank=True,

@@ -108,6 +108,11 @@ class Cursor(Scheduled, models.Model):
             "definition."
         ),
     )
+    resumes_at = models.DateTimeField(
+        _("resumes at"),
+        null=True,
+        help_text=_("The end of the job's pause, if a node has ended the pause ahead of time."),
+    )
     problem = models.TextField(
         _("problem"),
         blank=True,
@@ -130,6 +135,13 @@ class Cursor(Scheduled, models.Model):
         verbose_name = _("cursor")
         verbose_name_plural = _("cursors")
         indexes = (models.Index(fields=("next_at",), name="dcron_cursor_due"),)
+
+    def is_resumed_after(self, now: datetime) -> bool:
+        """Return whether a node has ended the job's pause, but the pause lasts longer than ``now``.
+
+        Until it is over, only the occurrences after it may be claimed.
+        """
+        return self.resumes_at is not None and self.resumes_at > now
 
     def __str__(self) -> str:
         return f"{self.name}: {self.next_at}"

@@ -9,7 +9,8 @@ Invariants:
   follower.
 - The idempotency key of a follower names the run it follows, UNIQUE (job, idempotency_key).
 - Links and pauses are read when the run ends. Later changes don't affect the followers. A pause
-  that has ended by its time counts as ended, even if no node has enabled the job yet.
+  ends at its time: no earlier if a node has enabled the job ahead of time, and no later if no node
+  has enabled the job yet.
 - A follower is due immediately. Its ``scheduled_at`` is a time that no other run of the job has. No
   node's agenda contains it yet. The process that ended the run may dispatch it after the commit.
   Otherwise, a node does so within a tick.
@@ -27,7 +28,7 @@ from django.db.models import Exists, Q
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Job, Link, Run
+from django_dcron.models import Cursor, Job, Link, Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
@@ -73,13 +74,11 @@ def create_followers(run: Run, state: State) -> list[Run]:
         return []
     features = connections[using].features
     now = database_now(using)
-    # A pause has ended at its time, even if no node has enabled the job yet. A node may enable the
-    # job up to ``DCRON_LOOK_AHEAD`` before.
     unpaused = Q(enabled=True) | Q(paused_until__lte=now)
-    jobs = Job.objects.using(using).filter(
+    following = Job.objects.using(using).filter(
         unpaused, links__after=run.job_id, links__on__in=sorted(ends)
     )
-    locked = jobs.select_for_update(
+    locked = following.select_for_update(
         of=("self",) if features.has_select_for_update_of else (),
         no_key=features.has_select_for_no_key_update,  # others may still insert runs of these jobs
     )
@@ -87,6 +86,8 @@ def create_followers(run: Run, state: State) -> list[Run]:
         f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC {state} "
         f"(run {run.pk})"
     )
+    jobs = [*locked.order_by("pk")]
+    resumed_later = _resumed_later(jobs, now, using)
     rows = [
         Run(
             id=new_run_id(),
@@ -98,11 +99,22 @@ def create_followers(run: Run, state: State) -> list[Run]:
             idempotency_key=follower_key(run.pk),
             reason=reason[:REASON_LIMIT],
         )
-        for job in locked.order_by("pk")
+        for job in jobs
+        if job.pk not in resumed_later
     ]
     made = _insert(rows, using)
     reach_sync_point("follow.made")
     return made
+
+
+def _resumed_later(jobs: list[Job], now: datetime, using: str) -> set[int]:
+    """Return the keys of the locked ``jobs`` that a node has enabled before the end of a pause.
+
+    Read after the jobs are locked, because the end of a pause changes a job's row, too.
+    """
+    keys = [job.pk for job in jobs if job.enabled]
+    ended = Cursor.objects.using(using).filter(pk__in=keys, enabled=True, resumes_at__gt=now)
+    return set(ended.values_list("pk", flat=True)) if keys else set()
 
 
 def _insert(rows: list[Run], using: str) -> list[Run]:

@@ -12,7 +12,8 @@ Invariants:
 - The jobs of one node together have at most ``FULL_JOBS_PER_NODE`` times
   ``DCRON_BACKFILL_CONCURRENCY`` backfilled runs in progress. Runs that wait for a retry count.
 - The oldest run is released first. No run is released while another run occupies the job's slot.
-- No run of a paused job is released. Its waiting runs are released after the job is resumed.
+- No run of a paused job is released. Its waiting runs are released after the job is resumed. If a
+  node has enabled the job before the end of its pause, they wait until the end.
 - No run is released during a freeze of its job's namespace.
 - The release waits for no lock: a job with locked rows is skipped. The database ends the
   transaction of a frozen node, so the node keeps its locks no longer than its shards (``tick``).
@@ -114,16 +115,17 @@ def _release_for_job(job_id: int, exclusive: bool, now: datetime, room: int) -> 
     using = alias_for(Cursor)
     released = 0
     with skipping_if_locked(f"backfill of job {job_id}", using), transaction.atomic(using=using):
-        if _lock(job_id, using):
+        cursor = _lock_cursor(job_id, using)
+        if cursor is not None and not cursor.is_resumed_after(now):
             released = _release_oldest(job_id, exclusive, now, room)
     return released
 
 
-def _lock(job_id: int, using: str) -> bool:
-    """Lock the job's cursor. Return False if it is locked or doesn't exist yet."""
+def _lock_cursor(job_id: int, using: str) -> Cursor | None:
+    """Lock and return the job's cursor. Return None if it is locked or doesn't exist yet."""
     skip_locked = connections[using].features.has_select_for_update_skip_locked
     cursors = Cursor.objects.using(using).select_for_update(skip_locked=skip_locked)
-    return cursors.filter(pk=job_id).first() is not None
+    return cursors.filter(pk=job_id).first()
 
 
 def _release_oldest(job_id: int, exclusive: bool, now: datetime, room: int) -> int:

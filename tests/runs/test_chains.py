@@ -26,6 +26,7 @@ from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.jobs import portable
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.jobs.cursors import move_outdated_cursors
+from django_dcron.jobs.pausing import end_pauses
 from django_dcron.jobs.sync import apply, plan
 from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Job, Link, Run
@@ -37,13 +38,14 @@ from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.creation import insert, row_for
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.claim import claim
+from django_dcron.testing import set_clock
 from django_dcron.utils import sync_points
 from tests.factories import make_idle_job, make_job, make_run
 from tests.threads import in_threads
 
 pytestmark = pytest.mark.django_db
 
-MINUTE = timedelta(minutes=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SUCCEEDED = Ending(Outcome.SUCCEEDED)
 FAILED = Ending(Outcome.FAILED, WITHOUT_EXCEPTION, exception_class="ValueError", message="no")
 
@@ -141,6 +143,28 @@ def test_pause_of_following_job_ends_at_its_time_even_if_no_node_has_enabled_the
     assert ENDS["succeeded"](run)
 
     assert len(followers(run)) == number
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_follower_is_not_created_before_the_end_of_a_pause_that_a_node_has_ended(
+    edited: bool,
+) -> None:
+    """A node ends a pause ahead of time, so that an occurrence at its end is on time."""
+    within, after = running(), running()
+    paused = make_job(schedule="@never", after={str(within.job): "ended", str(after.job): "ended"})
+    with set_clock(database_now("default")) as clock:
+        control.pause(paused, "deploy", clock.now() + 8 * SECOND)
+        assert end_pauses(Job.objects.using("default")) == 1
+        if edited:
+            job = Job.objects.get(pk=paused.pk)
+            job.schedule = "0 0 1 1 *"
+            control.save(job)
+        clock.advance(7 * SECOND)
+        assert succeed(within)
+        clock.advance(SECOND)
+        assert succeed(after)
+    assert followers(within) == []
+    assert [run.job_id for run in followers(after)] == [paused.pk]
 
 
 @pytest.mark.parametrize("state", [State.SKIPPED, State.MISSED, State.CANCELLED])

@@ -12,6 +12,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import EXHAUSTED
+from django_dcron.jobs.pausing import end_pauses
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import backfill_slot, running_slot
@@ -230,6 +231,18 @@ def test_exclusive_job_releases_one_run_at_a_time(now: datetime, policy: str) ->
     transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert release(ALL, now) == 1
     assert hours() == [0]
+
+
+def test_run_is_not_released_before_the_end_of_a_pause_that_a_node_has_ended(
+    now: datetime,
+) -> None:
+    """A node ends a pause ahead of time, so that an occurrence at its end is on time."""
+    job = backfilled(1)
+    until = now + 8 * SECOND
+    control.pause(job, "deploy", until)
+    assert end_pauses(Job.objects.using("default")) == 1
+    assert release(ALL, until - SECOND) == 0
+    assert release(ALL, until) == 1
 
 
 def test_paused_job_releases_runs_after_it_is_resumed(now: datetime) -> None:

@@ -136,12 +136,12 @@ class Cursor(Scheduled, models.Model):
         verbose_name_plural = _("cursors")
         indexes = (models.Index(fields=("next_at",), name="dcron_cursor_due"),)
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.next_at}"
+
     def is_resumed_after(self, now: datetime) -> bool:
         """Return whether a node has ended the job's pause, but the pause lasts longer than ``now``.
 
         Until it is over, only the occurrences after it may be claimed.
         """
         return self.resumes_at is not None and self.resumes_at > now
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.next_at}"

@@ -1,4 +1,4 @@
-"""Print a table of each measure's figure and its target. The project chose the targets."""
+"""Print a table of each measure's figure and its goal. The project chose the goals."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from benchmarks.burst import DCRON, not_caught_up
 
-TITLES = ("measure", "figure", "mark", "")
-BURST_MARKS = {1_000: 0.1, 10_000: 0.08, 50_000: 0.4, 100_000: 1.0}
-CLAIM_MARKS = {"postgresql": 30_000, "sqlite": 20_000, "mysql": 15_000}
+TITLES = ("measure", "figure", "goal", "")
+BURST_GOALS = {1_000: 0.1, 10_000: 0.08, 50_000: 0.4, 100_000: 1.0}
+CLAIM_GOALS = {"postgresql": 30_000, "sqlite": 20_000, "mysql": 15_000}
 NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MariaDB"}
 SOONER = 1.6
-"""Target speedup of two nodes over one, if the machine has enough cores."""
+"""Goal: the speedup of two nodes over one, if the machine has enough cores."""
 SAVED_SOONER = 3
-"""Target speedup of ``save_many`` over a loop of ``save``."""
+"""Goal: the speedup of ``save_many`` over a loop of ``save``."""
 MEASURABLE = 1.2
 """A ratio of two medians below this is noise on a machine that isn't idle."""
 MEASURABLE_MS = 2.0
@@ -25,7 +25,7 @@ Figures = dict[str, Any]
 class Measurement(NamedTuple):
     measure: str
     figure: str
-    mark: str = ""
+    goal: str = ""
     met: bool | None = None
 
     @property
@@ -33,7 +33,7 @@ class Measurement(NamedTuple):
         return (
             self.measure,
             self.figure,
-            self.mark,
+            self.goal,
             "" if self.met is None else "met" if self.met else "missed",
         )
 
@@ -71,15 +71,15 @@ def _bursts(bursts: list[Figures]) -> Iterator[Measurement]:
 def _burst(burst: Figures) -> Measurement:
     ours = burst["contestant"] == DCRON
     who = f"django-dcron, {burst['nodes']} node(s)" if ours else burst["contestant"]
-    mark = BURST_MARKS.get(burst["jobs"]) if ours and burst["nodes"] == 1 else None
-    text = f"{mark:g} s" if mark else ""
+    goal = BURST_GOALS.get(burst["jobs"]) if ours and burst["nodes"] == 1 else None
+    text = f"{goal:g} s" if goal else ""
     measure = f"burst of {burst['jobs']:,}, p99 lateness: {who}"
     if "error" in burst:
         return Measurement(measure, f"not measured: {burst['error']}".splitlines()[0][:100], text)
     if not burst["caught_up"]:
-        return Measurement(measure, not_caught_up(burst), text, False if mark else None)
+        return Measurement(measure, not_caught_up(burst), text, False if goal else None)
     return Measurement(
-        measure, f"{burst['p99']:.3f} s", text, burst["p99"] <= mark if mark else None
+        measure, f"{burst['p99']:.3f} s", text, burst["p99"] <= goal if goal else None
     )
 
 
@@ -116,12 +116,12 @@ def _raw(raw: Figures) -> Iterator[Measurement]:
 
 
 def _claim(claim: Figures) -> Iterator[Measurement]:
-    mark = CLAIM_MARKS[claim["database"]]
+    goal = CLAIM_GOALS[claim["database"]]
     yield Measurement(
         f"claim, {NAMES[claim['database']]}",
         f"{claim['rate']:,.0f} occurrences/s, {claim['rate_to_limit']:.2f} of plain inserts",
-        f"{mark:,}/s",
-        claim["rate"] >= mark,
+        f"{goal:,}/s",
+        claim["rate"] >= goal,
     )
 
 

@@ -104,18 +104,18 @@ class Demo:
         self.url = f"http://127.0.0.1:{self.port}/"
         self.sockets = Path(tempfile.mkdtemp(prefix="shop-"))  # the path of a socket must be short
         self.account: Account
-        self.asked_to_stop = False
+        self.cancel_requested = False
         for number in SIGNALS:
             signal.signal(number, self.ask_to_stop)
         atexit.register(self.clean_up)
 
     def ask_to_stop(self, *_: Any) -> None:
-        self.asked_to_stop = True  # checked in `pause`, so never while a process is starting
+        self.cancel_requested = True  # checked in `pause`, so never while a process is starting
 
     def pause(self) -> None:
         time.sleep(0.1)
-        if self.asked_to_stop:
-            self.asked_to_stop = False
+        if self.cancel_requested:
+            self.cancel_requested = False
             raise Stopped
 
     def clean_up(self) -> None:

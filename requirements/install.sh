@@ -51,7 +51,7 @@ install() {
         >>"$log" 2>&1
 }
 
-# An environment whose interpreter is gone is made anew.
+# An environment whose interpreter no longer exists is created again.
 if "$venv/bin/python" -c '' 2>/dev/null; then
     echo "Bringing $venv up to date with $lock."
 else

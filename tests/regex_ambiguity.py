@@ -21,7 +21,7 @@ from re import _constants as op  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-MOST_COPIES = 16
+MAX_COPIES = 16
 """A repeat with a higher limit counts as unlimited."""
 PROBES = (
     "".join(map(chr, range(256)))
@@ -155,8 +155,8 @@ class Automaton:
         raise NotImplementedError(f"{code} is not supported")
 
     def _repeat(self, least: int, most: int, items: Any, flags: int) -> Part:
-        unlimited = most > MOST_COPIES
-        copies = max(min(least, MOST_COPIES), 1) if unlimited else most
+        unlimited = most > MAX_COPIES
+        copies = max(min(least, MAX_COPIES), 1) if unlimited else most
         whole = Part()
         for number in range(1, copies + 1):
             part = self._sequence(items, flags)

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
 """Permission to run a job with other arguments, or to rerun a run that had such arguments."""
-MOST_AT_ONCE = 500
+MAX_ROWS = 500
 """Limit on the rows of one action, because "select all" may select a history of a million runs."""
-MOST_LINES = 10
+MAX_LINES = 10
 """Limit on the lines of one message."""
 
 
@@ -303,7 +303,7 @@ class ActionAdmin(BaseAdmin[M]):
     def _message_user(self, request: HttpRequest, lines: list[SafeString], level: int) -> None:
         if not lines:
             return
-        displayed = lines[:MOST_LINES]
+        displayed = lines[:MAX_LINES]
         if more := len(lines) - len(displayed):
             displayed.append(format_html("{}", _("… and %(count)d more") % {"count": more}))
         self.message_user(
@@ -326,7 +326,7 @@ def as_list_action(
     def list_action(
         model_admin: ActionAdmin[Any], request: HttpRequest, queryset: QuerySet[Any]
     ) -> HttpResponse:
-        return confirm_or_perform(model_admin, request, action, queryset, MOST_AT_ONCE)
+        return confirm_or_perform(model_admin, request, action, queryset, MAX_ROWS)
 
     list_action.__name__ = action.name
     return list_action

@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
-from django_dcron.jobs.audit.differences import changed, differences, values_of
+from django_dcron.jobs.audit.differences import changed_message, differences, values_of
 from django_dcron.jobs.audit.entries import (
     FieldChange,
     LoggedChange,
@@ -44,7 +44,7 @@ def after_edit(
     changes = [] if add else differences(type(row), dict(form.initial), values_of(row))
     others = [part for part in parts if add or "changed" not in part]
     return change_message(
-        ([changed(type(row), changes)] if changes else []) + others, changes, row.version
+        ([changed_message(type(row), changes)] if changes else []) + others, changes, row.version
     )
 
 

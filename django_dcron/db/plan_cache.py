@@ -1,7 +1,7 @@
 """Let PostgreSQL keep the plans of the statements that workers and nodes execute all the time.
 
-Django inserts the values into the SQL text, so PostgreSQL plans each statement anew. For the
-statements that start and finish a run, planning takes twice as long as executing.
+Django inserts the values into the SQL text, so PostgreSQL plans a statement each time it is
+executed. Planning takes twice as long as executing for the statements that start and finish a run.
 
 Invariants:
 

@@ -39,7 +39,7 @@ from django_dcron.jobs.placement import Placement
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.policies.chains import label_of, split_label
 
-MOST_DUE = 5_000
+MAX_DUE = 5_000
 """A batch ends after about this many runs of occurrences that were due before the changes."""
 NAME, IMPORT_KEY = ("namespace", "name"), ("import_source", "import_key")
 """The fields of the unique constraints."""
@@ -283,7 +283,7 @@ class _Batch:
                 self.refused[position] = error
                 continue
             due += len(accepted.placed.due)
-            if renames or due >= MOST_DUE:
+            if renames or due >= MAX_DUE:
                 return position + 1
         return len(self.changes)
 

@@ -29,7 +29,7 @@ LARGEST_NUMBER = 2**63
 
 FIRST = ("event", "node", "job", "run", "attempt", "worker", "trace_id")
 """Extras that precede all others."""
-OWN = ("time", "level", "logger", "message", "exception", "stack")
+RESERVED = ("time", "level", "logger", "message", "exception", "stack")
 STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 
 
@@ -55,7 +55,7 @@ class JsonFormatter(logging.Formatter):
             *(key for key in extras if key not in FIRST),
         ):
             if len(content) == ITEMS_LIMIT:
-                content["left_out"] = len(extras) - ITEMS_LIMIT + 4
+                content["omitted"] = len(extras) - ITEMS_LIMIT + 4
                 break
             content[_key(key, content)] = _shorten_value(_plain(extras[key]))
         if exception := _exception(self, record):
@@ -98,7 +98,7 @@ def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 def _key(key: object, taken: dict[str, Any]) -> str:
     """Return the key of an extra, with an underscore appended while the name is taken."""
     name = _text(key) if isinstance(key, str) else _repr(key)
-    while name in taken or name in OWN:
+    while name in taken or name in RESERVED:
         name += "_"
     return name
 

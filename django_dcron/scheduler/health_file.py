@@ -27,16 +27,16 @@ from typing import Any, NamedTuple
 from django_dcron.scheduler.health import Status
 from django_dcron.utils.safe_files import write_nofollow
 
-INTERVALS = 5
-"""The maximum age of a file, in intervals between its writes."""
+MAX_AGE_IN_INTERVALS = 5
+"""The maximum age of a file, as a multiple of the interval between two writes."""
 
 
 class HealthFile:
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        # Each process has its own draft: two containers may both have pid 1. It is in the same
-        # directory, because a rename is atomic only within a directory.
-        self._draft = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        # The name is random, because processes in two containers may have the same pid. The file is
+        # in the same directory, because a rename is atomic only within a file system.
+        self._temporary_path = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         self._id: str | None = None
         """The id of the node that wrote the file through this object."""
         self.shared = False
@@ -47,19 +47,19 @@ class HealthFile:
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a directory")
         try:
-            write_nofollow(self._draft, "")
+            write_nofollow(self._temporary_path, "")
         finally:
-            self._draft.unlink(missing_ok=True)
+            self._temporary_path.unlink(missing_ok=True)
 
     def write(self, content: Mapping[str, Any], interval: float) -> None:
         """Replace the file. The next write follows in ``interval`` seconds. Raises ``OSError``."""
-        write_nofollow(self._draft, json.dumps({**content, "interval": interval}) + "\n")
+        write_nofollow(self._temporary_path, json.dumps({**content, "interval": interval}) + "\n")
         self.shared = self._id is not None and self._writer() not in (None, self._id)
-        self._draft.replace(self.path)
+        self._temporary_path.replace(self.path)
         self._id = content["id"]
 
     def remove(self) -> None:
-        self._draft.unlink(missing_ok=True)
+        self._temporary_path.unlink(missing_ok=True)
         if self._id is not None and self._writer() == self._id:
             self.path.unlink(missing_ok=True)
 
@@ -99,7 +99,7 @@ def probe(path: str | Path) -> ProbeResult:
     except (ValueError, KeyError, TypeError):
         return ProbeResult(False, f"{path} isn't a health file")
     # A file from the future is stale, too: the clock was set back, and no node has written since.
-    if abs(age) > INTERVALS * interval:
+    if abs(age) > MAX_AGE_IN_INTERVALS * interval:
         return ProbeResult(False, f"{path} is {age:.0f} s old: {name} is dead or frozen")
     return ProbeResult(status.fit, f"{name} is {status}" + (f": {text}" if text else ""))
 

@@ -13,7 +13,7 @@ Invariants:
 - Whether a calendar excludes a date depends only on its text, the date and ``holidays_in``.
 - This module contains no holiday data; ``holidays_in`` provides it.
 - The search for a date that isn't excluded covers at most ``HORIZON`` in either direction, and at
-  most ``MOST_HOLIDAYS`` countries and subdivisions.
+  most ``MAX_HOLIDAYS`` countries and subdivisions.
 - Calendar text raises no error but ``InvalidCalendar``, which gives the line, the value and what is
   allowed.
 """
@@ -33,7 +33,7 @@ from django_dcron.utils.messages import TOO_LONG
 from django_dcron.utils.messages import gettext_noop as _
 
 MAX_LENGTH = 10_000
-MOST_HOLIDAYS = 20
+MAX_HOLIDAYS = 20
 """The maximum number of countries and subdivisions.
 
 A search looks up the holidays of each in each year up to ``HORIZON``. A year takes a millisecond.
@@ -163,9 +163,9 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
                 raise InvalidCalendar(
                     _UNKNOWN_HOLIDAYS, line=line, problem=error.text, code="unknown_holidays"
                 ) from None
-            if len(holidays) > MOST_HOLIDAYS:
+            if len(holidays) > MAX_HOLIDAYS:
                 raise InvalidCalendar(
-                    _TOO_MANY_HOLIDAYS, line=line, most=MOST_HOLIDAYS, code="too_many_holidays"
+                    _TOO_MANY_HOLIDAYS, line=line, most=MAX_HOLIDAYS, code="too_many_holidays"
                 )
     if not (weekdays or yearly or ranges or holidays):
         raise InvalidCalendar(_NOTHING, code="no_dates")

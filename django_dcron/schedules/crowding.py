@@ -32,7 +32,7 @@ from django_dcron.schedules.timetable import Timetable
 
 MANY = 10
 TIMES = 3
-MOST_CROWDS = 3
+MAX_CROWDS = 3
 LEAST_STEP = 5
 """Minutes. A job that starts more often coincides with others wherever it begins."""
 
@@ -81,7 +81,7 @@ class _Movable:
 
 
 def crowds(hours: Hours, groups: Sequence[TimetableGroup]) -> list[Crowd]:
-    """Return at most ``MOST_CROWDS`` crowds, the worst first."""
+    """Return at most ``MAX_CROWDS`` crowds, the worst first."""
     starts, steady, movable = 0, 0, []
     for group in groups:
         rule = group.timetable.schedule.rule
@@ -99,7 +99,7 @@ def crowds(hours: Hours, groups: Sequence[TimetableGroup]) -> list[Crowd]:
 
 
 def _crowds(hours: Hours, movable: list[_Movable], enough: float) -> Iterator[Crowd]:
-    for _ in range(MOST_CROWDS):
+    for _ in range(MAX_CROWDS):
         starting: Counter[int] = Counter()
         for each in movable:
             starting.update(dict.fromkeys(each.starts, len(each.group.keys)))

@@ -1,18 +1,18 @@
 """Decide which days a schedule falls on: an exact test for a day, and a croniter search.
 
 croniter is reliable on naive local time but lenient with edge cases. It therefore receives only
-explicit numbers, split into legs that it interprets as this package does: plain days of month,
-plain weekdays, and ``n#k`` with ``nL``. A leg may offer too many days (``LW`` becomes 26-31), but
-never too few. ``DayRule.on`` decides.
+explicit numbers, split into searches that it interprets as this package does: plain days of month,
+plain weekdays, and ``n#k`` with ``nL``. A search may return too many days (``LW`` becomes 26-31),
+but never too few. ``DayRule.on`` decides.
 
 Invariants:
 
-- A leg that can never match is dropped, because its search would cover the whole horizon.
-- A search moves on by at least a day in each pass and stops at ``HORIZON``, so it is bounded.
+- A search that can never match is dropped, because it would cover the whole horizon.
+- Each pass advances by at least a day and stops at ``HORIZON``, so the work is bounded.
 - croniter objects are mutable, so each query uses a copy. Threads can share rules.
 """
 
-# ruff: noqa: DTZ001 -- croniter is asked in naive local time
+# ruff: noqa: DTZ001 -- croniter computes in naive local time
 
 import copy
 from calendar import isleap, monthrange
@@ -32,8 +32,8 @@ HORIZON = timedelta(days=18_263)
 FIRST_DAY, LAST_DAY = date(2, 1, 1), date(9998, 12, 31)
 
 _MINUTE = timedelta(minutes=1)
-# Days to test one by one before asking croniter. This is as wide as the windows of ``LW`` and
-# ``nW``, and much cheaper.
+# Days to test one by one before croniter searches. The windows of ``LW`` and ``nW`` are as wide,
+# and the tests are much faster.
 _WEEK = 7
 # A year has one of 14 shapes (leap or not, first weekday). These 28 years include all of them.
 _ALL_SHAPES = range(2000, 2028)
@@ -67,7 +67,7 @@ class DayRule:
         self._both = dom.starred or dow.starred
         self._months = frozenset(months.values)
         self._years = None if years is None or years.resolved == "*" else frozenset(years.values)
-        self._legs = tuple(self._croniter_legs())
+        self._searches = tuple(self._croniter_searches())
 
     def on(self, day: date) -> bool:
         """Return whether the schedule falls on ``day``."""
@@ -78,7 +78,7 @@ class DayRule:
         by_month = day.day in self._dom or any(
             special.matches(day) for special in self._dom_specials
         )
-        if by_month is not self._both:  # This one answer is decisive.
+        if by_month is not self._both:  # the weekday can't change the result
             return by_month
         return day.isoweekday() % 7 in self._dow or any(
             special.matches(day) for special in self._dow_specials
@@ -98,7 +98,9 @@ class DayRule:
                 if self.on(ahead):
                     return ahead
                 ahead += DAY
-            ahead = min(filter(None, [leg.at_or_after(ahead) for leg in self._legs]), default=None)
+            ahead = min(
+                filter(None, [leg.at_or_after(ahead) for leg in self._searches]), default=None
+            )
         return None
 
     def at_or_before(self, day: date) -> date | None:
@@ -110,10 +112,12 @@ class DayRule:
                 if self.on(back):
                     return back
                 back -= DAY
-            back = max(filter(None, [leg.at_or_before(back) for leg in self._legs]), default=None)
+            back = max(
+                filter(None, [leg.at_or_before(back) for leg in self._searches]), default=None
+            )
         return None
 
-    def _croniter_legs(self) -> Iterator["_Leg"]:
+    def _croniter_searches(self) -> Iterator["_DaySearch"]:
         windows = [
             special.window()
             for special in self._dom_specials
@@ -134,7 +138,7 @@ class DayRule:
             parts.append((dom, "*", lambda _: True))
         for days, text, test in parts:
             if any(day.day in days and test(day) for day in self._sample_days()):
-                yield _Leg(
+                yield _DaySearch(
                     _format_days(days, 31), _format_days(self._months, 12), text, self._years
                 )
 
@@ -147,7 +151,7 @@ class DayRule:
                 yield from (date(year, month, day + 1) for day in range(monthrange(year, month)[1]))
 
 
-class _Leg:
+class _DaySearch:
     """One croniter expression over whole days."""
 
     def __init__(self, days: str, months: str, weekdays: str, years: frozenset[int] | None) -> None:
@@ -164,15 +168,15 @@ class _Leg:
 
     def at_or_after(self, day: date) -> date | None:
         start = datetime.combine(day, time.min) - _MINUTE
-        return self._ask(lambda engine: engine.get_next(start_time=start))
+        return self._search(lambda engine: engine.get_next(start_time=start))
 
     def at_or_before(self, day: date) -> date | None:
         start = datetime.combine(day, time.min) + _MINUTE
-        return self._ask(lambda engine: engine.get_prev(start_time=start))
+        return self._search(lambda engine: engine.get_prev(start_time=start))
 
-    def _ask(self, question: Callable[[croniter], datetime]) -> date | None:
+    def _search(self, step: Callable[[croniter], datetime]) -> date | None:
         try:
-            return question(copy.copy(self._engine)).date()
+            return step(copy.copy(self._engine)).date()
         except (ValueError, OverflowError):  # no match within the horizon or the calendar
             return None
 

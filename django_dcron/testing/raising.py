@@ -1,8 +1,8 @@
 """``run_due``'s middleware: records exceptions and keeps the test's transaction usable.
 
-In a worker, code that meets a database error leaves no open transaction behind. In the transaction
-of a ``TestCase``, PostgreSQL would refuse every later statement, including the record of the
-failure. This middleware, the outermost one, therefore rolls back to a savepoint.
+In a worker, a database error leaves no open transaction. In the transaction of a ``TestCase``,
+PostgreSQL would refuse all later statements, including those that record the failure. This
+middleware, the outermost one, therefore rolls back to a savepoint.
 """
 
 from __future__ import annotations
@@ -19,52 +19,58 @@ from django.db.transaction import TransactionManagementError
 from django_dcron.exceptions import RunCancelled
 from django_dcron.execution.current import CurrentRun
 
-IN_ERROR = 3
+FAILED_TRANSACTION = 3
 """The status of a failed transaction in libpq, which both PostgreSQL drivers use."""
 
-_noted: ContextVar[list[BaseException] | None] = ContextVar("dcron_noted_exceptions", default=None)
+_recorded: ContextVar[list[BaseException] | None] = ContextVar(
+    "dcron_recorded_exceptions", default=None
+)
 
 
 @contextmanager
 def recording_exceptions() -> Iterator[list[BaseException]]:
     """Collect the exceptions that end attempts within the block, except those of cancelled runs."""
     exceptions: list[BaseException] = []
-    token = _noted.set(exceptions)
+    token = _recorded.set(exceptions)
     try:
         yield exceptions
     finally:
-        _noted.reset(token)
+        _recorded.reset(token)
 
 
-def note_exceptions(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun], Any]:
-    def noted(run: CurrentRun) -> Any:
+def record_exceptions(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun], Any]:
+    def recording(run: CurrentRun) -> Any:
         try:
             with _keep_transactions_usable():
                 return call_next(run)
         except RunCancelled:
             raise
         except BaseException as exception:
-            exceptions = _noted.get()
+            exceptions = _recorded.get()
             if exceptions is not None:
                 exceptions.append(exception)
             raise
 
-    return noted
+    return recording
 
 
 @contextmanager
 def _keep_transactions_usable() -> Iterator[None]:
     """Keep all open transactions usable after the block."""
-    around = [each for each in connections.all(initialized_only=True) if each.in_atomic_block]
-    savepoints = [(connection, connection.savepoint()) for connection in around]
+    connections_in_transaction = [
+        each for each in connections.all(initialized_only=True) if each.in_atomic_block
+    ]
+    savepoints = [(connection, connection.savepoint()) for connection in connections_in_transaction]
     try:
         yield
     except BaseException:
         for connection, savepoint in savepoints:
-            _end(connection, savepoint)
+            _leave_savepoint(connection, savepoint)
         raise
     broken = [
-        connection.alias for connection, savepoint in savepoints if _end(connection, savepoint)
+        connection.alias
+        for connection, savepoint in savepoints
+        if _leave_savepoint(connection, savepoint)
     ]
     if broken:
         raise TransactionManagementError(
@@ -74,11 +80,11 @@ def _keep_transactions_usable() -> Iterator[None]:
         )
 
 
-def _end(connection: BaseDatabaseWrapper, savepoint: str | None) -> bool:
+def _leave_savepoint(connection: BaseDatabaseWrapper, savepoint: str | None) -> bool:
     """Leave the savepoint. Return whether that required a rollback."""
     if savepoint is None or connection.closed_in_transaction:
         return False
-    if not (connection.needs_rollback or _in_error(connection)):
+    if not (connection.needs_rollback or _transaction_failed(connection)):
         connection.savepoint_commit(savepoint)
         return False
     connection.needs_rollback = False
@@ -86,12 +92,12 @@ def _end(connection: BaseDatabaseWrapper, savepoint: str | None) -> bool:
     return True
 
 
-def _in_error(connection: Any) -> bool:
+def _transaction_failed(connection: Any) -> bool:
     """Whether PostgreSQL has aborted the transaction.
 
     Other databases undo only the failed statement.
     """
     return bool(
         connection.vendor == "postgresql"
-        and connection.connection.info.transaction_status == IN_ERROR
+        and connection.connection.info.transaction_status == FAILED_TRANSACTION
     )

@@ -2,8 +2,8 @@
 
 Runs take the same path as in production. The tick of a node claims, releases, adopts and rescues.
 The agenda dispatches what is due. ``execution`` starts, calls and completes attempts. Time jumps
-from one due time to the next. Left out are threads, brokers, locks between nodes, claims ahead of
-time and check-ins with external services.
+from one due time to the next. Threads, brokers, locks between nodes, claims ahead of time and
+check-ins with external services aren't used.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from django_dcron.testing.raising import recording_exceptions
 from django_dcron.testing.setting_time import set_clock, utc_time
 from django_dcron.testing.subjects import Subject, stored_jobs
 
-MOST = 10_000
-"""The maximum number of attempts in one call. More indicate a wrong schedule or time."""
-BESIDE = timedelta(milliseconds=1)
+MAX_ATTEMPTS = 10_000
+"""The maximum number of attempts in one call. A schedule or a time is wrong if there are more."""
+CREATION_TOLERANCE = timedelta(milliseconds=1)
 """The tolerance for runs created at the same instant, whose times differ by a few microseconds."""
 WORKER = "run_due"
-NOT_IN_TESTS = ("django_dcron.contrib.checkins.",)
+EXCLUDED_MIDDLEWARE = ("django_dcron.contrib.checkins.",)
 """Middleware that would contact external services."""
-A_SHARD_EACH = 2**62
+ONE_SHARD_PER_JOB = 2**62
 """A number of shards so high that each job has its own shard. A node can then lead single jobs."""
 
 
@@ -64,7 +64,7 @@ def run_due(
 
     Without ``at``, everything that is due now runs. Occurrences since the last call, after
     ``clock.advance``, are a backlog as after an outage. With ``at``, a future aware datetime, time
-    passes from one due time to the next. A clock that is set stands at ``at`` afterwards.
+    passes from one due time to the next. If the test has set a clock, it shows ``at`` afterwards.
 
     ``jobs`` and ``namespace`` restrict the call. A job is given as such, or by the function or task
     below ``@cron``, and is saved if it isn't in the database. With ``raising``, the first exception
@@ -77,38 +77,38 @@ def run_due(
     begin = database_now(alias_for(Run))
     until = begin if at is None else utc_time("at", at)
     if until < begin:
-        whose = (
+        which_clock = (
             "the clock is set to"
             if clock.fixed_at is not None
             else "no clock is set, and the time is"
         )
         raise ValueError(
-            f"run_due: {until.isoformat()} is in the past: {whose} {begin.isoformat()}"
+            f"run_due: {until.isoformat()} is in the past: {which_clock} {begin.isoformat()}"
         )
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         chosen = (
             None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
         )
-        with _test_settings(apart=chosen is not None), recording_exceptions() as exceptions:
+        with _test_settings(single_jobs=chosen is not None), recording_exceptions() as exceptions:
             return _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
 
 
 @contextmanager
-def _test_settings(*, apart: bool) -> Iterator[None]:
-    """Apply settings for a node that claims nothing ahead and contacts no external service.
+def _test_settings(*, single_jobs: bool) -> Iterator[None]:
+    """Apply settings for a node that claims nothing ahead of time and contacts no external service.
 
-    ``apart``: the node leads single jobs.
+    With ``single_jobs``, each job has its own shard.
     """
     changed = {
         "DCRON_DISPATCHER": "thread",
         "DCRON_LOOK_AHEAD": timedelta(),
         "DCRON_MIDDLEWARE": [
-            "django_dcron.testing.raising.note_exceptions",
-            *(path for path in settings.MIDDLEWARE if not path.startswith(NOT_IN_TESTS)),
+            "django_dcron.testing.raising.record_exceptions",
+            *(path for path in settings.MIDDLEWARE if not path.startswith(EXCLUDED_MIDDLEWARE)),
         ],
     }
-    if apart:
-        changed["DCRON_SHARDS"] = A_SHARD_EACH
+    if single_jobs:
+        changed["DCRON_SHARDS"] = ONE_SHARD_PER_JOB
     # The capture of a job's output wraps stdout, and in a worker the wrapper remains there.
     with override_settings(**changed), redirect_stdout(sys.stdout):
         yield
@@ -135,7 +135,7 @@ class _Stepper:
         self._raising = raising
         self._keeper = _ManualHeartbeats()
         self._attempts = 0
-        self._handled: dict[UUID, None] = {}
+        self._reported: dict[UUID, None] = {}
         """Runs that were dispatched or have ended, in order."""
         self._executed: set[UUID] = set()
 
@@ -143,38 +143,38 @@ class _Stepper:
         before = set(self._ended_now())
         try:
             self._run_what_is_due()
-            while (following := self._next_instant(clock.now(), until)) is not None:
-                clock.fixed_at = following
+            while (next_instant := self._next_instant(clock.now(), until)) is not None:
+                clock.fixed_at = next_instant
                 self._run_what_is_due()
             if clock.now() < until:
                 clock.fixed_at = until
                 self._run_what_is_due()
-            elif clock.now() <= until + BESIDE:  # otherwise, a job has moved the clock
+            elif clock.now() <= until + CREATION_TOLERANCE:  # otherwise, a job has moved the clock
                 clock.fixed_at = until
         finally:
             give_back(self._membership.id)
-        runs = transitions.runs().select_related("job").in_bulk(set(self._handled) - before)
-        handled = [runs[run_id] for run_id in self._handled if run_id in runs]
-        return [run for run in handled if run.is_final or run.pk in self._executed]
+        runs = transitions.runs().select_related("job").in_bulk(set(self._reported) - before)
+        reported = [runs[run_id] for run_id in self._reported if run_id in runs]
+        return [run for run in reported if run.is_final or run.pk in self._executed]
 
     def _run_what_is_due(self) -> None:
         """Run everything due now, including followers and retries that become due meanwhile."""
         while True:
             dispatched = self._tick()
-            self._handle(self._ended_now())
-            self._handle(run.run_id for run in dispatched)
+            self._report(self._ended_now())
+            self._report(run.run_id for run in dispatched)
             try:
                 for run in dispatched:
                     self._execute(run)
             except BaseException:
                 transitions.unqueue(run.key for run in dispatched)  # those that haven't started
                 raise
-            self._handle(self._ended_now())
+            self._report(self._ended_now())
             if not dispatched or not self._more_is_due():
                 return
 
-    def _handle(self, run_ids: Iterable[UUID]) -> None:
-        self._handled |= dict.fromkeys(run_ids)
+    def _report(self, run_ids: Iterable[UUID]) -> None:
+        self._reported |= dict.fromkeys(run_ids)
 
     def _tick(self) -> list[DueRun]:
         queue = Queue()
@@ -190,12 +190,12 @@ class _Stepper:
 
     def _execute(self, run: DueRun) -> None:
         self._attempts += 1
-        if self._attempts > MOST:
+        if self._attempts > MAX_ATTEMPTS:
             raise RuntimeError(
-                f"run_due stopped after {MOST} attempts at {clock.now().isoformat()}; the "
+                f"run_due stopped after {MAX_ATTEMPTS} attempts at {clock.now().isoformat()}; the "
                 f"next attempt is for {run.job_name}. Choose an earlier time, or pass jobs=."
             )
-        with _no_timers_left(), suppress(UnknownRun):  # an earlier job has deleted the run
+        with _timers_joined(), suppress(UnknownRun):  # an earlier job has deleted the run
             if execute(run.run_id, run.attempt, worker=WORKER, keeper=self._keeper):
                 self._executed.add(run.run_id)
         while self._exceptions:
@@ -217,11 +217,11 @@ class _Stepper:
     def _next_instant(self, after: datetime, until: datetime) -> datetime | None:
         """Return when something is due or a pause ends next, or None if not before ``until``."""
         using = alias_for(Run)
-        paused = self._of_mine(Job.objects.using(using).filter(enabled=False), "pk", "namespace")
+        paused = self._selected(Job.objects.using(using).filter(enabled=False), "pk", "namespace")
         ahead = [
-            _first(self._cursors().filter(problem=""), "next_at", after, until),
-            _first(self._runs().pending(), "due_at", after, until + BESIDE),
-            _first(paused, "paused_until", after, until),
+            _earliest(self._cursors().filter(problem=""), "next_at", after, until),
+            _earliest(self._runs().pending(), "due_at", after, until + CREATION_TOLERANCE),
+            _earliest(paused, "paused_until", after, until),
         ]
         return min((instant for instant in ahead if instant is not None), default=None)
 
@@ -231,23 +231,23 @@ class _Stepper:
         return list(ended.order_by("scheduled_at", "pk").values_list("pk", flat=True))
 
     def _runs(self) -> RunQuerySet:
-        runs: RunQuerySet = self._of_mine(transitions.runs(), "job", "job__namespace")
+        runs: RunQuerySet = self._selected(transitions.runs(), "job", "job__namespace")
         return runs
 
     def _cursors(self) -> CursorQuerySet:
-        cursors: CursorQuerySet = self._of_mine(
+        cursors: CursorQuerySet = self._selected(
             Cursor.objects.using(alias_for(Cursor)), "job", "namespace"
         )
         return cursors
 
-    def _of_mine(self, rows: Any, job: str, namespace: str) -> Any:
+    def _selected(self, rows: Any, job: str, namespace: str) -> Any:
         if self._jobs is not None:
             rows = rows.filter(**{f"{job}__in": self._jobs})
         return rows.filter(**{namespace: self._namespace}) if self._namespace else rows
 
 
 @contextmanager
-def _no_timers_left() -> Iterator[None]:
+def _timers_joined() -> Iterator[None]:
     """Wait for the timers of job timeouts.
 
     They are cancelled, but their threads end a little later.
@@ -261,7 +261,7 @@ def _no_timers_left() -> Iterator[None]:
                 thread.join()
 
 
-def _first(rows: QuerySet[Any], field: str, after: datetime, until: datetime) -> datetime | None:
+def _earliest(rows: QuerySet[Any], field: str, after: datetime, until: datetime) -> datetime | None:
     ahead = rows.filter(**{f"{field}__gt": after, f"{field}__lte": until})
     first: datetime | None = ahead.aggregate(first=Min(field))["first"]
     return first
@@ -313,7 +313,7 @@ class Queue:
 class _ManualHeartbeats(Heartbeats):
     """A heartbeat without a thread, which couldn't see a test's transaction.
 
-    It is sent when the job's code asks for it.
+    The job's code sends it with ``current_run().heartbeat()``.
     """
 
     @contextmanager
@@ -325,6 +325,6 @@ class _ManualHeartbeats(Heartbeats):
 
 
 def _beat(run: CurrentRun) -> None:
-    asked_to_stop = transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None)
-    if not transitions.renew_heartbeat(run.id, run.attempt) or asked_to_stop.exists():
+    cancel_requested = transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None)
+    if not transitions.renew_heartbeat(run.id, run.attempt) or cancel_requested.exists():
         run.cancel()

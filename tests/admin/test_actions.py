@@ -411,7 +411,7 @@ def test_bulk_action_logs_all_rows_and_lists_first_ten(admin_client: Client, act
 def test_bulk_action_stops_at_row_limit_with_warning(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_dcron.admin.actions.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 2)
     jobs = [make_job(f"job {number}") for number in range(3)]
 
     response = _choose(admin_client, "pause", *jobs)

@@ -183,7 +183,7 @@ def test_confirmed_action_applies_to_listed_rows_only(admin_client: Client) -> N
 def test_select_across_is_limited_to_first_matching_rows(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_dcron.admin.actions.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 2)
     jobs = [make_job(f"job {number}") for number in range(4)]
     make_job("other")
 

@@ -78,7 +78,7 @@ def test_bulk_delete_removes_chosen_jobs(admin_client: Client, job: Job) -> None
 def test_bulk_delete_is_limited_with_warning(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "MOST_AT_ONCE", 50)
+    monkeypatch.setattr(actions, "MAX_ROWS", 50)
     fields = {"target": "t", "schedule": "0 0 1 1 *", "version": 1}
     Job.objects.bulk_create(Job(name=f"job {number:04}", **fields) for number in range(110))
     chosen = {

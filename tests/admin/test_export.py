@@ -155,7 +155,7 @@ def test_export_action_with_select_across_exports_all_pages(admin_client: Client
 def test_export_cut_at_row_limit_is_marked_incomplete(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "MOST_ROWS", 3)
+    monkeypatch.setattr(export, "MAX_ROWS", 3)
     for number in range(4):
         make_job(f"job {number}", description=f"nr{number}")
 

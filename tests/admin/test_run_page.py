@@ -29,8 +29,8 @@ FAILED = dict(OUTCOME_LABELS)["failed"]
 EVIL = "</pre><script>alert(1)</script>"
 ESCAPED = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
 SECOND = timedelta(seconds=1)
-MOST_QUERIES = 11
-MOST_QUERIES_OF_PART = 7
+MAX_QUERIES = 11
+MAX_QUERIES_OF_PART = 7
 """Two of them query the session and the user."""
 
 
@@ -589,6 +589,6 @@ def test_number_of_queries_is_constant(admin_client: Client, running: Run) -> No
     many = [queries(url) for url in urls]
 
     assert [len(asked) for asked in many] == few
-    assert len(many[0]) <= MOST_QUERIES
-    assert max(map(len, many[1:])) <= MOST_QUERIES_OF_PART
+    assert len(many[0]) <= MAX_QUERIES
+    assert max(map(len, many[1:])) <= MAX_QUERIES_OF_PART
     assert not any("traceback" in sql for sql in many[1]), "the chart needs no texts"

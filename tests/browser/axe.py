@@ -14,9 +14,8 @@ DJANGO_FINDINGS = {("label-title-only", "#searchbar")}  # an icon labels it
 Django's own pages break them, too, as ``test_pages.py`` proves.
 """
 if django.VERSION < (6, 1):
-    DJANGO_FINDINGS.add(
-        ("link-in-text-block", ".breadcrumbs > a")
-    )  # recognizable by their place, not by an underline
+    # Users recognize these links by their place, not by an underline.
+    DJANGO_FINDINGS.add(("link-in-text-block", ".breadcrumbs > a"))
 
 PRELOAD = {"preload": False}
 """Preloading would add a style to the page, which the policy forbids."""
@@ -28,7 +27,7 @@ class Finding:
     element: str
     """The element's CSS selector."""
     html: str
-    what: str
+    failure: str
 
     @property
     def exception(self) -> tuple[str, str] | None:
@@ -41,11 +40,11 @@ class Finding:
         return next(own, None)
 
     def __str__(self) -> str:
-        return f"{self.rule} at {self.element}: {self.what}\n    {self.html}"
+        return f"{self.rule} at {self.element}: {self.failure}\n    {self.html}"
 
 
 def findings(page: Page, *, include_django: bool = False) -> list[Finding]:
-    answer = Axe().run(page, options={"resultTypes": ["violations"], **PRELOAD}).response
+    response = Axe().run(page, options={"resultTypes": ["violations"], **PRELOAD}).response
     found = [
         Finding(
             violation["id"],
@@ -53,7 +52,7 @@ def findings(page: Page, *, include_django: bool = False) -> list[Finding]:
             node["html"][:300],
             node["failureSummary"],
         )
-        for violation in answer["violations"]
+        for violation in response["violations"]
         if violation["impact"] in REPORTED_IMPACTS
         for node in violation["nodes"]
     ]

@@ -30,7 +30,7 @@ def lost() -> QuerySet[Attempt]:
     return Attempt.objects.filter(outcome="lost")
 
 
-def holding(worker: Member) -> int:
+def unfinished_messages(worker: Member) -> int:
     """The number of messages that the worker has fetched and whose runs haven't ended."""
     log = worker.process.log
     return log.count(" received") - log.count(" succeeded in ")
@@ -71,14 +71,14 @@ def test_no_run_is_lost_when_workers_are_killed_between_steps(cluster: Cluster) 
 
 
 @pytest.mark.nightly
-def test_worker_frozen_past_its_lease_doubles_no_run(cluster: Cluster) -> None:
-    """Other workers have taken over its runs. When it resumes, that changes nothing."""
+def test_worker_frozen_past_its_lease_duplicates_no_run(cluster: Cluster) -> None:
+    """Other workers have taken over its runs. Its late results change nothing."""
     cluster.start(jobs=10, node_env=QUICK, worker_env=QUICK, kwargs={"seconds": 0.4})
     first, running = cluster.workers[0], Run.objects.running()
 
     def busy() -> bool:
-        # The other worker runs at most two of them.
-        return holding(first) >= 4 and running.count() >= 3
+        # The other worker executes at most two of the running runs.
+        return unfinished_messages(first) >= 4 and running.count() >= 3
 
     wait_until(busy, TIMEOUT, what="the worker to be busy and to have prefetched runs")
     with frozen([first]):
@@ -103,19 +103,21 @@ def test_workers_frozen_in_a_transaction_block_no_job(cluster: Cluster) -> None:
     Other processes need the same rows, and they get them before the workers resume.
     """
     steps = [fault(point, signal="SIGSTOP", times=3) for point in ("start.held", "finish.ended")]
-    sleepers = [cluster.add_worker(pool="threads", env=QUICK | step, wait=False) for step in steps]
+    frozen_workers = [
+        cluster.add_worker(pool="threads", env=QUICK | step, wait=False) for step in steps
+    ]
     overlapping = {
         "schedule": "* * * * * *",
         "overlap_policy": "queue_one",
         "kwargs": {"seconds": 1.2},
     }
     jobs = cluster.start(jobs=4, workers=1, node_env=QUICK, worker_env=QUICK, **overlapping)
-    wait_until(lambda: all(map(stopped, sleepers)), TIMEOUT, what="both to freeze")
+    wait_until(lambda: all(map(stopped, frozen_workers)), TIMEOUT, what="both to freeze")
     frozen_at = now()
     started = Run.objects.filter(started_at__gt=frozen_at).order_by().values("job").distinct()
     wait_until(lambda: started.count() == len(jobs), what="every job to continue", interval=0.2)
     cluster.wait_for(frozen_at + 8 * SECOND)
-    for worker in sleepers:
+    for worker in frozen_workers:
         worker.process.thaw()
     cluster.account()
     assert not any(worker.exits for worker in cluster.workers)
@@ -131,21 +133,21 @@ def test_misfire_policies_apply_after_an_outage_of_all_workers(cluster: Cluster)
     cluster.run_for(2)
     for worker in cluster.workers:
         worker.kill_for_good()
-    gone_at = now()
-    cluster.wait_for(gone_at + 12 * SECOND)
+    stopped_at = now()
+    cluster.wait_for(stopped_at + 12 * SECOND)
     for worker in cluster.workers:
         worker.supervised = True
     cluster.account()
-    due_meanwhile = Run.objects.filter(
-        scheduled_at__gt=gone_at, scheduled_at__lt=gone_at + 6 * SECOND
+    due_during_outage = Run.objects.filter(
+        scheduled_at__gt=stopped_at, scheduled_at__lt=stopped_at + 6 * SECOND
     )
     states = {
-        name: set(due_meanwhile.filter(job__name=name).values_list("state", flat=True))
+        name: set(due_during_outage.filter(job__name=name).values_list("state", flat=True))
         for name in ("skip", "run_latest", "run_all")
     }
     assert states == {"skip": {"missed"}, "run_latest": {"missed"}, "run_all": {"succeeded"}}
     assert Run.objects.filter(
-        job__name="run_latest", state="succeeded", scheduled_at__gt=gone_at
+        job__name="run_latest", state="succeeded", scheduled_at__gt=stopped_at
     ).exists()
 
 

@@ -44,11 +44,11 @@ def test_documented_limits_match_the_code() -> None:
 
 @pytest.mark.django_db
 def test_examples_create_the_documented_calendar() -> None:
-    made, declared = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(made, {})  # noqa: S102 (the project's own page)
+    creation, declaration = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(creation, {})  # noqa: S102 (the project's own page)
     assert Calendar.objects.get(name="bank days").dates.splitlines() == [
         "SAT-SUN",
         "holidays DE-BY",
         "12-24, 12-31",
     ]
-    ast.parse(declared)
+    ast.parse(declaration)

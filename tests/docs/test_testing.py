@@ -50,7 +50,7 @@ def test_documented_signatures_match_the_code() -> None:
 
 
 def test_documented_limits_match_the_code() -> None:
-    assert f"More than {stepping.MOST:,} attempts" in PAGE
+    assert f"More than {stepping.MAX_ATTEMPTS:,} attempts" in PAGE
     assert f"triggered {control.TRIES} times at one instant" in PAGE
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections
 
 from django_dcron.models import Cursor, Node, Run
-from django_dcron.scheduler.health_file import INTERVALS, probe
+from django_dcron.scheduler.health_file import MAX_AGE_IN_INTERVALS, probe
 from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_run
@@ -53,7 +53,7 @@ def file_says(path: Path) -> Any:
 
 def grow_old(path: Path) -> None:
     """Set the file's time stamp back, as if nothing had written it for a while."""
-    before = path.stat().st_mtime - 2.0 * (INTERVALS + 1)
+    before = path.stat().st_mtime - 2.0 * (MAX_AGE_IN_INTERVALS + 1)
     os.utime(path, (before, before))
 
 

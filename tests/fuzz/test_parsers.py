@@ -66,7 +66,7 @@ from tests import depth
 pytestmark = [pytest.mark.fuzz, pytest.mark.django_db]
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-MOST_VALUES = 20_000
+MAX_VALUES = 20_000
 """The limit that ``Limits.of`` sets for a pickle of 1,000 characters."""
 
 
@@ -172,8 +172,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
         json.dumps({"version": 1, "jobs": [{text: text}]})
     ),
     "value of a document, in an error": quoted_json,
-    "pickle": lambda text: pickles.read_pickle(text.encode(), MOST_VALUES),
-    "text in a pickle": lambda text: pickles.read_pickle(pickle.dumps([text]), MOST_VALUES),
+    "pickle": lambda text: pickles.read_pickle(text.encode(), MAX_VALUES),
+    "text in a pickle": lambda text: pickles.read_pickle(pickle.dumps([text]), MAX_VALUES),
     "arguments of django-q2": lambda text: django_q._args(SimpleNamespace(args=text)),
     "keyword arguments of django-q2": lambda text: django_q._kwargs(SimpleNamespace(kwargs=text)),
     "log record": escape_log_text,

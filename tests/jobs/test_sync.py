@@ -464,12 +464,12 @@ def test_repeated_conflict_is_reported_as_invalid(
 def test_concurrent_nodes_create_each_job_once() -> None:
     for number in range(5):
         cron("@daily", name=f"job {number}")(report)
-    together, results = threading.Barrier(4), []
+    barrier, results = threading.Barrier(4), []
 
     def node() -> None:
         try:
             plan = sync.plan()
-            together.wait(TIMEOUT)
+            barrier.wait(TIMEOUT)
             results.append(sync.apply(plan))
         finally:
             connections.close_all()
@@ -594,7 +594,7 @@ def test_declared_calendar_is_set_and_a_user_edit_is_kept() -> None:
     assert the_job().cursor.calendar_dates is None
 
 
-def test_the_number_of_statements_does_not_grow_with_the_declarations() -> None:
+def test_number_of_statements_does_not_grow_with_the_declarations() -> None:
     def statements(number: int) -> int:
         with targets.isolated():
             for n in range(number):

@@ -455,7 +455,7 @@ def test_selection_skips_paused_jobs() -> None:
     control.pause(imported, "broken")
     code, shown = document("pause", "--namespace", "shop", "--reason", "deploy", "--no-input")
     assert code == 0
-    assert [each["job"] for each in shown["left_out"]] == ["shop/import"]
+    assert [each["job"] for each in shown["skipped"]] == ["shop/import"]
     assert [each["job"] for each in shown["results"]] == ["shop/export"]
     imported.refresh_from_db()
     assert imported.pause_reason == "broken"
@@ -463,7 +463,7 @@ def test_selection_skips_paused_jobs() -> None:
     imported.refresh_from_db()
     assert imported.pause_reason.startswith("deploy")
     code, shown = document("resume", "--all", "--yes")
-    assert [each["job"] for each in shown["left_out"]] == ["import"]
+    assert [each["job"] for each in shown["skipped"]] == ["import"]
     assert (code, paused_jobs()) == (0, set())
 
 
@@ -485,7 +485,7 @@ def test_selection_does_not_resume_undeclared_jobs() -> None:
     control.pause(gone, NO_LONGER_DECLARED)
     control.pause(other, "deploy")
     code, shown = document("resume", "*", "--yes")
-    assert (code, [each["job"] for each in shown["left_out"]]) == (0, ["gone"])
+    assert (code, [each["job"] for each in shown["skipped"]]) == (0, ["gone"])
     assert paused_jobs() == {"gone"}
     assert call("resume", "gone")[0] == 0
     assert paused_jobs() == set()

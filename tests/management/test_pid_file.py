@@ -268,7 +268,7 @@ def test_temporary_file_is_not_written_through_symbolic_link(path: Path, tmp_pat
     precious = tmp_path / "precious"
     precious.write_text("keep me")
     health = HealthFile(tmp_path / "health.json")
-    health._draft.symlink_to(precious)
+    health._temporary_path.symlink_to(precious)
     with pytest.raises(OSError, match="symbolic"):
         health.write({"id": "a"}, 2.0)
     draft = path.with_name(f".{path.name}.options.{os.getpid()}")

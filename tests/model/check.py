@@ -1,4 +1,4 @@
-"""Let spin check the model of a run's life, and that the model detects missing guards.
+"""Check the model of a run's life with spin, and check that it detects each missing guard.
 
 python -m tests.model.check     (needs spin and a C compiler: apt install spin gcc)
 """
@@ -14,31 +14,31 @@ from pathlib import Path
 MODEL = Path(__file__).with_name("run.pml").read_text()
 
 MUTANTS = {
-    "the start does not look at the state": (
+    "the start doesn't check the state": (
         ":: (state == pending || state == queued) && attempt == got ->",
         ":: attempt == got && !final ->",
     ),
-    "the start does not look at the attempt": (
+    "the start doesn't check the attempt": (
         "(state == pending || state == queued) && attempt == got ->",
         "(state == pending || state == queued) ->",
     ),
-    "the mark does not look at the state": (
+    "the mark doesn't check the state": (
         ":: state == pending && attempt == delivered -> move(queued)",
         ":: attempt == delivered && !final -> move(queued)",
     ),
-    "the finish does not look at the attempt": (
+    "the finish doesn't check the attempt": (
         ":: state == running && attempt == alive[me] -> move(succeeded)",
         ":: state == running || final -> move(succeeded)",
     ),
-    "nobody adopts": (
+    "no node adopts the run": (
         ":: atomic { state == pending && agenda == 0 && delivered == 0 -> agenda = attempt }",
         "",
     ),
-    "nobody redelivers": (
+    "no node redelivers the run": (
         ":: atomic { state == queued && messages[attempt] == 0 -> move(pending) }",
         "",
     ),
-    "nobody rescues": (
+    "no node rescues the run": (
         (
             ":: atomic { state == running && alive[0] != attempt && alive[1] != attempt -> "
             "retry_or_fail() }"
@@ -56,7 +56,7 @@ def main() -> int:
     for name, (guard, mutant) in MUTANTS.items():
         assert MODEL.count(guard) == 1, f"the model no longer has: {guard}"
         found = errors_in(MODEL.replace(guard, mutant))
-        print(f"if {name}: {found or 'NOT NOTICED'}")
+        print(f"if {name}: {found or 'NOT DETECTED'}")
         failed |= not found
     return int(failed)
 
@@ -64,8 +64,8 @@ def main() -> int:
 def errors_in(model: str) -> str:
     """Return spin's error, if any.
 
-    It is a violated assertion (a second start, a transition from a final state), or a run that
-    never ends.
+    Errors are violated assertions (a second start, a transition from a final state) and runs that
+    never end.
     """
     safety = _verify(model, ["-DNOCLAIM", "-DSAFETY"], [])
     return safety or _verify(model, [], ["-a", "-f"])
@@ -79,7 +79,7 @@ def _verify(model: str, compile_options: list[str], options: list[str]) -> str:
         report = _run(directory, "./pan", *options, "-m1000000")
     errors = re.search(r"errors: (\d+)", report)
     if errors is None or "max search depth too small" in report:
-        raise SystemExit(f"the search was not complete:\n{report}")
+        raise SystemExit(f"The search is incomplete:\n{report}")
     if errors[1] == "0":
         return ""
     violated = re.search(r"pan:1: (.*?)(?: \(at depth|$)", report, re.MULTILINE)

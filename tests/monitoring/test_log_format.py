@@ -136,7 +136,7 @@ def test_large_values_are_truncated_with_marker() -> None:
         assert "characters omitted" in output[key]
         assert len(output[key]) < TEXT_LIMIT + 100
     assert len(line(**{f"extra_{n}": long for n in range(1000)})) < 2 * ITEMS_LIMIT * TEXT_LIMIT
-    assert shown(**{f"extra_{n}": n for n in range(100)})["left_out"] == 100 - (ITEMS_LIMIT - 4)
+    assert shown(**{f"extra_{n}": n for n in range(100)})["omitted"] == 100 - (ITEMS_LIMIT - 4)
 
 
 def test_extra_with_reserved_name_gets_underscore() -> None:

@@ -276,12 +276,12 @@ def test_run_that_waited_for_the_slot_is_dispatched_at_once(
     "ending", [SUCCEEDED, failed(), CANCELLED], ids=["succeeded", "failed", "cancelled"]
 )
 @pytest.mark.parametrize("max_attempts", [1, 2])
-@pytest.mark.parametrize("asked_to_stop", [False, True])
+@pytest.mark.parametrize("cancel_requested", [False, True])
 def test_attempt_with_a_newer_heartbeat_is_not_concluded(
-    ending: Ending, max_attempts: int, asked_to_stop: bool
+    ending: Ending, max_attempts: int, cancel_requested: bool
 ) -> None:
     run = running(max_attempts=max_attempts)
-    if asked_to_stop:
+    if cancel_requested:
         control.cancel(reread(run))
     earlier = LastHeartbeat(database_now("default") - MINUTE, attempt_of(run).token)
     assert not end_attempt(run, 1, ending, last_heartbeat=earlier)

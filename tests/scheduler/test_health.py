@@ -13,7 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_dcron.scheduler.health import Facts, Health, Status, judge
-from django_dcron.scheduler.health_file import INTERVALS, HealthFile, main, probe
+from django_dcron.scheduler.health_file import MAX_AGE_IN_INTERVALS, HealthFile, main, probe
 from tests.scheduler.stand_ins import START
 
 WELL = Facts(
@@ -223,7 +223,10 @@ def test_probe_reports_status_of_the_file(
 def test_old_file_is_unfit(file: HealthFile, direction: int) -> None:
     """A file with a time stamp in the future isn't trusted either."""
     file.write(judged().as_json(), 2.0)
-    for age, fit in ((2.0 * INTERVALS - 1.5, True), (2.0 * INTERVALS + 1.5, False)):
+    for age, fit in (
+        (2.0 * MAX_AGE_IN_INTERVALS - 1.5, True),
+        (2.0 * MAX_AGE_IN_INTERVALS + 1.5, False),
+    ):
         written_at = time.time() + direction * age
         os.utime(file.path, (written_at, written_at))
         assert probe(file.path).fit == fit
@@ -263,7 +266,7 @@ def test_health_file_is_not_written_through_a_symbolic_link(tmp_path: Path) -> N
     secret = tmp_path / "secret"
     secret.write_text("kept")
     file = HealthFile(tmp_path / "health.json")
-    file._draft.symlink_to(secret)
+    file._temporary_path.symlink_to(secret)
     with pytest.raises(OSError, match="symbolic link"):
         file.write({"id": "a-1"}, 1)
     assert secret.read_text() == "kept"
@@ -273,7 +276,7 @@ def test_nodes_that_share_a_file_notice_it_and_keep_each_others_file(file: Healt
     """Two containers may both have pid 1 and share a directory."""
     file.write(judged(id="a-1").as_json(), 2.0)
     other = HealthFile(file.path)
-    assert other._draft != file._draft
+    assert other._temporary_path != file._temporary_path
     other.prepare()
     assert probe(file.path).fit, "it belongs to another node"
     other.write(judged(id="b-2", name="b").as_json(), 2.0)

@@ -8,8 +8,8 @@ import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
 from django_dcron.schedules.calendar import (
+    MAX_HOLIDAYS,
     MAX_LENGTH,
-    MOST_HOLIDAYS,
     ExcludedDates,
     HolidaysOf,
     parse_calendar,
@@ -135,13 +135,13 @@ def test_unknown_holidays_are_reported_with_their_line() -> None:
 
 def test_number_of_countries_and_parts_is_limited() -> None:
     """A search looks up the holidays of each in each year, which takes a millisecond."""
-    most = "\n".join(f"holidays DE-{number}" for number in range(MOST_HOLIDAYS))
-    assert len(read(f"{most}\nHolidays de-0").holidays) == MOST_HOLIDAYS <= 20
+    most = "\n".join(f"holidays DE-{number}" for number in range(MAX_HOLIDAYS))
+    assert len(read(f"{most}\nHolidays de-0").holidays) == MAX_HOLIDAYS <= 20
     with pytest.raises(InvalidCalendar) as refused:
         read(f"{most}\nholidays FR")
     assert (refused.value.code, refused.value.params) == (
         "too_many_holidays",
-        {"line": MOST_HOLIDAYS + 1, "most": MOST_HOLIDAYS},
+        {"line": MAX_HOLIDAYS + 1, "most": MAX_HOLIDAYS},
     )
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_dcron.schedules.crowding import MOST_CROWDS, Crowd, TimetableGroup, crowds
+from django_dcron.schedules.crowding import MAX_CROWDS, Crowd, TimetableGroup, crowds
 from django_dcron.schedules.fields import MINUTE, parse_field
 from django_dcron.schedules.load import Hours
 from django_dcron.schedules.schedule import parse_schedule
@@ -108,6 +108,4 @@ def test_every_minute_jobs_do_not_hide_a_smaller_crowd() -> None:
 
 
 def test_number_of_reported_crowds_is_limited() -> None:
-    assert (
-        len(crowds(WEEK, [group(f"{minute} 3 * * *", 20) for minute in range(10)])) == MOST_CROWDS
-    )
+    assert len(crowds(WEEK, [group(f"{minute} 3 * * *", 20) for minute in range(10)])) == MAX_CROWDS

@@ -41,11 +41,11 @@ def test_any_aware_datetime_is_accepted_and_utc_is_returned() -> None:
 
 def test_naive_datetimes_are_refused() -> None:
     schedule = parse_schedule("* * * * *")
-    for ask in (schedule.next_after, schedule.previous_before):
+    for search in (schedule.next_after, schedule.previous_before):
         with pytest.raises(ValueError, match=re.escape(repr(NOW.replace(tzinfo=None)))):
-            ask(NOW.replace(tzinfo=None))
+            search(NOW.replace(tzinfo=None))
         with pytest.raises(TypeError, match=r"not date$"):
-            ask(NOW.date())  # type: ignore[arg-type]
+            search(NOW.date())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=re.escape(repr(NOW.replace(tzinfo=None)))):
         schedule.occurrences(NOW, NOW.replace(tzinfo=None))
     with pytest.raises(ValueError, match=re.escape(repr(NOW.replace(tzinfo=None)))):
@@ -251,32 +251,32 @@ def test_search_makes_a_bounded_number_of_croniter_calls(
     text: str, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Count the calls of croniter, because their number doesn't depend on the machine's speed."""
-    asked = 0
-    ask = days._Leg._ask
+    searches = 0
+    search = days._DaySearch._search
 
     def counted(*args: object) -> object:
-        nonlocal asked
-        asked += 1
-        return ask(*args)  # type: ignore[arg-type]
+        nonlocal searches
+        searches += 1
+        return search(*args)  # type: ignore[arg-type]
 
     schedule = parse_schedule(text, zone)
-    monkeypatch.setattr(days._Leg, "_ask", counted)
+    monkeypatch.setattr(days._DaySearch, "_search", counted)
     for year in range(2020, 2030):
-        before = asked
+        before = searches
         schedule.next_after(NOW.replace(year=year))
         schedule.previous_before(NOW.replace(year=year))
-        assert asked - before <= 40
+        assert searches - before <= 40
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Africa/Casablanca"])
 def test_search_over_decades_examines_few_clock_changes(
     zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = 0
+    examined = 0
 
     def counted(*args: Any) -> Any:
-        nonlocal looked
-        looked += 1
+        nonlocal examined
+        examined += 1
         return zones.stretch_at(*args)
 
     schedule = parse_schedule("0 0 29 2 */7", zone)
@@ -286,11 +286,11 @@ def test_search_over_decades_examines_few_clock_changes(
         2032,
         2004,
     ]
-    assert looked <= 12
+    assert examined <= 12
 
 
 def test_common_schedules_do_not_use_croniter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(days._Leg, "_ask", None)
+    monkeypatch.setattr(days._DaySearch, "_search", None)
     for text in ("* * * * *", "*/5 * * * *", "30 3 * * *", "0 9 * * 1-5", "0 0 * * 0"):
         assert parse_schedule(text, "Europe/Berlin").next_after(NOW) is not None
 

@@ -19,7 +19,7 @@ from tests.scheduler.stand_ins import StillClock
 from tests.stateful.guarantees import Guarantees
 from tests.stateful.transactions import Crash, ResponseLost
 
-MOST_JOBS = 3
+MAX_JOBS = 3
 NOBODY = 0
 REFUSALS = (
     Conflict,
@@ -38,7 +38,7 @@ class Users:
         self._numbers = numbers
 
     def create(self, fields: dict[str, Any]) -> None:
-        if len(self.guarantees.rows.jobs) < MOST_JOBS:
+        if len(self.guarantees.rows.jobs) < MAX_JOBS:
             job = Job(
                 name=f"job-{next(self._numbers)}",
                 target="tests.app.tasks.witness",

@@ -481,7 +481,7 @@ def test_calling_run_due_from_a_job_is_refused(nine: ManualClock, make_target: M
 def test_too_many_attempts_raise_runtime_error(
     nine: ManualClock, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping_module, "MOST", 3)
+    monkeypatch.setattr(stepping_module, "MAX_ATTEMPTS", 3)
     make_job(name="often", schedule="* * * * * *")
     with pytest.raises(RuntimeError, match=r"3 attempts at 2026-03-02T09.* often"):
         run_due(at=NINE + HOUR)

@@ -1,15 +1,15 @@
-"""A verdict on what a cluster did, which shares no code with what it judges.
+"""Judge whether a cluster kept its guarantees, with code that shares nothing with the package.
 
-It needs the definitions of the jobs, the raw tables and the log of witnesses: lines that the jobs'
-own code appends when it starts and when it ends. From these it makes a ``History``, which can be
-written as JSON and judged anywhere.
+The input is the definitions of the jobs, the raw tables and the witness log: lines that the jobs'
+own code appends when it starts and when it ends. These form a ``History``, which can be written as
+JSON and judged on another machine.
 
 Invariants:
 
-- Nothing here imports ``django_dcron`` or what that is made of. A contract in ``pyproject.toml``
+- No module here imports ``django_dcron`` or its dependencies. A contract in ``pyproject.toml``
   enforces this.
 - Each rule is a pure function from a history to its findings.
-- What can't be judged is a finding, ``not_judged``, and never a pass.
+- A part of the history that can't be judged is a finding, ``not_judged``. It never passes.
 
 | module | contents |
 |---|---|
@@ -17,7 +17,7 @@ Invariants:
 | ``timetable`` | occurrences by brute force |
 | ``tables`` | reads the tables by plain SQL |
 | ``witness`` | writes and reads the witness log |
-| ``occurrences`` | rules about occurrences and their rows: loss, doubling, missed counts |
+| ``occurrences`` | rules about occurrences and their rows: losses, duplicates, missed counts |
 | ``executions`` | rules about starts, attempts, retries, order and overlaps |
 | ``accounts`` | rules about chains and statistics |
 | ``judgement`` | applies all rules |

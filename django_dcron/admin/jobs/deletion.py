@@ -26,20 +26,20 @@ from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Job, Link, Run
 
-MOST_LISTED = 100
+MAX_LISTED = 100
 
 
 def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
     """Return the lines and the counts of the confirmation page."""
     runs = bounded_count_text(Run.objects.filter(job__in=jobs))
-    lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MOST_LISTED]]
+    lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MAX_LISTED]]
     lines.append(_("All runs, with their attempts and logs: %(count)s") % {"count": runs})
     followers = (
         Link.objects.filter(after__in=jobs).exclude(job__in=jobs).select_related("job", "after")
     )
     lines += [
         _("%(job)s will no longer run after %(after)s") % {"job": link.job, "after": link.after}
-        for link in scope.of_jobs(followers, "job").order_by("pk")[:MOST_LISTED]
+        for link in scope.of_jobs(followers, "job").order_by("pk")[:MAX_LISTED]
     ]
     if scope.narrows(Job) and (
         hidden := followers.exclude(job__in=scope.jobs.values("pk")).count()
@@ -65,8 +65,8 @@ def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict
 def delete_selected(
     model_admin: BaseAdmin[Job], request: HttpRequest, jobs: QuerySet[Job]
 ) -> HttpResponse | None:
-    """Replace Django's action of this name, and delete at most ``MOST_AT_ONCE`` of the jobs."""
-    limit = admin_actions.MOST_AT_ONCE
+    """Replace Django's action of this name, and delete at most ``MAX_ROWS`` of the jobs."""
+    limit = admin_actions.MAX_ROWS
     if (count := jobs.count()) > limit:
         text = _(
             "%(found)s jobs are selected, but at most %(most)s can be deleted at once. These are "

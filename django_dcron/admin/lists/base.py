@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 
-MOST_WORDS = 8
-"""Limit on the words of a search. Each word makes the query longer, and databases limit that."""
+MAX_WORDS = 8
+"""The maximum number of words in a search. Databases limit the length of a query."""
 
 
 def search_words(search_term: str) -> list[str]:
-    return search_term.split()[:MOST_WORDS]
+    return search_term.split()[:MAX_WORDS]
 
 
 class ShortRowsChangeList(ChangeList):
@@ -66,7 +66,7 @@ class ListAdmin(BaseAdmin[M]):
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Report invalid values in the query string.
 
-        Some of them only surface as an error of the database or its driver.
+        For some of them, only the database or its driver raises an error.
         """
         check_lookups(self.model, request.GET.lists())
         try:

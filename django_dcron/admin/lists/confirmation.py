@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONFIRMED = "confirmed"
 FILTERS = "list_filters"
 """The form field with the list's query string, for the redirect after the action."""
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 
 
 def confirm_or_perform(
@@ -85,11 +85,11 @@ def _page(
         "submit_label": action.submit_label(len(selected)),
         "form": form,
         "selected": [
-            (link(row, site), model_admin.state_label(row)) for row in selected[:MOST_SHOWN]
+            (link(row, site), model_admin.state_label(row)) for row in selected[:MAX_SHOWN]
         ],
-        "more": max(len(selected) - MOST_SHOWN, 0),
-        "refused": refused[:MOST_SHOWN],
-        "refused_more": max(len(refused) - MOST_SHOWN, 0),
+        "more": max(len(selected) - MAX_SHOWN, 0),
+        "refused": refused[:MAX_SHOWN],
+        "refused_more": max(len(refused) - MAX_SHOWN, 0),
         "most": most,
         "found": bounded_count_text(rows) if len(first_rows) > most else None,
         "checkbox": ACTION_CHECKBOX_NAME,

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Memory is bounded. The export loads up to ``MOST_ROWS`` keys, then ``CHUNK_SIZE`` rows at a time.
+- Memory is bounded. The export loads up to ``MAX_ROWS`` keys, then ``CHUNK_SIZE`` rows at a time.
 - No database cursor stays open while a slow client reads. Rows deleted meanwhile are left out.
 - An incomplete export says so: in the file name, and in JSON as ``"complete": false``.
 - Spreadsheets interpret no CSV cell as a formula. JSON contains the values as they are.
@@ -44,7 +44,7 @@ from django_dcron.admin.lists.base import ListAdmin
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
 
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 CHUNK_SIZE = 500
 FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """Characters that start a formula in spreadsheets, including full-width signs."""
@@ -90,14 +90,14 @@ class ExportedAdmin(ListAdmin[M]):
         return self.export(request, rows, kind)
 
     def export(self, request: HttpRequest, rows: QuerySet[M], kind: str) -> StreamingHttpResponse:
-        keys = list(rows.values_list("pk", flat=True)[: MOST_ROWS + 1])
-        complete = len(keys) <= MOST_ROWS
+        keys = list(rows.values_list("pk", flat=True)[: MAX_ROWS + 1])
+        complete = len(keys) <= MAX_ROWS
         name = str(self.model._meta.model_name)
         content_type, write = WRITERS[kind]
         lines = write(
-            f"{name}s", self.exported, self._in_chunks(request, keys[:MOST_ROWS]), complete
+            f"{name}s", self.exported, self._in_chunks(request, keys[:MAX_ROWS]), complete
         )
-        suffix = "" if complete else f"-first-{MOST_ROWS}"
+        suffix = "" if complete else f"-first-{MAX_ROWS}"
         file = f"dcron-{name}s{suffix}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
         disposition = {"Content-Disposition": f'attachment; filename="{file}"'}
         return StreamingHttpResponse(lines, content_type=content_type, headers=disposition)

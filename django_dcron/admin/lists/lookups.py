@@ -20,7 +20,7 @@ from django_dcron.utils.json_values import check_storable
 
 COMPARISON_LOOKUPS = ("exact", "in", "lt", "lte", "gt", "gte")
 TEXT_LOOKUPS = ("iexact", "contains", "icontains", "startswith", "istartswith")
-MOST_VALUES = 100
+MAX_VALUES = 100
 LONGEST_VALUE = 300
 UNSUPPORTED_FIELDS = (models.JSONField, models.DurationField)
 """Columns whose values can't be parsed from a query string."""
@@ -79,8 +79,8 @@ def _check(field: Any, lookup: str, value: str) -> None:
     ):
         raise ValueError("this lookup isn't supported")
     values = value.split(",") if lookup == "in" else [value]
-    if len(values) > MOST_VALUES:
-        raise ValueError(f"{len(values)} values are too many (allowed: {MOST_VALUES})")
+    if len(values) > MAX_VALUES:
+        raise ValueError(f"{len(values)} values are too many (allowed: {MAX_VALUES})")
     for item in filter(None, values):  # skips an empty input
         check_value(field, item)
 

@@ -44,7 +44,7 @@ NEVER = "has no next run in django-q2"
 OPTIONS_KEYWORD = "q_options"
 """The keyword argument that django-q2 uses itself."""
 LONGEST_LITERAL = 100_000
-MOST_REPEATS = 20_000
+MAX_REPEATS = 20_000
 """The maximum number of occurrences counted one by one to find the end of a schedule."""
 UNREADABLE = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 """The exceptions of ``ast.literal_eval``."""
@@ -267,9 +267,9 @@ def _end_after_repeats(row: Any, fields: dict[str, Any]) -> dict[str, Any]:
             "starts_at": starts_at,
             "ends_at": last and _after(last, schedule.interval, row.repeats - 1),
         }
-    if row.repeats > MOST_REPEATS:
+    if row.repeats > MAX_REPEATS:
         raise EntryRefused(
-            f"repeats is {row.repeats} (allowed: at most {MOST_REPEATS}, or -1 for no limit)"
+            f"repeats is {row.repeats} (allowed: at most {MAX_REPEATS}, or -1 for no limit)"
         )
     for _more in range(row.repeats - 1):
         if last is None:

@@ -1,4 +1,4 @@
-"""The freezes of scheduling: list those in force, begin and end them."""
+"""Freezes over HTTP: list the ones in force, begin one, end one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictModelSerializer,
     StrictSerializer,
 )
-from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import (
     BaseViewSet,
@@ -56,14 +56,14 @@ class NewFreezeSerializer(StrictSerializer):
         allow_blank=True,
         default=ALL_NAMESPACES,
         max_length=LONGEST_NAMESPACE,
-        help_text="The namespace whose jobs don't start. Empty: all namespaces.",
+        help_text="The namespace whose jobs don't start. If empty, all namespaces are frozen.",
     )
     until = fields.UtcTimeField(
         required=False,
         allow_null=True,
         default=None,
-        help_text="When the freeze ends automatically, such as 2026-12-01T09:00:00Z. Null: when "
-        "it is deleted.",
+        help_text="When the freeze ends automatically, such as 2026-12-01T09:00:00Z. If null, the "
+        "freeze lasts until it is deleted.",
     )
 
 
@@ -101,14 +101,14 @@ class FreezeViewSet(BaseViewSet):
     )
     def create(self, request: Request) -> Response:
         values = self.validate(NewFreezeSerializer, request.data)
-        self._require_sight(values["namespace"])
+        self._check_affected_jobs_visible(values["namespace"])
         freeze = control.freeze(
             values["reason"],
             values["namespace"],
             values["until"],
             by=request.user.get_username(),
         )
-        with entry_of(freeze):
+        with audit_errors_logged(freeze):
             log_message(request.user, freeze, frozen_text(freeze))
         return Response(FreezeSerializer(freeze).data, status=201)
 
@@ -121,9 +121,9 @@ class FreezeViewSet(BaseViewSet):
     )
     def destroy(self, request: Request, freeze_id: str) -> Response:
         freeze = row_or_404(self._visible(), number_or_404(freeze_id))
-        self._require_sight(freeze.namespace)
+        self._check_affected_jobs_visible(freeze.namespace)
         control.unfreeze(freeze.namespace, by=request.user.get_username())
-        with entry_of(freeze):
+        with audit_errors_logged(freeze):
             log_message(request.user, freeze, unfrozen_text())
         return Response(status=204)
 
@@ -135,7 +135,7 @@ class FreezeViewSet(BaseViewSet):
         namespaces = self.scope.jobs.order_by().values_list("namespace", flat=True).distinct()
         return freezes.filter(namespace__in=[ALL_NAMESPACES, *namespaces])
 
-    def _require_sight(self, namespace: str) -> None:
+    def _check_affected_jobs_visible(self, namespace: str) -> None:
         """Raise ``PermissionDenied`` if the freeze would affect jobs that the user may not see."""
         if not self.scope.narrows(Job):
             return

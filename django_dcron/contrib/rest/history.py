@@ -21,8 +21,8 @@ logger = logging.getLogger("django_dcron.rest")
 
 
 @contextmanager
-def entry_of(*rows: Model) -> Iterator[None]:
-    """Suppress and log errors of the block, which writes the entries about ``rows``."""
+def audit_errors_logged(*rows: Model) -> Iterator[None]:
+    """Log errors of the block, which writes the audit log entries of ``rows``, and continue."""
     named = [(row._meta.model_name, row.pk, str(row)) for row in rows]
     try:
         yield

@@ -50,21 +50,21 @@ def rest_scope(request: Request) -> Scope:
 
 
 @contextmanager
-def kept_in_sight(row: Model, scope: Scope) -> Iterator[None]:
-    """Undo the block, which saves ``row``, if the row is hidden afterwards.
+def must_stay_visible(row: Model, scope: Scope) -> Iterator[None]:
+    """Raise ``PermissionDenied`` if the user can't see ``row`` after the block has saved it.
 
-    Raises ``PermissionDenied`` then.
+    The transaction of the block is then rolled back.
     """
     if not scope.narrows(type(row)):
         yield
         return
     with transaction.atomic(using=alias_for(type(row))):
         yield
-        require_sight([row], scope)
+        check_visible([row], scope)
 
 
-def require_sight(rows: Sequence[Model], scope: Scope) -> None:
-    """Raise ``PermissionDenied`` if one of the saved ``rows``, all of one model, is hidden."""
+def check_visible(rows: Sequence[Model], scope: Scope) -> None:
+    """Raise ``PermissionDenied`` if the user can't see one of ``rows``, which have one model."""
     if not scope.sees_all(rows):
         raise PermissionDenied(
             _(

@@ -35,7 +35,7 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
     ]
 
 
-def changed(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:
+def changed_message(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:
     """Return the change in the format of Django's admin log, with untranslated labels."""
     labels = [FIELDS[model][change.field].model_field.verbose_name for change in changes]
     with override(None):

@@ -4,8 +4,8 @@
 
 Invariants:
 
-- An entry names a user of the project's table. A user known only from a token leaves no entry.
-  Without the admin, there are no entries.
+- An entry refers to a row of the project's user model. The action of a user who is known only from
+  a token isn't recorded. Without ``django.contrib.admin``, nothing is recorded.
 - Only completed, committed changes are recorded. An action that changed no field of a job is
   recorded as text only.
 - Manual runs of a job are recorded with the run, not the job. Programs start runs all day, and a
@@ -26,7 +26,7 @@ from django.db.models import Model
 
 from django_dcron.jobs.audit.differences import (
     Values,
-    changed,
+    changed_message,
     differences,
     values_of,
 )
@@ -56,13 +56,13 @@ def log_change(user: Any, row: Job | Calendar, before: Values) -> None:
 
 
 def log_changes(user: Any, edits: Sequence[tuple[Job | Calendar, Values]]) -> None:
-    """Record edits of rows of one model: see ``log_change``."""
-    _log_all(user, [(row, row.pk, CHANGE, _edited(row, before)) for row, before in edits])
+    """Record edits of rows of one model, each with its values before the edit."""
+    _log_all(user, [(row, row.pk, CHANGE, _edit_message(row, before)) for row, before in edits])
 
 
-def _edited(row: Job | Calendar, before: Values) -> Message:
+def _edit_message(row: Job | Calendar, before: Values) -> Message:
     changes = differences(type(row), before, values_of(row))
-    parts = [changed(type(row), changes)] if changes else []
+    parts = [changed_message(type(row), changes)] if changes else []
     return change_message(parts, changes, row.version)
 
 
@@ -75,14 +75,14 @@ def log_action(user: Any, row: Model, before: Values, message: str) -> None:
             row,
             row.pk,
             CHANGE,
-            change_message([changed(Job, changes)], changes, row.version, message),
+            change_message([changed_message(Job, changes)], changes, row.version, message),
         )
     else:
         _log(user, row, row.pk, CHANGE, message)
 
 
 def log_message(user: Any, row: Model, message: str) -> None:
-    """Record an action as text alone."""
+    """Record an action as text only."""
     _log(user, row, row.pk, CHANGE, message)
 
 
@@ -115,7 +115,7 @@ def _log_all(user: Any, entries: Sequence[tuple[Model, Any, int, Message]]) -> N
     ]
     using = router.db_for_write(LogEntry)
     with transaction.atomic(using=using):
-        if len(written) == 1:  # as Django: a single entry sends the signals of a save
+        if len(written) == 1:  # like Django's admin, which sends signals for a single entry
             written[0].save(using=using)
         else:
             LogEntry.objects.using(using).bulk_create(written)

@@ -22,7 +22,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
 from django_dcron.utils.counts import number_of
 
-MOST_LISTED = 20
+MAX_LISTED = 20
 """Rows listed before the question."""
 LONGEST = 255
 """Characters of a stored reason, with the name."""
@@ -45,8 +45,8 @@ class BulkAction:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A selected row to which the action doesn't apply."""
+class SkippedRow:
+    """A selected row that the action leaves unchanged, because it doesn't apply to the row."""
 
     on: Mapping[str, Any]
     name: str
@@ -61,10 +61,10 @@ class Plan:
     verb: str
     """The action, for the question: ``pause``."""
     things: str = "job"
-    left_out: Sequence[LeftOut] = ()
+    skipped: Sequence[SkippedRow] = ()
 
-    def left_out_documents(self) -> list[dict[str, Any]]:
-        return [{**each.on, "reason": each.reason} for each in self.left_out]
+    def skipped_documents(self) -> list[dict[str, Any]]:
+        return [{**each.on, "reason": each.reason} for each in self.skipped]
 
 
 def add_confirmation(parser: CommandParser) -> None:
@@ -90,7 +90,7 @@ def perform_plan(output: Output, plan: Plan, options: Mapping[str, Any], *, asks
     if asks and not options["yes"] and plan.actions:
         _confirm(output, plan)
     if not output.is_json:
-        _show_left_out(output, plan)
+        _show_skipped(output, plan)
     perform(output, plan.actions, summary=plan if asks else None)
 
 
@@ -101,19 +101,19 @@ def _list(output: Output, plan: Plan) -> None:
                 "version": 1,
                 "dry_run": True,
                 "selected": [action.on for action in plan.actions],
-                "left_out": plan.left_out_documents(),
+                "skipped": plan.skipped_documents(),
             }
         )
         return
     for action in plan.actions:
         output.line(action.name)
-    _show_left_out(output, plan)
+    _show_skipped(output, plan)
     output.line(f"{plan.verb}: {number_of(len(plan.actions), plan.things)}. Nothing was done.")
 
 
-def _show_left_out(output: Output, plan: Plan) -> None:
-    for each in plan.left_out:
-        output.line(f"{each.name}: left out: {each.reason}", QUIET)
+def _show_skipped(output: Output, plan: Plan) -> None:
+    for each in plan.skipped:
+        output.line(f"{each.name}: skipped: {each.reason}", QUIET)
 
 
 def _confirm(output: Output, plan: Plan) -> None:
@@ -122,9 +122,9 @@ def _confirm(output: Output, plan: Plan) -> None:
         raise usage_error(
             f"{plan.verb}: {number} selected. To confirm, add --yes. To list them, add --dry-run."
         )
-    for action in plan.actions[:MOST_LISTED]:
+    for action in plan.actions[:MAX_LISTED]:
         output.line(action.name)
-    if (more := len(plan.actions) - MOST_LISTED) > 0:
+    if (more := len(plan.actions) - MAX_LISTED) > 0:
         output.line(f"and {more} more")
     output.flush()
     if input(f"{plan.verb} {number}? [y/N] ").strip().lower() not in {"y", "yes"}:
@@ -144,12 +144,12 @@ def perform(output: Output, actions: Iterable[BulkAction], *, summary: Plan | No
             output.line(f"{action.name}: {text}", style)
     refused = sum(not result["done"] for result in results)
     if output.is_json:
-        left_out = {"left_out": summary.left_out_documents()} if summary else {}
-        output.json({"version": 1, "results": results} | left_out)
+        skipped = {"skipped": summary.skipped_documents()} if summary else {}
+        output.json({"version": 1, "results": results} | skipped)
     elif summary:
         parts = [f"{len(results) - refused} done"]
         parts += [f"{refused} refused"] if refused else []
-        parts += [f"{len(summary.left_out)} left out"] if summary.left_out else []
+        parts += [f"{len(summary.skipped)} skipped"] if summary.skipped else []
         output.line(f"{summary.verb}: {', '.join(parts)}")
     if refused:
         raise negative_result(f"{refused} of {len(results)} actions refused.")

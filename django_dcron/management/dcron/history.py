@@ -59,7 +59,7 @@ history 019a9f3c-5b7e --attempt 2 --json
 RUNS = 20
 ID_SHOWN = 23
 """Characters of a run's id in a table: its millisecond and 26 random bits."""
-MOST = 10_000
+MAX_RUNS = 10_000
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -68,7 +68,7 @@ def add_arguments(parser: CommandParser) -> None:
     of_job.add_argument(
         "-n",
         "--limit",
-        type=parse_whole_number(1, MOST),
+        type=parse_whole_number(1, MAX_RUNS),
         default=RUNS,
         metavar="N",
         help=f"maximum number of runs (default: {RUNS})",

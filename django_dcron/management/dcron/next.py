@@ -46,7 +46,7 @@ next "30 3 * * MON-FRI" --timezone Europe/Berlin
 next "@every 90m" -n 5
 next shop/import-orders --after 2027-03-27T00:00
 """
-MOST = 1000
+MAX_OCCURRENCES = 1000
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -58,10 +58,10 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "-n",
         "--count",
-        type=parse_whole_number(1, MOST),
+        type=parse_whole_number(1, MAX_OCCURRENCES),
         default=OCCURRENCES,
         metavar="N",
-        help=f"number of occurrences, at most {MOST} (default: {OCCURRENCES})",
+        help=f"number of occurrences, at most {MAX_OCCURRENCES} (default: {OCCURRENCES})",
     )
     parser.add_argument(
         "--timezone",

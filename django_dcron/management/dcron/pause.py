@@ -12,7 +12,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -60,7 +60,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             if job.enabled or not selected.by_criteria
         ],
         "pause",
-        left_out=[LeftOut(_names(job), str(job), "already paused") for job in kept],
+        skipped=[SkippedRow(_names(job), str(job), "already paused") for job in kept],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, LeftOut, Plan
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -46,8 +46,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     plan = Plan(
         [_bulk_action(job) for job in selected.rows if job.pk not in kept],
         "resume",
-        left_out=[
-            LeftOut(_names(job), str(job), kept[job.pk]) for job in selected.rows if job.pk in kept
+        skipped=[
+            SkippedRow(_names(job), str(job), kept[job.pk])
+            for job in selected.rows
+            if job.pk in kept
         ],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
 HERE = "tests.contrib.importers.cron_classes"
 MINUTE = timedelta(minutes=1)
-MOST_TICKS = 500
+MAX_TICKS = 500
 
 
 def stand_in(name: str) -> ModuleType:
@@ -295,7 +295,7 @@ def compare(
             ours += parsed.occurrences(begin - timedelta(seconds=1), horizon, count)
     ours = sorted(ours)[:count]
     hours = int((ours[-1] - begin) / timedelta(hours=1)) + 1
-    step = hours // MOST_TICKS + 1
+    step = hours // MAX_TICKS + 1
     ticks = {begin + timedelta(hours=number) for number in range(0, hours, step)}
     ticks |= {at + MINUTE * number for at in ours for number in (-1, 0, 1)}
     ticks = {tick for tick in ticks if begin <= tick <= ours[-1]}

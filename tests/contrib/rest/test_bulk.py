@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
-from django_dcron.contrib.rest.jobs.bulk import MOST_JOBS
+from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
 from django_dcron.models import Calendar, Cursor, Job, Link
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job
@@ -66,7 +66,7 @@ def test_fields_of_all_jobs_are_changed(api: Api) -> None:
         ([item("a", colour="red")], {"jobs.0.colour"}),
         ([item("a"), "b"], {"jobs.1.non_field_errors"}),
         ([], {"jobs"}),
-        ([item("a")] * (MOST_JOBS + 1), {"jobs"}),
+        ([item("a")] * (MAX_JOBS + 1), {"jobs"}),
     ],
 )
 def test_if_a_job_is_invalid_none_is_created(api: Api, items: list[Any], errors: set[str]) -> None:

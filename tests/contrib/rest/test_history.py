@@ -14,7 +14,7 @@ from django.db.models.signals import pre_save
 from django.test import Client
 from django.urls import reverse
 
-from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.diagnosis import job_status
 from django_dcron.jobs.audit import entries
 from django_dcron.jobs.audit.entries import (
@@ -267,7 +267,7 @@ def test_database_error_of_the_action_is_raised(db: None) -> None:
     job = make_idle_job()
 
     def give_up() -> None:
-        with transaction.atomic(), entry_of(job):
+        with transaction.atomic(), audit_errors_logged(job):
             transaction.set_rollback(True)
             raise DatabaseError("deadlock")
 

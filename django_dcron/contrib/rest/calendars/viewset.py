@@ -27,12 +27,12 @@ from django_dcron.contrib.rest.concurrency import (
     conflict_is_mismatch,
     etag,
 )
-from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may
 from django_dcron.contrib.rest.problems import ActionRefused
 from django_dcron.contrib.rest.schema import LOCATION, operation
-from django_dcron.contrib.rest.scope import kept_in_sight
+from django_dcron.contrib.rest.scope import must_stay_visible
 from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.audit.differences import values_of
@@ -85,9 +85,9 @@ class CalendarViewSet(BaseViewSet):
     )
     def create(self, request: Request) -> Response:
         calendar = Calendar(**self.validate(CalendarSerializer, request.data))
-        with kept_in_sight(calendar, self.scope):
+        with must_stay_visible(calendar, self.scope):
             control.save_calendar(calendar)
-        with entry_of(calendar):
+        with audit_errors_logged(calendar):
             log_addition(request.user, calendar)
         headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}
         data: Any = CalendarSerializer(calendar).data
@@ -146,7 +146,7 @@ class CalendarViewSet(BaseViewSet):
                 raise
             message = _("%(calendar)s can't be deleted, because a job uses it.")
             raise ActionRefused(message % {"calendar": calendar_name}) from None
-        with entry_of(calendar):
+        with audit_errors_logged(calendar):
             log_deletion(request.user, calendar, calendar_name)
         return Response(status=204)
 
@@ -166,9 +166,9 @@ class CalendarViewSet(BaseViewSet):
         omitted = {} if partial else {field: getattr(blank, field) for field in WRITABLE}
         for field, value in (omitted | serializer.validated_data).items():
             setattr(calendar, field, value)
-        with conflict_is_mismatch(), kept_in_sight(calendar, self.scope):
+        with conflict_is_mismatch(), must_stay_visible(calendar, self.scope):
             control.save_calendar(calendar, expected_version=calendar.version)
-        with entry_of(calendar):
+        with audit_errors_logged(calendar):
             log_change(request.user, calendar, before)
         return _response(calendar)
 

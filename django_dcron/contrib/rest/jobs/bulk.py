@@ -21,7 +21,7 @@ from django_dcron.contrib.rest.base_serializers import (
 )
 from django_dcron.contrib.rest.jobs.serializers import WRITABLE, JobSerializer
 from django_dcron.contrib.rest.problems import RefusedRows, by_fields
-from django_dcron.contrib.rest.scope import require_sight
+from django_dcron.contrib.rest.scope import check_visible
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import Scope
@@ -29,9 +29,9 @@ from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs import chains
 from django_dcron.models import Job
 
-MOST_JOBS = 1_000
+MAX_JOBS = 1_000
 """The maximum number of jobs in one request."""
-LIST: Any = {"many": True, "allow_empty": False, "max_length": MOST_JOBS}
+LIST: Any = {"many": True, "allow_empty": False, "max_length": MAX_JOBS}
 ERROR_RESPONSES = {409: "A job was changed or deleted since its version. Nothing was saved."}
 
 Errors = dict[str, Any]
@@ -90,7 +90,7 @@ def read_items(data: Any) -> list[Any]:
 
 
 class Items(StrictSerializer):
-    jobs = serializers.ListField(allow_empty=False, max_length=MOST_JOBS)
+    jobs = serializers.ListField(allow_empty=False, max_length=MAX_JOBS)
 
 
 def new_jobs(items: Sequence[Any], scope: Scope) -> list[Job]:
@@ -165,7 +165,7 @@ def save_all(
             control.save_many(jobs, expected_versions=versions)
         except BulkSaveError as error:
             raise _refusal(error.errors, hides_names=narrows) from None
-        require_sight(jobs, scope)
+        check_visible(jobs, scope)
 
 
 def _hidden(jobs: Sequence[Job], kept: Sequence[Collection[str]], scope: Scope) -> Errors:

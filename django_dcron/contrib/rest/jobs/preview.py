@@ -15,7 +15,7 @@ from django_dcron.contrib.rest.base_serializers import (
 from django_dcron.diagnosis.lookahead import OCCURRENCES
 from django_dcron.models import Job
 
-MOST = 100
+MAX_OCCURRENCES = 100
 READ = (
     "namespace",
     "name",
@@ -31,7 +31,10 @@ READ = (
 
 class PreviewQuery(StrictSerializer):
     count = serializers.IntegerField(
-        min_value=1, max_value=MOST, default=OCCURRENCES, help_text="The number of occurrences."
+        min_value=1,
+        max_value=MAX_OCCURRENCES,
+        default=OCCURRENCES,
+        help_text="The number of occurrences.",
     )
 
 
@@ -41,7 +44,7 @@ class DefinitionSerializer(StrictModelSerializer):
     Without its name, the values of `H` may differ.
     """
 
-    count = fields.StrictIntegerField(min_value=1, max_value=MOST, default=OCCURRENCES)
+    count = fields.StrictIntegerField(min_value=1, max_value=MAX_OCCURRENCES, default=OCCURRENCES)
 
     class Meta:
         model = Job

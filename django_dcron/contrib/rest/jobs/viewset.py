@@ -19,7 +19,7 @@ from django_dcron.contrib.rest.concurrency import (
     conflict_is_mismatch,
     etag,
 )
-from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.jobs import bulk
 from django_dcron.contrib.rest.jobs.backfilling import BackfillSerializer, RangeSerializer
 from django_dcron.contrib.rest.jobs.listing import ORDERS, JobQuery, filter_jobs
@@ -50,7 +50,7 @@ from django_dcron.contrib.rest.jobs.triggering import (
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import LOCATION, operation
-from django_dcron.contrib.rest.scope import kept_in_sight
+from django_dcron.contrib.rest.scope import must_stay_visible
 from django_dcron.contrib.rest.viewsets import (
     BaseViewSet,
     address_of,
@@ -111,7 +111,7 @@ class JobViewSet(BaseViewSet):
     def create(self, request: Request) -> Response:
         job = Job(**self.validate(JobSerializer, request.data))
         self._save(job)
-        with entry_of(job):
+        with audit_errors_logged(job):
             log_addition(request.user, job)
         headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
         return Response(JobSerializer(job).data, status=201, headers=headers)
@@ -160,14 +160,14 @@ class JobViewSet(BaseViewSet):
         key = job.pk
         with conflict_is_mismatch():
             control.delete(job, expected_version=job.version)
-        with entry_of(job):
+        with audit_errors_logged(job):
             log_deletion(request.user, job, key)
         return Response(status=204)
 
     @action(detail=False, methods=["post"], url_path="bulk")
     @operation(
         "create_jobs",
-        f"Create up to {bulk.MOST_JOBS} jobs, or none if one is invalid",
+        f"Create up to {bulk.MAX_JOBS} jobs, or none if one is invalid",
         {201: bulk.SavedJobsSerializer()},
         permissions=("add_job",),
         body=bulk.NewJobsSerializer(),
@@ -176,14 +176,14 @@ class JobViewSet(BaseViewSet):
     def create_many(self, request: Request) -> Response:
         jobs = bulk.new_jobs(bulk.read_items(request.data), self.scope)
         bulk.save_all(jobs, self.scope)
-        with entry_of(*jobs):
+        with audit_errors_logged(*jobs):
             log_additions(request.user, jobs)
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data, status=201)
 
     @create_many.mapping.patch
     @operation(
         "change_jobs",
-        f"Update fields of up to {bulk.MOST_JOBS} jobs, or of none if one is refused",
+        f"Update fields of up to {bulk.MAX_JOBS} jobs, or of none if one is refused",
         {200: bulk.SavedJobsSerializer()},
         permissions=("change_job",),
         body=bulk.ChangedJobsSerializer(),
@@ -193,7 +193,7 @@ class JobViewSet(BaseViewSet):
         jobs, versions, rows = bulk.changed_jobs(bulk.read_items(request.data), self.scope)
         before = [values_of(row) for row in rows]
         bulk.save_all(jobs, self.scope, versions, rows)
-        with entry_of(*jobs):
+        with audit_errors_logged(*jobs):
             log_changes(request.user, list(zip(jobs, before, strict=True)))
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
 
@@ -212,7 +212,7 @@ class JobViewSet(BaseViewSet):
         before = values_of(job)
         reason = signed_reason(values["reason"], request.user.get_username())
         control.pause(job, reason, values["until"])
-        with entry_of(job):
+        with audit_errors_logged(job):
             log_action(request.user, job, before, paused_text(job))
         return _response(job)
 
@@ -234,7 +234,7 @@ class JobViewSet(BaseViewSet):
         job = self._job(job_id)
         before = values_of(job)
         control.resume(job)
-        with entry_of(job):
+        with audit_errors_logged(job):
             log_action(request.user, job, before, resumed_text())
         return _response(job)
 
@@ -262,7 +262,7 @@ class JobViewSet(BaseViewSet):
         else:
             run, is_new = trigger_once(job, args, kwargs, key)
         if is_new:
-            with entry_of(run):
+            with audit_errors_logged(run):
                 log_action(request.user, run, {}, triggered_text(run))
         url = address_of(request, "run", run.pk)
         receipt = ReceiptSerializer(
@@ -295,7 +295,7 @@ class JobViewSet(BaseViewSet):
             "until": found.until,
         }
         if found.occurrences and not values["dry_run"]:
-            with entry_of(job):
+            with audit_errors_logged(job):
                 log_action(request.user, job, values_of(job), backfilled_text(found))
         return Response(BackfillSerializer(data).data)
 
@@ -356,7 +356,7 @@ class JobViewSet(BaseViewSet):
             setattr(job, name, value)
         with conflict_is_mismatch():
             self._save(job, expected_version=job.version, predecessors=predecessors)
-        with entry_of(job):
+        with audit_errors_logged(job):
             log_change(request.user, job, before)
         return _response(job)
 
@@ -374,7 +374,7 @@ class JobViewSet(BaseViewSet):
         if self.scope.narrows(Job):
             job.full_clean()
             chains.check_links(job, alias_for(Job), self.scope.jobs, predecessors)
-        with kept_in_sight(job, self.scope):
+        with must_stay_visible(job, self.scope):
             control.save(job, expected_version=expected_version)
 
 

@@ -18,7 +18,7 @@ from rest_framework.exceptions import ValidationError
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import Order, PageQuery
-from django_dcron.contrib.rest.runs.serializers import short_runs
+from django_dcron.contrib.rest.runs.serializers import list_runs
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import with_tag
@@ -71,7 +71,7 @@ def order_of(query: dict[str, Any]) -> Order:
 
 
 def filter_by_index(query: dict[str, Any], scope: Scope) -> QuerySet[Run]:
-    runs, column, jobs = short_runs(scope), query["ordering"].removeprefix("-"), _jobs(query, scope)
+    runs, column, jobs = list_runs(scope), query["ordering"].removeprefix("-"), _jobs(query, scope)
     if jobs is not None and not jobs.exists():
         return runs.none()
     if "job" in query:

@@ -1,4 +1,4 @@
-"""Runs as JSON. A list has short runs. A single run also has its own arguments and its attempts.
+"""Runs as JSON. The detail view adds the run's own arguments and its attempts to the list's fields.
 
 The arguments of the job aren't part of a run.
 """
@@ -20,7 +20,7 @@ from django_dcron.jobs.audit.texts import LONGEST_REASON
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 
-SHORT = (
+LIST_FIELDS = (
     "id",
     "job",
     "scheduled_at",
@@ -39,11 +39,11 @@ SHORT = (
     "node",
     "cancel_requested_at",
 )
-MESSAGE_SHOWN = 1_000
+SHOWN_MESSAGE_LENGTH = 1_000
 """The maximum number of characters of an attempt's message. The log endpoint returns all of it."""
 
 
-class OfJobSerializer(AnySerializer):
+class RunJobSerializer(AnySerializer):
     """The job of the run."""
 
     id = serializers.IntegerField(read_only=True)
@@ -54,15 +54,15 @@ class OfJobSerializer(AnySerializer):
 class RunSerializer(StrictModelSerializer):
     """A run of a job."""
 
-    job = OfJobSerializer(read_only=True)
+    job = RunJobSerializer(read_only=True)
     state = serializers.ChoiceField([state.value for state in State], read_only=True)
     trigger = serializers.ChoiceField([trigger.value for trigger in Trigger], read_only=True)
     rerun_of = serializers.UUIDField(source="rerun_of_id", read_only=True, allow_null=True)
 
     class Meta:
         model = Run
-        fields: tuple[str, ...] = SHORT
-        read_only_fields: tuple[str, ...] = SHORT
+        fields: tuple[str, ...] = LIST_FIELDS
+        read_only_fields: tuple[str, ...] = LIST_FIELDS
 
 
 class RunPageSerializer(AnySerializer):
@@ -90,9 +90,9 @@ class AttemptSerializer(StrictModelSerializer):
         "lost. It has no effect.",
     )
     message = serializers.CharField(
-        source="first_words",
+        source="message_start",
         read_only=True,
-        help_text=f"The first {MESSAGE_SHOWN} characters of the message.",
+        help_text=f"The first {SHOWN_MESSAGE_LENGTH} characters of the message.",
     )
 
     class Meta:
@@ -119,10 +119,10 @@ class RunDetailSerializer(RunSerializer):
     """A run with its own arguments and its attempts."""
 
     args = fields.JsonListField(
-        read_only=True, allow_null=True, help_text="Null: the job's arguments."
+        read_only=True, allow_null=True, help_text="Null if the run uses the job's arguments."
     )
     kwargs = fields.JsonObjectField(
-        read_only=True, allow_null=True, help_text="Null: the job's arguments."
+        read_only=True, allow_null=True, help_text="Null if the run uses the job's arguments."
     )
     attempts = AttemptSerializer(
         source="shown_attempts",
@@ -140,7 +140,7 @@ class RunDetailSerializer(RunSerializer):
     )
 
     class Meta(RunSerializer.Meta):
-        fields = (*SHORT, "follows", "args", "kwargs", "idempotency_key", "attempts")
+        fields = (*LIST_FIELDS, "follows", "args", "kwargs", "idempotency_key", "attempts")
         read_only_fields = fields
 
 
@@ -162,21 +162,21 @@ class CancelSerializer(StrictSerializer):
         allow_blank=True,
         default="",
         max_length=LONGEST_REASON,
-        help_text="The reason. The user's name is added.",
+        help_text="The reason. The API appends the user's name.",
     )
 
 
-def short_runs(scope: Scope) -> QuerySet[Run]:
+def list_runs(scope: Scope) -> QuerySet[Run]:
     """Return runs with only the columns that a list shows.
 
     Jobs are read in a separate query: with a join, a database may start from the jobs and sort all
     their runs.
     """
     jobs = Prefetch("job", EVERYTHING.jobs.only("namespace", "name"))
-    return scope.runs.only(*SHORT).prefetch_related(jobs)
+    return scope.runs.only(*LIST_FIELDS).prefetch_related(jobs)
 
 
 def visible_attempts_of(run: Run, scope: Scope) -> QuerySet[Attempt]:
     attempts = scope.attempts.filter(run=run.pk).order_by("number")
-    shown = attempts.annotate(first_words=Left("message", MESSAGE_SHOWN))
+    shown = attempts.annotate(message_start=Left("message", SHOWN_MESSAGE_LENGTH))
     return shown.defer("message", "traceback", "log", "result")

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest.base_serializers import EmptySerializer
-from django_dcron.contrib.rest.history import entry_of
+from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may, require_other_arguments
 from django_dcron.contrib.rest.runs import listing
@@ -117,7 +117,7 @@ class RunViewSet(BaseViewSet):
     def cancel(self, request: Request, run_id: str) -> Response:
         run, values = self._run(run_id), self.validate(CancelSerializer, request.data)
         control.cancel(run, signed_reason(values["reason"], request.user.get_username()))
-        with entry_of(run):
+        with audit_errors_logged(run):
             log_action(request.user, run, {}, cancelled_text(run))
         return Response(RunSerializer(run).data)
 
@@ -141,7 +141,7 @@ class RunViewSet(BaseViewSet):
         if run.has_other_arguments:
             require_other_arguments(request)
         created = control.rerun(run)
-        with entry_of(run):
+        with audit_errors_logged(run):
             log_action(request.user, run, {}, rerun_text(created))
         data: dict[str, Any] = RunSerializer(created).data
         headers = {"Location": address_of(request, "run", created.pk)}

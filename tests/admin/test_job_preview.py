@@ -16,7 +16,7 @@ from django.urls import reverse
 from django_dcron import control
 from django_dcron.diagnosis.lookahead import CROWD
 from django_dcron.models import Cursor, Job
-from tests.admin.conftest import StaffWith, add_url, as_rendered, job_url, make_job
+from tests.admin.conftest import StaffWith, add_url, as_rendered, fill_in, job_url, make_job
 
 SIMPLE = {
     "name": "new",
@@ -317,9 +317,25 @@ def test_preview_omits_parts_that_depend_on_invalid_fields(admin_client: Client)
         **SIMPLE | {"schedule": "61 * * * *", "max_attempts": "0", "misfire_grace": "soon"},
     )
 
-    assert part_text(response, "occurrences") == ""
     assert part_text(response, "retry") == ""
     assert part_text(response, "policies") == ""
+
+
+def test_invalid_schedule_keeps_last_occurrences_and_shows_examples(admin_client: Client) -> None:
+    valid = post_preview(admin_client, **SIMPLE)
+    invalid = post_preview(admin_client, **SIMPLE | {"schedule": "61 * * * *"})
+
+    occurrences = 'id="dcron-preview-occurrences"'
+    assert occurrences in valid.content.decode()
+    assert occurrences not in invalid.content.decode()
+    assert part_text(valid, "hint") == ""
+    assert "@every 1h30m" in part_text(invalid, "hint")
+
+
+def test_refused_page_shows_examples_once(admin_client: Client) -> None:
+    for schedule in ("61 * * * *", ""):
+        response = fill_in(admin_client, add_url(), **SIMPLE | {"schedule": schedule})
+        assert response.content.decode().count('class="dcron-examples"') == 1
 
 
 def test_preview_escapes_values(admin_client: Client) -> None:

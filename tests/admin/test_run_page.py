@@ -153,6 +153,37 @@ def verdict_of(html: str) -> str:
     return html.partition('class="dcron-verdict')[2].partition("</div>")[0]
 
 
+def test_page_of_cancelled_run_shows_who_when_and_why_before_traceback(
+    admin_client: Client, job: Job
+) -> None:
+    run = make_run(
+        job,
+        state="cancelled",
+        reason="too slow (ann)",
+        cancel_requested_at=NOON + 5 * SECOND,
+        finished_at=NOON + 6 * SECOND,
+    )
+    attempt = make_attempt(
+        run,
+        outcome="cancelled",
+        exception_class="django_dcron.exceptions.RunCancelled",
+        traceback="raise RunCancelled",
+        finished_at=run.finished_at,
+    )
+    html = page_of(admin_client, run)
+    attempt_page = admin_client.get(
+        reverse("admin:django_dcron_attempt_change", args=[attempt.pk])
+    ).content.decode()
+
+    verdict = text_of(verdict_of(html))
+    assert {"12:00:05", "12:00:06"} <= set(re.findall(r"\d\d:\d\d:\d\d", verdict))
+    assert run.reason in verdict
+    for page_with_traceback in (html, attempt_page):
+        assert attempt.exception_class not in page_with_traceback
+        before = page_with_traceback.partition(attempt.traceback)[0]
+        assert before.count("<details") > before.count("</details>"), "the traceback isn't folded"
+
+
 def test_page_counts_missed_occurrences_merged_into_run(admin_client: Client, job: Job) -> None:
     earlier = NOON - timedelta(hours=1)
     one = make_run(job, state="missed", missed_before=1, missed_from=earlier)

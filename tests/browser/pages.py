@@ -23,6 +23,8 @@ PAGES: dict[str, Callable[[Sample], str]] = {
     "job add": lambda sample: dcron_url("job_add"),
     "job": lambda sample: dcron_url("job_change", sample.job.pk),
     "paused job": lambda sample: dcron_url("job_change", sample.paused.pk),
+    "job with long name": lambda sample: dcron_url("job_change", sample.long_named.pk),
+    "history of job with long name": lambda sample: dcron_url("job_history", sample.long_named.pk),
     "run with arguments": lambda sample: dcron_url("job_action", sample.job.pk, "run_with"),
     "why": lambda sample: (
         f"{dcron_url('job_why', sample.job.pk)}?at={sample.failed.scheduled_at:%Y-%m-%dT%H:%M:%S}"

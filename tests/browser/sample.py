@@ -33,6 +33,8 @@ class Sample:
     job: Job
     """A job with runs of every outcome."""
     paused: Job
+    long_named: Job
+    """A job whose namespace has no place for a line break."""
     failed: Run
     running: Run
     attempt: Attempt
@@ -61,8 +63,9 @@ def make_sample() -> Sample:
     failed = next(run for run in runs if run.state == State.FAILED)
     paused = make_job(name="send-newsletter", schedule="0 9 * * MON", namespace="marketing")
     control.pause(paused, "the provider is down (ada)")
-    make_job(
+    long_named = make_job(
         name="close-books",
+        namespace="n" * 64,
         schedule="0 0 L * *",
         target="tests.app.tasks.echo",
         kwargs={"ledger": "main"},
@@ -75,7 +78,7 @@ def make_sample() -> Sample:
     running = _running(make_job(name="sync-stock", schedule="*/2 * * * *"), nodes[0], now)
     alert = _alert(failed, now)
     freeze = control.freeze("deploy of 4.2", until=now + timedelta(hours=1), by="ada")
-    return Sample(job, paused, failed, running, failed.attempts.get(), alert, freeze)
+    return Sample(job, paused, long_named, failed, running, failed.attempts.get(), alert, freeze)
 
 
 def _past_run(job: Job, now: datetime, number: int, state: str) -> Run:

@@ -33,6 +33,8 @@ def test_failures_section_is_replaced_only_if_it_changed(
     page.goto(dcron_url("dashboard_changelist"))
     failures = page.locator("#dcron-failures")
     expect(failures).to_contain_text("grind")
+    tile = page.locator("a.dcron-tile").first
+    assert tile.evaluate("element => getComputedStyle(element).textDecorationLine") == "none"
     failures.evaluate("element => { window.seen = element; }")
 
     with page.expect_response(is_failures_response) as unchanged:

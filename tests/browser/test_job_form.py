@@ -28,6 +28,13 @@ def test_preview_shows_description_and_next_occurrences(page: Page, preview: Loc
     expect(rows.nth(1)).to_contain_text("03:30")
     expect(rows.nth(1)).to_contain_text("18:30")
     expect(rows.nth(1)).to_contain_text("7d")
+    stale = preview.locator(".dcron-stale-note")
+    expect(stale).to_have_count(0)
+    page.locator("[name=schedule]").fill("30 3 * * MOO")
+    expect(stale).to_be_visible()
+    expect(rows).to_have_count(10)
+    page.locator("[name=schedule]").fill("30 3 * * TUE")
+    expect(stale).to_have_count(0)
 
 
 def test_preview_shows_and_removes_caution(page: Page, preview: Locator) -> None:

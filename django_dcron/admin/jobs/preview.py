@@ -5,7 +5,8 @@ Invariants:
 - The preview writes nothing. It validates the form that saves a job and drops the instance.
 - An error has the same text as in a refused save. An empty field that the user hasn't touched
   shows no error yet.
-- The preview omits a piece whose fields have errors. It never guesses.
+- The preview omits a piece whose fields have errors. It never guesses. Only the occurrences of the
+  last valid schedule stay, grayed out and named as such.
 - A piece looks the same in the page and in a response: both use one template and one
   ``SchedulePreview``.
 """
@@ -129,6 +130,11 @@ class SchedulePreview:
     def is_empty(self) -> bool:
         """Whether the form has no schedule and no error in the time zone."""
         return not self.job.schedule and not self._has_errors({"timezone"})
+
+    @property
+    def has_invalid_schedule(self) -> bool:
+        """Whether the user typed a schedule or a field that belongs to it with an error."""
+        return any(error.field in SCHEDULE_FIELDS for error in self.errors)
 
     @cached_property
     def rows(self) -> list[OccurrenceRow]:

@@ -35,6 +35,7 @@ from django_dcron.admin.visibility import is_hidden, of_visible_runs
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration
 from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import Outcome
 from django_dcron.utils.bounded_text import shortened
 
 LONG_TEXTS = ("log", "traceback", "result")
@@ -166,7 +167,14 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("traceback"))
     def traceback_text(self, attempt: Attempt) -> str:
-        return self._text(attempt, "traceback")
+        text = self._text(attempt, "traceback")
+        if not _is_cancelled(attempt):
+            return text
+        return format_html(
+            "<details><summary>{}</summary>{}</details>",
+            gettext("Where the code was stopped"),
+            text,
+        )
 
     @admin.display(description=_("result"))
     def result_text(self, attempt: Attempt) -> str:
@@ -188,7 +196,8 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
             return []
         late = ["late_outcome_column"] if obj.late_outcome else []
         progress = ["progress"] if progress_of(obj) else []
-        output = ["exception_class"] if obj.exception_class else []
+        # The exception of a cancelled attempt only says that it was cancelled.
+        output = ["exception_class"] if obj.exception_class and not _is_cancelled(obj) else []
         output += [f"{name}_text" for name, text in obj.texts.items() if text]
         wait_times = ["due_column"] if obj.due_at else []
         wait_times += ["dispatched_column"] if obj.queued_at else []
@@ -231,3 +240,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         if not self.has_view_permission(request, attempt):
             raise PermissionDenied
         return plain_text(attempt_id, name)
+
+
+def _is_cancelled(attempt: Attempt) -> bool:
+    return attempt.outcome == Outcome.CANCELLED

@@ -68,7 +68,7 @@ SENTENCES = {
     State.FAILED: gettext_lazy("Finished at {finished}."),
     State.SKIPPED: gettext_lazy("Skipped at {finished}."),
     State.MISSED: gettext_lazy("Not started in time."),
-    State.CANCELLED: gettext_lazy("Finished at {finished}."),
+    State.CANCELLED: gettext_lazy("Cancelled at {finished}."),
 }
 
 OVERDUE = gettext_lazy("Due since {due}, not sent to a worker yet.")
@@ -167,8 +167,9 @@ class RunPage:
     def sentences(self) -> list[SafeString]:
         run = self.run
         sentences = [_state_sentence(run, self.now)]
-        if run.cancel_requested_at and run.state == State.RUNNING:
-            at = render_time(run.cancel_requested_at, near=self.now)
+        if run.cancel_requested_at and run.state in (State.RUNNING, State.CANCELLED):
+            near = self.now if run.state == State.RUNNING else run.scheduled_at
+            at = render_time(run.cancel_requested_at, near)
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
         if run.missed_before:
             text = ngettext(

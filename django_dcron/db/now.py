@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from django.db import connections
@@ -48,16 +49,24 @@ class UtcNow(Now):
         )
 
 
+_NOW = UtcNow()
+
+
+@cache
+def _select_now(using: str, vendor: str) -> str:
+    """Return the statement that reads the time of the database."""
+    sql, _ = Query(None).get_compiler(using).compile(_NOW)
+    return f"SELECT {sql}"
+
+
 def database_now(using: str) -> datetime:
     """Return the time of database ``using``, aware UTC, in one round trip."""
     if (at := clock.fixed_at) is not None:
         return at
     connection = connections[using]
-    now = UtcNow()
-    sql, params = Query(None).get_compiler(using).compile(now)  # the SQL of this database
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {sql}", params)
+        cursor.execute(_select_now(using, connection.vendor), ())
         value: Any = cursor.fetchone()[0]
-    for converter in connection.ops.get_db_converters(now):
-        value = converter(value, now, connection)
+    for converter in connection.ops.get_db_converters(_NOW):
+        value = converter(value, _NOW, connection)
     return value.astimezone(UTC)  # type: ignore[no-any-return]  # converters are untyped

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime
+from functools import lru_cache
 from itertools import starmap
 from uuid import UUID
 
@@ -17,22 +18,8 @@ from django_dcron.conf import settings
 from django_dcron.db.statements import Given, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Run
+from django_dcron.models.run import RunQuerySet
 from django_dcron.runs import transitions
-
-_ANY_OF_OTHER_NODES = Select(
-    Run,
-    lambda: (
-        Run.objects.pending()
-        .due(Given(Run, "due_at"))
-        .exclude(node=Given(Run, "node"))
-        .not_frozen()
-        .order_by("due_at")
-        .values_list("pk")[:1]
-    ),
-)
-"""Checks whether there may be a run to adopt. Building the full query takes longer than this
-check.
-"""
 
 ADOPTED_AT_ONCE = 10_000
 MARKED_AT_ONCE = 1000
@@ -51,6 +38,22 @@ COLUMNS = (
     "job__priority",
     "job__timeout",
 )
+
+
+@lru_cache(maxsize=64)
+def _any_of_other_nodes(shards: frozenset[int], of: int, namespace: str) -> Select:
+    """Return the check whether there may be a run to adopt.
+
+    Building the full query takes longer than this check. The shards of a node seldom change, so its
+    statement stays the same.
+    """
+
+    def build() -> RunQuerySet:
+        pending = Run.objects.pending().due(Given(Run, "due_at")).exclude(node=Given(Run, "node"))
+        pending = pending.in_shards(sorted(shards), of).not_frozen()
+        return pending.filter(job__namespace=namespace) if namespace else pending
+
+    return Select(Run, lambda: build().order_by("due_at").values_list("pk")[:1])
 
 
 def adopt(
@@ -75,8 +78,10 @@ def adopt(
       assigned the run, the mark for the earlier dispatch would set it to queued. But the message of
       that dispatch is used up. The next call adopts the run, once the agenda has forgotten it.
     """
-    if not also_own and not _ANY_OF_OTHER_NODES.rows(due_at=horizon, node=node):
-        return []
+    if not also_own:
+        any_of_others = _any_of_other_nodes(frozenset(shards), settings.SHARDS, namespace)
+        if not shards or not any_of_others.rows(due_at=horizon, node=node):
+            return []
     pending = transitions.runs().pending().due(horizon).in_shards(shards, settings.SHARDS)
     if namespace:
         pending = pending.filter(job__namespace=namespace)

@@ -25,6 +25,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -40,6 +41,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
+from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.scheduled import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs.creation import NewRun, insert, missed_by, row_for
@@ -124,9 +126,20 @@ class Claim:
     quarantined: int = 0
 
 
-_ANY_DUE = Select(
-    Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).not_frozen().values_list("pk")[:1]
-)
+@lru_cache(maxsize=64)
+def _any_due(shards: frozenset[int], of: int, namespace: str) -> Select:
+    """Return the check whether there may be an occurrence to claim.
+
+    Building the full query takes longer than this check. The shards of a node seldom change, so its
+    statement stays the same.
+    """
+
+    def build() -> CursorQuerySet:
+        due = Cursor.objects.due(Given(Cursor, "next_at")).in_shards(sorted(shards), of)
+        due = due.not_frozen()
+        return due.filter(namespace=namespace) if namespace else due
+
+    return Select(Cursor, lambda: build().values_list("pk")[:1])
 
 
 @tracing.trace_claim
@@ -135,7 +148,8 @@ def claim(shards: Collection[int], now: datetime, *, node: str, namespace: str =
 
     Database errors propagate.
     """
-    if not _ANY_DUE.rows(next_at=now + settings.LOOK_AHEAD):
+    any_due = _any_due(frozenset(shards), settings.SHARDS, namespace)
+    if not shards or not any_due.rows(next_at=now + settings.LOOK_AHEAD):
         return Claim()
     try:
         return _claim(shards, now, node, namespace, skip_locked_rows=False)

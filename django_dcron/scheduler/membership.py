@@ -101,6 +101,15 @@ class Membership:
                 .values_list("pk", "broker_lost", "broker_reached")
             ),
         )
+        self._all_live = Select(
+            Node,
+            lambda: (
+                Node.objects.live(settings.LEASE)
+                .order_by()
+                .with_broker_state(settings.LEASE)
+                .values_list("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
+            ),
+        )
         self._overlaps = False
         self._counts_differ = False
         self.broker_unreachable: Callable[[], bool] = lambda: False
@@ -302,9 +311,7 @@ class Membership:
 
     def _live(self) -> frozenset[str]:
         """Return the nodes that share work with this node, by the database's clock."""
-        live = Node.objects.using(alias_for(Node)).live(settings.LEASE)
-        columns = ("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
-        nodes = list(live.with_broker_state(settings.LEASE).values_list(*columns))
+        nodes = self._all_live.rows()
         others = {namespace for *_, namespace, _ in nodes if namespace != self.namespace}
         self._report_overlap("" in others or (not self.namespace and bool(others)))
         of_namespace = [node for node in nodes if node[3] == self.namespace]

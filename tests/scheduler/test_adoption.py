@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from pytest_django import DjangoAssertNumQueries
 
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Run
@@ -68,6 +69,23 @@ def test_only_runs_of_led_shards_and_served_namespace_are_adopted() -> None:
     assert adopt({(ours.pk + 1) % 64}, horizon, node="me", namespace="ours") == []
     assert [run.job_id for run in adopt(ALL, horizon, node="me", namespace="ours")] == [ours.pk]
     assert [run.job_id for run in adopt({other.pk % 64}, horizon, node="me")] == [other.pk]
+
+
+def test_runs_that_other_nodes_lead_cost_one_check(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    """With several nodes, there are always pending runs in the shards of the others."""
+    ours, other = make_idle_job(namespace="ours"), make_idle_job(namespace="other")
+    make_run(ours, node="other"), make_run(other, node="other")
+    horizon = database_now("default") + SECOND
+    led = set(ALL) - {ours.pk % 64, other.pk % 64}
+    with django_assert_num_queries(1):
+        assert adopt(led, horizon, node="me") == []
+    with django_assert_num_queries(1):
+        assert adopt(led - {min(led)}, horizon, node="me") == []
+    with django_assert_num_queries(1):
+        assert adopt(ALL, horizon, node="me", namespace="third") == []
+    assert len(adopt(ALL, horizon, node="me")) == 2
 
 
 def test_runs_of_a_quarantined_job_are_adopted() -> None:

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron import control
 from django_dcron.db.contention import is_contention
@@ -154,6 +154,16 @@ def test_only_led_shards_are_claimed() -> None:
     claim_at(T, shards=led)
     assert {run.job_id for run in Run.objects.all()} == {jobs[0].pk, jobs[3].pk}
     assert claim_at(T, shards=()).considered == 0
+
+
+def test_occurrences_that_other_nodes_lead_cost_one_check(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    job = job_due_at(T, namespace="ours")
+    with django_assert_num_queries(1):
+        claim_at(T, shards=set(ALL) - {job.pk % 64})
+    with django_assert_num_queries(1):
+        claim_at(T, namespace="other")
 
 
 def test_only_the_served_namespace_is_claimed() -> None:
@@ -468,7 +478,7 @@ def test_claim_blocked_by_a_lock_is_retried_without_locked_rows(
         scheduler_claim, "is_contention", lambda error: contention and error is locked
     )
     monkeypatch.setattr(scheduler_claim, "_claim", work)
-    job_due_at(T)
+    job_due_at(T, namespace="ours")
     if again:
         assert claim_at(T, namespace="ours") is claimed
     else:

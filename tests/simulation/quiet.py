@@ -1,8 +1,8 @@
 """Make quiet ticks cheap, without leaving out what they would find.
 
-Before a node looks for runs to adopt, release or rescue, it asks whether there may be any, and
-stops if there is none. In the simulation, the answer is exact instead of coarse: one plain
-statement with the same conditions as the queries that would follow. All other code is unchanged.
+A node regularly looks for runs to rescue or release, and for changed jobs. In the simulation, it
+asks first whether there may be any: one plain statement with the same conditions as the queries
+that would follow, or with fewer. All other code is unchanged.
 """
 
 from __future__ import annotations
@@ -16,27 +16,38 @@ from unittest.mock import patch
 from django.db import connection
 
 from django_dcron.conf import settings
-from django_dcron.scheduler import adoption, rescue, tick
+from django_dcron.models.cursor import OWN_FIELDS
+from django_dcron.scheduler import rescue, tick
 
 RESCUABLE = """
-SELECT 1 FROM django_dcron_run
-WHERE (state = 'running' AND heartbeat_at < %s) OR (state = 'queued' AND due_at < %s)
-   OR (state = 'waiting' AND "trigger" <> 'backfill')
+SELECT 1 FROM django_dcron_run AS run
+WHERE run.job_id %% {shards} IN ({led}) AND (
+    (state = 'running' AND heartbeat_at < %s)
+    OR (state = 'queued' AND due_at < %s AND queued_at < %s)
+    OR (state = 'waiting' AND "trigger" <> 'backfill' AND NOT EXISTS (
+        SELECT 1 FROM django_dcron_run AS holder WHERE holder.slot = run.job_id)))
 LIMIT 1
-"""
-ADOPTABLE = """
-SELECT 1 FROM django_dcron_run
-WHERE state = 'pending' AND due_at <= %s AND node <> %s AND job_id %% {shards} IN ({led}) LIMIT 1
 """
 RELEASABLE = """
 SELECT 1 FROM django_dcron_run WHERE state = 'waiting' AND "trigger" = 'backfill' LIMIT 1
 """
+CHANGED = f"""
+SELECT 1 FROM django_dcron_job AS job
+LEFT JOIN django_dcron_cursor AS place ON place.job_id = job.id
+LEFT JOIN django_dcron_statistics AS number ON number.job_id = job.id
+WHERE place.job_id IS NULL
+    OR {" OR ".join(f"place.{name} IS NOT job.{name}" for name in OWN_FIELDS)}
+    OR place.calendar_dates IS NOT NULL OR job.calendar_id IS NOT NULL
+    OR number.consecutive_failures >= job.pause_after_failures
+    OR (NOT job.enabled AND job.paused_until IS NOT NULL)
+LIMIT 1
+"""  # noqa: S608 (names of our own columns)
 
 
-def _rows(statement: str, *values: Any) -> list[Any]:
+def _any(statement: str, *values: Any) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
-        return cursor.fetchall()
+        return bool(cursor.fetchall())
 
 
 def _text(at: datetime) -> str:
@@ -44,42 +55,41 @@ def _text(at: datetime) -> str:
 
 
 class _Question:
-    """Stands for the coarse question of ``adoption`` or ``rescue``."""
+    """Stands for the coarse question of ``rescue``."""
 
     def __init__(self) -> None:
         self.statement = ""
         self.values: tuple[Any, ...] = ()
 
-    def rows(self, **given: Any) -> list[Any]:
-        return _rows(self.statement, *self.values)
+    def rows(self) -> list[tuple[int]]:
+        return [(1,)] if _any(self.statement, *self.values) else []
 
 
 @contextmanager
 def exact_questions() -> Iterator[None]:
     """Ask the exact questions within the block."""
-    rescuable, adoptable = _Question(), _Question()
-    real_rescue, real_adopt, real_release = tick.rescue, tick.adopt, tick.release
+    rescuable = _Question()
+    real_rescue, real_release = tick.rescue, tick.release
+    real_changes = tick.Ticker._apply_changes
 
     def rescue_runs(shards: Any, now: datetime, lease: timedelta, *rest: Any) -> int:
-        rescuable.statement = RESCUABLE
-        overdue = now - settings.REDELIVER_AFTER
-        rescuable.values = (_text(now - lease / 2), _text(overdue))
+        led = ", ".join(map(str, sorted(shards)))
+        rescuable.statement = RESCUABLE.format(shards=settings.SHARDS, led=led)
+        overdue = _text(now - settings.REDELIVER_AFTER)
+        rescuable.values = (_text(now - lease / 2), overdue, overdue)
         return real_rescue(shards, now, lease, *rest)
 
-    def adopt(shards: Any, horizon: datetime, *, node: str, **rest: Any) -> Any:
-        led = ", ".join(map(str, sorted(shards)))
-        adoptable.statement = ADOPTABLE.format(shards=settings.SHARDS, led=led)
-        adoptable.values = (_text(horizon), node)
-        return real_adopt(shards, horizon, node=node, **rest)
-
     def release(*arguments: Any, **options: Any) -> int:
-        return real_release(*arguments, **options) if _rows(RELEASABLE) else 0
+        return real_release(*arguments, **options) if _any(RELEASABLE) else 0
+
+    def apply_changes(ticker: tick.Ticker) -> None:
+        if _any(CHANGED):
+            real_changes(ticker)
 
     with (
         patch.object(tick, "release", release),
         patch.object(tick, "rescue", rescue_runs),
-        patch.object(tick, "adopt", adopt),
+        patch.object(tick.Ticker, "_apply_changes", apply_changes),
         patch.object(rescue, "_ANY_CANDIDATE", rescuable),
-        patch.object(adoption, "_ANY_OF_OTHER_NODES", adoptable),
     ):
         yield

@@ -135,8 +135,9 @@ def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVE
 
 def in_every_minute(schedule: Schedule) -> bool:
     """Return whether the schedule starts in every minute of the hours in which it starts at all."""
-    if isinstance(schedule.rule, WallClock):
-        return schedule.rule.cron.minute.everything
+    for line in schedule.lines:
+        if isinstance(line.rule, WallClock) and line.rule.cron.minute.everything:
+            return True
     return schedule.interval is not None and schedule.interval <= MINUTE
 
 

@@ -167,7 +167,8 @@ def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterat
         "Occurrences are only %(seconds)d seconds apart. Each run is a database row.",
         seconds,
     )
-    if isinstance(schedule.rule, WallClock) and schedule.rule.cron.second.starred:
+    rules = [line.rule for line in schedule.lines]
+    if any(isinstance(rule, WallClock) and rule.cron.second.starred for rule in rules):
         text += " " + _(
             "A schedule with six fields starts with the seconds. With five fields, it starts with "
             "the minutes."
@@ -184,12 +185,10 @@ def _clock_changes(timetable: Timetable, first: datetime) -> Iterator[Caution]:
     for change in islice(
         clock_changes(timetable.schedule, first - MICROSECOND, end), CLOCK_CHANGES_SHOWN
     ):
-        yield Caution(
-            CautionCode.CLOCK_CHANGE, _clock_change_text(change, timetable.schedule.timezone)
-        )
+        yield Caution(CautionCode.CLOCK_CHANGE, _clock_change_text(change))
 
 
-def _clock_change_text(change: ClockChange, zone: str) -> str:
+def _clock_change_text(change: ClockChange) -> str:
     texts = {
         Effect.ONCE_AFTER: _(
             "Clocks in %(zone)s go forward from %(before)s to %(after)s on %(day)s. Occurrences in "
@@ -212,7 +211,7 @@ def _clock_change_text(change: ClockChange, zone: str) -> str:
     clock = "%H:%M" if before.date() == after.date() else "%Y-%m-%d %H:%M"
     return texts[change.effect] % {
         "day": f"{min(before, after):%Y-%m-%d}",
-        "zone": zone,
+        "zone": change.zone,
         "before": before.strftime(clock),
         "after": after.strftime(clock),
     }
@@ -247,6 +246,8 @@ def _crowded_minute(
 
 def _with_hash(text: str) -> str:
     """Return the schedule with ``H`` for its minute, or an empty string if that isn't possible."""
+    if "\n" in text:
+        return ""
     words = text.split()
     prefix = [words.pop(0)] if words[0].startswith(("TZ=", "CRON_TZ=")) else []
     if len(words) == 1:

@@ -139,8 +139,8 @@ class Migration(migrations.Migration):
                 (
                     "schedule",
                     models.CharField(
-                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00.",
-                        max_length=255,
+                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00. Several lines add up.",
+                        max_length=1000,
                         verbose_name="schedule",
                     ),
                 ),
@@ -1325,7 +1325,7 @@ class Migration(migrations.Migration):
                 ),
                 ("namespace", models.CharField(max_length=64)),
                 ("name", models.CharField(max_length=120)),
-                ("schedule", models.CharField(max_length=255)),
+                ("schedule", models.CharField(max_length=1000)),
                 ("timezone", models.CharField(max_length=64)),
                 ("calendar_dates", models.TextField(null=True)),
                 ("calendar_policy", models.CharField(max_length=12)),

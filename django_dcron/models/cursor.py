@@ -26,6 +26,7 @@ from django_dcron.models.exact_text import Exactly
 from django_dcron.models.freeze import frozen_job
 from django_dcron.models.job import Job
 from django_dcron.models.scheduled import Scheduled
+from django_dcron.schedules.schedule import MAX_LENGTH
 
 OWN_FIELDS = (
     "namespace",
@@ -121,7 +122,7 @@ class Cursor(Scheduled, models.Model):
 
     namespace = models.CharField(max_length=64)
     name = models.CharField(max_length=120)
-    schedule = models.CharField(max_length=255)
+    schedule = models.CharField(max_length=MAX_LENGTH)
     timezone = models.CharField(max_length=64)
     calendar_dates = models.TextField(null=True)
     calendar_policy = models.CharField(max_length=12)

@@ -33,6 +33,7 @@ from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.retry import MAX_ATTEMPTS, RetryPolicy
 from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.schedules.schedule import MAX_LENGTH
 from django_dcron.utils.messages import gettext_noop
 
 NAME = RegexValidator(
@@ -114,10 +115,10 @@ class Job(Scheduled, models.Model):
 
     schedule = models.CharField(
         _("schedule"),
-        max_length=255,
+        max_length=MAX_LENGTH,
         help_text=_(
             "Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also "
-            "@hourly, @every 1h30m and @at 2026-12-01T09:00."
+            "@hourly, @every 1h30m and @at 2026-12-01T09:00. Several lines add up."
         ),
     )
     timezone = models.CharField(

@@ -18,6 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from heapq import merge
+from itertools import groupby
+from operator import attrgetter
 
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.daylight import SMALL_SHIFT
@@ -39,6 +42,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
+    zone: str
     at: datetime
     """The first instant of the new offset, in UTC."""
     shown_before: datetime
@@ -51,17 +55,23 @@ class ClockChange:
 def clock_changes(schedule: Schedule, after: datetime, until: datetime) -> Iterator[ClockChange]:
     """Yield the clock changes in ``(after, until]`` that affect the schedule, in order.
 
-    ``after`` and ``until`` must be aware.
+    ``after`` and ``until`` must be aware. A change that affects several lines in the same way is
+    yielded once.
     """
-    if not isinstance(schedule.rule, WallClock):
-        return
-    cron, zone = schedule.rule
+    rules = [line.rule for line in schedule.lines if isinstance(line.rule, WallClock)]
+    found = merge(*(_changes_of(rule, after, until) for rule in rules), key=attrgetter("at"))
+    for _at, changes in groupby(found, key=attrgetter("at")):
+        yield from dict.fromkeys(changes)
+
+
+def _changes_of(rule: WallClock, after: datetime, until: datetime) -> Iterator[ClockChange]:
+    cron, zone = rule
     instant, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
     while FIRST <= instant < LAST and (instant := stretch_at(zone, instant).end) <= end < LAST:
         stretch = stretch_at(zone, instant)
         before, now = instant + stretch.offset_before, instant + stretch.offset
         if effect := effect_at(cron, stretch):
-            yield ClockChange(instant.replace(tzinfo=UTC), before, now, effect)
+            yield ClockChange(zone, instant.replace(tzinfo=UTC), before, now, effect)
 
 
 def effect_at(cron: Cron, stretch: Stretch) -> Effect | None:

@@ -16,7 +16,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.number_ranges import consecutive, number_ranges
-from django_dcron.schedules.schedule import Every, Never, Once, Schedule
+from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule
 from django_dcron.schedules.special_days import (
     LastDay,
     LastWeekday,
@@ -49,6 +49,11 @@ _EXCLUDING = {
 def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
     """Describe a schedule, with its time zone unless that is UTC or irrelevant."""
     rule = schedule.rule
+    if isinstance(rule, AnyOf):
+        text, *others = (describe(line, language) for line in rule.lines)
+        for line in others:
+            text = language.gettext("%(lines)s; also: %(line)s") % {"lines": text, "line": line}
+        return text
     if isinstance(rule, Every):
         return language.gettext("Every %(duration)s") % {
             "duration": _duration(rule.interval, language)

@@ -32,7 +32,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, parse_cron
 from django_dcron.schedules.days import DAY, HORIZON, Days
-from django_dcron.schedules.schedule import Every, Never, Once, Schedule, WallClock
+from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule, WallClock
 from django_dcron.utils.messages import gettext_noop as _
 
 
@@ -40,6 +40,9 @@ from django_dcron.utils.messages import gettext_noop as _
 def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPolicy) -> Schedule:
     """Return the schedule with the calendar applied; raises ``InvalidSchedule`` for ``@every``."""
     rule = schedule.rule
+    if isinstance(rule, AnyOf):
+        lines = tuple(excluding(line, calendar, policy) for line in rule.lines)
+        return replace(schedule, calendar=calendar, exclusion=policy, rule=AnyOf(lines))
     if isinstance(rule, Every):
         raise InvalidSchedule(
             _(

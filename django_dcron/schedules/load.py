@@ -16,11 +16,13 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from django_dcron.schedules.schedule import Every, Never, WallClock
+from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Rule, WallClock
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.zones import stretch_at
 
@@ -75,6 +77,12 @@ class Hours:
                 if number := len(part.minutes(rule.cron.minute.values)):
                     yield part.hour, seconds * number
             return
+        if isinstance(rule, AnyOf):
+            hours: Counter[int] = Counter()
+            for minute, number in self.minutes(timetable):
+                hours[minute // 60] += number
+            yield from sorted(hours.items())
+            return
         inside = self._inside(timetable)
         if isinstance(rule, Never):
             return
@@ -96,23 +104,35 @@ class Hours:
         ``starts_at`` and ``ends_at`` are respected to the minute.
         """
         rule = timetable.schedule.rule
-        bounds = self._minutes_inside(timetable)
-        if isinstance(rule, WallClock):
-            seconds = len(rule.cron.second.values)
-            for part in self.parts(rule, timetable):
-                for minute in part.minutes(rule.cron.minute.values):
-                    if (number := part.real_minute(minute)) in bounds:
-                        yield number, seconds
-        elif isinstance(rule, Every):
+        if isinstance(rule, Every):
             for number, occurrences in self._occurrences_per_unit(
-                rule.interval, known or self.begin, MINUTE, bounds
+                rule.interval, known or self.begin, MINUTE, self._minutes_inside(timetable)
             ):
                 if occurrences:
                     yield number, occurrences
-        elif isinstance(rule, Never):
-            return
-        elif (number := (rule.at.replace(tzinfo=UTC) - self.begin) // MINUTE) in bounds:
-            yield number, 1
+        elif isinstance(rule, AnyOf):
+            found: dict[int, set[int]] = {}
+            for line in rule.lines:
+                for number, seconds in self._seconds(line.rule, timetable):
+                    found.setdefault(number, set()).update(seconds)
+            for number in sorted(found):
+                yield number, len(found[number])
+        else:
+            for number, seconds in self._seconds(rule, timetable):
+                yield number, len(seconds)
+
+    def _seconds(self, rule: Rule, timetable: Timetable) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield minutes with the seconds of their occurrences; the rule is one line."""
+        bounds = self._minutes_inside(timetable)
+        if isinstance(rule, WallClock):
+            for part in self.parts(rule, timetable):
+                for minute in part.minutes(rule.cron.minute.values):
+                    if (number := part.real_minute(minute)) in bounds:
+                        yield number, rule.cron.second.values
+        elif isinstance(rule, Once):
+            at = rule.at.replace(tzinfo=UTC)
+            if (number := (at - self.begin) // MINUTE) in bounds:
+                yield number, (at.second,)
 
     def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[Part]:
         """Yield the parts of the local hours that the timetable's cron fields match."""
@@ -184,6 +204,8 @@ class Minute:
         if timetable.ends_at and timetable.ends_at < self.begin:
             return False
         rule = timetable.schedule.rule
+        if isinstance(rule, AnyOf):
+            return any(self.has_start(replace(timetable, schedule=line)) for line in rule.lines)
         if isinstance(rule, WallClock):
             local = self._shown(rule.zone)
             cron = rule.cron

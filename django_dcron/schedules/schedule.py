@@ -1,21 +1,25 @@
 """Parse schedule text and a time zone into a ``Schedule``, which computes occurrences.
 
-There are four kinds of text:
+There are four kinds of lines:
 
 - cron fields or a macro: wall-clock times of the zone (see ``daylight``)
 - ``@every``: elapsed time, counted from the previous occurrence
 - ``@at``: one instant
 - ``@never``: no occurrences; the job runs only manually or after other jobs
 
+A text of several lines has the occurrences of all its lines. ``@every`` and ``@never`` stand alone.
+
 Invariants:
 
 - A schedule is a value: frozen, hashable, safe to share between threads, a pure function of (text,
   zone, hash key, calendar).
 - Occurrences are aware UTC datetimes. They strictly increase, and are strictly after (or before)
-  the given instant.
+  the given instant. An instant of several lines is one occurrence.
 - Text and zone raise no error but ``InvalidSchedule``. The end of the calendar is None, never an
   ``OverflowError``.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Iterator
@@ -35,7 +39,10 @@ from django_dcron.utils.messages import TOO_LONG, any_of
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import similar_names
 
-MAX_LENGTH = 255
+MAX_LENGTH = 1000
+"""The maximum number of characters of all lines."""
+MAX_LINE_LENGTH = 255
+MAX_LINES = 20
 MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -47,7 +54,7 @@ MACROS = {
 }
 NEVER = "@never"
 
-_HASHED = re.compile("(?:^|[ ,])H", re.IGNORECASE)
+_HASHED = re.compile(r"(?:^|[ ,\n])H", re.IGNORECASE)
 _PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*) ?")
 
 
@@ -101,19 +108,37 @@ class Never(NamedTuple):
         return None
 
 
+class AnyOf(NamedTuple):
+    """Several lines: the occurrences of each of them."""
+
+    lines: tuple[Schedule, ...]
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        found = (line.rule.next_after(instant) for line in self.lines)
+        return min(filter(None, found), default=None)
+
+    def previous_before(self, instant: datetime) -> datetime | None:
+        found = (line.rule.previous_before(instant) for line in self.lines)
+        return max(filter(None, found), default=None)
+
+
+Rule = WallClock | Every | Once | Never | AnyOf
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A job's schedule, created by ``parse_schedule``.
 
     Schedules are equal if their text, zone, calendar and (for ``H``) hash key are equal. ``text``
     is the given text with single spaces. ``timezone`` is the effective zone (a ``CRON_TZ=`` prefix
-    takes precedence). ``exclusion.excluding`` creates schedules with a ``calendar``.
+    takes precedence); if lines differ in it, it is the given zone. ``exclusion.excluding`` creates
+    schedules with a ``calendar``.
     """
 
     text: str
     timezone: str
     hash_key: str
-    rule: WallClock | Every | Once | Never = field(compare=False, repr=False)
+    rule: Rule = field(compare=False, repr=False)
     calendar: ExcludedDates | None = None
     exclusion: ExclusionPolicy = ExclusionPolicy.SKIP
 
@@ -123,7 +148,12 @@ class Schedule:
         return self.rule.interval if isinstance(self.rule, Every) else None
 
     @property
-    def without_calendar(self) -> "Schedule":
+    def lines(self) -> tuple[Schedule, ...]:
+        """A schedule for each line of the text."""
+        return self.rule.lines if isinstance(self.rule, AnyOf) else (self,)
+
+    @property
+    def without_calendar(self) -> Schedule:
         """The schedule of the text alone."""
         return self if self.calendar is None else _parse(self.text, self.timezone, self.hash_key)
 
@@ -177,7 +207,7 @@ def parse_schedule(text: str, timezone: str = "UTC", *, hash_key: str = "") -> S
 
     Raises ``InvalidSchedule``, whose message names the field, the value and what is allowed.
     """
-    plain = _one_line(text)
+    plain = _plain_text(text)
     # Only schedules with an ``H`` depend on the key. All jobs share the others.
     return _parse(plain, check_zone(timezone), hash_key if has_hash(plain) else "")
 
@@ -187,12 +217,16 @@ def parse_drawn(text: str, timezone: str = "UTC", *, hash_key: str) -> Schedule:
 
     It is equal for all keys that draw the same values.
     """
-    plain = _one_line(text)
-    if has_hash(plain):
-        prefix = _PREFIX.match(plain)
-        start = prefix.end() if prefix else 0
-        plain = plain[:start] + draw_fields(plain[start:], hash_key)
-    return _parse(plain, check_zone(timezone), "")
+    drawn = "\n".join(_drawn_line(line, hash_key) for line in _plain_text(text).split("\n"))
+    return _parse(drawn, check_zone(timezone), "")
+
+
+def _drawn_line(line: str, hash_key: str) -> str:
+    if not has_hash(line):
+        return line
+    prefix = _PREFIX.match(line)
+    start = prefix.end() if prefix else 0
+    return line[:start] + draw_fields(line[start:], hash_key)
 
 
 def has_hash(text: str) -> bool:
@@ -200,16 +234,15 @@ def has_hash(text: str) -> bool:
     return _HASHED.search(text) is not None
 
 
-def _one_line(text: object) -> str:
-    """Return the text with single spaces; rejects non-text, long text and non-ASCII text."""
+def _plain_text(text: object) -> str:
+    """Return the lines with single spaces; rejects non-text, long text and non-ASCII text."""
     if not isinstance(text, str):
         raise InvalidSchedule(
             _("Schedule %(value)s is not text. Use a string, such as '*/5 * * * *'."),
             value=f"{text!r:.80}",
             code="not_text",
         )
-    if len(text) > MAX_LENGTH:
-        raise InvalidSchedule(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
+    _check_length(text, MAX_LENGTH if "\n" in text else MAX_LINE_LENGTH)
     if not text.isascii():
         strange = next(char for char in text if not char.isascii())
         raise InvalidSchedule(
@@ -217,16 +250,33 @@ def _one_line(text: object) -> str:
             value=ascii(strange),
             code="not_ascii",
         )
-    return " ".join(text.split())
+    lines = [plain for line in text.split("\n") if (plain := " ".join(line.split()))]
+    if len(lines) > MAX_LINES:
+        raise InvalidSchedule(
+            _("The schedule has %(count)d lines. Use at most %(most)d."),
+            count=len(lines),
+            most=MAX_LINES,
+            code="too_many_lines",
+        )
+    for line in lines:
+        _check_length(line, MAX_LINE_LENGTH)
+    return "\n".join(lines)
+
+
+def _check_length(text: str, most: int) -> None:
+    if len(text) > most:
+        raise InvalidSchedule(TOO_LONG, count=len(text), most=most, code="too_long")
 
 
 @lru_cache(maxsize=4096)
 def _parse(text: str, zone: str, hash_key: str) -> Schedule:
+    if "\n" in text:
+        return _parse_lines(text, zone, hash_key)
     body = text
     if prefix := _PREFIX.match(text):
         zone, body = check_zone(prefix[1]), text[prefix.end() :]
     word, _space, rest = body.partition(" ")
-    rule: WallClock | Every | Once | Never
+    rule: Rule
     if word.lower() == "@every":
         rule = Every(_interval(rest))
     elif word.lower() == "@at":
@@ -236,6 +286,27 @@ def _parse(text: str, zone: str, hash_key: str) -> Schedule:
     else:
         rule = WallClock(parse_cron(_expand_macro(body), hash_key), zone)
     return Schedule(text, zone, hash_key, rule)
+
+
+def _parse_lines(text: str, zone: str, hash_key: str) -> Schedule:
+    lines = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            schedule = _parse(line, zone, hash_key if has_hash(line) else "")
+        except InvalidSchedule as error:
+            raise InvalidSchedule(
+                _("Line %(line)d: %(problem)s"), line=number, problem=error.text, code=error.code
+            ) from None
+        if isinstance(schedule.rule, Every | Never):
+            raise InvalidSchedule(
+                _("Line %(line)d: %(value)s can't be combined with other lines."),
+                line=number,
+                value=repr(line),
+                code="not_combinable",
+            )
+        lines.append(schedule)
+    zones = {line.timezone for line in lines}
+    return Schedule(text, zones.pop() if len(zones) == 1 else zone, hash_key, AnyOf(tuple(lines)))
 
 
 _MISSPELLED = _("Unknown schedule %(value)s. Did you mean %(near)s?")

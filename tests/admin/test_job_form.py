@@ -231,6 +231,17 @@ def test_saving_without_changes_is_logged_as_such(admin_client: Client) -> None:
     assert "changed" not in entry.change_message
 
 
+def test_lines_of_schedule_are_saved_with_plain_line_ends(admin_client: Client) -> None:
+    lines = "0 9 * * MON-FRI\r\n0 11 * * SAT\r\n"
+    fill_in(admin_client, add_url(), **SIMPLE | {"schedule": lines})
+    job = Job.objects.get()
+    assert job.schedule == "0 9 * * MON-FRI\n0 11 * * SAT"
+    fill_in(admin_client, job_url(job), schedule=lines)
+    assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
+    rows = admin_client.get(list_url("job")).content.decode()
+    assert "<code>0 9 * * MON-FRI</code><br><code>0 11 * * SAT</code>" in rows
+
+
 def test_changing_schedule_moves_cursor(admin_client: Client) -> None:
     job = make_job(schedule="30 3 * * *")
 

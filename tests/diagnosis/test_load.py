@@ -48,6 +48,7 @@ def test_counts_match_listed_occurrences() -> None:
         "0 0 L * *",
         "@every 90m",
         "30 9 * * MON#3",
+        "*/15 * * * *\n5,15,30 0-2 * * *",
     ]
     jobs = [
         make_job(schedule=text, timezone=zone) for text in texts for zone in ("UTC", "Asia/Kolkata")

@@ -172,7 +172,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
             (_CALENDAR, "yearly: frozenset[tuple[int, int]]"),
             (_CALENDAR, "ranges: tuple[tuple[date, date], ...]"),
             (_CALENDAR, "holidays: tuple[HolidaysOf, ...]"),
-            ("django_dcron/schedules/schedule.py", "rule: WallClock | Every | Once | Never"),
+            ("django_dcron/schedules/schedule.py", "rule: Rule"),
         )
         for option in ("compare", "repr")
     ),

@@ -50,6 +50,7 @@ def test_clock_changes_in_berlin_have_the_expected_effects(text: str, effects: l
 def test_local_times_before_and_after_a_change_are_reported() -> None:
     forward, back = changes("30 2 * * *", "Europe/Berlin", 2026)
     assert forward == ClockChange(
+        zone="Europe/Berlin",
         at=datetime(2026, 3, 29, 1, tzinfo=UTC),
         shown_before=datetime(2026, 3, 29, 2),  # noqa: DTZ001
         shown_after=datetime(2026, 3, 29, 3),  # noqa: DTZ001

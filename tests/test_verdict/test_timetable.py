@@ -32,6 +32,8 @@ REPEAT = datetime(2026, 10, 25, 1, tzinfo=UTC)
         ("@at 2026-10-25T02:30", REPEAT, [-30]),
         ("@at 2026-10-25T01:30Z", REPEAT, [30]),
         ("@never", REPEAT, []),
+        ("30 2 * * *\n*/30 * * * *", GAP, [-60, -30, 0, 30]),
+        ("30 2 * * *\n45 3 * * *\n0 3 * * *", GAP, [0, 45]),
     ],
 )
 def test_daylight_saving(schedule: str, around: datetime, minutes: list[int]) -> None:

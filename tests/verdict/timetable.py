@@ -9,7 +9,10 @@ hours.
 ``H`` stands for one value that nobody but the scheduler knows. It is taken to be the value that
 explains most of the job's rows.
 
-``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list.
+Several lines have the occurrences of each line.
+
+``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list, and
+``H`` in one of several lines.
 """
 
 from __future__ import annotations
@@ -119,6 +122,13 @@ def _rule(
     known: Iterable[datetime],
 ) -> tuple[Callable[[datetime], bool], timedelta]:
     """Return whether an instant is an occurrence, and the distance of the instants to try."""
+    if len(lines := schedule.strip().split("\n")) > 1:
+        if "H" in schedule.upper().replace("THU", ""):
+            raise NotJudged("H in one of several lines")
+        rules = [_rule(line, timezone, starts_at, phase, known) for line in lines]
+        return (lambda instant: any(occurs(instant) for occurs, _ in rules)), min(
+            step for _, step in rules
+        )
     prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", schedule)
     zone = ZoneInfo(prefix[1] if prefix else timezone)
     text = " ".join(schedule[prefix.end() :].split() if prefix else schedule.split())

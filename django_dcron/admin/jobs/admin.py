@@ -14,6 +14,7 @@ from django.http import HttpRequest
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import mark_safe
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -266,7 +267,10 @@ class JobAdmin(
 
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
     def when(self, job: Job) -> str:
-        return format_html("<code>{}</code>{}", job.schedule, quiet(schedule_in_words(job)))
+        lines = format_html_join(
+            mark_safe("<br>"), "<code>{}</code>", ((line,) for line in job.schedule.splitlines())
+        )
+        return format_html("{}{}", lines, quiet(schedule_in_words(job)))
 
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
     def next_run(self, job: Job) -> str:

@@ -75,10 +75,7 @@ def _zones() -> frozenset[str]:
     return frozenset(name for name in available_timezones() if "/" in name or name == "UTC")
 
 
-def _code_input() -> forms.TextInput:
-    return forms.TextInput(
-        {"class": "vTextField dcron-code", "spellcheck": "false", "autocomplete": "off"}
-    )
+_CODE = {"class": "vTextField dcron-code", "spellcheck": "false", "autocomplete": "off"}
 
 
 _FIELDS = [field for field in Job._meta.concrete_fields if field.editable]
@@ -104,6 +101,12 @@ def _label_both(field: forms.SplitDateTimeField) -> None:
     time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
 
 
+class ScheduleInput(forms.CharField):
+    def to_python(self, value: Any) -> str:
+        """Return the text with ``\\n`` as line ends, because browsers send ``\\r\\n``."""
+        return "\n".join((super().to_python(value) or "").splitlines())
+
+
 class JobForm(JobModelForm):
     scope: Scope = EVERYTHING
     """The rows that the user may see. The form accepts only these calendars and jobs."""
@@ -119,9 +122,10 @@ class JobForm(JobModelForm):
         field_classes = {
             **dict.fromkeys(_DURATIONS, DurationInput),
             **dict.fromkeys(_JSON, JsonInput),
+            "schedule": ScheduleInput,
         }
         widgets = {
-            "schedule": _code_input(),
+            "schedule": forms.Textarea(_CODE | {"rows": 2}),
             "timezone": SuggestingInput(_zones),
             "target": TargetInput(targets.available),
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),

@@ -239,7 +239,7 @@ def _monitor(job: Job) -> MonitorConfig | None:
     if (
         len(fields) != 5
         or not job.schedule.isascii()
-        or any(letter in job.schedule for letter in "HLW#?")
+        or any(letter in job.schedule for letter in "HLW#?@\n")
     ):
         return None
     return {"schedule": {"type": "crontab", "value": job.schedule}, "timezone": job.timezone}

@@ -52,22 +52,22 @@ def parse_requested_time(
     length = MINUTE if is_minute else SECOND
     start = local.astimezone(UTC)
     if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
-        return _in_gap(local.replace(fold=0), length, zone, _cron(timetable))
-    return RequestedTime(
-        start, start + length, is_minute, _repeated_time_note(local, length, zone, _cron(timetable))
-    )
+        return _in_gap(local.replace(fold=0), length, zone, _crons(timetable, zone))
+    note = _repeated_time_note(local, length, zone, _crons(timetable, zone))
+    return RequestedTime(start, start + length, is_minute, note)
 
 
 def occurrence_note(
     occurrence: datetime, zone: ZoneInfo, timetable: Timetable | None
 ) -> Sentence | None:
     """Return a remark if the occurrence replaces a skipped local time, else None."""
-    cron, stretch = _cron(timetable), _stretch(occurrence, zone)
-    if cron is None or occurrence != stretch.start.replace(tzinfo=UTC):
+    crons, stretch = _crons(timetable, zone), _stretch(occurrence, zone)
+    if occurrence != stretch.start.replace(tzinfo=UTC):
         return None
     first, after = _edges(stretch)
-    skipped = cron.at_or_after(first) if effect_at(cron, stretch) is Effect.ONCE_AFTER else None
-    if skipped is None or cron.at_or_after(after) == after:
+    moved = [cron for cron in crons if effect_at(cron, stretch) is Effect.ONCE_AFTER]
+    skipped = min(filter(None, (cron.at_or_after(first) for cron in moved)), default=None)
+    if skipped is None or any(cron.at_or_after(after) == after for cron in crons):
         return None
     text = _(
         "The occurrence replaces %(time)s, which doesn't exist on that day in %(zone)s. Clocks go "
@@ -77,7 +77,7 @@ def occurrence_note(
     return Sentence("replaces_skipped_time", text, time=format_time_of_day(skipped), **params)
 
 
-def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None) -> RequestedTime:
+def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron]) -> RequestedTime:
     stretch = _stretch(local.astimezone(UTC), zone)
     end = stretch.start.replace(tzinfo=UTC)
     first, after = _edges(stretch)
@@ -88,7 +88,8 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | Non
         "from": format_time_of_day(first),
         "to": format_time_of_day(after),
     }
-    if cron and _falls_on(cron, local, length) and effect_at(cron, stretch) is Effect.ONCE_AFTER:
+    falling = [cron for cron in crons if _falls_on(cron, local, length)]
+    if any(effect_at(cron, stretch) is Effect.ONCE_AFTER for cron in falling):
         note = _(
             "%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s. A "
             "job with a fixed time in this gap runs at %(to)s."
@@ -100,7 +101,7 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | Non
 
 
 def _repeated_time_note(
-    local: datetime, length: timedelta, zone: ZoneInfo, cron: Cron | None
+    local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron]
 ) -> Sentence | None:
     first, second = (local.replace(fold=fold) for fold in (0, 1))
     if first.utcoffset() == second.utcoffset():
@@ -113,14 +114,15 @@ def _repeated_time_note(
         "second": format_time(second, zone),
         "meant": format_time(local, zone),
     }
-    falls = cron is not None and _falls_on(cron, local, length)
-    if cron and falls and effect_at(cron, _stretch(second, zone)) is Effect.FIRST_TIME:
+    falling = [cron for cron in crons if _falls_on(cron, local, length)]
+    effects = {effect_at(cron, _stretch(second, zone)) for cron in falling}
+    if effects == {Effect.FIRST_TIME}:
         note = _(
             "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
             "and at %(second)s. A job with a fixed time runs only the first time."
         )
         return Sentence("repeated_time_runs_once", note, **values)
-    if falls:
+    if falling:
         note = _(
             "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
             "and at %(second)s. The schedule matches both times. This answer is about %(meant)s."
@@ -133,9 +135,10 @@ def _repeated_time_note(
     return Sentence("repeated_time", note, **values)
 
 
-def _cron(timetable: Timetable | None) -> Cron | None:
-    rule = timetable and timetable.schedule.rule
-    return rule.cron if isinstance(rule, WallClock) else None
+def _crons(timetable: Timetable | None, zone: ZoneInfo) -> list[Cron]:
+    """Return the cron fields of the lines in this time zone."""
+    rules = [line.rule for line in timetable.schedule.lines] if timetable else []
+    return [rule.cron for rule in rules if isinstance(rule, WallClock) and rule.zone == zone.key]
 
 
 def _falls_on(cron: Cron, local: datetime, length: timedelta) -> bool:

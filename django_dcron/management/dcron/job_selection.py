@@ -139,9 +139,10 @@ def state_cell(job: Job) -> Styled:
 
 def schedule_with_zone(job: Job) -> str:
     """Return the schedule with its time zone, unless that is UTC or part of the text."""
+    text = "; ".join(job.schedule.splitlines())
     if job.timezone == "UTC" or job.schedule.startswith(("TZ=", "CRON_TZ=")):
-        return job.schedule
-    return f"{job.schedule} ({job.timezone})"
+        return text
+    return f"{text} ({job.timezone})"
 
 
 def job_document(job: Job, now: datetime) -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""Run the examples of docs/how-to/payroll.md, and compare their occurrences with the page."""
+
+import re
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from django_dcron import targets
+from django_dcron.schedules.schedule import Schedule, parse_schedule
+from tests.docs.test_documents import ROOT
+
+PAGE = (ROOT / "docs" / "how-to" / "payroll.md").read_text()
+
+
+def schedule_of(function: str) -> Schedule:
+    """Return the schedule of the example with this function."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = (block for block in blocks if f"def {function}(" in block)
+    names: dict[str, Any] = {"__name__": "payroll"}
+    with targets.isolated():
+        exec(block, names)  # noqa: S102 (the project's own page)
+        (declared,) = targets.declarations()
+    return parse_schedule(declared.fields["schedule"], declared.fields["timezone"])
+
+
+def times(schedule: Schedule, after: str, count: int) -> list[str]:
+    zone = ZoneInfo(schedule.timezone)
+    found, at = [], datetime.fromisoformat(after).replace(tzinfo=zone)
+    for _ in range(count):
+        following = schedule.next_after(at)
+        assert following is not None
+        at = following
+        found.append(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}")
+    return found
+
+
+def test_lines_add_up() -> None:
+    assert times(schedule_of("send_payment_reminders"), "2026-12-04T08:00", 4) == [
+        "Fri 2026-12-04 09:00",
+        "Sat 2026-12-05 11:00",
+        "Mon 2026-12-07 09:00",
+        "Tue 2026-12-08 09:00",
+    ]

@@ -20,7 +20,7 @@ from django_dcron.jobs.backfill import backfill
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
-from django_dcron.jobs.pausing import pause, resume
+from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
 from django_dcron.jobs.saving import save, save_many
 from django_dcron.models import Job, Run
@@ -40,9 +40,11 @@ __all__ = [
     "delete_calendar",
     "freeze",
     "pause",
+    "pause_many",
     "preview",
     "rerun",
     "resume",
+    "resume_many",
     "save",
     "save_calendar",
     "save_many",

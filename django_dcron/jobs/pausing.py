@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from copy import copy
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
@@ -26,22 +26,22 @@ from django_dcron.conf import settings
 from django_dcron.db.contention import despite_contention, isolating_errors
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue, NotPossible
+from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue
+from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
-from django_dcron.jobs.locking import lock_job, lock_version
-from django_dcron.jobs.placement import place_cursor, runs_without_schedule, timetable_of
+from django_dcron.jobs.locking import lock_job
+from django_dcron.jobs.placement import place_cursor, timetable_of
+from django_dcron.jobs.switching import SWITCH_FIELDS, Switch, switch_batch
 from django_dcron.models import Cursor, Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import END, MICROSECOND, WIDEST_OFFSET
 from django_dcron.utils.counts import number_of
-from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-SWITCH_FIELDS = ("enabled", "pause_reason", "paused_until")
 SWITCHED_AT_ONCE = 500
 AUTO_PAUSED = "paused automatically after "
 """Prefix of the reason if the circuit has opened."""
@@ -54,11 +54,7 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
     At ``until``, an aware datetime, the job resumes. By default, it stays paused. Pausing a paused
     job replaces reason and end. Raises ``ValueError`` if ``until`` is naive or in the past.
     """
-    if until is not None:
-        check_ahead(until, database_now(alias_for(Job)))
-        if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
-            until = until.astimezone(UTC)
-    return _switch(job, enabled=False, reason=reason[:255], until=until)
+    return _switch(job, _pause_of(reason, until))
 
 
 def check_ahead(until: datetime, now: datetime) -> None:
@@ -82,52 +78,62 @@ def check_ahead(until: datetime, now: datetime) -> None:
         )
 
 
+def pause_many(
+    jobs: Iterable[Job],
+    reason: str = "",
+    until: datetime | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> dict[int, Exception]:
+    """Pause jobs with the same results as ``pause`` of each, in a few statements per 500 jobs.
+
+    Each batch of jobs is a transaction. Returns the errors of the refused jobs by their position in
+    ``jobs``; the others are paused. ``on_progress`` is called after each batch with the number of
+    jobs that are done. Raises ``ValueError`` if ``until`` is naive or in the past.
+    """
+    return _switch_many(jobs, _pause_of(reason, until), on_progress)
+
+
 def resume(job: Job) -> Job:
     """Resume a job: it has occurrences from now on, and its failures in a row are zero.
 
     Raises ``NotPossible`` if its schedule has no further occurrence and no backfilled run waits.
     """
-    return _switch(job, enabled=True, reason="")
+    return _switch(job, Switch(enabled=True))
 
 
-def _switch(job: Job, *, enabled: bool, reason: str, until: datetime | None = None) -> Job:
+def resume_many(
+    jobs: Iterable[Job], *, on_progress: OnProgress | None = None
+) -> dict[int, Exception]:
+    """Resume jobs with the same results as ``resume`` of each. See ``pause_many``."""
+    return _switch_many(jobs, Switch(enabled=True), on_progress)
+
+
+def _pause_of(reason: str, until: datetime | None) -> Switch:
+    if until is not None:
+        check_ahead(until, database_now(alias_for(Job)))
+        if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
+            until = until.astimezone(UTC)
+    return Switch(enabled=False, reason=reason[:255], until=until)
+
+
+def _switch(job: Job, switch: Switch) -> Job:
     using = alias_for(Job)
-    return despite_contention(lambda: _switch_once(job, enabled, reason, using, until), using)
-
-
-def _switch_once(
-    job: Job, enabled: bool, reason: str, using: str, until: datetime | None = None
-) -> Job:
-    with transaction.atomic(using=using):
-        row = lock_version(job.pk, None, using)
-        is_current = job.version == row.version
-        if (row.enabled, row.pause_reason, row.paused_until) != (enabled, reason, until):
-            before = copy(row)
-            _write_switch(row, enabled, reason, until, using)
-            cursor = place_cursor(row, database_now(using), using, before)
-            if enabled and cursor.next_at is None and not runs_without_schedule(row):
-                if cursor.problem or not transitions.runs().waiting_in_backfill(row.pk).exists():
-                    raise NotPossible(
-                        _("%(job)s can't be resumed: %(why)s."),
-                        job=str(row),
-                        why=_without_occurrences(row, cursor),
-                        code="nothing_to_run",
-                    )
-                disable_exhausted([row.pk], using)  # its backfilled runs continue
-                row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
-        for name in SWITCH_FIELDS:
-            setattr(job, name, getattr(row, name))
-        if is_current:  # else its other fields are outdated, and saving it must conflict
-            job.version = row.version
+    despite_contention(lambda: switch_batch([job], switch, using), using)
     return job
 
 
-def _without_occurrences(job: Job, cursor: Cursor) -> TranslatableText:
-    try:
-        timetable_of(job)
-    except InvalidSchedule as error:
-        return error.text
-    return TranslatableText(cursor.problem or EXHAUSTED)
+def _switch_many(
+    jobs: Iterable[Job], switch: Switch, on_progress: OnProgress | None
+) -> dict[int, Exception]:
+    using = alias_for(Job)
+
+    def change(batch: Sequence[Job]) -> tuple[int, dict[int, Exception]]:
+        return despite_contention(lambda: switch_batch(batch, switch, using), using)
+
+    return change_in_batches(
+        list(jobs), change, using, on_progress or (lambda done: None), SWITCHED_AT_ONCE
+    )
 
 
 def _write_switch(row: Job, enabled: bool, reason: str, until: datetime | None, using: str) -> None:
@@ -163,7 +169,7 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
     with transaction.atomic(using=jobs.db):
         if lock_job(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
             return False  # the job changed between the query and the lock
-        _switch_once(job, enabled=False, reason=reason, using=jobs.db)
+        switch_batch([job], Switch(enabled=False, reason=reason), jobs.db)
     extra = {"event": "circuit_opened", "job": str(job)}
     logger.error("job paused after failures: job=%s reason=%s", job, reason, extra=extra)
     return True

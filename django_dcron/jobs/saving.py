@@ -16,14 +16,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from django.core.exceptions import ValidationError
-from django.db import DataError, IntegrityError, OperationalError, connections, transaction
+from django.db import IntegrityError, transaction
 
-from django_dcron.db.contention import despite_contention, is_contention
+from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import BulkSaveError, Conflict
+from django_dcron.exceptions import BulkSaveError
 from django_dcron.jobs.batch import (
     JobToSave,
     Original,
@@ -31,14 +31,11 @@ from django_dcron.jobs.batch import (
     restore_originals,
     save_batch,
 )
+from django_dcron.jobs.batching import change_in_batches
 from django_dcron.jobs.locking import lock_all
 from django_dcron.models import Job
 
 SAVED_AT_ONCE = 500
-NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
-"""Exceptions for values that pass validation but that the database or its driver can't store."""
-REFUSALS = (ValidationError, Conflict, IntegrityError, *NOT_STORABLE)
-"""Exceptions that concern one job."""
 
 
 def save(job: Job, *, expected_version: int | None = None) -> Job:
@@ -116,36 +113,13 @@ def _raise_invalid(changes: list[JobToSave]) -> None:
 def _save_in_batches(
     changes: list[JobToSave], using: str, on_progress: Callable[[int], object]
 ) -> dict[int, Exception]:
-    """Save batch by batch. If the database refuses a batch, save smaller ones to find the job."""
-    refused: dict[int, Exception] = {}
-    position, size = 0, SAVED_AT_ONCE
-    while position < len(changes):
-        batch = changes[position : position + size]
-        try:
-            done, errors = _save_some(batch, using)
-        except Exception as error:
-            if len(batch) > 1 and not isinstance(error, OperationalError):
-                size = len(batch) // 2
-                continue
-            if not isinstance(error, REFUSALS) and not _is_temporary(error, using):
-                raise
-            done, errors = len(batch), dict.fromkeys(range(len(batch)), error)
-        refused |= {position + number: error for number, error in errors.items()}
-        position, size = position + done, min(SAVED_AT_ONCE, 2 * done)
-        on_progress(position)
-    return refused
+    return change_in_batches(
+        changes, lambda batch: _save_some(batch, using), using, on_progress, SAVED_AT_ONCE
+    )
 
 
-def _save_some(batch: list[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
+def _save_some(batch: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
     if len(batch) > 1:
         return despite_contention(lambda: save_batch(batch, using), using)
     despite_contention(lambda: _save_one(batch[0], using), using)
     return 1, {}
-
-
-def _is_temporary(error: Exception, using: str) -> bool:
-    """Return whether the next batch may succeed, because only other transactions were in the way.
-
-    Such an error has broken a surrounding transaction.
-    """
-    return is_contention(error) and not connections[using].in_atomic_block

@@ -104,8 +104,12 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def waiting_in_backfill(self, job_id: int) -> RunQuerySet:
         """The job's backfilled runs that wait for their turn, oldest first."""
-        return self.waiting_in_backfill_from(job_id).filter(
-            slot__lt=first_backfill_slot(job_id + 1)
+        return self.in_backfill_line(job_id).order_by("slot")
+
+    def in_backfill_line(self, job_id: Any) -> RunQuerySet:
+        """The waiting backfilled runs of a job. Also takes an SQL expression of the job's id."""
+        return self.filter(
+            slot__gte=first_backfill_slot(job_id), slot__lt=first_backfill_slot(job_id + 1)
         )
 
     def waiting_in_backfill_from(self, job_id: int) -> RunQuerySet:

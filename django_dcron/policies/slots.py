@@ -18,7 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 JobId = TypeVar("JobId")
 
@@ -40,9 +40,12 @@ def next_in_line_slot(job_id: int) -> int:
 
 def backfill_slot(job_id: int, scheduled_at: datetime) -> int:
     """Return the slot of a backfilled run that waits for its turn."""
-    return first_backfill_slot(job_id) + int(scheduled_at.timestamp())
+    return int(first_backfill_slot(job_id)) + int(scheduled_at.timestamp())
 
 
-def first_backfill_slot(job_id: int) -> int:
-    """Return the lower bound of the job's backfill slots. The next job's is the upper bound."""
+def first_backfill_slot(job_id: Any) -> Any:
+    """Return the lower bound of the job's backfill slots. The next job's is the upper bound.
+
+    Also takes an SQL expression of the job's id.
+    """
     return FIRST_BACKFILL_SLOT + job_id * BACKFILL_SLOTS

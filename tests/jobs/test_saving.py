@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import connections
+from django.db.models.signals import post_save
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -649,21 +650,20 @@ def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
 
 @pytest.mark.parametrize("verb", ["end_pauses", "open_circuits"])
 def test_error_while_switching_one_job_does_not_affect_others(
-    verb: str, monkeypatch: pytest.MonkeyPatch
+    verb: str, request: pytest.FixtureRequest
 ) -> None:
     if verb == "end_pauses":
         failing_job, _ = paused_until(seconds_ago(2)), paused_until(seconds_ago(1))
     else:
         failing_job, _ = make_job(pause_after_failures=1), make_job(pause_after_failures=1)
         Statistics.objects.update(consecutive_failures=1)
-    write = pausing._write_switch
 
-    def fail_for_one_job(row: Job, *args: Any) -> None:
-        if row.pk == failing_job.pk:
+    def fail_for_one_job(instance: Job, **_: Any) -> None:
+        if instance.pk == failing_job.pk:
             raise ZeroDivisionError("an error in a signal receiver")
-        write(row, *args)
 
-    monkeypatch.setattr(pausing, "_write_switch", fail_for_one_job)
+    post_save.connect(fail_for_one_job, sender=Job)
+    request.addfinalizer(lambda: post_save.disconnect(fail_for_one_job, sender=Job))
     assert getattr(pausing, verb)(Job.objects.using("default")) == 1
     assert reread(failing_job).enabled == (verb == "open_circuits")
 

@@ -13,6 +13,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import DatabaseError, connection
+from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
@@ -21,8 +22,8 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
+from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
 from django_dcron.management.dcron import run as run_command
-from django_dcron.management.dcron import run_absence, run_watch
 from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence
@@ -465,6 +466,30 @@ def test_selection_skips_paused_jobs() -> None:
     code, shown = document("resume", "--all", "--yes")
     assert [each["job"] for each in shown["skipped"]] == ["import"]
     assert (code, paused_jobs()) == (0, set())
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_number_of_queries_does_not_grow_with_the_selected_jobs(action: str) -> None:
+    counts = []
+    for namespace, number in (("few", 2), ("many", 30)):
+        jobs = [make_idle_job(namespace=namespace) for _ in range(number)]
+        if action == "resume":
+            control.pause_many(jobs, "deploy")
+        with CaptureQueriesContext(connection) as queries:
+            assert call(action, "--namespace", namespace, "--yes")[0] == 0
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+
+
+def test_progress_of_batches_is_shown_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_actions, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0)
+    for _ in range(5):
+        make_idle_job()
+    out, error = StringIO(), StringIO()
+    call_command("dcron", "pause", "--all", "--yes", "--json", stdout=out, stderr=error)
+    assert len(json.loads(out.getvalue())["results"]) == 5
+    assert re.findall(r"(\d) of 5", error.getvalue()) == ["2", "4", "5"]
 
 
 def test_pause_of_paused_job_shows_the_replaced_pause() -> None:

@@ -409,7 +409,7 @@ def test_circuit_breaker_keeps_the_reason_of_an_earlier_pause() -> None:
 
 def test_circuit_breaker_ignores_a_job_deleted_meanwhile() -> None:
     run = running(pause_after_failures=1)
-    with mock.patch.object(pausing, "_switch_once", side_effect=Conflict):
+    with mock.patch.object(pausing, "switch_batch", side_effect=Conflict):
         assert end_attempt(run, 1, failed())
 
 

@@ -21,8 +21,9 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
+from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import lock_all
-from django_dcron.jobs.saving import REFUSALS, SAVED_AT_ONCE
+from django_dcron.jobs.saving import SAVED_AT_ONCE
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.chains import in_dependency_order, split_label

@@ -1,8 +1,10 @@
-"""Apply one action to several rows in turn, and report each result.
+"""Apply one action to several rows, batch by batch, and report each result.
 
 Invariants:
 
 - A refusal doesn't stop the remaining actions.
+- The results of a batch are shown when it is done, so that a user who interrupts the command knows
+  what was done.
 - Rows that the user hasn't named one by one are changed only after a confirmation.
 """
 
@@ -10,18 +12,26 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from django.core.management.base import CommandParser
 
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs.audit.texts import signed_reason
+from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
+from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.utils.counts import number_of
 
+T = TypeVar("T")
+
+REFUSALS = (DcronError, ValueError)
+"""Exceptions that refuse one action."""
+JOBS_AT_ONCE = SWITCHED_AT_ONCE
+"""The batch of an action with a bulk path. The results of a batch are shown together."""
 MAX_LISTED = 20
 """Rows listed before the question."""
 LONGEST = 255
@@ -37,11 +47,11 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkAction:
+class BulkAction(Generic[T]):
     on: Mapping[str, Any]
     """The object of the action, for programs."""
     name: str
-    do: Callable[[], Done]
+    row: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +64,16 @@ class SkippedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[T]):
     """The actions on selected rows."""
 
-    actions: Sequence[BulkAction]
+    actions: Sequence[BulkAction[T]]
     verb: str
     """The action, for the question: ``pause``."""
+    apply: Callable[[Sequence[T]], Sequence[Done | Exception]]
+    """Applies the action to a batch of rows, and returns each result, or raises a refusal."""
+    at_once: int = 1
+    """The number of rows in a batch."""
     things: str = "job"
     skipped: Sequence[SkippedRow] = ()
 
@@ -78,7 +92,12 @@ def add_confirmation(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="list the selection, do nothing")
 
 
-def perform_plan(output: Output, plan: Plan, options: Mapping[str, Any], *, asks: bool) -> None:
+def one_by_one(do: Callable[[T], Done]) -> Callable[[Sequence[T]], Sequence[Done]]:
+    """Return the ``apply`` of a plan without batches."""
+    return lambda rows: [do(row) for row in rows]
+
+
+def perform_plan(output: Output, plan: Plan[T], options: Mapping[str, Any], *, asks: bool) -> None:
     """Perform the plan, or list it with ``--dry-run``.
 
     If ``asks``, it needs ``--yes`` or a confirmation, and a summary ends the output. Raises
@@ -91,10 +110,10 @@ def perform_plan(output: Output, plan: Plan, options: Mapping[str, Any], *, asks
         _confirm(output, plan)
     if not output.is_json:
         _show_skipped(output, plan)
-    perform(output, plan.actions, summary=plan if asks else None)
+    perform(output, plan, summary=asks)
 
 
-def _list(output: Output, plan: Plan) -> None:
+def _list(output: Output, plan: Plan[Any]) -> None:
     if output.is_json:
         output.json(
             {
@@ -111,12 +130,12 @@ def _list(output: Output, plan: Plan) -> None:
     output.line(f"{plan.verb}: {number_of(len(plan.actions), plan.things)}. Nothing was done.")
 
 
-def _show_skipped(output: Output, plan: Plan) -> None:
+def _show_skipped(output: Output, plan: Plan[Any]) -> None:
     for each in plan.skipped:
         output.line(f"{each.name}: skipped: {each.reason}", QUIET)
 
 
-def _confirm(output: Output, plan: Plan) -> None:
+def _confirm(output: Output, plan: Plan[Any]) -> None:
     number = number_of(len(plan.actions), plan.things)
     if output.is_json or not sys.stdin.isatty():
         raise usage_error(
@@ -131,36 +150,53 @@ def _confirm(output: Output, plan: Plan) -> None:
         raise negative_result("Nothing was done.")
 
 
-def perform(output: Output, actions: Iterable[BulkAction], *, summary: Plan | None = None) -> None:
-    """Perform and report all actions, with a summary of the plan, if there is one.
+def perform(output: Output, plan: Plan[T], *, summary: bool = False) -> None:
+    """Perform and report all actions, with a summary of the plan if asked for.
 
     Raises ``CommandError`` at the end if any action was refused.
     """
     results: list[dict[str, Any]] = []
-    for action in actions:
-        result, text, style = _do(action)
-        results.append(result)
+    progress = ProgressLines(output, plan.verb, len(plan.actions))
+    for start in range(0, len(plan.actions), plan.at_once):
+        batch = plan.actions[start : start + plan.at_once]
+        for action, result in zip(batch, _apply(plan, batch), strict=True):
+            results.append(_document(action, result))
+            if not output.is_json:
+                _show(output, action, result)
         if not output.is_json:
-            output.line(f"{action.name}: {text}", style)
+            output.flush()
+        progress.show(len(results))
     refused = sum(not result["done"] for result in results)
     if output.is_json:
-        skipped = {"skipped": summary.skipped_documents()} if summary else {}
+        skipped = {"skipped": plan.skipped_documents()} if summary else {}
         output.json({"version": 1, "results": results} | skipped)
     elif summary:
         parts = [f"{len(results) - refused} done"]
         parts += [f"{refused} refused"] if refused else []
-        parts += [f"{len(summary.skipped)} skipped"] if summary.skipped else []
-        output.line(f"{summary.verb}: {', '.join(parts)}")
+        parts += [f"{len(plan.skipped)} skipped"] if plan.skipped else []
+        output.line(f"{plan.verb}: {', '.join(parts)}")
     if refused:
         raise negative_result(f"{refused} of {len(results)} actions refused.")
 
 
-def _do(action: BulkAction) -> tuple[dict[str, Any], str, str]:
+def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[Done | Exception]:
     try:
-        done = action.do()
-    except (DcronError, ValueError) as error:
-        return {**action.on, "done": False, "error": str(error)}, f"refused: {error}", BAD
-    return {**action.on, "done": True, **done.fields}, done.text, GOOD
+        return plan.apply([action.row for action in batch])
+    except REFUSALS as error:
+        return [error] * len(batch)
+
+
+def _document(action: BulkAction[Any], result: Done | Exception) -> dict[str, Any]:
+    if isinstance(result, Done):
+        return {**action.on, "done": True, **result.fields}
+    return {**action.on, "done": False, "error": str(result)}
+
+
+def _show(output: Output, action: BulkAction[Any], result: Done | Exception) -> None:
+    if isinstance(result, Done):
+        output.line(f"{action.name}: {result.text}", GOOD)
+    else:
+        output.line(f"{action.name}: refused: {result}", BAD)
 
 
 def reason_with_user(typed: str) -> str:

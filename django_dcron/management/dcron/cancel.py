@@ -55,10 +55,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if not runs and not output.is_json:
         output.line("Nothing to cancel: there are no unfinished runs.")
         return
-    actions = [_bulk_action(run, reason) for run in {run.pk: run for run in runs}.values()]
-    bulk_actions.perform_plan(
-        output, Plan(actions, "cancel", "run"), options, asks=selected.by_criteria
+    unique = {run.pk: run for run in runs}.values()
+    plan = Plan(
+        [BulkAction(_names(run), f"{run} ({run.pk})", run) for run in unique],
+        "cancel",
+        bulk_actions.one_by_one(lambda run: _cancel(run, reason)),
+        things="run",
     )
+    bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
 
 
 def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
@@ -72,9 +76,10 @@ def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
         )
 
 
-def _bulk_action(run: Run, reason: str) -> BulkAction:
-    def cancel() -> Done:
-        control.cancel(run, reason)
-        return Done("cancelled" if run.is_final else "asked to stop", {"state": run.state})
+def _cancel(run: Run, reason: str) -> Done:
+    control.cancel(run, reason)
+    return Done("cancelled" if run.is_final else "asked to stop", {"state": run.state})
 
-    return BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", cancel)
+
+def _names(run: Run) -> dict[str, Any]:
+    return {"run": str(run.pk), "job": str(run.job)}

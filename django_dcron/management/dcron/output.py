@@ -108,6 +108,11 @@ class Output:
         """Write one or more lines of text, with control characters escaped."""
         self._command.stdout.write(self._style_text(without_control_characters(text), style))
 
+    def progress(self, text: str) -> None:
+        """Write a line to standard error, also with ``--json``."""
+        self._command.stderr.write(without_control_characters(text), style_func=lambda line: line)
+        self._command.stderr.flush()
+
     def flush(self) -> None:
         """Flush the output for a reader on a pipe."""
         self._command.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -55,11 +56,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     kept = [job for job in selected.rows if not job.enabled and selected.by_criteria]
     plan = Plan(
         [
-            _bulk_action(job, reason, until)
+            BulkAction(_names(job), str(job), job)
             for job in selected.rows
             if job.enabled or not selected.by_criteria
         ],
         "pause",
+        lambda jobs: _pause(jobs, reason, until),
+        bulk_actions.JOBS_AT_ONCE,
         skipped=[SkippedRow(_names(job), str(job), "already paused") for job in kept],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
@@ -70,19 +73,24 @@ def _until(text: str) -> datetime:
     return option_values.parse_until_option(text, now, timezone.get_current_timezone())
 
 
-def _bulk_action(job: Job, reason: str, until: datetime | None) -> BulkAction:
-    def pause() -> Done:
-        replaced: dict[str, Any] | None = None
-        if not job.enabled:
-            replaced = {"reason": job.pause_reason, "until": job.paused_until}
-        control.pause(job, reason, until)
-        instead = f" (replaces {_pause_text(**replaced)})" if replaced else ""
-        return Done(
-            f"{_pause_text(reason, until)}{instead}",
-            {"reason": reason, "until": until, "replaced": replaced},
-        )
+def _pause(jobs: Sequence[Job], reason: str, until: datetime | None) -> list[Done | Exception]:
+    replaced = [
+        None if job.enabled else {"reason": job.pause_reason, "until": job.paused_until}
+        for job in jobs
+    ]
+    refused = control.pause_many(jobs, reason, until)
+    return [
+        refused.get(position) or _done(reason, until, before)
+        for position, before in enumerate(replaced)
+    ]
 
-    return BulkAction(_names(job), str(job), pause)
+
+def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) -> Done:
+    instead = f" (replaces {_pause_text(**replaced)})" if replaced else ""
+    return Done(
+        f"{_pause_text(reason, until)}{instead}",
+        {"reason": reason, "until": until, "replaced": replaced},
+    )
 
 
 def _pause_text(reason: str, until: datetime | None) -> str:

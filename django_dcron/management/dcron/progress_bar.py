@@ -1,4 +1,7 @@
-"""Show progress: a bar on a terminal with rich, else a line every few seconds."""
+"""Show progress: a bar on a terminal with rich, else a line every few seconds.
+
+A command whose results go to standard output shows its progress on standard error.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,22 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 5.0
 """In seconds."""
+
+
+class ProgressLines:
+    """A line on standard error every few seconds, until ``total`` is reached."""
+
+    def __init__(self, output: Output, verb: str, total: int) -> None:
+        self._output, self._verb, self._total = output, verb, total
+        self._line_at = time.monotonic()
+        self._is_shown = False
+
+    def show(self, done: int) -> None:
+        """Show the progress, unless the whole command takes less than a few seconds."""
+        now, is_last = time.monotonic(), done == self._total
+        if now - self._line_at >= LINE_EVERY or (is_last and self._is_shown):
+            self._line_at, self._is_shown = now, True
+            self._output.progress(f"{self._verb}: {done} of {self._total}")
 
 
 class ProgressBar:

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done
+from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
 from django_dcron.management.dcron.lookup import RUN_HELP, find_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Run
@@ -27,12 +27,18 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     runs = [find_run(text) for text in options["runs"]]
-    bulk_actions.perform(Output(command, options), [_bulk_action(each) for each in runs])
+    plan = Plan(
+        [
+            BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", run)
+            for run in runs
+        ],
+        "rerun",
+        bulk_actions.one_by_one(_rerun),
+        things="run",
+    )
+    bulk_actions.perform(Output(command, options), plan)
 
 
-def _bulk_action(run: Run) -> BulkAction:
-    def rerun() -> Done:
-        made = control.rerun(run)
-        return Done(f"rerun as {made.pk}", {"made": str(made.pk)})
-
-    return BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", rerun)
+def _rerun(run: Run) -> Done:
+    made = control.rerun(run)
+    return Done(f"rerun as {made.pk}", {"made": str(made.pk)})

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
-from django_dcron.models import Job
+from django_dcron.models import Cursor, Job
 
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
@@ -44,8 +49,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         if selected.by_criteria and (job.enabled or job.pause_reason == NO_LONGER_DECLARED)
     }
     plan = Plan(
-        [_bulk_action(job) for job in selected.rows if job.pk not in kept],
+        [BulkAction(_names(job), str(job), job) for job in selected.rows if job.pk not in kept],
         "resume",
+        _resume,
+        bulk_actions.JOBS_AT_ONCE,
         skipped=[
             SkippedRow(_names(job), str(job), kept[job.pk])
             for job in selected.rows
@@ -55,21 +62,37 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
 
-def _bulk_action(job: Job) -> BulkAction:
-    def resume() -> Done:
-        before = job.enabled
-        control.resume(job)
-        following = next(iter(control.preview(job, 1)), None) if job.enabled else None
-        if not job.enabled:
-            text = f"backfilled runs continue; {job.pause_reason}"
-        else:
-            text = "not paused" if before else "resumed"
-        return Done(
-            f"{text}; next run {time_text(following)}" if following else text,
-            {"enabled": job.enabled, "next": following},
-        )
+def _resume(jobs: Sequence[Job]) -> list[Done | Exception]:
+    before = [job.enabled for job in jobs]
+    refused = control.resume_many(jobs)
+    following = _next_runs(jobs)
+    return [
+        refused.get(position) or _done(job, was_enabled, following.get(job.pk))
+        for position, (job, was_enabled) in enumerate(zip(jobs, before, strict=True))
+    ]
 
-    return BulkAction(_names(job), str(job), resume)
+
+def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
+    using = alias_for(Job)
+    cursors, now = (
+        Cursor.objects.using(using).in_bulk([job.pk for job in jobs]),
+        database_now(using),
+    )
+    for job in jobs:
+        if job.pk in cursors:
+            job.cursor = cursors[job.pk]
+    return {job.pk: next_run_of(job, now) for job in jobs if job.pk in cursors}
+
+
+def _done(job: Job, was_enabled: bool, following: datetime | None) -> Done:
+    if not job.enabled:
+        text = f"backfilled runs continue; {job.pause_reason}"
+    else:
+        text = "not paused" if was_enabled else "resumed"
+    return Done(
+        f"{text}; next run {time_text(following)}" if following else text,
+        {"enabled": job.enabled, "next": following},
+    )
 
 
 def _names(job: Job) -> dict[str, Any]:

@@ -81,7 +81,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if selected.by_criteria or len(selected.rows) > 1 or options["dry_run"]:
         if timeout is not None:
             raise usage_error("--timeout needs a single job, given by its name.")
-        plan = Plan([_bulk_action(job, options) for job in selected.rows], "run")
+        arguments = _arguments(options)
+        plan = Plan(
+            [BulkAction({"job": str(job), "id": job.pk}, str(job), job) for job in selected.rows],
+            "run",
+            bulk_actions.one_by_one(lambda job: _trigger_one(job, arguments)),
+        )
         bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
         return
     made = _trigger(selected.rows[0], options)
@@ -117,14 +122,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.line(f"{ended.job} succeeded", GOOD)
 
 
-def _bulk_action(job: Job, options: dict[str, Any]) -> BulkAction:
-    arguments = _arguments(options)
-
-    def trigger() -> Done:
-        run = control.trigger(job, **arguments)
-        return Done(f"run {run.pk}", {"run": str(run.pk)})
-
-    return BulkAction({"job": str(job), "id": job.pk}, str(job), trigger)
+def _trigger_one(job: Job, arguments: dict[str, Any]) -> Done:
+    run = control.trigger(job, **arguments)
+    return Done(f"run {run.pk}", {"run": str(run.pk)})
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,70 @@
+"""Change many jobs batch by batch, and find the jobs that the database refuses.
+
+Invariants:
+
+- Each batch is one transaction. If the process ends, the finished batches stay and the others have
+  changed nothing.
+- A refused job doesn't stop the others. If an exception refuses a whole batch, smaller batches are
+  tried, down to the job that causes it.
+- The errors of a job end up in the result. An error that doesn't concern one job is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db import DataError, IntegrityError, OperationalError, connections
+
+from django_dcron.db.contention import is_contention
+from django_dcron.exceptions import Conflict, NotPossible
+
+T = TypeVar("T")
+OnProgress = Callable[[int], object]
+"""Called after each batch with the number of jobs that are done."""
+
+NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
+"""Exceptions for values that pass validation but that the database or its driver can't store."""
+REFUSALS = (ValidationError, Conflict, NotPossible, IntegrityError, *NOT_STORABLE)
+"""Exceptions that concern one job."""
+
+
+def change_in_batches(
+    items: Sequence[T],
+    change: Callable[[Sequence[T]], tuple[int, dict[int, Exception]]],
+    using: str,
+    on_progress: OnProgress,
+    at_once: int,
+) -> dict[int, Exception]:
+    """Change all ``items``. Returns the errors of the refused ones by their position.
+
+    ``change`` gets a batch and changes the first of its items in one transaction. It returns how
+    many it has tried, and the errors of the refused ones by position. If there is only one item, it
+    raises its error instead.
+    """
+    refused: dict[int, Exception] = {}
+    position, size = 0, at_once
+    while position < len(items):
+        batch = items[position : position + size]
+        try:
+            done, errors = change(batch)
+        except Exception as error:
+            if len(batch) > 1 and not isinstance(error, OperationalError):
+                size = len(batch) // 2
+                continue
+            if not isinstance(error, REFUSALS) and not _is_temporary(error, using):
+                raise
+            done, errors = len(batch), dict.fromkeys(range(len(batch)), error)
+        refused |= {position + number: error for number, error in errors.items()}
+        position, size = position + done, min(at_once, 2 * done)
+        on_progress(position)
+    return refused
+
+
+def _is_temporary(error: Exception, using: str) -> bool:
+    """Return whether the next batch may succeed, because only other transactions were in the way.
+
+    Such an error has broken a surrounding transaction.
+    """
+    return is_contention(error) and not connections[using].in_atomic_block

@@ -1,0 +1,211 @@
+"""Enable or pause a batch of jobs in one transaction, in a fixed number of statements.
+
+``switch_batch`` reads what the decisions need, decides about each job in turn on plain data, and
+writes the accepted jobs. ``pausing`` decides which jobs to switch.
+
+Invariants:
+
+- A refused job changes nothing, and neither does a batch that raises an exception.
+- A job that is already in the wanted state isn't written.
+- The instances get the new state. An instance that was outdated keeps its version, so that saving
+  it raises ``Conflict``.
+- Rows are locked in the order cursors, jobs, runs, statistics (``locking``).
+- ``pre_save`` and ``post_save`` of ``Job`` are sent for each written job, as by ``Job.save``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef
+from django.db.models.signals import post_save, pre_save
+from django.utils import timezone
+
+from django_dcron.db.now import database_now
+from django_dcron.db.updates import update_each
+from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
+from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
+from django_dcron.jobs.locking import check_version, lock_cursors, lock_jobs
+from django_dcron.jobs.placement import (
+    Placement,
+    decide_placement,
+    runs_without_schedule,
+    timetable_of,
+    write_placements,
+)
+from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.runs import transitions
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
+
+SWITCH_FIELDS = ("enabled", "pause_reason", "paused_until")
+SWITCH_COLUMNS = [field for field in Job._meta.concrete_fields if field.name in SWITCH_FIELDS]
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The wanted state of jobs."""
+
+    enabled: bool
+    reason: str = ""
+    until: datetime | None = None
+
+    def is_done(self, row: Job) -> bool:
+        wanted = (self.enabled, self.reason, self.until)
+        return (row.enabled, row.pause_reason, row.paused_until) == wanted
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """A job to write, and its cursor."""
+
+    row: Job
+    placed: Placement
+    is_exhausted: bool = False
+    """Whether only backfilled runs are left, so that the job stays disabled."""
+
+
+def switch_batch(
+    jobs: Sequence[Job], switch: Switch, using: str
+) -> tuple[int, dict[int, Exception]]:
+    """Switch the first of ``jobs`` in one transaction.
+
+    Returns how many of them are done, and the errors of those that were refused, by position. If
+    there is only one job, raises its error instead.
+    """
+    jobs = _until_repeated(jobs)
+    with transaction.atomic(using=using):
+        batch = _Batch(jobs, switch, using)
+        refused = batch.decide()
+        batch.write()
+    batch.update_instances(refused)
+    return len(jobs), refused
+
+
+def _until_repeated(jobs: Sequence[Job]) -> Sequence[Job]:
+    """Return the jobs before the first job that is in the list for the second time."""
+    keys: set[int] = set()
+    for position, job in enumerate(jobs):
+        if job.pk in keys:
+            return jobs[:position]
+        keys.add(job.pk)
+    return jobs
+
+
+class _Batch:
+    def __init__(self, jobs: Sequence[Job], switch: Switch, using: str) -> None:
+        self.jobs, self.switch, self.using = jobs, switch, using
+        keys = {job.pk for job in jobs}
+        self.cursors = lock_cursors(keys, using)
+        self.rows = lock_jobs(keys, using)
+        self.now = database_now(using)
+        self.versions = {pk: row.version for pk, row in self.rows.items()}
+        """The versions before the switch."""
+        self.accepted: list[_Accepted] = []
+        _set_calendars(self.rows, using)
+
+    def decide(self) -> dict[int, Exception]:
+        """Decide about the jobs in turn. Returns the errors by position."""
+        refused: dict[int, Exception] = {}
+        backlog = _Backlog(self.jobs, self.using)
+        for position, job in enumerate(self.jobs):
+            try:
+                self._decide_one(job, backlog)
+            except (Conflict, NotPossible) as error:
+                # Only a rollback undoes what receivers of the signal have written.
+                if len(self.jobs) == 1 or pre_save.has_listeners(Job):
+                    raise
+                refused[position] = error
+        return refused
+
+    def _decide_one(self, job: Job, backlog: _Backlog) -> None:
+        """Decide about one job. Raises ``Conflict`` or ``NotPossible``."""
+        row = check_version(self.rows.get(job.pk), None)
+        if self.switch.is_done(row):
+            return
+        before = copy(row)
+        row.enabled, row.pause_reason = self.switch.enabled, self.switch.reason
+        row.paused_until = self.switch.until
+        row.version += 1
+        pre_save.send(sender=Job, instance=row, raw=False, **self._sent())
+        placed = decide_placement(row, self.cursors.get(row.pk), self.now, before)
+        accepted = _Accepted(row, placed)
+        cursor = placed.cursor
+        if self.switch.enabled and cursor.next_at is None and not runs_without_schedule(row):
+            if cursor.problem or not backlog.has_waiting(row.pk):
+                raise NotPossible(
+                    _("%(job)s can't be resumed: %(why)s."),
+                    job=str(row),
+                    why=_without_occurrences(row, cursor),
+                    code="nothing_to_run",
+                )
+            accepted.is_exhausted = True
+        self.accepted.append(accepted)
+
+    def write(self) -> None:
+        if not self.accepted:
+            return
+        rows, now = [each.row for each in self.accepted], timezone.now()
+        jobs = Job.objects.using(self.using)
+        update_each(jobs, rows, SWITCH_COLUMNS, version=F("version") + 1, updated_at=now)
+        for row in rows:
+            row.updated_at = now
+            post_save.send(sender=Job, instance=row, raw=False, created=False, **self._sent())
+        write_placements([each.placed for each in self.accepted], self.now, self.using)
+        if exhausted := [each.row for each in self.accepted if each.is_exhausted]:
+            disable_exhausted([row.pk for row in exhausted], self.using)  # backfilled runs continue
+            for row in exhausted:
+                row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
+
+    def update_instances(self, refused: Mapping[int, Exception]) -> None:
+        for position, job in enumerate(self.jobs):
+            if position in refused:
+                continue
+            row = self.rows[job.pk]
+            for name in SWITCH_FIELDS:
+                setattr(job, name, getattr(row, name))
+            if job.version == self.versions[job.pk]:
+                # Otherwise, its other fields are outdated, and saving it must conflict.
+                job.version = row.version
+
+    def _sent(self) -> dict[str, Any]:
+        fields = frozenset({*SWITCH_FIELDS, "version", "updated_at"})
+        return {"using": self.using, "update_fields": fields}
+
+
+class _Backlog:
+    """Which jobs have backfilled runs that wait. Read once, if any decision needs it."""
+
+    def __init__(self, jobs: Sequence[Job], using: str) -> None:
+        self._jobs, self._using = jobs, using
+        self._waiting: set[int] | None = None
+
+    def has_waiting(self, job_id: int) -> bool:
+        if self._waiting is None:
+            keys = [job.pk for job in self._jobs]
+            line = transitions.runs().in_backfill_line(OuterRef("pk"))
+            rows = Job.objects.using(self._using).filter(Exists(line), pk__in=keys)
+            self._waiting = set(rows.values_list("pk", flat=True))
+        return job_id in self._waiting
+
+
+def _set_calendars(rows: Mapping[int, Job], using: str) -> None:
+    """Read the calendars of all jobs at once. Placing a cursor needs them."""
+    names = {row.calendar_id for row in rows.values() if row.calendar_id is not None}
+    calendars = Calendar.objects.using(using).in_bulk(names) if names else {}
+    for row in rows.values():
+        if row.calendar_id in calendars:
+            row.calendar = calendars[row.calendar_id]
+
+
+def _without_occurrences(job: Job, cursor: Cursor) -> TranslatableText:
+    try:
+        timetable_of(job)
+    except InvalidSchedule as error:
+        return error.text
+    return TranslatableText(cursor.problem or EXHAUSTED)

@@ -1,0 +1,243 @@
+"""``pause_many`` and ``resume_many`` give the results of one by one, in few statements."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models.signals import post_save, pre_save
+from django.test.utils import CaptureQueriesContext
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs import pausing
+from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import backfill_slot
+from django_dcron.testing import set_clock
+from tests.depth import examples
+from tests.factories import make_idle_job, make_job, make_run
+from tests.jobs.test_save_many import NOW, snapshot, undone
+
+pytestmark = pytest.mark.django_db
+
+FAR = NOW + timedelta(hours=1)
+PAUSED: dict[str, Any] = {"enabled": False, "pause_reason": "deploy (ada)"}
+KINDS: dict[str, dict[str, Any]] = {
+    "every minute": {"schedule": "* * * * *"},
+    "every minute late": {"schedule": "* * * * *", "misfire_policy": "run_all"},
+    "late skip": {
+        "schedule": "* * * * *",
+        "misfire_policy": "skip",
+        "misfire_grace": timedelta(seconds=1),
+    },
+    "interval": {"schedule": "@every 7m"},
+    "hash": {"schedule": "H H * * *", "timezone": "Europe/Berlin"},
+    "calendar": {"schedule": "0 12 * * *", "calendar_id": "holidays"},
+    "follower": {"schedule": "@never", "after": {"every minute": "succeeded"}},
+    "never": {"schedule": "@never"},
+    "over": {"schedule": "@at 2020-01-01T00:00", "enabled": False},
+    "over backfilled": {"schedule": "@at 2020-01-01T00:00", "enabled": False},
+    "starts later": {"schedule": "0 0 1 1 *", "starts_at": FAR},
+    "invalid": {"schedule": "0 0 1 1 *"},
+    "quarantined": {"schedule": "0 0 1 1 *"},
+    "without cursor": {"schedule": "0 0 1 1 *"},
+    "paused": {"schedule": "* * * * *"} | PAUSED,
+    "paused until later": {"schedule": "* * * * *", "paused_until": FAR} | PAUSED,
+    "pause is over": {"schedule": "* * * * *"} | PAUSED,
+    "pause is over interval": {"schedule": "@every 90s", "misfire_policy": "run_all"} | PAUSED,
+    "claimed ahead": {"schedule": "0 0 1 1 *"},
+    "queued": {"schedule": "0 0 1 1 *"},
+    "deleted": {"schedule": "0 0 1 1 *"},
+    "outdated": {"schedule": "0 0 1 1 *"},
+}
+
+
+def set_up() -> None:
+    Calendar.objects.create(name="holidays", dates="05-04, 05-05")
+    for name, fields in KINDS.items():
+        make_job(name=name, **fields)
+    over = NOW - timedelta(minutes=3, seconds=20)
+    Job.objects.filter(name__startswith="pause is over").update(paused_until=over)
+    late = Cursor.objects.filter(job__name__in=["every minute late", "late skip"])
+    late.update(next_at=NOW - timedelta(minutes=4, seconds=30))
+    Cursor.objects.filter(job__name="interval").update(previous_at=NOW - timedelta(minutes=6))
+    Job.objects.filter(name="invalid").update(schedule="61 * * * *")
+    Cursor.objects.filter(job__name="quarantined").update(problem="broken", next_at=None)
+    Cursor.objects.filter(job__name="without cursor").delete()
+    Statistics.objects.update(consecutive_failures=2)
+    jobs = {job.name: job for job in Job.objects.all()}
+    soon = {"scheduled_at": NOW + timedelta(seconds=9), "due_at": NOW, "claimed_at": NOW}
+    make_run(jobs["claimed ahead"], **soon)
+    make_run(jobs["queued"], "queued", queued_at=NOW, deliveries=1, **soon)
+    at = NOW - timedelta(days=9)
+    line = backfill_slot(jobs["over backfilled"].pk, at)
+    backfilled = {"scheduled_at": at, "due_at": at, "claimed_at": at, "slot": line}
+    make_run(jobs["over backfilled"], "waiting", trigger=Trigger.BACKFILL, **backfilled)
+
+
+def read(names: Sequence[str]) -> list[Job]:
+    """Return an instance for each name, as the users of the functions have them."""
+    jobs = [Job.objects.get(name=name) for name in names]
+    Job.objects.filter(name="deleted").delete()
+    Job.objects.filter(name="outdated").update(description="changed", version=2)
+    return jobs
+
+
+def states(jobs: Sequence[Job]) -> list[Any]:
+    return [(job.version, job.enabled, job.pause_reason, job.paused_until) for job in jobs]
+
+
+def one_by_one(action: Callable[[Job], object], jobs: Sequence[Job]) -> dict[int, Exception]:
+    errors: dict[int, Exception] = {}
+    for position, job in enumerate(jobs):
+        try:
+            action(job)
+        except (Conflict, NotPossible) as error:
+            errors[position] = error
+    return errors
+
+
+ACTIONS = {
+    "pause": (
+        lambda job: control.pause(job, "incident", FAR),
+        lambda jobs: control.pause_many(jobs, "incident", FAR),
+    ),
+    "pause for good": (control.pause, control.pause_many),
+    "resume": (control.resume, control.resume_many),
+}
+
+
+@settings(max_examples=examples(90))
+@given(
+    names=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=30),
+    actions=st.lists(st.sampled_from(sorted(ACTIONS)), min_size=1, max_size=2),
+    at_once=st.sampled_from((1, 3, 500)),
+)
+@example(names=[*sorted(KINDS), "interval"], actions=["pause", "resume"], at_once=500)
+def test_results_are_those_of_one_by_one(
+    names: list[str], actions: list[str], at_once: int
+) -> None:
+    found: list[Any] = []
+    with undone(), set_clock(NOW), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pausing, "SWITCHED_AT_ONCE", at_once)
+        set_up()
+        for many in (False, True):
+            with undone():
+                jobs = read(names)
+                refused = [
+                    ACTIONS[action][1](jobs) if many else one_by_one(ACTIONS[action][0], jobs)
+                    for action in actions
+                ]
+                errors = [{at: (type(e), str(e)) for at, e in each.items()} for each in refused]
+                found.append((errors, snapshot(), states(jobs)))
+    assert found[1] == found[0]
+
+
+def count_queries(action: Callable[[], object]) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        action()
+    return len(queries)
+
+
+@pytest.mark.parametrize("switch", [control.pause_many, control.resume_many])
+def test_number_of_queries_does_not_grow_with_the_jobs_of_a_batch(
+    switch: Callable[..., dict[int, Exception]],
+) -> None:
+    Calendar.objects.create(name="holidays", dates="12-25")
+    counts = []
+    for number in (3, 60):
+        jobs = [make_idle_job(calendar_id="holidays") for _ in range(number)]
+        jobs += [make_job(schedule="@at 2020-01-01T00:00", enabled=False) for _ in range(number)]
+        if switch is control.resume_many:
+            control.pause_many(jobs, "deploy")
+        counts.append(count_queries(lambda jobs=jobs: switch(jobs)))  # type: ignore[misc]
+    assert counts[0] == counts[1] < 20
+
+
+def test_refused_job_does_not_stop_the_others() -> None:
+    jobs = [
+        make_idle_job(),
+        make_idle_job(),
+        make_job(schedule="@at 2020-01-01T00:00", enabled=False),
+    ]
+    Job.objects.filter(pk=jobs[1].pk).delete()
+    refused = control.pause_many([*jobs[:2], make_idle_job()], "deploy")
+    assert {at: getattr(error, "code", "") for at, error in refused.items()} == {1: "deleted"}
+    assert Job.objects.filter(enabled=False).count() == 3
+    refused = control.resume_many([jobs[2], jobs[0]])
+    assert {at: getattr(error, "code", "") for at, error in refused.items()} == {
+        0: "nothing_to_run"
+    }
+    assert Job.objects.get(pk=jobs[0].pk).enabled
+
+
+def test_signals_are_sent_for_each_job_and_may_refuse_one(request: pytest.FixtureRequest) -> None:
+    jobs = [make_idle_job(name=name) for name in ("a", "b", "c")]
+    sent: list[Any] = []
+
+    def before(instance: Job, update_fields: Any, **_: Any) -> None:
+        if instance.name == "b":
+            raise NotPossible("no", code="vetoed")
+        instance.pause_reason += " (checked)"
+        sent.append(("before", instance.name, "paused_until" in update_fields))
+
+    def after(instance: Job, created: bool, **_: Any) -> None:
+        sent.append(("after", instance.name, created))
+
+    for signal, receiver in ((pre_save, before), (post_save, after)):
+        signal.connect(receiver, sender=Job)
+        request.addfinalizer(lambda s=signal, r=receiver: s.disconnect(r, sender=Job))
+    refused = control.pause_many(jobs, "deploy")
+    assert [*refused] == [1]
+    assert getattr(refused[1], "code", "") == "vetoed"
+    last = {each[1]: each for each in sent if each[0] == "after"}
+    assert last == {"a": ("after", "a", False), "c": ("after", "c", False)}
+    assert {each for each in sent if each[0] == "before"} == {
+        ("before", "a", True),
+        ("before", "c", True),
+    }
+    assert dict(Job.objects.values_list("name", "pause_reason")) == {
+        "a": "deploy (checked)",
+        "b": "",
+        "c": "deploy (checked)",
+    }
+
+
+def test_interruption_leaves_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pausing, "SWITCHED_AT_ONCE", 2)
+    jobs = [make_idle_job() for _ in range(7)]
+    done: list[int] = []
+
+    def interrupt(number: int) -> None:
+        done.append(number)
+        if number == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        control.pause_many(jobs, "deploy", on_progress=interrupt)
+    assert done == [2, 4]
+    switched = Job.objects.order_by("pk").values_list("enabled", "version", "cursor__enabled")
+    assert [*switched] == [(False, 2, False)] * 4 + [(True, 1, True)] * 3
+
+
+def test_invalid_end_changes_nothing() -> None:
+    job = make_idle_job()
+    with pytest.raises(ValueError, match="past"):
+        control.pause_many([job], until=datetime(2020, 1, 1, tzinfo=UTC))
+    assert Job.objects.get().enabled
+
+
+def test_pause_withdraws_claimed_runs_and_keeps_others() -> None:
+    jobs = [make_idle_job() for _ in range(3)]
+    ahead = database_now("default") + timedelta(seconds=9)
+    for job in jobs:
+        make_run(job, scheduled_at=ahead)
+        make_run(job, "running")
+    control.pause_many(jobs)
+    assert set(Run.objects.values_list("state", flat=True)) == {State.RUNNING}
+    assert Run.objects.count() == 3

@@ -6,10 +6,16 @@ executed. Planning takes twice as long as executing for the statements that star
 Invariants:
 
 - A statement is prepared on the server only outside of a transaction. If the server refuses the
-  prepared statement, nothing has been executed, and the same statement is executed without it.
-- Nothing is prepared through a connection pooler: the server of the next transaction may know
-  another statement by the same name, and would execute that one. A project whose pooler supports
-  prepared statements can say so with Django's own option, ``OPTIONS["prepare_threshold"]``.
+  prepared statement, nothing has been executed, and the same statement is executed once more, now
+  without preparing it. Nothing is prepared on that connection again.
+- A statement that has been executed is never executed again, whatever fails afterwards.
+- No other client's statement is executed: the names are random. A name that psycopg chooses may
+  mean another statement on another server connection.
+- Nothing is prepared through a connection pooler that reports process ids of its own (PgBouncer,
+  pgcat, PgDog). A pooler that reports the server's is taken for a direct connection. If it then
+  changes the server connection, the server doesn't know the random name, and refuses.
+- Django's own option decides, if the project sets it: ``OPTIONS["prepare_threshold"] = None``
+  prepares nothing, and a number says that the pooler supports prepared statements.
 - Other statements of the project are neither prepared nor bound on the server: the connection's
   settings are restored at once.
 - A project's own cursor class isn't bypassed: nothing is prepared on its connections.
@@ -17,9 +23,11 @@ Invariants:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -46,6 +54,8 @@ class _Connection:
     uses: int = 0
     allowed: bool | None = None
     """None: not checked yet."""
+    refused: bool = False
+    """Whether the server has refused a prepared statement."""
 
 
 _connections: WeakKeyDictionary[Any, _Connection] = WeakKeyDictionary()
@@ -57,19 +67,26 @@ def executed(
 ) -> Iterator[CursorWrapper]:
     """Execute the statement, and yield its cursor."""
     if _may_prepare(connection):
-        with _server_binding_cursor(connection) as cursor:
+        known = _connections[connection.connection]
+        with _preparing_cursor(connection) as cursor:
             try:
-                with _preparing(connection.connection):
+                with _prepare_threshold(connection.connection, EXECUTIONS_BEFORE):
                     cursor.execute(sql, parameters)
             except DatabaseError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in REFUSALS:
                     raise
-                _connections[connection.connection].allowed = False
-            else:
+                known.allowed, known.refused = False, True
+            # There is a result if psycopg failed only to deallocate another statement afterwards.
+            if not known.refused or cursor.pgresult is not None:
                 yield cursor
                 return
     with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
+        if _has_refused(connection):
+            # The project may prepare statements, too, and psycopg may still know the refused one.
+            with _prepare_threshold(connection.connection, None):
+                cursor.execute(sql, parameters)
+        else:
+            cursor.execute(sql, parameters)
         yield cursor
 
 
@@ -87,27 +104,46 @@ def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
     if known.uses <= USES_BEFORE:
         return False
     if known.allowed is None:
-        known.allowed = driver.prepare_threshold is not None or _is_direct(connection)
+        options = connection.settings_dict["OPTIONS"]
+        if "prepare_threshold" in options:
+            known.allowed = options["prepare_threshold"] is not None
+        else:
+            known.allowed = _is_direct(connection)
     return known.allowed
 
 
-def _is_direct(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether no pooler is between this process and the server.
+def _has_refused(connection: BaseDatabaseWrapper) -> bool:
+    known = _connections.get(connection.connection) if connection.vendor == "postgresql" else None
+    return known is not None and known.refused
 
-    A pooler reports a process id of its own.
-    """
+
+def _is_direct(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the server that answers has the process id that this connection was given."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
     return bool(pid == connection.connection.info.backend_pid)
 
 
-def _server_binding_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
-    """Open a cursor with which the driver sends values apart from the SQL."""
+@cache
+def _cursor_class() -> type[Any]:
     from django.db.backends.postgresql import base
 
+    class PreparingCursor(base.ServerBindingCursor):
+        """Sends values apart from the SQL, and prepares statements by random names."""
+
+        def _get_prepared(self, *args: Any, **options: Any) -> tuple[Any, bytes]:
+            step, name = super()._get_prepared(*args, **options)  # type: ignore[misc]  # not in stubs
+            if step.name == "SHOULD":
+                name = f"dcron_{secrets.token_hex(8)}".encode()
+            return step, name
+
+    return PreparingCursor
+
+
+def _preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
     driver = connection.connection
-    factory, driver.cursor_factory = driver.cursor_factory, base.ServerBindingCursor
+    factory, driver.cursor_factory = driver.cursor_factory, _cursor_class()
     try:
         return connection.cursor()
     finally:
@@ -115,8 +151,8 @@ def _server_binding_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
 
 
 @contextmanager
-def _preparing(driver: Any) -> Iterator[None]:
-    threshold, driver.prepare_threshold = driver.prepare_threshold, EXECUTIONS_BEFORE
+def _prepare_threshold(driver: Any, number: int | None) -> Iterator[None]:
+    threshold, driver.prepare_threshold = driver.prepare_threshold, number
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import DataError, connection, transaction
 
@@ -94,14 +95,69 @@ def test_nothing_is_prepared_in_a_transaction() -> None:
         assert prepared() == set()
 
 
-@pytest.mark.parametrize(("option", "number"), [(None, 0), (5, 1)])
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [({}, 0), ({"prepare_threshold": 5}, 1), ({"prepare_threshold": None}, 0)],
+)
 def test_nothing_is_prepared_through_a_pooler_unless_the_project_asks_for_it(
-    monkeypatch: pytest.MonkeyPatch, option: int | None, number: int
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, int | None], number: int
 ) -> None:
-    connection.connection.prepare_threshold = option
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    connection.connection.prepare_threshold = options.get("prepare_threshold")
     monkeypatch.setattr(type(connection.connection.info), "backend_pid", 1)  # of the pooler
     warm_up()
     assert len(prepared()) == number
+
+
+def test_nothing_is_prepared_if_the_project_switches_it_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"prepare_threshold": None})
+    warm_up()
+    assert prepared() == set()
+
+
+@pytest.mark.parametrize("numbers", [range(20), range(0)])
+def test_statement_of_another_client_is_never_executed(numbers: range) -> None:
+    """A pooler that reports the server's process id changes the server connection.
+
+    On the next one, another client has prepared statements by the names that psycopg chooses.
+    """
+    warm_up()
+    server = connection.connection.pgconn
+    server.exec_(b"DEALLOCATE ALL")
+    for number in numbers:
+        server.prepare(b"_pg3_%d" % number, b"SELECT 42 WHERE $1::int > 0")
+    for _ in range(3):
+        assert execute() == [(2,), (3,)]
+    assert len(prepared()) == bool(numbers)
+
+
+def test_statement_that_was_executed_is_not_executed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Afterwards, psycopg deallocates another statement that the server no longer knows."""
+    monkeypatch.setattr(psycopg._connection_base, "_HAS_SEND_CLOSE", False)  # an older libpq
+    warm_up()
+    driver = connection.connection
+    driver.pgconn.exec_(b"DEALLOCATE ALL")
+    driver.prepared_max = 1
+    insert = "INSERT INTO plan_cache_rows VALUES (%s, 'row {}') RETURNING number"
+    for number in range(10, 22):
+        assert execute(insert.format(number // 4), number) == [(number,)]
+    assert execute(SQL, 10) == [(number,) for number in range(10, 22)]
+
+
+def test_refused_statement_is_executed_even_if_the_project_prepares_statements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    factory = plan_cache._cursor_class().__bases__[0]  # as with "server_side_binding"
+    monkeypatch.setattr(connection.connection, "cursor_factory", factory)
+    monkeypatch.setattr(connection.connection, "prepare_threshold", 1)
+    warm_up()
+    connection.connection.pgconn.exec_(b"DEALLOCATE ALL")
+    for _ in range(3):
+        assert execute() == [(2,), (3,)]
 
 
 def test_statement_is_executed_without_its_plan_after_the_table_has_changed() -> None:

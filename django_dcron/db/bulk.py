@@ -5,7 +5,9 @@ The ORM needs several times as long to prepare the values as the database to sto
 Invariants:
 
 - Values are converted by their fields, as in the ORM. A value that occurs repeatedly in a column is
-  converted once.
+  converted once, so rows may share an object.
+- A column may have any type that the driver can send, except arrays. The types of this package's
+  columns are written faster than by the driver.
 - A column that isn't given gets the default of its field.
 - PostgreSQL gets an array for each column, SQLite executes one prepared statement for all rows, and
   MariaDB gets one list of rows.
@@ -75,7 +77,7 @@ def insert_new(model: type[models.Model], columns: Columns, using: str) -> int:
             cursor.execute(
                 f"INSERT INTO {_table(model, connection)} ({names}) "  # noqa: S608  # nosec B608
                 f"SELECT {values} FROM {_unnest(arrays)} ON CONFLICT DO NOTHING",
-                [*(column.values[0] for column in constants), *map(_array_text, arrays)],
+                [*(column.values[0] for column in constants), *map(_array, arrays)],
             )
         elif connection.vendor == "sqlite":
             cursor.executemany(
@@ -107,7 +109,7 @@ def update_by_key(model: type[models.Model], columns: Columns, using: str) -> No
             cursor.execute(
                 f"UPDATE {table} SET {', '.join(changes)} FROM {_unnest(arrays)} "  # noqa: S608  # nosec B608
                 f"WHERE {table}.{key.name} = new.{key.name}",
-                [*(column.values[0] for column in constants), *map(_array_text, arrays)],
+                [*(column.values[0] for column in constants), *map(_array, arrays)],
             )
         elif connection.vendor == "sqlite":
             changes = [f"{column.name} = %s" for column in changed]
@@ -153,7 +155,7 @@ class _Column(NamedTuple):
         type_name = str(field.cast_db_type(connection))
         # A cast to a limited length would silently shorten the text.
         type_name = "text" if type_name.startswith("varchar") else type_name
-        is_constant = not any(value is not values[0] and value != values[0] for value in values)
+        is_constant = _are_equal(values)
         if is_constant:
             value = field.get_db_prep_save(values[0], connection)
             return cls(
@@ -167,10 +169,21 @@ class _Column(NamedTuple):
         return cls(connection.ops.quote_name(own.column), type_name, prepared, False, False)
 
 
+def _are_equal(values: Sequence[Any]) -> bool:
+    """Return whether the values are equal and of one type: ``True`` isn't ``1`` as JSON."""
+    first = values[0]
+    return not any(value is not first and value != first for value in values) and (
+        len({*map(type, values)}) == 1
+    )
+
+
 def _each_once(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
     """Return the converted values. Equal values are converted once."""
-    distinct = set(values)
-    if len(distinct) == len(values):
+    try:
+        distinct = set(values)
+    except TypeError:  # not hashable, for example a list
+        return [convert(value) for value in values]
+    if len(distinct) == len(values) or len({*map(type, values)} - {type(None)}) > 1:
         return [convert(value) for value in values]
     converted = {value: convert(value) for value in distinct}
     return [converted[value] for value in values]
@@ -212,11 +225,17 @@ def _unnest(columns: Sequence[_Column]) -> str:
     return f"unnest({arrays}) AS new ({names})"
 
 
-def _array_text(column: _Column) -> str:
-    """Return the array as text. The driver would take ten times as long for a list."""
-    (own_type,) = {type(value) for value in column.values} - {type(None)} or {str}
+def _array(column: _Column) -> str | list[Any]:
+    """Return the array as text. The driver would take ten times as long for a list.
+
+    Return a list of values of an unknown type, which is left to the driver.
+    """
+    own_type, *others = {*map(type, column.values)} - {type(None)} or {str}
     # psycopg wraps integers of a limited size.
-    write = next(write for kind, write in _ELEMENTS.items() if issubclass(own_type, kind))
+    writers = (write for kind, write in _ELEMENTS.items() if issubclass(own_type, kind))
+    write = next(writers, None)
+    if others or write is None:
+        return list(column.values)
     texts = _each_once(lambda value: "NULL" if value is None else write(value), column.values)
     return f"{{{','.join(texts)}}}"
 

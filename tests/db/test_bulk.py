@@ -1,9 +1,13 @@
 """Bulk statements write and read what the ORM writes and reads."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import connection, models
+from django.test.utils import isolate_apps
 
 from django_dcron.db.bulk import fetch_rows, insert_new, update_by_key
 from django_dcron.models import Cursor, Job, Run
@@ -59,6 +63,56 @@ def test_rows_that_conflict_are_left_out_and_not_counted() -> None:
     assert insert_new(Run, first, "default") == 2
     assert insert_new(Run, second, "default") == 2
     assert list(Run.objects.order_by("scheduled_at").values_list("node", flat=True)) == [*"aabb"]
+
+
+OTHER_FIELDS: dict[str, tuple[Any, tuple[Any, Any]]] = {
+    "binary": (models.BinaryField(null=True), (b"\x00\\a", b"b")),
+    "boolean": (models.BooleanField(null=True), (True, False)),
+    "date": (models.DateField(null=True), (T.date(), date(1999, 12, 31))),
+    "decimal": (
+        models.DecimalField(null=True, max_digits=9, decimal_places=3),
+        (Decimal("-1.5"), Decimal("2.125")),
+    ),
+    "duration": (models.DurationField(null=True), (timedelta(days=-1), timedelta(microseconds=1))),
+    "float": (models.FloatField(null=True), (1.5, -2e300)),
+    "address": (models.GenericIPAddressField(null=True), ("192.0.2.1", "2001:db8::1")),
+    "json": (models.JSONField(null=True), ({"a": ["\"b'", None]}, [1, True, 1.5])),
+    "number": (models.JSONField(null=True), (1, True)),
+    "small": (models.SmallIntegerField(null=True), (-1, 7)),
+    "time": (models.TimeField(null=True), (T.time(), time(23, 59, 59))),
+    "uuid": (models.UUIDField(null=True), (new_run_id(), new_run_id())),
+}
+
+
+@pytest.fixture
+def other_model(transactional_db: None) -> Iterator[type[models.Model]]:
+    """Return a model with fields of types that the package's columns don't have, too."""
+    with isolate_apps("tests.app"):
+        options = type("Meta", (), {"app_label": "sample", "db_table": "bulk_of_any_type"})
+        own = {"Meta": options, "__module__": __name__, "id": models.IntegerField(primary_key=True)}
+        fields = {name: field.clone() for name, (field, _) in OTHER_FIELDS.items()}
+        model = type("AnyType", (models.Model,), own | fields)
+        with connection.schema_editor() as editor:
+            editor.create_model(model)
+        yield model
+        with connection.schema_editor() as editor:
+            editor.delete_model(model)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_column_may_have_any_type(other_model: Any) -> None:
+    values: dict[str, list[Any]] = {"id": [1, 2, 3, 4]}
+    values |= {name: [*two, two[0], None] for name, (_, two) in OTHER_FIELDS.items()}
+    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    other_model.objects.bulk_create([other_model(**row) for row in rows])
+    expected = list(other_model.objects.order_by("id").values())
+    other_model.objects.all().delete()
+
+    assert insert_new(other_model, values, "default") == 4
+    assert list(other_model.objects.order_by("id").values()) == expected
+    other_model.objects.update(**{name: two[1] for name, (_, two) in OTHER_FIELDS.items()})
+    update_by_key(other_model, values, "default")
+    assert list(other_model.objects.order_by("id").values()) == expected
 
 
 @pytest.mark.postgresql

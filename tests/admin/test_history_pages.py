@@ -14,7 +14,8 @@ from django.utils.html import strip_tags
 from django.utils.timezone import now
 
 from django_dcron.admin import RunAdmin
-from django_dcron.admin.lists import bounded
+from django_dcron.admin.lists import bounded, job_filter
+from django_dcron.admin.lists.job_filter import JobListFilter
 from django_dcron.models import Attempt, Job, Node, Run
 from tests.admin.conftest import (
     NOON,
@@ -134,17 +135,67 @@ def test_run_list_is_filtered_by_job(admin_client: Client, failed: Run) -> None:
     assert [run.job for run in response.context["cl"].result_list] == [other]
 
 
-def test_job_filter_shows_chosen_job_beyond_listed_choices(
+def test_job_filter_lists_few_jobs_or_selected_one(
     admin_client: Client, failed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_dcron.admin.lists.filters.CHOICES_LISTED", 1)
     last = make_job("zzz")
     make_run(last)
 
-    assert (
-        ">zzz</a>"
-        in admin_client.get(f"{list_url('run')}?job__id__exact={last.pk}").content.decode()
-    )
+    def listed(query: str = "") -> list[str]:
+        changelist = admin_client.get(f"{list_url('run')}?{query}").context["cl"]
+        (spec,) = [each for each in changelist.filter_specs if isinstance(each, JobListFilter)]
+        return [choice["display"] for choice in spec.choices(changelist)][1:]
+
+    assert listed() == [str(failed.job), "zzz"]
+    monkeypatch.setattr(job_filter, "JOBS_LISTED", 1)
+    assert listed() == []
+    assert listed(f"job__id__exact={last.pk}") == ["zzz"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("report", {"default"}),  # the exact name
+        ("shop/report", {"shop"}),
+        ("repor", {"default", "shop", "shop 2"}),
+        ("shop+rep", {"shop", "shop 2"}),
+        ("shop/rep", {"shop", "shop 2"}),
+        ("nothing", set()),
+        ("++", {"default", "shop", "shop 2"}),
+    ],
+)
+def test_run_list_is_filtered_by_typed_job_name(
+    admin_client: Client, typed: str, found: set[str]
+) -> None:
+    for namespace in ("default", "shop", "shop 2"):
+        make_run(make_job("report", namespace=namespace))
+
+    response = admin_client.get(f"{list_url('run')}?job_name={typed}&state__exact=pending")
+
+    assert {run.job.namespace for run in response.context["cl"].result_list} == found
+    assert 'type="hidden" name="state__exact" value="pending"' in response.content.decode()
+
+
+def test_job_suggestions_match_typed_text_within_visible_jobs(
+    admin_client: Client, staff_with: StaffWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job("report", namespace="shop")
+    make_job("report")
+    make_job("other")
+    url = reverse("admin:django_dcron_job_suggestions")
+
+    def suggested(typed: str) -> list[str]:
+        html = admin_client.get(url, {"job_name": typed}).content.decode()
+        return re.findall('value="([^"]*)"', html)
+
+    assert suggested("repo") == ["report", "shop/report"]
+    assert suggested("shop/rep") == ["shop/report"]
+    assert len(suggested("")) == 3
+    assert suggested("a\0b") == []
+    assert staff_with("view_run").get(url).status_code == 403
+    assert admin_client.post(url).status_code == 405
+    monkeypatch.setattr(job_filter, "JOBS_SUGGESTED", 2)
+    assert len(suggested("")) == 2
 
 
 @pytest.mark.parametrize("model", ["run", "attempt"])

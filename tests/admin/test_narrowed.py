@@ -146,6 +146,7 @@ def _queries(rows: Rows) -> list[str]:
         "worker=hush-worker",
         "state=running",
         f"job__id__exact={rows.job.pk}",
+        "job_name=hush",
         "when=24h",
         "trigger__exact=chain",
         f"id__exact={rows.job.pk}",

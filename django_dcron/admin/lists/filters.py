@@ -17,9 +17,8 @@ from operator import or_
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters
-from django.core.exceptions import ValidationError
-from django.db.models import Field, Q, QuerySet
+from django.contrib.admin.views.main import SEARCH_VAR
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -75,6 +74,20 @@ def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
     if len(rows) > JOBS_SEARCHED:
         return [Job.objects.filter(condition).order_by().values("pk") for condition in conditions]
     return [[key for key, *matches in rows if matches[number]] for number in range(len(words))]
+
+
+def other_parameters(changelist: Any, own: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the search and the filters of the list, except those in ``own``.
+
+    A form of one filter submits them again.
+    """
+    search = [(SEARCH_VAR, changelist.query)] if changelist.query else []
+    return search + [
+        (name, value)
+        for name, values in changelist.filter_params.items()
+        if name not in own
+        for value in values
+    ]
 
 
 def titled_filter(text: str | Promise) -> type[admin.ChoicesFieldListFilter]:
@@ -217,22 +230,6 @@ def _rows_of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
     if rows.model is Run:
         return runs_of_jobs(rows, jobs)
     return rows.filter(pk__in=jobs.order_by().values("pk"))
-
-
-class JobListFilter(admin.RelatedFieldListFilter):
-    """List the first jobs and the selected one. The search box finds other jobs by name."""
-
-    def field_choices(
-        self, field: Field[Any, Any], request: HttpRequest, model_admin: Any
-    ) -> Choices:
-        visible = admin_scope(request, model_admin.admin_site).jobs.order_by("namespace", "name")
-        jobs = list(visible.only("namespace", "name")[:CHOICES_LISTED])
-        try:
-            selected = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]
-        except ValidationError as error:
-            raise IncorrectLookupParameters(error) from error
-        jobs += visible.filter(pk__in=selected).exclude(pk__in=[job.pk for job in jobs])
-        return [(job.pk, str(job)) for job in jobs]
 
 
 class WorkerFilter(_ValueFilter):

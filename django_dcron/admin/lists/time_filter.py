@@ -15,7 +15,7 @@ from django.utils.functional import cached_property
 from django.utils.timezone import is_naive, localtime, make_aware
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.admin.lists.filters import as_uuid
+from django_dcron.admin.lists.filters import as_uuid, other_parameters
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Run
@@ -112,12 +112,7 @@ class TimeFilter(ListFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         own = self.expected_parameters()
-        self.others = [
-            (name, value)
-            for name, values in changelist.filter_params.items()
-            if name not in own
-            for value in values
-        ]
+        self.others = other_parameters(changelist, own)
         preset = self.used_parameters.get(PRESET)
         yield {
             "selected": preset is None and self.custom_range == (None, None),

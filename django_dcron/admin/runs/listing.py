@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Prefetch, Q, QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_safe
 
 from django_dcron.admin.display import (
     EMPTY,
@@ -22,13 +25,13 @@ from django_dcron.admin.display import (
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
-    JobListFilter,
     NamespaceFilter,
     TagFilter,
     as_uuid,
     runs_of_jobs,
     titled_filter,
 )
+from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, suggest_jobs
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import is_hidden, of_visible_jobs
 from django_dcron.db import clock
@@ -119,6 +122,10 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
             return duration_or_empty(run_duration(run))
         until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
         return format_html("{}{}", duration_or_empty(run_duration(run)), quiet(until))
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_safe(partial(suggest_jobs, self)))
+        return [path("jobs/", view, name=SUGGESTIONS_URL), *super().get_urls()]
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         filters = super().get_list_filter(request)

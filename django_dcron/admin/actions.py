@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -42,13 +42,15 @@ from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import log_action
+from django_dcron.jobs.audit.log import log_action, log_actions
 from django_dcron.jobs.audit.texts import LONGEST_REASON, signed_reason
 from django_dcron.models import Job, Run
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
+REFUSALS = (DcronError, ValidationError)
+"""Exceptions that refuse an action on one object."""
 OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
 """Permission to run a job with other arguments, or to rerun a run that had such arguments."""
 MAX_ROWS = 500
@@ -92,6 +94,10 @@ class ObjectAction(Generic[M]):
     """
     form: type[ObjectActionForm] | None = None
     """The form shown before the action is applied. ``apply`` validates it again."""
+    apply_many: Callable[[HttpRequest, Sequence[M]], Sequence[ActionResult | Exception]] | None = (
+        None
+    )
+    """Applies the action to the rows of a list at once, with the results of ``apply`` of each."""
     has_page: bool = False
     """The form has its own page instead of a place next to the button.
 
@@ -130,7 +136,7 @@ def submitted_reason(request: HttpRequest) -> str:
 
 
 def validated_data(
-    form: type[ObjectActionForm], request: HttpRequest, row: Model
+    form: type[ObjectActionForm], request: HttpRequest, row: Model | None
 ) -> dict[str, Any]:
     """Return the cleaned data of the submitted form. Raises ``ValidationError``."""
     submitted = form(request.POST, row=row)
@@ -258,31 +264,77 @@ class ActionAdmin(BaseAdmin[M]):
     ) -> list[ActionResult]:
         """Apply the action to each object. A refusal for one object doesn't affect the others."""
         results, lines, cautions, problems = [], [], [], []
-        for row in objects:
+        for obj, outcome in self._outcomes(request, action, objects):
+            if not isinstance(outcome, ActionResult):
+                problems.append(format_html("“{}”: {}", obj, outcome))
+                continue
+            lines.append(format_html("“{}”: {}", obj, self._result_text(request, outcome)))
+            if outcome.caution:
+                cautions.append(format_html("“{}”: {}", obj, outcome.caution))
+            results.append(outcome)
+        self._message_user(request, lines, messages.SUCCESS)
+        self._message_user(request, cautions, messages.WARNING)
+        self._message_user(request, problems, messages.ERROR)
+        return results
+
+    def _outcomes(
+        self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
+    ) -> Iterator[tuple[M, ActionResult | StrOrPromise]]:
+        """Apply the action to each object. Yields the object with the result or the refusal."""
+        rows = list(objects)
+        if action.apply_many is not None and len(rows) > 1:
+            yield from self._outcomes_of_many(request, action, action.apply_many, rows)
+            return
+        for row in rows:
             # Read the row again: the last of many rows may have been read long ago.
             obj = self.get_queryset(request).filter(pk=row.pk).first()
             refusal = self.refusal(request, action, obj) if obj else _("It no longer exists.")
             if obj is None or refusal:
-                problems.append(format_html("“{}”: {}", obj or row, refusal))
+                yield obj or row, refusal
                 continue
             before = values_of(obj)
             try:
                 result = action.apply(request, obj)
-            except (DcronError, ValidationError) as error:
-                problems.append(format_html("“{}”: {}", obj, error_text(error)))
+            except REFUSALS as error:
+                yield obj, error_text(error)
                 continue
             if isinstance(obj, Job) and isinstance(result.created, Run):
                 log_action(request.user, result.created, {}, result.text)
             else:
                 log_action(request.user, obj, before, result.text)
-            lines.append(format_html("“{}”: {}", obj, self._result_text(request, result)))
-            if result.caution:
-                cautions.append(format_html("“{}”: {}", obj, result.caution))
-            results.append(result)
-        self._message_user(request, lines, messages.SUCCESS)
-        self._message_user(request, cautions, messages.WARNING)
-        self._message_user(request, problems, messages.ERROR)
-        return results
+            yield obj, result
+
+    def _outcomes_of_many(
+        self,
+        request: HttpRequest,
+        action: ObjectAction[M],
+        apply: Callable[[HttpRequest, Sequence[M]], Sequence[ActionResult | Exception]],
+        rows: Sequence[M],
+    ) -> list[tuple[M, ActionResult | StrOrPromise]]:
+        found = self.get_queryset(request).in_bulk([row.pk for row in rows])
+        outcomes: dict[Any, tuple[M, ActionResult | StrOrPromise]] = {}
+        allowed: list[M] = []
+        for row in rows:
+            obj = found.get(row.pk)
+            refusal = self.refusal(request, action, obj) if obj else _("It no longer exists.")
+            if obj is None or refusal:
+                outcomes[row.pk] = obj or row, refusal
+            else:
+                allowed.append(obj)
+        before = [values_of(obj) for obj in allowed]
+        try:
+            results = apply(request, allowed)
+        except REFUSALS as error:
+            results = [error] * len(allowed)
+        done = []
+        for obj, values, result in zip(allowed, before, results, strict=True):
+            if isinstance(result, ActionResult):
+                outcomes[obj.pk] = obj, result
+                done.append((obj, values, result.text))
+            else:
+                outcomes[obj.pk] = obj, error_text(result)
+        log_actions(request.user, done)
+        return [outcomes[row.pk] for row in rows]
 
     def _result_text(self, request: HttpRequest, result: ActionResult) -> str:
         if result.created and self._may_view(request, result.created):

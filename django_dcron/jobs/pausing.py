@@ -83,15 +83,17 @@ def pause_many(
     reason: str = "",
     until: datetime | None = None,
     *,
+    replace: bool = True,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
     """Pause jobs with the same results as ``pause`` of each, in a few statements per 500 jobs.
 
     Each batch of jobs is a transaction. Returns the errors of the refused jobs by their position in
-    ``jobs``; the others are paused. ``on_progress`` is called after each batch with the number of
-    jobs that are done. Raises ``ValueError`` if ``until`` is naive or in the past.
+    ``jobs``; the others are paused. Without ``replace``, a job that is already paused is refused
+    and keeps its reason and end. ``on_progress`` is called after each batch with the number of jobs
+    that are done. Raises ``ValueError`` if ``until`` is naive or in the past.
     """
-    return _switch_many(jobs, _pause_of(reason, until), on_progress)
+    return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 
 
 def resume(job: Job) -> Job:
@@ -109,12 +111,12 @@ def resume_many(
     return _switch_many(jobs, Switch(enabled=True), on_progress)
 
 
-def _pause_of(reason: str, until: datetime | None) -> Switch:
+def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> Switch:
     if until is not None:
         check_ahead(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
-    return Switch(enabled=False, reason=reason[:255], until=until)
+    return Switch(enabled=False, reason=reason[:255], until=until, replaces=replaces)
 
 
 def _switch(job: Job, switch: Switch) -> Job:

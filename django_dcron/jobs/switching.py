@@ -54,6 +54,8 @@ class Switch:
     enabled: bool
     reason: str = ""
     until: datetime | None = None
+    replaces: bool = True
+    """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused."""
 
     def is_done(self, row: Job) -> bool:
         wanted = (self.enabled, self.reason, self.until)
@@ -128,6 +130,8 @@ class _Batch:
         row = check_version(self.rows.get(job.pk), None)
         if self.switch.is_done(row):
             return
+        if not self.switch.replaces and not row.enabled:
+            raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
         before = copy(row)
         row.enabled, row.pause_reason = self.switch.enabled, self.switch.reason
         row.paused_until = self.switch.until

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.html import escape
 
@@ -239,6 +241,38 @@ def test_bulk_pause_sets_same_end_and_reason_on_all_jobs(admin_client: Client) -
     }
 
 
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_number_of_queries_does_not_grow_with_the_selected_jobs(
+    admin_client: Client, action: str
+) -> None:
+    counts = []
+    for number in (3, 25):
+        jobs = [make_job(f"{number}-{each}") for each in range(number)]
+        if action == "resume":
+            control.pause_many(jobs, "deploy")
+        sent = {"action": action, "_selected_action": [job.pk for job in jobs], "confirmed": "1"}
+        with CaptureQueriesContext(connection) as queries:
+            admin_client.post(list_url("job"), sent)
+        counts.append(len(queries))
+        switched = Job.objects.filter(pk__in=[job.pk for job in jobs], enabled=action == "resume")
+        assert switched.count() == number
+        for job in jobs:
+            assert len(_history(job)) == 1
+    assert counts[0] == counts[1]
+
+
+def test_refused_job_of_a_list_does_not_stop_the_others(admin_client: Client) -> None:
+    good, over = make_job("a"), make_job("b", schedule="@at 2020-01-01T00:00", enabled=False)
+    last = make_job("c", enabled=False, pause_reason="deploy")
+    response = _choose(admin_client, "resume", good, over, last)
+    _done, problems = messages(response)
+    assert _refusal(good, "resume") in problems
+    assert f"“{over}”" in problems
+    last.refresh_from_db()
+    assert last.enabled
+    assert (_history(over), _history(last)) == ([], [("admin", resumed_text())])
+
+
 def test_job_form_rejects_past_pause_end_unless_job_is_enabled(admin_client: Client) -> None:
     job = control.pause(make_job(), "deploy", datetime(2090, 1, 1, tzinfo=UTC))
     until = {"paused_until_0": "2020-01-01", "paused_until_1": "12:00:00"}
@@ -287,20 +321,20 @@ def test_resuming_unpaused_job_is_refused(admin_client: Client, way: Any) -> Non
     assert _history(job) == []
 
 
-def test_bulk_action_reloads_each_row_before_acting(
+def test_bulk_pause_keeps_a_pause_of_the_meantime(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = make_job("a"), make_job("b")
 
-    def pause_both(job: Job, reason: str, until: datetime | None) -> Job:
+    def after_another_user(*args: Any, **options: Any) -> dict[int, Exception]:
         pausing.pause(Job.objects.get(pk=last.pk), "incident 17")
-        return pausing.pause(job, reason, until)
+        return pausing.pause_many(*args, **options)
 
-    monkeypatch.setattr(control, "pause", pause_both)
+    monkeypatch.setattr(control, "pause_many", after_another_user)
     response = _choose(admin_client, "pause", first, last, until="1h")
 
     last.refresh_from_db()
-    assert messages(response)[1] == _refusal(last, "pause")
+    assert str(last) in messages(response)[1]
     assert last.pause_reason == "incident 17"
 
 

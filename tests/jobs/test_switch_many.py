@@ -225,6 +225,17 @@ def test_interruption_leaves_whole_batches(monkeypatch: pytest.MonkeyPatch) -> N
     assert [*switched] == [(False, 2, False)] * 4 + [(True, 1, True)] * 3
 
 
+def test_pause_that_does_not_replace_keeps_reason_and_end_of_an_earlier_one() -> None:
+    paused, other = make_idle_job(), make_idle_job()
+    control.pause(Job.objects.get(pk=paused.pk), "incident 17")
+    refused = control.pause_many([paused, other], "deploy", replace=False)
+    assert {at: getattr(error, "code", "") for at, error in refused.items()} == {0: "paused"}
+    assert dict(Job.objects.values_list("pk", "pause_reason")) == {
+        paused.pk: "incident 17",
+        other.pk: "deploy",
+    }
+
+
 def test_invalid_end_changes_nothing() -> None:
     job = make_idle_job()
     with pytest.raises(ValueError, match="past"):

@@ -91,6 +91,17 @@ def _pause(request: HttpRequest, job: Job) -> ActionResult:
     )
 
 
+def _pause_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    until = validated_data(PauseForm, request, None)["until"]
+    try:
+        refused = control.pause_many(jobs, submitted_reason(request), until, replace=False)
+    except InvalidValue as error:  # the time has passed since the form was validated
+        raise ValidationError(error.problem.translate(translation)) from None
+    return [
+        refused.get(position) or ActionResult(paused_text(job)) for position, job in enumerate(jobs)
+    ]
+
+
 def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(EditPauseForm, request, job)
     return _pause_job(
@@ -109,6 +120,11 @@ def _pause_job(job: Job, why: str, until: datetime | None) -> ActionResult:
 def _resume(request: HttpRequest, job: Job) -> ActionResult:
     control.resume(job)
     return ActionResult(resumed_text())
+
+
+def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    refused = control.resume_many(jobs)
+    return [refused.get(position) or ActionResult(resumed_text()) for position in range(len(jobs))]
 
 
 def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
@@ -151,6 +167,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         "pause",
         refusal=_refusal_if_paused,
         form=PauseForm,
+        apply_many=_pause_many,
         explanation=gettext_lazy(
             "No new runs start until the jobs are resumed. Runs in progress continue."
         ),
@@ -161,6 +178,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         _resume,
         "pause",
         refusal=_refusal_if_not_paused,
+        apply_many=_resume_many,
         explanation=gettext_lazy(
             "The jobs follow their schedules again. Occurrences during the pause are not caught up."
         ),

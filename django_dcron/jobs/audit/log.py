@@ -68,17 +68,22 @@ def _edit_message(row: Job | Calendar, before: Values) -> Message:
 
 def log_action(user: Any, row: Model, before: Values, message: str) -> None:
     """Record an action on a job or a run as text. ``before``: see ``log_change``."""
+    log_actions(user, [(row, before, message)])
+
+
+def log_actions(user: Any, actions: Sequence[tuple[Model, Values, str]]) -> None:
+    """Record actions on rows of one model: row, its values before, and text. See ``log_action``."""
+    _log_all(
+        user,
+        [(row, row.pk, CHANGE, _acted(row, before, message)) for row, before, message in actions],
+    )
+
+
+def _acted(row: Model, before: Values, message: str) -> Message:
     changes = differences(type(row), before, values_of(row))
-    if changes and isinstance(row, Job):
-        _log(
-            user,
-            row,
-            row.pk,
-            CHANGE,
-            change_message([changed_message(Job, changes)], changes, row.version, message),
-        )
-    else:
-        _log(user, row, row.pk, CHANGE, message)
+    if not (changes and isinstance(row, Job)):
+        return message
+    return change_message([changed_message(Job, changes)], changes, row.version, message)
 
 
 def log_message(user: Any, row: Model, message: str) -> None:

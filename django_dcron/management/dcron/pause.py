@@ -61,7 +61,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             if job.enabled or not selected.by_criteria
         ],
         "pause",
-        lambda jobs: _pause(jobs, reason, until),
+        lambda jobs: _pause(jobs, reason, until, replace=not selected.by_criteria),
         bulk_actions.JOBS_AT_ONCE,
         skipped=[SkippedRow(_names(job), str(job), "already paused") for job in kept],
     )
@@ -73,12 +73,14 @@ def _until(text: str) -> datetime:
     return option_values.parse_until_option(text, now, timezone.get_current_timezone())
 
 
-def _pause(jobs: Sequence[Job], reason: str, until: datetime | None) -> list[Done | Exception]:
+def _pause(
+    jobs: Sequence[Job], reason: str, until: datetime | None, *, replace: bool
+) -> list[Done | Exception]:
     replaced = [
         None if job.enabled else {"reason": job.pause_reason, "until": job.paused_until}
         for job in jobs
     ]
-    refused = control.pause_many(jobs, reason, until)
+    refused = control.pause_many(jobs, reason, until, replace=replace)
     return [
         refused.get(position) or _done(reason, until, before)
         for position, before in enumerate(replaced)

@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
 from django_dcron.models import Calendar, Cursor, Job, Link
 from tests.contrib.rest.conftest import Api, problem
-from tests.factories import make_idle_job
+from tests.factories import make_idle_job, make_job
 
 pytestmark = pytest.mark.django_db
 
@@ -75,6 +75,48 @@ def test_if_a_job_is_invalid_none_is_created(api: Api, items: list[Any], errors:
     assert all(any(name.startswith(each) for name in found) for each in errors), found
     assert Job.objects.count() == 1
     assert not LogEntry.objects.exists()
+
+
+def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
+    counts = []
+    for number in (2, 30):
+        jobs = [make_idle_job() for _ in range(number)]
+        ids = [job.pk for job in jobs]
+        for action, body in (("pause", {"reason": "deploy"}), ("resume", {})):
+            with CaptureQueriesContext(connection) as queries:
+                answer = api.post(f"jobs/bulk/{action}/", {"ids": ids} | body)
+            assert answer.status_code == 200
+            assert [each["id"] for each in answer.json()["results"]] == ids
+            counts.append(len(queries))
+            states = Job.objects.filter(pk__in=ids).values_list("enabled", "pause_reason")
+            paused = (False, "deploy (admin)")
+            assert set(states) == {paused if action == "pause" else (True, "")}
+        assert LogEntry.objects.filter(object_id__in=ids).count() == 2 * number
+    assert counts[:2] == counts[2:]
+
+
+def test_refused_job_does_not_stop_the_others(api: Api) -> None:
+    good, over = make_idle_job(), make_job(schedule="@at 2020-01-01T00:00", enabled=False)
+    control.pause(good)
+    answer = api.post("jobs/bulk/resume/", {"ids": [over.pk, 10**12, good.pk, good.pk]}).json()
+    assert [each["id"] for each in answer["results"]] == [good.pk]
+    assert [each["id"] for each in answer["refused"]] == [over.pk, 10**12]
+    assert Job.objects.get(enabled=True) == good
+    assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"ids": []}, "ids"),
+        ({"ids": [1] * (MAX_JOBS + 1)}, "ids"),
+        ({"ids": [1], "until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"ids": ["a"]}, "ids"),
+        ({"reason": "deploy"}, "ids"),
+    ],
+)
+def test_invalid_bulk_pause_is_refused(api: Api, body: Any, field: str) -> None:
+    assert [*problem(api.post("jobs/bulk/pause/", body), 400)["errors"]] == [field]
 
 
 def test_a_job_changed_since_is_a_conflict(api: Api) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from rest_framework.decorators import action
@@ -22,6 +23,12 @@ from django_dcron.contrib.rest.concurrency import (
 from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.jobs import bulk
 from django_dcron.contrib.rest.jobs.backfilling import BackfillSerializer, RangeSerializer
+from django_dcron.contrib.rest.jobs.bulk_switching import (
+    PauseManySerializer,
+    SelectedJobsSerializer,
+    SwitchedJobsSerializer,
+    switch_jobs,
+)
 from django_dcron.contrib.rest.jobs.listing import ORDERS, JobQuery, filter_jobs
 from django_dcron.contrib.rest.jobs.preview import (
     DefinitionSerializer,
@@ -196,6 +203,36 @@ class JobViewSet(BaseViewSet):
         with audit_errors_logged(*jobs):
             log_changes(request.user, list(zip(jobs, before, strict=True)))
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
+
+    @action(detail=False, methods=["post"], url_path="bulk/pause")
+    @operation(
+        "pause_jobs",
+        f"Pause up to {bulk.MAX_JOBS} jobs; runs in progress continue",
+        {200: SwitchedJobsSerializer()},
+        permissions=("view_job", "pause_job"),
+        body=PauseManySerializer(),
+    )
+    def pause_many(self, request: Request) -> Response:
+        values = self.validate(PauseManySerializer, request.data)
+        reason = signed_reason(values["reason"], request.user.get_username())
+        pause = partial(control.pause_many, reason=reason, until=values["until"])
+        switched = switch_jobs(values["ids"], self.scope, request.user, pause, paused_text)
+        return Response(SwitchedJobsSerializer(switched).data)
+
+    @action(detail=False, methods=["post"], url_path="bulk/resume")
+    @operation(
+        "resume_jobs",
+        f"Resume up to {bulk.MAX_JOBS} jobs; occurrences before now are not run",
+        {200: SwitchedJobsSerializer()},
+        permissions=("view_job", "pause_job"),
+        body=SelectedJobsSerializer(),
+    )
+    def resume_many(self, request: Request) -> Response:
+        ids = self.validate(SelectedJobsSerializer, request.data)["ids"]
+        switched = switch_jobs(
+            ids, self.scope, request.user, control.resume_many, lambda job: resumed_text()
+        )
+        return Response(SwitchedJobsSerializer(switched).data)
 
     @action(detail=True, methods=["post"])
     @operation(

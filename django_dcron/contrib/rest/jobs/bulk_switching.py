@@ -1,0 +1,78 @@
+"""Pause or resume many jobs in one request. A refused job doesn't stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from django.utils import translation
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import AnySerializer, StrictSerializer
+from django_dcron.contrib.rest.history import audit_errors_logged
+from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS, SavedJobSerializer
+from django_dcron.contrib.rest.jobs.serializers import PauseSerializer
+from django_dcron.contrib.rest.viewsets import LARGEST_KEY
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.exceptions import TranslatableError
+from django_dcron.jobs.audit.differences import values_of
+from django_dcron.jobs.audit.log import log_actions
+from django_dcron.models import Job
+
+
+class SelectedJobsSerializer(StrictSerializer):
+    ids = serializers.ListField(
+        child=fields.StrictIntegerField(min_value=1, max_value=LARGEST_KEY),
+        allow_empty=False,
+        max_length=MAX_JOBS,
+        help_text="The jobs.",
+    )
+
+
+class PauseManySerializer(SelectedJobsSerializer, PauseSerializer):
+    """The jobs to pause, with one reason and end for all."""
+
+
+class RefusedJobSerializer(AnySerializer):
+    id = serializers.IntegerField(read_only=True)
+    detail = serializers.CharField(read_only=True, help_text="Why the job is unchanged.")
+
+
+class SwitchedJobsSerializer(AnySerializer):
+    results = SavedJobSerializer(many=True, read_only=True, help_text="The changed jobs.")
+    refused = RefusedJobSerializer(many=True, read_only=True, help_text="The unchanged jobs.")
+
+
+def switch_jobs(
+    ids: Sequence[int],
+    scope: Scope,
+    user: Any,
+    switch: Callable[[Sequence[Job]], Mapping[int, Exception]],
+    text_of: Callable[[Job], str],
+) -> dict[str, Any]:
+    """Switch the jobs that the user sees, write audit log entries, and return the response.
+
+    ``switch`` returns the errors of the refused jobs by position, and ``text_of`` an entry's text.
+    """
+    ids = list(dict.fromkeys(ids))
+    found = scope.jobs.in_bulk(ids)
+    jobs = [found[pk] for pk in ids if pk in found]
+    before = [values_of(job) for job in jobs]
+    errors = switch(jobs)
+    refused = {pk: _("There is no job with this id.") for pk in ids if pk not in found}
+    refused |= {jobs[position].pk: _detail(error) for position, error in errors.items()}
+    done = [
+        (job, values) for job, values in zip(jobs, before, strict=True) if job.pk not in refused
+    ]
+    with audit_errors_logged(*(job for job, _values in done)):
+        log_actions(user, [(job, values, text_of(job)) for job, values in done])
+    return {
+        "results": [job for job, _values in done],
+        "refused": [{"id": pk, "detail": refused[pk]} for pk in ids if pk in refused],
+    }
+
+
+def _detail(error: Exception) -> str:
+    return error.translate(translation) if isinstance(error, TranslatableError) else str(error)

@@ -95,7 +95,10 @@ def test_other_job_without_a_next_occurrence_is_reported(
         (lambda: Attempt.objects.update(number=2), "attempts_wrong"),
         (lambda: Attempt.objects.update(outcome="failed"), "outcome_contradicts"),
         (lambda: Run.objects.update(finished_at=None), "finished_without_time"),
-        (lambda: Run.objects.filter(pk=first().pk).update(slot=1), "a finished run holds a slot"),
+        (
+            lambda: Run.objects.filter(pk=first().pk).update(slot="running"),
+            "a finished run holds a slot",
+        ),
         (lambda: Run.objects.update(started_at=T - timedelta(hours=1)), "started_early"),
         (lambda: Run.objects.update(state="skipped"), "attempts_wrong"),
         (lambda: Cursor.objects.update(next_at=UNTIL), "behind"),

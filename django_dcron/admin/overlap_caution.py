@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 
 CAUTIONS = {
     OverlapPolicy.SKIP: gettext_lazy(
@@ -30,5 +30,5 @@ CAUTIONS = {
 def overlap_caution(job: Job) -> str:
     """Return what happens to a run that is started now while another one has the running slot."""
     caution = CAUTIONS.get(read_overlap_policy(job.overlap_policy))
-    holder = Run.objects.using(alias_for(Run)).filter(slot=running_slot(job.pk))
+    holder = Run.objects.using(alias_for(Run)).in_slot(Slot.RUNNING, job.pk)
     return str(caution) if caution and holder.exists() else ""

@@ -31,7 +31,7 @@ from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.models.run import new_run_id
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.slots import backfill_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs.retention import kept_from
 from django_dcron.schedules.timetable import BEGIN, MICROSECOND
 from django_dcron.utils.counts import number_of
@@ -251,7 +251,8 @@ def _make(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
             claimed_at=now,
             trigger=Trigger.BACKFILL,
             state=State.WAITING,
-            slot=backfill_slot(job.pk, occurrence),
+            slot=Slot.BACKFILL,
+            slot_number=backfill_number(occurrence),
             reason=WHY_WAITING,
         )
         for occurrence in planned.occurrences

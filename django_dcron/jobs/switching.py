@@ -39,6 +39,7 @@ from django_dcron.jobs.placement import (
     write_placements,
 )
 from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
@@ -192,7 +193,7 @@ class _Backlog:
     def has_waiting(self, job_id: int) -> bool:
         if self._waiting is None:
             keys = [job.pk for job in self._jobs]
-            line = transitions.runs().in_backfill_line(OuterRef("pk"))
+            line = transitions.runs().in_slot(Slot.BACKFILL, OuterRef("pk"))
             rows = Job.objects.using(self._using).filter(Exists(line), pk__in=keys)
             self._waiting = set(rows.values_list("pk", flat=True))
         return job_id in self._waiting

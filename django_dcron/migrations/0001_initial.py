@@ -1139,7 +1139,29 @@ class Migration(migrations.Migration):
                     "cancel_requested_at",
                     models.DateTimeField(null=True, verbose_name="cancel requested at"),
                 ),
-                ("slot", models.BigIntegerField(editable=False, null=True)),
+                (
+                    "slot",
+                    models.CharField(
+                        choices=[
+                            ("running", "Running"),
+                            ("next_in_line", "Next in line"),
+                            ("backfill", "Backfill"),
+                        ],
+                        editable=False,
+                        help_text="The place of the run among the unfinished runs of its job.",
+                        max_length=12,
+                        null=True,
+                        verbose_name="slot",
+                    ),
+                ),
+                (
+                    "slot_number",
+                    models.BigIntegerField(
+                        default=0,
+                        editable=False,
+                        help_text="Orders the runs in a backfill. 0 for all other runs.",
+                    ),
+                ),
                 (
                     "job",
                     models.ForeignKey(
@@ -1390,7 +1412,20 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="run",
-            constraint=models.UniqueConstraint(fields=("slot",), name="dcron_run_slot"),
+            constraint=models.UniqueConstraint(
+                fields=("slot", "job", "slot_number"), name="dcron_run_slot"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="run",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("slot_number", 0),
+                    models.Q(("slot", "backfill"), ("slot__isnull", False)),
+                    _connector="OR",
+                ),
+                name="dcron_run_slot_number",
+            ),
         ),
         migrations.AddConstraint(
             model_name="attempt",

@@ -5,8 +5,8 @@ Invariants:
 - UNIQUE (job, scheduled_at): an occurrence has at most one run.
 - Occurrences fall on whole seconds, manual runs never do. So a manual run can't prevent the run of
   an occurrence, or the other way round.
-- ``slot`` is unique unless it is null. It alone decides about overlaps. Its values are
-  those of ``policies.slots``.
+- UNIQUE (slot, job, slot_number): a slot belongs to at most one run. The running slot alone
+  decides about overlaps (``policies.slots``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, OuterRef, Q
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 
@@ -28,7 +28,7 @@ from django_dcron.models.freeze import frozen, frozen_job
 from django_dcron.models.job import Job
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
-from django_dcron.policies.slots import first_backfill_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.utils.json_values import same_json
 
 STATE_LABELS = [
@@ -48,6 +48,11 @@ TRIGGER_LABELS = [
     (Trigger.RERUN.value, _("Rerun")),
     (Trigger.BACKFILL.value, _("Backfill")),
     (Trigger.CHAIN.value, _("Chain")),
+]
+SLOT_LABELS = [
+    (Slot.RUNNING.value, _("Running")),
+    (Slot.NEXT_IN_LINE.value, _("Next in line")),
+    (Slot.BACKFILL.value, _("Backfill")),
 ]
 
 REASON_LIMIT = 500
@@ -88,33 +93,32 @@ class RunQuerySet(models.QuerySet["Run"]):
         is_frozen = frozen(namespace) if namespace else frozen_job("job_id", "job__namespace")
         return self.exclude(Q(is_frozen, trigger__in=AUTOMATIC))
 
-    def lock_holder(self, slot: int) -> Run | None:
-        """Lock and return the run in ``slot`` until the transaction ends.
+    def in_slot(self, slot: Slot, job_id: int | OuterRef) -> RunQuerySet:
+        """The job's runs in ``slot``: at most one, except in a backfill."""
+        return self.filter(slot=slot, job=job_id)
+
+    def lock_holder(self, slot: Slot, job_id: int) -> Run | None:
+        """Lock and return the job's run in ``slot`` until the transaction ends.
 
         Returns None if the slot is free or became free during the query. If another run then takes
-        the slot before the caller does, the unique column raises an error.
+        the slot before the caller does, the unique constraint raises an error.
 
         The run is found first and then locked by its primary key, as the end of a run does. On
         MariaDB, a lock through the slot's index locks the index before the row, so the two would
         deadlock.
         """
-        holder = self.filter(slot=slot)
+        holder = self.in_slot(slot, job_id)
         run_id = holder.order_by().values_list("pk", flat=True).first()
         return holder.select_for_update().filter(pk=run_id).first() if run_id else None
 
     def waiting_in_backfill(self, job_id: int) -> RunQuerySet:
         """The job's backfilled runs that wait for their turn, oldest first."""
-        return self.in_backfill_line(job_id).order_by("slot")
-
-    def in_backfill_line(self, job_id: Any) -> RunQuerySet:
-        """The waiting backfilled runs of a job. Also takes an SQL expression of the job's id."""
-        return self.filter(
-            slot__gte=first_backfill_slot(job_id), slot__lt=first_backfill_slot(job_id + 1)
-        )
+        return self.in_slot(Slot.BACKFILL, job_id).order_by("slot_number")
 
     def waiting_in_backfill_from(self, job_id: int) -> RunQuerySet:
         """The waiting backfilled runs of the jobs from ``job_id`` on, ordered by job."""
-        return self.filter(slot__gte=first_backfill_slot(job_id)).order_by("slot")
+        waiting = self.filter(slot=Slot.BACKFILL, job__gte=job_id)
+        return waiting.order_by("job_id", "slot_number")
 
     def in_shards(self, shards: Collection[int], of: int) -> RunQuerySet:
         if len(shards) == of:
@@ -184,7 +188,19 @@ class Run(models.Model):
     deliveries = models.PositiveSmallIntegerField(_("deliveries"), default=0)
     heartbeat_at = models.DateTimeField(_("heartbeat at"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested at"), null=True)
-    slot = models.BigIntegerField(null=True, editable=False)
+    slot = models.CharField(
+        _("slot"),
+        max_length=12,
+        choices=SLOT_LABELS,
+        null=True,
+        editable=False,
+        help_text=_("The place of the run among the unfinished runs of its job."),
+    )
+    slot_number = models.BigIntegerField(
+        default=0,
+        editable=False,
+        help_text=_("Orders the runs in a backfill. 0 for all other runs."),
+    )
 
     objects = RunQuerySet.as_manager()
 
@@ -201,7 +217,11 @@ class Run(models.Model):
             models.UniqueConstraint(
                 fields=("job", "idempotency_key"), name="dcron_run_idempotency"
             ),
-            models.UniqueConstraint(fields=("slot",), name="dcron_run_slot"),
+            models.UniqueConstraint(fields=("slot", "job", "slot_number"), name="dcron_run_slot"),
+            models.CheckConstraint(
+                condition=Q(slot_number=0) | Q(slot=Slot.BACKFILL.value, slot__isnull=False),
+                name="dcron_run_slot_number",
+            ),
         )
         indexes = (
             models.Index(fields=("state", "due_at"), name="dcron_run_due"),

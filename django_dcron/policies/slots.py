@@ -1,51 +1,45 @@
-"""Slots: the values of the unique column ``Run.slot``. Only this module knows their encoding.
+"""Slots: which run of a job executes, which is next in line, and which wait in a backfill.
 
-| slot | value | the run that has it |
+A run has at most one slot, in the columns ``slot`` and ``slot_number``:
+
+| slot | number | the run that has it |
 |---|---|---|
-| ``running_slot`` | the job's id | executes, or starts next; keeps the slot between its attempts |
-| ``next_in_line_slot`` | minus the job's id | waits for the running slot; at most one run per job |
-| ``backfill_slot`` | from 2**62 on | is backfilled and waits for its turn |
-| none | NULL | every other run |
+| ``running`` | 0 | executes, or starts next; keeps the slot between its attempts |
+| ``next_in_line`` | 0 | waits for the running slot |
+| ``backfill`` | Unix time of its occurrence | is backfilled and waits for its turn |
+| NULL | 0 | every other run |
 
 Invariants:
 
-- No two jobs share a value, and a job's values differ from one another. So one unique column
-  prevents two runs from having the same slot.
-- Backfill slots sort by job, then by occurrence. So one index finds the oldest run of each job.
-- All values fit into 64 bits for job ids below 2**29.
+- UNIQUE (slot, job, slot_number): a job has at most one run in the running slot, and at most one
+  next in line. NULLs never collide, so runs without a slot don't take part.
+- Only the numbers of backfill slots differ from 0. A CHECK constraint holds that.
+- Backfill slots sort by job, then by occurrence. So the same index yields the oldest waiting run of
+  each job, however many wait.
+- The index begins with the slot. The entries of runs without a slot are therefore apart from the
+  others, and on MariaDB a lock on a slot doesn't block them.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeVar
-
-JobId = TypeVar("JobId")
-
-FIRST_BACKFILL_SLOT = 2**62
-"""The smallest backfill slot of all jobs. The other slots are smaller."""
-BACKFILL_SLOTS = 2**33
-"""The number of backfill slots per job: one for each second from 1970 to 2242."""
+from enum import StrEnum
+from types import MappingProxyType
 
 
-def running_slot(job_id: JobId) -> JobId:
-    """Return the slot of the run that executes. Also takes an SQL expression of the job's id."""
-    return job_id
+class Slot(StrEnum):
+    RUNNING = "running"
+    """At most one run of a job has it."""
+    NEXT_IN_LINE = "next_in_line"
+    """At most one run of a job has it."""
+    BACKFILL = "backfill"
+    """Each waiting backfilled run of a job has one with its own number."""
 
 
-def next_in_line_slot(job_id: int) -> int:
-    """Return the slot of the only run that waits for the running slot."""
-    return -job_id
+NO_SLOT = MappingProxyType({"slot": None, "slot_number": 0})
+"""The columns of a run without a slot."""
 
 
-def backfill_slot(job_id: int, scheduled_at: datetime) -> int:
-    """Return the slot of a backfilled run that waits for its turn."""
-    return int(first_backfill_slot(job_id)) + int(scheduled_at.timestamp())
-
-
-def first_backfill_slot(job_id: Any) -> Any:
-    """Return the lower bound of the job's backfill slots. The next job's is the upper bound.
-
-    Also takes an SQL expression of the job's id.
-    """
-    return FIRST_BACKFILL_SLOT + job_id * BACKFILL_SLOTS
+def backfill_number(scheduled_at: datetime) -> int:
+    """Return the number of the backfill slot of an occurrence."""
+    return int(scheduled_at.timestamp())

@@ -66,7 +66,7 @@ class StartFacts:
     is_backfilled: bool
     slot_taken: bool
     """Whether another run had the running slot when the run was read. If the value is outdated, the
-    unique column or the locked read of ``holder`` detects that.
+    unique constraint or the locked read of ``holder`` detects that.
     """
     holder: OtherRun | Unknown | None = UNKNOWN
     """The other run that has the running slot, locked."""

@@ -18,7 +18,7 @@ Invariants:
 - No automatic run starts during a freeze. The UPDATE checks that, too: a freeze may begin after the
   read. The run returns to the nodes.
 - A start waits ``runs.transitions.START_LOCK_TIMEOUT`` for a locked row, then fails as contention.
-- The job's slot, a unique column, decides between two concurrent starts.
+- The job's running slot, which is unique, decides between two concurrent starts.
 - An ordinary start costs one query that reads and one statement that writes. Other runs are read
   only if the slot is taken, and are then locked until the action has been applied.
 - Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
@@ -49,7 +49,7 @@ from django_dcron.models import Attempt, Job, Run
 from django_dcron.models.freeze import frozen_job
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.slots import next_in_line_slot, running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.policies.start_decision import (
     UNKNOWN,
     End,
@@ -160,7 +160,7 @@ _READ = Select(
         .order_by()
         .annotate(
             read_at=UtcNow(),
-            slot_taken=Exists(transitions.runs().filter(slot=running_slot(OuterRef("job_id")))),
+            slot_taken=Exists(transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))),
             is_frozen=frozen_job("job_id", "job__namespace"),
         )
         .values_list(
@@ -185,7 +185,7 @@ def _read(run_id: UUID) -> _Read | None:
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
     run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
     at_without_jump = _without_jump(read_at, queried_at, time.monotonic())
-    slot_taken = bool(slot_taken) and run.slot != running_slot(run.job_id)
+    slot_taken = bool(slot_taken) and run.slot != Slot.RUNNING
     is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC
     return _Read(run, read_at, at_without_jump, slot_taken, is_frozen)
 
@@ -247,7 +247,7 @@ class _Delivery:
                     reach_sync_point("start.held")
                     self._lock_run()
             case LoadFact.NEXT_IN_LINE:
-                other = transitions.runs().lock_holder(next_in_line_slot(self.run.job_id))
+                other = transitions.runs().lock_holder(Slot.NEXT_IN_LINE, self.run.job_id)
                 self.facts = replace(self.facts, next_in_line=_as_fact(other))
                 if other is not None:
                     self.next_in_line = other
@@ -285,7 +285,7 @@ class _Delivery:
 
 def _lock_holder(run: Run) -> Run | None:
     """Lock and return the other run that has the job's slot, or None."""
-    return transitions.runs().exclude(pk=run.pk).lock_holder(running_slot(run.job_id))
+    return transitions.runs().exclude(pk=run.pk).lock_holder(Slot.RUNNING, run.job_id)
 
 
 def _as_fact(run: Run | None) -> OtherRun | None:
@@ -316,7 +316,7 @@ def _apply(action: StartAction, delivery: _Delivery) -> Started | None:
     run = delivery.run
     match action:
         case Start(takes_slot=takes_slot):
-            return _start(delivery, running_slot(run.job_id) if takes_slot else None)
+            return _start(delivery, Slot.RUNNING if takes_slot else None)
         case Resume():
             return _resume(run, delivery.token)
         case Hold():
@@ -326,25 +326,25 @@ def _apply(action: StartAction, delivery: _Delivery) -> Started | None:
         case End(state=state, reason=reason):
             _end(run, state, delivery.text_of(reason))
         case Wait(next_in_line=next_in_line):
-            _wait(delivery, next_in_line_slot(run.job_id) if next_in_line else None)
+            _wait(delivery, Slot.NEXT_IN_LINE if next_in_line else None)
         case WaitInBackfill():
             transitions.mark_waiting_in_backfill(
                 run, reason=delivery.text_of(Reason.HOLDER_UNFINISHED)
             )
         case ReplaceNextInLine():
             _skip_next_in_line(delivery)
-            _wait(delivery, next_in_line_slot(run.job_id))
+            _wait(delivery, Slot.NEXT_IN_LINE)
         case StopHolder():
             _skip_next_in_line(delivery)
             cancellation.request_cancel(delivery.holder.pk, _replaced_by(run))
-            _wait(delivery, next_in_line_slot(run.job_id))
+            _wait(delivery, Slot.NEXT_IN_LINE)
         case EndHolder():
             _skip_next_in_line(delivery)
             _end(delivery.holder, State.CANCELLED, _replaced_by(run))
     return None
 
 
-def _start(delivery: _Delivery, slot: int | None) -> Started | None:
+def _start(delivery: _Delivery, slot: Slot | None) -> Started | None:
     run = delivery.run
     fence = transitions.mark_running(
         run,
@@ -372,7 +372,7 @@ def _resume(run: Run, token: UUID) -> Started | None:
     return Started(run, attempt.started_at, attempt.pk)
 
 
-def _wait(delivery: _Delivery, slot: int | None) -> None:
+def _wait(delivery: _Delivery, slot: Slot | None) -> None:
     reason = delivery.text_of(Reason.HOLDER_UNFINISHED)
     transitions.mark_waiting(delivery.run, slot=slot, reason=reason)
 

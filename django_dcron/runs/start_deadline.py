@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Freeze, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.utils.durations import write_duration
 
@@ -33,7 +33,7 @@ def too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) -> str
             f"not started by the start deadline, {write_duration(job.start_deadline)} after it "
             "was due"
         )
-    if run.slot == running_slot(run.job_id):
+    if run.slot == Slot.RUNNING:
         return ""  # it came in time and has waited for the slot since
     misfire = job.misfire
     if run.trigger != Trigger.SCHEDULE or not misfire.is_late(run.due_at, now):

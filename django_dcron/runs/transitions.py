@@ -45,7 +45,7 @@ from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import Outcome, State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
-from django_dcron.policies.slots import backfill_slot, running_slot
+from django_dcron.policies.slots import NO_SLOT, Slot, backfill_number
 from django_dcron.runs import chains
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -202,6 +202,7 @@ _START = Chain(
         state=State.RUNNING,
         reason="",
         slot=Given(Run, "slot"),
+        slot_number=0,
         started_at=UtcNow(),
         heartbeat_at=UtcNow(),
     ),
@@ -227,7 +228,7 @@ _START = Chain(
 
 
 def mark_running(
-    run: Run, attempt: int, *, slot: int | None, token: UUID, worker: str, started_at: datetime
+    run: Run, attempt: int, *, slot: Slot | None, token: UUID, worker: str, started_at: datetime
 ) -> int | None:
     """Pending or queued -> running, unless a freeze forbids it, and insert the attempt's row.
 
@@ -246,14 +247,14 @@ def mark_running(
     return _START.insert(**run_values, **attempt_values, **times)
 
 
-def mark_waiting(run: Run, *, slot: int | None, reason: str) -> bool:
+def mark_waiting(run: Run, *, slot: Slot | None, reason: str) -> bool:
     """Pending or queued -> waiting.
 
     Raises ``IntegrityError`` if another run has ``slot``, the place in the queue.
     """
     return bool(
         _run_that_may_become(State.WAITING, run.pk, run.attempt).update(
-            state=State.WAITING, slot=slot, reason=reason[:REASON_LIMIT]
+            state=State.WAITING, slot=slot, slot_number=0, reason=reason[:REASON_LIMIT]
         )
     )
 
@@ -263,10 +264,13 @@ def mark_waiting_in_backfill(run: Run, *, reason: str) -> bool:
 
     The run returns to its place among the other backfilled runs.
     """
-    slot = backfill_slot(run.job_id, run.scheduled_at)
     return bool(
         _run_that_may_become(State.WAITING, run.pk, run.attempt).update(
-            state=State.WAITING, slot=slot, due_at=F("scheduled_at"), reason=reason[:REASON_LIMIT]
+            state=State.WAITING,
+            slot=Slot.BACKFILL,
+            slot_number=backfill_number(run.scheduled_at),
+            due_at=F("scheduled_at"),
+            reason=reason[:REASON_LIMIT],
         )
     )
 
@@ -276,7 +280,7 @@ def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
     turn = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
     return bool(
         turn.update(
-            state=State.PENDING, slot=None, due_at=due_at, node=NOBODY, deliveries=0, reason=""
+            state=State.PENDING, due_at=due_at, node=NOBODY, deliveries=0, reason="", **NO_SLOT
         )
     )
 
@@ -397,7 +401,7 @@ def retry(
             deliveries=0,
             node=NOBODY,
             heartbeat_at=None,
-            **({"slot": None} if backfilled else {}),
+            **(NO_SLOT if backfilled else {}),
         ):
             return False
         if backfilled:
@@ -425,7 +429,8 @@ def wake_next(job_id: int) -> Run | None:
         return None
     change = {
         "state": State.PENDING,
-        "slot": running_slot(job_id),
+        "slot": Slot.RUNNING,
+        "slot_number": 0,
         "node": NOBODY,
         "reason": "",
     }
@@ -456,7 +461,7 @@ def _executing(
 
 
 def _final(state: State, reason: str | Given) -> dict[str, Any]:
-    return {"state": state, "reason": reason, "finished_at": UtcNow(), "slot": None}
+    return {"state": state, "reason": reason, "finished_at": UtcNow(), **NO_SLOT}
 
 
 def _others_may_wait(run: Run) -> bool:
@@ -486,7 +491,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
 
 def _slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:
     """Return whether the job's slot is taken, and whether any job follows such an end."""
-    looks = Exists(runs().filter(slot=running_slot(job_id))), chains.has_follower(state, job_id)
+    looks = Exists(runs().in_slot(Slot.RUNNING, job_id)), chains.has_follower(state, job_id)
     taken, followed = Job.objects.using(alias_for(Job)).values_list(*looks).get(pk=job_id)
     return taken, followed
 

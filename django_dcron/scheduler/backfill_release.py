@@ -39,7 +39,7 @@ from django_dcron.models import Cursor
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.policies.overlap import read_overlap_policy
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.sync_points import reach_sync_point
@@ -93,7 +93,7 @@ def _jobs_with_room(runs: RunQuerySet) -> Iterator[tuple[int, bool]]:
         policies = dict(batch)
         occupied = (
             transitions.runs()
-            .filter(slot__in=map(running_slot, policies))
+            .filter(slot=Slot.RUNNING, job__in=policies)
             .values_list("job_id", flat=True)
         )
         for job_id in sorted(policies.keys() - set(occupied)):
@@ -137,7 +137,7 @@ def _release_oldest(job_id: int, exclusive: bool, now: datetime, room: int) -> i
         # A run that waits for its retry doesn't occupy the slot, so it doesn't block the others.
         active = in_progress.exclude(state=State.PENDING, attempt__gt=1, due_at__gt=now)
         room = min(room, 1 - active.count())
-    if room <= 0 or transitions.runs().filter(slot=running_slot(job_id)).exists():
+    if room <= 0 or transitions.runs().in_slot(Slot.RUNNING, job_id).exists():
         return 0
     oldest = transitions.runs().waiting_in_backfill(job_id).values_list("pk", flat=True)[:room]
     # The due times increase, so that the agenda keeps the order.

@@ -39,7 +39,7 @@ from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.runs.start_deadline import too_late
 from django_dcron.runs.transitions import LastHeartbeat
@@ -250,7 +250,7 @@ def _overdue_deliveries(now: datetime) -> Q:
 
 
 def _wake_waiting_runs(shards: Collection[int]) -> int:
-    slot_holder = transitions.runs().filter(slot=running_slot(OuterRef("job_id")))
+    slot_holder = transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))
     waiting = _runs_in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
     unblocked = waiting.filter(~Exists(slot_holder)).order_by()
     job_ids = unblocked.values_list("job_id", flat=True).distinct()

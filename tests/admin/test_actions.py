@@ -22,7 +22,7 @@ from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.audit.texts import cancelled_text, paused_text, resumed_text, triggered_text
 from django_dcron.models import Job, Run
 from django_dcron.policies.overlap import OverlapPolicy
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from tests.admin.conftest import (
     action_url,
     errors,
@@ -79,7 +79,7 @@ def test_starting_a_run_warns_of_an_unfinished_one(
     job = make_job(overlap_policy=policy)
     finished = make_run(job, state="succeeded", finished_at=timezone.now())
     assert len(messages(_press(admin_client, job, "run_now"))) == 1
-    make_run(job, timezone.now(), state="running", slot=running_slot(job.pk))
+    make_run(job, timezone.now(), state="running", slot=Slot.RUNNING)
 
     caution = [str(CAUTIONS[policy])] if policy in CAUTIONS else []
 

@@ -22,7 +22,7 @@ from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.statements import Chain, Given, Insert, Select, Update
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT, wait_until
@@ -122,10 +122,10 @@ def test_insert_creates_the_same_row_as_the_orm() -> None:
 
 def test_select_returns_the_same_values_as_the_orm() -> None:
     job = make_idle_job(tags=["a", NASTY], start_deadline=timedelta(hours=1), retry_on=["OSError"])
-    run = make_run(job, "running", kwargs={"a": None}, slot=running_slot(job.pk))
+    run = make_run(job, "running", kwargs={"a": None}, slot=Slot.RUNNING)
 
     def read(pk: Any) -> models.QuerySet[Run, tuple[Any, ...]]:
-        taken = Exists(Run.objects.filter(slot=running_slot(OuterRef("job_id"))))
+        taken = Exists(Run.objects.in_slot(Slot.RUNNING, OuterRef("job_id")))
         columns = (*RUN_COLUMNS, *(f"job__{name}" for name in JOB_COLUMNS), "taken")
         return Run.objects.filter(pk=pk).annotate(taken=taken).values_list(*columns)
 

@@ -13,7 +13,7 @@ from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor, Job, Run, Statistics
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import NO_SLOT, Slot
 from django_dcron.scheduler.backfill_release import release
 from tests.diagnosis.conftest import HOUR, MINUTE, System
 from tests.factories import make_run
@@ -47,7 +47,7 @@ def test_backfill_without_progress_is_reported(system: System) -> None:
     "keep_waiting",
     [
         lambda s: release(range(64), database_now("default")),
-        lambda s: make_run(s.job, "running", slot=running_slot(s.job.pk)),
+        lambda s: make_run(s.job, "running", slot=Slot.RUNNING),
         lambda s: Statistics.objects.update(last_finished_at=database_now("default")),
         lambda s: (control.pause(s.job), Cursor.objects.update(placed_at=F("placed_at") - DAY)),
         lambda s: control.resume(control.pause(s.job)),
@@ -73,7 +73,7 @@ def test_backfill_before_pruned_history_causes_no_finding(system: System) -> Non
         "state": "cancelled",
         "reason": "not needed",
         "finished_at": F("claimed_at"),
-        "slot": None,
+        **NO_SLOT,
     }
     assert backfilled.update(**ended) == 2
     Statistics.objects.update(cancelled=2)

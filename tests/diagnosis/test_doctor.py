@@ -18,7 +18,7 @@ from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors
 from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.policies.health.problems import Problem, Severity
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership
 from tests import services
 from tests.diagnosis.conftest import HOUR, MINUTE, PAST, System, make_job_with_history
@@ -55,7 +55,7 @@ def test_healthy_system_causes_no_finding(system: System) -> None:
 def test_ordinary_rows_cause_no_finding(system: System) -> None:
     """Create everything that a healthy system may contain at any moment."""
     job, now = system.job, database_now("default")
-    make_run(job, "running", slot=running_slot(job.pk))
+    make_run(job, "running", slot=Slot.RUNNING)
     make_run(job, "waiting")
     make_run(job, "queued")
     make_run(job)
@@ -116,7 +116,7 @@ RUN_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     ),
     (
         Code.SLOT_HELD,
-        lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(slot=running_slot(F("job_id"))),
+        lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(slot=Slot.RUNNING),
     ),
     (Code.STATE_ILLEGAL, lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(state="lost")),
     (Code.FINISHED_WITHOUT_TIME, lambda s: Run.objects.update(finished_at=None)),

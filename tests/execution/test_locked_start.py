@@ -13,7 +13,7 @@ from django_dcron.execution import executor
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.models import Run
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
@@ -60,7 +60,7 @@ def test_worker_runs_others_and_gives_back_a_locked_run(state: str, make_target:
 @pytest.mark.mariadb
 def test_worker_does_not_wait_for_a_locked_slot_holder(make_target: Any) -> None:
     job = make_idle_job(target=make_target(lambda: None), overlap_policy="skip")
-    holder = make_run(job, "running", slot=running_slot(job.pk))
+    holder = make_run(job, "running", slot=Slot.RUNNING)
     run = make_run(job, "queued")
     keeper, limit = Heartbeats(), lock_limit()
     with keeping_locked(Run.objects.filter(pk=holder.pk)):

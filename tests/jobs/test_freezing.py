@@ -19,7 +19,7 @@ from django_dcron.jobs import freezing
 from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
 from django_dcron.policies.freezing import Extent, is_frozen
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.slots import backfill_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import transitions
 from django_dcron.runs.immediate_dispatch import dispatch_now
 from django_dcron.scheduler import claim as scheduler_claim
@@ -357,8 +357,15 @@ def test_a_freeze_that_began_after_the_run_was_late_is_not_the_reason(clock: Man
 def test_a_backfilled_run_is_not_released_during_a_freeze() -> None:
     job = make_idle_job()
     at = START - HOUR
-    slot = backfill_slot(job.pk, at)
-    run = make_run(job, "waiting", trigger="backfill", scheduled_at=at, due_at=at, slot=slot)
+    run = make_run(
+        job,
+        "waiting",
+        trigger="backfill",
+        scheduled_at=at,
+        due_at=at,
+        slot=Slot.BACKFILL,
+        slot_number=backfill_number(at),
+    )
     now = database_now("default")
     control.freeze("deploy")
     assert release(ALL, now) == 0

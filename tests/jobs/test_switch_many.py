@@ -17,7 +17,7 @@ from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.slots import backfill_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.testing import set_clock
 from tests.depth import examples
 from tests.factories import make_idle_job, make_job, make_run
@@ -75,8 +75,8 @@ def set_up() -> None:
     make_run(jobs["claimed ahead"], **soon)
     make_run(jobs["queued"], "queued", queued_at=NOW, deliveries=1, **soon)
     at = NOW - timedelta(days=9)
-    line = backfill_slot(jobs["over backfilled"].pk, at)
-    backfilled = {"scheduled_at": at, "due_at": at, "claimed_at": at, "slot": line}
+    place = {"slot": Slot.BACKFILL, "slot_number": backfill_number(at)}
+    backfilled = {"scheduled_at": at, "due_at": at, "claimed_at": at, **place}
     make_run(jobs["over backfilled"], "waiting", trigger=Trigger.BACKFILL, **backfilled)
 
 

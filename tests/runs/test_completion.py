@@ -19,7 +19,7 @@ from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import completion as module
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
@@ -158,18 +158,18 @@ def test_lost_attempt_is_retried_and_keeps_its_log() -> None:
 
 def test_retry_keeps_the_slot() -> None:
     run = running(max_attempts=2)
-    Run.objects.update(slot=running_slot(run.job_id))
+    Run.objects.update(slot=Slot.RUNNING)
     end_attempt(run, 1, failed())
-    assert reread(run).slot == running_slot(run.job_id)
+    assert reread(run).slot == Slot.RUNNING
 
 
 def test_end_of_run_wakes_the_waiting_run() -> None:
     run = running(overlap_policy="queue_all")
-    Run.objects.update(slot=running_slot(run.job_id))
+    Run.objects.update(slot=Slot.RUNNING)
     waiting = make_run(run.job, "waiting")
     end_attempt(run, 1, failed())
     after = reread(waiting)
-    assert (after.state, after.slot) == (State.PENDING, running_slot(run.job_id))
+    assert (after.state, after.slot) == (State.PENDING, Slot.RUNNING)
 
 
 # --- exactly once -------------------------------------------------------------------------------
@@ -255,13 +255,13 @@ def test_run_that_waited_for_the_slot_is_dispatched_at_once(
     monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: broker)
     monkeypatch.setattr(best_effort, "_broker_unreachable_until", float("-inf"))
     job = make_idle_job(overlap_policy=overlap)
-    run = make_run(job, "running", slot=running_slot(job.pk))
+    run = make_run(job, "running", slot=Slot.RUNNING)
     due_at = database_now("default") - timedelta(hours=1)
     waiting = make_run(job, "waiting", due_at=due_at, deliveries=1)
     Job.objects.filter(pk=job.pk).update(queue="mail")  # since the worker read the job
     assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     after = reread(waiting)
-    assert after.slot == running_slot(job.pk)
+    assert after.slot == Slot.RUNNING
     if unreachable:
         assert (after.state, after.deliveries, broker.dispatched) == (State.PENDING, 1, [])
         return
@@ -339,7 +339,7 @@ def test_cancelled_run_is_not_retried(ending: Ending) -> None:
 
 def test_cancel_during_the_retry_decision_ends_the_run() -> None:
     run = running(max_attempts=3, overlap_policy="skip")
-    Run.objects.filter(pk=run.pk).update(slot=running_slot(run.job_id))
+    Run.objects.filter(pk=run.pk).update(slot=Slot.RUNNING)
 
     def cancelled_meanwhile(using: str) -> datetime:
         control.cancel(reread(run), "by hand")

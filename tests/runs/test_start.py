@@ -20,7 +20,7 @@ from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
-from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import start as module
 from django_dcron.runs import transitions
 from django_dcron.runs.start import start_attempt
@@ -315,7 +315,7 @@ def test_manual_run_is_never_too_late(now: datetime) -> None:
 
 def test_run_that_waited_for_its_slot_is_not_too_late(now: datetime) -> None:
     job = make_idle_job(misfire_policy="skip", misfire_grace=GRACE, overlap_policy="queue_all")
-    assert deliver(queued_since(job, now - 60 * MINUTE, slot=running_slot(job.pk)))
+    assert deliver(queued_since(job, now - 60 * MINUTE, slot=Slot.RUNNING))
 
 
 def test_retry_is_never_too_late(now: datetime) -> None:
@@ -325,7 +325,7 @@ def test_retry_is_never_too_late(now: datetime) -> None:
     assert deliver(queued_since(job, now - 60 * MINUTE, attempt=2))
 
 
-@pytest.mark.parametrize("fields", [{}, {"trigger": "manual"}, {"slot": 1}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"trigger": "manual"}, {"slot": "running"}], ids=str)
 def test_start_deadline_applies_under_any_policy(now: datetime, fields: dict[str, Any]) -> None:
     job = make_idle_job(
         misfire_policy="run_all",
@@ -333,8 +333,6 @@ def test_start_deadline_applies_under_any_policy(now: datetime, fields: dict[str
         misfire_grace=MINUTE,
         overlap_policy="queue_all",
     )
-    if "slot" in fields:
-        fields = {"slot": running_slot(job.pk)}
     run = queued_since(job, now - GRACE - SECOND, **fields)
     assert deliver(run) is None
     assert state_of(run) == State.MISSED
@@ -380,7 +378,7 @@ def test_allow_starts_overlapping_runs() -> None:
 @pytest.mark.parametrize("policy", EXCLUSIVE)
 def test_first_run_takes_the_slot_and_its_end_frees_it(policy: str) -> None:
     holder, _ = holder_and_newcomers(policy, 0)
-    assert holder.slot == running_slot(holder.job_id)
+    assert holder.slot == Slot.RUNNING
     finish(holder)
     assert reread(holder).slot is None
     assert deliver(make_run(holder.job))
@@ -420,7 +418,7 @@ def test_queue_one_lets_one_run_wait_and_skips_others() -> None:
     finish(holder)
 
     woken = reread(first)
-    assert (woken.state, woken.slot) == (State.PENDING, running_slot(holder.job_id))
+    assert (woken.state, woken.slot) == (State.PENDING, Slot.RUNNING)
     assert deliver(woken)
 
 
@@ -457,7 +455,7 @@ def test_cancel_running_cancels_the_holder_and_takes_the_slot() -> None:
     finish(holder, State.CANCELLED)
 
     assert deliver(newcomer)
-    assert reread(newcomer).slot == running_slot(holder.job_id)
+    assert reread(newcomer).slot == Slot.RUNNING
 
 
 def test_cancel_running_also_replaces_the_waiting_run() -> None:
@@ -497,7 +495,7 @@ def test_cancel_running_cancels_a_holder_that_waits_for_its_retry(
     assert deliver(newcomer)
     assert state_of(holder) == State.CANCELLED
     assert str(newcomer.pk) in reread(holder).reason
-    assert reread(newcomer).slot == running_slot(holder.job_id)
+    assert reread(newcomer).slot == Slot.RUNNING
 
 
 def test_cancel_running_lets_a_backfilled_holder_finish() -> None:
@@ -509,7 +507,7 @@ def test_cancel_running_lets_a_backfilled_holder_finish() -> None:
         assert state_of(run) == state
     assert (state_of(older), reread(newer).slot) == (
         State.SKIPPED,
-        next_in_line_slot(holder.job_id),
+        Slot.NEXT_IN_LINE,
     )
     assert str(newer.pk) in reread(older).reason
     assert reread(holder).cancel_requested_at is None
@@ -535,7 +533,7 @@ def test_waiting_run_is_read_again_at_each_try_for_the_slot(now: datetime) -> No
 
     def lock_holder(run: Run) -> Run | None:
         if next(looks, False):  # the second try: the first one has ended the holder
-            assert transitions.mark_waiting(late, slot=next_in_line_slot(run.job_id), reason="")
+            assert transitions.mark_waiting(late, slot=Slot.NEXT_IN_LINE, reason="")
         return original(run)
 
     with mock.patch.object(module, "_lock_holder", lock_holder):
@@ -551,7 +549,7 @@ def test_skip_lets_one_run_wait_for_a_backfilled_holder() -> None:
     assert deliver(second) is None
     assert (state_of(first), reread(first).slot) == (
         State.WAITING,
-        next_in_line_slot(holder.job_id),
+        Slot.NEXT_IN_LINE,
     )
     assert state_of(second) == State.SKIPPED
     assert str(first.pk) in reread(second).reason
@@ -562,9 +560,10 @@ def test_backfilled_run_waits_again_if_the_slot_is_taken() -> None:
     Run.objects.filter(pk=newcomer.pk).update(trigger="backfill")
     assert deliver(newcomer) is None
     after = reread(newcomer)
-    assert (after.state, after.slot) == (
+    assert (after.state, after.slot, after.slot_number) == (
         State.WAITING,
-        backfill_slot(holder.job_id, after.scheduled_at),
+        Slot.BACKFILL,
+        backfill_number(after.scheduled_at),
     )
     assert str(holder.pk) in after.reason
 
@@ -600,7 +599,7 @@ def test_duplicate_delivery_does_not_end_the_waiting_run(policy: str, slot_taken
     _, [newcomer] = holder_and_newcomers("queue_one")
     Job.objects.update(overlap_policy=policy)
     read = module._read(newcomer.pk)
-    assert transitions.mark_waiting(newcomer, slot=next_in_line_slot(newcomer.job_id), reason="")
+    assert transitions.mark_waiting(newcomer, slot=Slot.NEXT_IN_LINE, reason="")
     assert deliver_as_read(read, slot_taken=slot_taken) is None
     assert state_of(newcomer) == State.WAITING
 
@@ -651,7 +650,7 @@ def test_free_slot_is_taken_without_reading_the_holder(policy: str) -> None:
 @pytest.mark.parametrize("policy", EXCLUSIVE)
 def test_run_that_holds_the_slot_starts(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
-    run = make_run(job, "queued", slot=running_slot(job.pk))
+    run = make_run(job, "queued", slot=Slot.RUNNING)
     assert deliver_as_read(module._read(run.pk), slot_taken=True)
     assert state_of(run) == State.RUNNING
 
@@ -790,7 +789,7 @@ def test_exactly_one_of_two_concurrent_runs_starts(policy: str, loser: set[str])
         states = {state_of(run) for run in runs}
         assert len(states) == 2
         assert states <= {"running"} | loser
-        assert Run.objects.filter(slot=running_slot(job.pk)).count() == 1
+        assert Run.objects.in_slot(Slot.RUNNING, job.pk).count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -812,11 +811,11 @@ def test_concurrent_finish_and_start_strand_no_run(policy: str) -> None:
         _, started = concurrently(lambda holder=holder: finish(holder), delivery)  # type: ignore[misc]
         after = reread(newcomer)
         if started is True:
-            assert (after.state, after.slot) == (State.RUNNING, running_slot(newcomer.job_id))
+            assert (after.state, after.slot) == (State.RUNNING, Slot.RUNNING)
         elif policy == "skip":
             assert after.state == State.SKIPPED
         else:
-            assert (after.state, after.slot) == (State.PENDING, running_slot(newcomer.job_id))
+            assert (after.state, after.slot) == (State.PENDING, Slot.RUNNING)
 
 
 # --- the fencing token --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
-from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import transitions
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
@@ -42,7 +42,7 @@ def end_unstarted(state: State, sources: set[State]) -> Case:
     return Case(lambda run: transitions.end_unstarted(run, state, "why"), sources, state)
 
 
-def start(run: Run, attempt: int, slot: int | None) -> int | None:
+def start(run: Run, attempt: int, slot: Slot | None) -> int | None:
     return transitions.mark_running(
         run, attempt, slot=slot, token=uuid4(), worker="w", started_at=database_now("default")
     )
@@ -83,7 +83,7 @@ CASES = {
         State.PENDING,
     ),
     "mark_running": Case(
-        lambda run: start(run, run.attempt, running_slot(run.job_id)),
+        lambda run: start(run, run.attempt, Slot.RUNNING),
         BEFORE_START,
         State.RUNNING,
     ),
@@ -226,17 +226,25 @@ def test_transition_writes_its_columns(name: str, written: dict[str, Any]) -> No
     assert Run.objects.filter(pk=run.pk).values(*written).get() == written
     run.refresh_from_db()
     assert (run.cancel_requested_at is not None) == (name == "mark_cancel_requested")
-    assert run.slot == {
-        "mark_waiting_in_backfill": backfill_slot(run.job_id, LATER),
-        "wake_next": running_slot(run.job_id),
-    }.get(name)
+    assert (run.slot, run.slot_number) == {
+        "mark_waiting_in_backfill": (Slot.BACKFILL, backfill_number(LATER)),
+        "wake_next": (Slot.RUNNING, 0),
+    }.get(name, (None, 0))
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("trigger", ["backfill", "schedule"])
 def test_only_waiting_backfilled_run_is_released(state: State, trigger: str) -> None:
-    given = {"trigger": trigger, "slot": 7, "node": "a", "deliveries": 2, "reason": "why"}
-    run, other = (make_run(make_idle_job(), state, **given | {"slot": slot}) for slot in (7, 8))
+    given = {
+        "trigger": trigger,
+        "node": "a",
+        "deliveries": 2,
+        "reason": "why",
+    }
+    run, other = (
+        make_run(make_idle_job(), state, slot=Slot.BACKFILL, slot_number=number, **given)
+        for number in (7, 8)
+    )
     before = all_rows()
     if state is not State.WAITING or trigger != "backfill":
         assert not transitions.release_backfilled(run.pk, LATER)
@@ -244,29 +252,29 @@ def test_only_waiting_backfilled_run_is_released(state: State, trigger: str) -> 
         return
     assert transitions.release_backfilled(run.pk, LATER)
     run.refresh_from_db(), other.refresh_from_db()
-    assert (run.state, run.due_at, run.slot) == ("pending", LATER, None)
+    assert (run.state, run.due_at, run.slot, run.slot_number) == ("pending", LATER, None, 0)
     assert (run.node, run.deliveries, run.reason) == ("", 0, "")
-    assert (other.state, other.slot) == ("waiting", 8)
+    assert (other.state, other.slot, other.slot_number) == ("waiting", Slot.BACKFILL, 8)
 
 
 def test_backfilled_run_passes_on_its_slot_while_it_waits_for_a_retry() -> None:
     job = make_idle_job(overlap_policy="skip")
-    run = make_run(job, "running", slot=running_slot(job.pk), trigger="backfill")
+    run = make_run(job, "running", slot=Slot.RUNNING, trigger="backfill")
     waiting = make_run(job, "waiting")
     assert CASES["retry"].call(run)
     run.refresh_from_db(), waiting.refresh_from_db()
     assert (run.state, run.slot) == ("pending", None)
-    assert (waiting.state, waiting.slot) == ("pending", running_slot(job.pk))
+    assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
 
 @pytest.mark.parametrize("policy", ["skip", "allow"])
 def test_end_of_a_backfilled_run_wakes_the_waiting_run(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
-    run = make_run(job, "running", slot=running_slot(job.pk), trigger="backfill")
+    run = make_run(job, "running", slot=Slot.RUNNING, trigger="backfill")
     waiting = make_run(job, "waiting")
     assert transitions.finish(run, 1, State.SUCCEEDED, "", CLOSING, Attempt.objects.get().token)
     waiting.refresh_from_db()
-    assert (waiting.state, waiting.slot) == ("pending", running_slot(job.pk))
+    assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
 
 def test_waiting_backfilled_run_is_not_woken_by_wake_next() -> None:
@@ -300,7 +308,7 @@ def test_wake_next_is_called_only_if_the_slot_is_free_and_runs_wait(
     monkeypatch.setattr(transitions, "wake_next", offered.append)
     job = make_idle_job(overlap_policy=policy)
     if slot_taken:
-        make_run(job, "running", slot=running_slot(job.pk))
+        make_run(job, "running", slot=Slot.RUNNING)
     assert CASES["succeed"].call(make_run(job, "running"))
     assert offered == ([job.pk] if wakes else [])
 
@@ -331,7 +339,7 @@ def test_frozen_transaction_is_limited_to_the_run_lease(
 
 def test_waiting_run_keeps_waiting_if_the_slot_is_taken() -> None:
     job = make_idle_job(overlap_policy="queue_all")
-    make_run(job, "pending", slot=running_slot(job.pk))
+    make_run(job, "pending", slot=Slot.RUNNING)
     waiting = make_run(job, "waiting")
     assert not transitions.wake_next(job.pk)
     waiting.refresh_from_db()
@@ -359,7 +367,7 @@ def test_heartbeat_is_the_time_of_the_database() -> None:
 def test_end_of_run_frees_slot_updates_statistics_and_stores_reason(name: str) -> None:
     case = CASES[name]
     job = make_idle_job()
-    run = make_run(job, min(case.sources), slot=running_slot(job.pk))
+    run = make_run(job, min(case.sources), slot=Slot.RUNNING)
     assert case.call(run)
     run.refresh_from_db()
     assert (run.slot, run.reason) == (None, "why")
@@ -376,9 +384,7 @@ def test_end_of_run_frees_slot_updates_statistics_and_stores_reason(name: str) -
 def test_end_of_the_slot_holder_wakes_the_next_run(name: str, policy: str) -> None:
     case = CASES[name]
     job = make_idle_job(overlap_policy=policy)
-    holder = make_run(
-        job, min(case.sources), slot=running_slot(job.pk), scheduled_at=NOW, due_at=NOW
-    )
+    holder = make_run(job, min(case.sources), slot=Slot.RUNNING, scheduled_at=NOW, due_at=NOW)
     waiting = [
         make_run(
             job,
@@ -393,12 +399,12 @@ def test_end_of_the_slot_holder_wakes_the_next_run(name: str, policy: str) -> No
     states = {run.pk: run.state for run in Run.objects.all()}
     assert [states[run.pk] for run in waiting] == ["waiting", "pending", "waiting"]
     woken = Run.objects.get(state="pending")
-    assert (woken.slot, woken.node, woken.reason) == (running_slot(job.pk), transitions.NOBODY, "")
+    assert (woken.slot, woken.node, woken.reason) == (Slot.RUNNING, transitions.NOBODY, "")
 
 
 def test_end_of_a_waiting_run_wakes_nobody_while_the_slot_is_held() -> None:
     job = make_idle_job(overlap_policy="queue_all")
-    make_run(job, "running", slot=running_slot(job.pk))
+    make_run(job, "running", slot=Slot.RUNNING)
     first = make_run(job, "waiting", scheduled_at=NOW)
     make_run(job, "waiting", scheduled_at=LATER)
     assert transitions.end_unstarted(first, State.CANCELLED, "why")
@@ -408,22 +414,22 @@ def test_end_of_a_waiting_run_wakes_nobody_while_the_slot_is_held() -> None:
 
 def test_woken_run_exchanges_its_next_in_line_slot() -> None:
     job = make_idle_job(overlap_policy="queue_one")
-    waiting = make_run(job, "waiting", slot=next_in_line_slot(job.pk))
+    waiting = make_run(job, "waiting", slot=Slot.NEXT_IN_LINE)
     assert transitions.wake_next(job.pk)
     waiting.refresh_from_db()
-    assert (waiting.state, waiting.slot) == ("pending", running_slot(job.pk))
+    assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
 
 def test_retry_keeps_the_slot_and_the_statistics() -> None:
     job = make_idle_job()
-    run = make_run(job, "running", slot=running_slot(job.pk), deliveries=3, node="a")
+    run = make_run(job, "running", slot=Slot.RUNNING, deliveries=3, node="a")
     assert CASES["retry"].call(run)
     run.refresh_from_db()
     assert (run.state, run.attempt, run.due_at, run.slot) == (
         "pending",
         2,
         LATER,
-        running_slot(job.pk),
+        Slot.RUNNING,
     )
     assert (run.deliveries, run.node, run.heartbeat_at) == (0, transitions.NOBODY, None)
     assert Statistics.objects.get(pk=job.pk).last_state == ""
@@ -455,7 +461,7 @@ def test_start_writes_slot_and_times_and_clears_the_reason() -> None:
     run = make_run(job, "queued", reason="was held back")
     assert CASES["mark_running"].call(run)
     run.refresh_from_db()
-    assert (run.slot, run.reason) == (running_slot(job.pk), "")
+    assert (run.slot, run.reason) == (Slot.RUNNING, "")
     assert run.started_at == run.heartbeat_at
     assert run.started_at is not None
 
@@ -463,11 +469,11 @@ def test_start_writes_slot_and_times_and_clears_the_reason() -> None:
 @pytest.mark.parametrize("name", ["mark_running", "mark_waiting"])
 def test_slot_has_at_most_one_holder(name: str) -> None:
     job = make_idle_job()
-    make_run(job, "running", slot=running_slot(job.pk), scheduled_at=NOW)
+    make_run(job, "running", slot=Slot.RUNNING, scheduled_at=NOW)
     run = make_run(job, "queued", scheduled_at=LATER)
     call = {
-        "mark_running": lambda: start(run, 1, running_slot(job.pk)),
-        "mark_waiting": lambda: transitions.mark_waiting(run, slot=running_slot(job.pk), reason=""),
+        "mark_running": lambda: start(run, 1, Slot.RUNNING),
+        "mark_waiting": lambda: transitions.mark_waiting(run, slot=Slot.RUNNING, reason=""),
     }[name]
     with pytest.raises(IntegrityError), transaction.atomic():
         call()
@@ -638,26 +644,26 @@ def test_withdraw_deletes_only_future_scheduled_runs() -> None:
 
 def test_lock_holder_returns_the_run_with_the_slot() -> None:
     job = make_idle_job()
-    holder = make_run(job, "running", slot=running_slot(job.pk), scheduled_at=NOW)
-    next_one = make_run(job, "waiting", slot=next_in_line_slot(job.pk), scheduled_at=LATER)
+    holder = make_run(job, "running", slot=Slot.RUNNING, scheduled_at=NOW)
+    next_one = make_run(job, "waiting", slot=Slot.NEXT_IN_LINE, scheduled_at=LATER)
     with transaction.atomic():
-        assert transitions.runs().lock_holder(next_in_line_slot(job.pk)) == next_one
-        assert transitions.runs().lock_holder(running_slot(job.pk)) == holder
-        assert transitions.runs().exclude(pk=holder.pk).lock_holder(running_slot(job.pk)) is None
-        assert transitions.runs().lock_holder(running_slot(job.pk) + 1) is None
+        assert transitions.runs().lock_holder(Slot.NEXT_IN_LINE, job.pk) == next_one
+        assert transitions.runs().lock_holder(Slot.RUNNING, job.pk) == holder
+        assert transitions.runs().exclude(pk=holder.pk).lock_holder(Slot.RUNNING, job.pk) is None
+        assert transitions.runs().lock_holder(Slot.RUNNING, job.pk + 1) is None
 
 
 @pytest.mark.django_db(transaction=True)
 def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
     """MariaDB detects a deadlock if a transaction locks the slot while it waits for the run."""
     job = make_idle_job()
-    holder = make_run(job, "running", slot=running_slot(job.pk))
+    holder = make_run(job, "running", slot=Slot.RUNNING)
     found: list[Run | BaseException | None] = []
 
     def ask() -> None:
         try:
             with transaction.atomic():
-                found.append(transitions.runs().lock_holder(running_slot(job.pk)))
+                found.append(transitions.runs().lock_holder(Slot.RUNNING, job.pk))
         except BaseException as error:
             found.append(error)
         finally:
@@ -712,7 +718,7 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
             thread.join(TIMEOUT)
 
     for _ in range(5):
-        holder = make_run(job, "running", slot=running_slot(job.pk), due_at=NOW)
+        holder = make_run(job, "running", slot=Slot.RUNNING, due_at=NOW)
         waiting = make_run(job, "waiting", due_at=LATER)
         concurrently(
             [
@@ -735,7 +741,7 @@ def test_run_of_a_job_with_an_unknown_policy_ends_normally() -> None:
     Job.objects.update(overlap_policy="one_per_weekday")
     job.refresh_from_db()
     queued = make_run(job, "queued")
-    running = make_run(job, "running", slot=running_slot(job.pk))
+    running = make_run(job, "running", slot=Slot.RUNNING)
     assert transitions.end_unstarted(queued, State.MISSED, "no worker started it")
     assert transitions.finish(running, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert (Statistics.objects.get().missed, Statistics.objects.get().succeeded) == (1, 1)

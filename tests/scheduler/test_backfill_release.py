@@ -15,7 +15,7 @@ from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.pausing import end_pauses
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
-from django_dcron.policies.slots import backfill_slot, running_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import transitions
 from django_dcron.scheduler import backfill_release as module
 from django_dcron.scheduler.adoption import adopt
@@ -93,8 +93,16 @@ def test_oldest_runs_are_released_first_up_to_the_limit(settings: Settings, now:
 @pytest.mark.parametrize("state", sorted(State))
 def test_only_waiting_backfilled_runs_are_released(now: datetime, state: State) -> None:
     job = make_job()
-    slot = backfill_slot(job.pk, T)
-    run = make_run(job, state, trigger="backfill", deliveries=9, due_at=T, node="dead", slot=slot)
+    run = make_run(
+        job,
+        state,
+        trigger="backfill",
+        deliveries=9,
+        due_at=T,
+        node="dead",
+        slot=Slot.BACKFILL,
+        slot_number=backfill_number(T),
+    )
     live = make_run(job, state)
     released = transitions.release_backfilled(run.pk, now)
     assert released == (state is State.WAITING)
@@ -226,7 +234,7 @@ def test_locked_job_is_skipped(now: datetime) -> None:
 @pytest.mark.parametrize("policy", EXCLUSIVE)
 def test_exclusive_job_releases_one_run_at_a_time(now: datetime, policy: str) -> None:
     job = backfilled(3, overlap_policy=policy)
-    live = make_run(job, "running", slot=running_slot(job.pk))
+    live = make_run(job, "running", slot=Slot.RUNNING)
     assert release(ALL, now) == 0
     transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert release(ALL, now) == 1
@@ -281,7 +289,7 @@ def test_only_runs_of_led_shards_and_served_namespace_are_released(now: datetime
 def test_waiting_backfilled_runs_are_not_woken_by_rescue_or_finish(now: datetime) -> None:
     job = backfilled(3, overlap_policy="queue_all")
     assert rescue(ALL, now, 15 * SECOND) == 0
-    live = make_run(job, "running", slot=running_slot(job.pk))
+    live = make_run(job, "running", slot=Slot.RUNNING)
     transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert not transitions.wake_next(job.pk)
     assert hours("waiting") == [0, 1, 2]
@@ -348,10 +356,11 @@ def test_backfilled_run_waits_again_if_the_slot_is_taken(now: datetime, policy: 
     """No policy skips the backfilled run or cancels the live run."""
     job = backfilled(2, overlap_policy=policy)
     release(ALL, now)
-    live = make_run(job, "running", slot=running_slot(job.pk))
+    live = make_run(job, "running", slot=Slot.RUNNING)
     assert deliver(run_of(0)) is None
     run = run_of(0)
-    assert (run.state, run.slot, run.due_at) == ("waiting", backfill_slot(job.pk, T), T)
+    assert (run.state, run.due_at) == ("waiting", T)
+    assert (run.slot, run.slot_number) == (Slot.BACKFILL, backfill_number(T))
     assert f"({live.pk}) was unfinished: running" in run.reason
     assert reread(live).cancel_requested_at is None
     transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
@@ -372,7 +381,7 @@ def test_live_run_waits_for_a_backfilled_run_and_runs_next(now: datetime, policy
     assert state_of(live) == "waiting"
     assert reread(started).cancel_requested_at is None
     transitions.finish(started, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
-    assert (state_of(live), reread(live).slot) == ("pending", running_slot(job.pk))
+    assert (state_of(live), reread(live).slot) == ("pending", Slot.RUNNING)
     assert release(ALL, now) == 0, "the live run has the slot"
     assert deliver(reread(live))
 
@@ -408,7 +417,7 @@ def test_live_run_does_not_wait_for_retry_of_a_backfilled_run(now: datetime, pol
     transitions.retry(started, 1, now, "again", {"outcome": "failed"}, None)
     assert (state_of(live), reread(live).slot, reread(started).slot) == (
         "pending",
-        running_slot(job.pk),
+        Slot.RUNNING,
         None,
     )
     assert deliver(reread(started)) is None

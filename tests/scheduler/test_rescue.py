@@ -12,7 +12,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Job, Run, Statistics
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler import rescue as module
@@ -40,7 +40,7 @@ def test_run_with_stale_heartbeat_is_lost_and_retried_by_policy(
     now: datetime, max_attempts: int, state: str
 ) -> None:
     job = make_idle_job(max_attempts=max_attempts)
-    run = make_run(job, "running", heartbeat_at=now - 16 * SECOND, slot=running_slot(job.pk))
+    run = make_run(job, "running", heartbeat_at=now - 16 * SECOND, slot=Slot.RUNNING)
     assert rescue(ALL, now, LEASE) == 1
     run.refresh_from_db()
     attempt = Attempt.objects.get()
@@ -386,7 +386,7 @@ def test_late_queued_run_is_missed_if_the_misfire_policy_skips(
         misfire_grace=1000 * SECOND,
         overlap_policy="queue_all",
     )
-    slot = running_slot(job.pk) if given.pop("has_slot", False) else None
+    slot = Slot.RUNNING if given.pop("has_slot", False) else None
     at = now - given.pop("age", 1010) * SECOND
     run = make_run(job, "queued", due_at=at, queued_at=at, scheduled_at=at, slot=slot, **given)
     assert rescue(ALL, now, LEASE) == (not missed)
@@ -462,7 +462,7 @@ def test_waiting_runs_with_a_holder_do_not_hide_one_without(
     monkeypatch.setattr(module, "RESCUED_AT_ONCE", 1)
     for _ in range(3):
         job = make_idle_job(overlap_policy="queue_all")
-        make_run(job, "pending", slot=running_slot(job.pk))
+        make_run(job, "pending", slot=Slot.RUNNING)
         make_run(job, "waiting", scheduled_at=now + SECOND)
     left = make_run(make_idle_job(overlap_policy="queue_all"), "waiting")
     assert rescue(ALL, now, LEASE) == 1

@@ -242,7 +242,7 @@ def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
 
     def final(state: Any, reason: Any) -> dict[str, Any]:
         columns = real(state, reason)
-        del columns["slot"]
+        del columns["slot"], columns["slot_number"]
         return columns
 
     real = put(stack, transitions, "_final", final)

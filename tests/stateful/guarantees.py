@@ -37,7 +37,7 @@ from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.freezing import is_frozen
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
-from django_dcron.policies.slots import backfill_slot, next_in_line_slot, running_slot
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.schedules.timetable import MICROSECOND
 from tests.scheduler.stand_ins import StillClock
 from tests.stateful.rows import ENDS, AttemptRow, JobRow, Rows, RunRow
@@ -200,10 +200,10 @@ class Guarantees:
 
     def _check_as_it_is(self, run: RunRow) -> None:
         if run.state in FINAL:
-            assert run.slot is None, f"a final run has a slot: {run}"
+            assert (run.slot, run.slot_number) == (None, 0), f"a final run has a slot: {run}"
             assert run.finished_at is not None, run
         else:
-            assert run.slot in _places(run), run
+            assert (run.slot, run.slot_number) in _possible_slots(run), run
             assert run.finished_at is None, run
 
     def _check_slot(self, run: RunRow) -> None:
@@ -308,13 +308,13 @@ class Guarantees:
             assert len(backfilled) <= settings.BACKFILL_CONCURRENCY, backfilled
 
 
-def _places(run: RunRow) -> tuple[int | None, ...]:
-    """The slots that an unfinished run may have."""
+def _possible_slots(run: RunRow) -> set[tuple[str | None, int]]:
+    """The slots that an unfinished run may have, with their numbers."""
     if run.state != State.WAITING:
-        return (None, running_slot(run.job_id))
+        return {(None, 0), (Slot.RUNNING, 0)}
     if run.trigger == Trigger.BACKFILL:
-        return (backfill_slot(run.job_id, run.scheduled_at),)
-    return (None, next_in_line_slot(run.job_id))
+        return {(Slot.BACKFILL, backfill_number(run.scheduled_at))}
+    return {(None, 0), (Slot.NEXT_IN_LINE, 0)}
 
 
 def _pause_ends(job: JobRow, *, by: datetime) -> bool:

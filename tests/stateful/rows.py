@@ -24,7 +24,8 @@ class RunRow(NamedTuple):
     state: str
     attempt: int
     due_at: datetime
-    slot: int | None
+    slot: str | None
+    slot_number: int
     missed_before: int
     missed_from: datetime | None
     cancel_requested_at: datetime | None

@@ -90,7 +90,7 @@ CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
     ("behind", "claimed run lost", dropped("runs", run(PLAIN, 10))),
     ("unfinished", "pending", changed("runs", run(PLAIN), state="pending", finished_at=None)),
     ("unfinished", "no time", changed("runs", run(PLAIN), finished_at=None)),
-    ("unfinished", "slot", changed("runs", run(RETRIED), slot=RETRIED)),
+    ("unfinished", "slot", changed("runs", run(RETRIED), slot="running")),
     ("misfires", "too many", changed("runs", run(LATE, 1), missed_before=2)),
     ("misfires", "off schedule", moved("runs", run(LATE, 1), "missed_from", SECOND)),
     ("misfires", "not since when", changed("runs", run(LATE, 1), missed_from=None)),

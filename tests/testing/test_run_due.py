@@ -13,7 +13,7 @@ from django_dcron import PermanentFailure, RetryLater, control, current_run
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.models import Attempt, Calendar, Cursor, Job, Node, Run
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.testing import ManualClock, run_due, set_clock
 from django_dcron.testing import stepping as stepping_module
 from tests.factories import make_idle_job, make_job, make_run
@@ -182,7 +182,7 @@ def test_advancing_to_a_time_causes_no_misfires(nine: ManualClock) -> None:
 
 def test_occurrence_is_skipped_while_another_run_is_running(nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
-    running = make_run(job, "running", slot=running_slot(job.pk), heartbeat_at=NINE + 2 * HOUR)
+    running = make_run(job, "running", slot=Slot.RUNNING, heartbeat_at=NINE + 2 * HOUR)
     (skipped,) = run_due(at=NINE + HOUR)
     assert skipped.state == "skipped"
     assert str(running.pk) in skipped.reason

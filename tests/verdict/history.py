@@ -88,7 +88,7 @@ class Run:
     missed_before: int = 0
     missed_from: datetime | None = None
     idempotency_key: str | None = None
-    slot: int | None = None
+    slot: str | None = None
     reason: str = ""
 
 

@@ -54,7 +54,7 @@ class StoredRun:
     attempt: int
     started_at: datetime | None
     finished_at: datetime | None
-    slot: int | None
+    slot: str | None
     attempts: tuple[tuple[int, str], ...]
 
     @property

@@ -20,7 +20,7 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
-from django_dcron.policies.slots import running_slot
+from django_dcron.policies.slots import Slot
 from django_dcron.utils.counts import number_of
 
 COUNTED = 10_000
@@ -63,7 +63,7 @@ def _troubles(window: Window) -> Iterator[Trouble]:
     yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue_text
     yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text
     yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text
-    holder = Run.objects.filter(slot=running_slot(OuterRef("job_id")))
+    holder = Run.objects.in_slot(Slot.RUNNING, OuterRef("job_id"))
     waiting = runs.waiting().not_frozen().filter(~Exists(holder))
     line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
     yield Code.RUN_LEFT_WAITING, line, _waiting_text
@@ -134,6 +134,6 @@ def _waiting_backfill_text(run: Run) -> str:
 
 def _slot_text(run: Run) -> str:
     return (
-        f"The run is {run.state} but still occupies slot {run.slot}, so other runs of the job "
-        f"can't start. Set its slot to NULL. {BUG}"
+        f"The run is {run.state} but still occupies the slot {run.slot!r}, so other runs of the "
+        f"job may be unable to start. Set its slot to NULL and its slot_number to 0. {BUG}"
     )

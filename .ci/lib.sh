@@ -10,8 +10,8 @@ unset PYTHONDONTWRITEBYTECODE
 # unsteady and named at the end.
 export PYTEST_ADDOPTS="-p tests.second_try -p tests.build_limit"
 tolerated=3 # unsteady tests
-latest_start= # seconds; a section that hasn't begun by then is left out and named in the summary
-latest_test=  # seconds; tests that haven't begun by then are left out and counted in the summary
+latest_start= # seconds; a section that hasn't begun by then is skipped and named in the summary
+latest_test=  # seconds; tests that haven't begun by then are skipped and counted in the summary
 touch "$work/unsteady" "$work/closing_line"
 
 finish() {

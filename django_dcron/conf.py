@@ -303,7 +303,7 @@ class Settings:
         allowed="a list of dotted paths of middleware factories",
     )
     HARD_TIMEOUT_AFTER = duration_at_least(10, at_least=0.1)
-    """How long a run may continue after its timeout or cancellation before it is ended by force."""
+    """How long a run may continue after its timeout or cancellation before it is terminated."""
     LOG_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
     """The maximum number of characters stored of an attempt's log, traceback and message each."""
     RESULT_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)

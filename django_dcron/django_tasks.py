@@ -3,7 +3,7 @@
 All decisions are made in ``execution``. Only dispatchers and workers of such a backend import this
 module.
 
-A run that ignores its timeout isn't ended by force. The process may do other work, and nothing may
+A run that ignores its timeout isn't terminated. The process may do other work, and nothing may
 restart it.
 """
 

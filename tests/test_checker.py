@@ -77,7 +77,7 @@ def test_other_job_without_a_next_occurrence_is_reported(
             lambda: Run.objects.filter(scheduled_at=UNTIL).update(
                 missed_before=2, missed_from=T + timedelta(seconds=1)
             ),
-            "occurrence_doubled",
+            "occurrence_counted_twice",
         ),
         (
             lambda: make_run(Job.objects.get(), scheduled_at=T + timedelta(seconds=1.5)),

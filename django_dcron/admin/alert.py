@@ -52,8 +52,8 @@ class DeliveryFilter(admin.SimpleListFilter):
         return queryset
 
 
-def _state_of(alert: Alert) -> dict[str, str]:
-    """Return the filter of runs by the state that the alert reports."""
+def _runs_query(alert: Alert) -> dict[str, str]:
+    """Return the query parameters that list the runs in the state that the alert reports."""
     reported = {AlertKind.FAILED: State.FAILED, AlertKind.PAUSED: State.FAILED}
     reported |= {AlertKind.MISSED: State.MISSED, AlertKind.RECOVERED: State.SUCCEEDED}
     state = reported.get(AlertKind(alert.kind))
@@ -124,7 +124,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
             return format_html('<a href="{}">{}</a>', list_url(Node, site), gettext("Nodes"))
         if alert.job is None:
             return EMPTY
-        runs = list_url(Run, site, job__id__exact=str(alert.job_id), **_state_of(alert))
+        runs = list_url(Run, site, job__id__exact=str(alert.job_id), **_runs_query(alert))
         return format_html(
             '{}<div class="dcron-quiet"><a href="{}">{}</a></div>',
             link(alert.job, site),

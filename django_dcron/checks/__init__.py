@@ -12,7 +12,7 @@ E008      the Healthchecks middleware is on, but DCRON_HEALTHCHECKS_URL is empty
 E009      runs are dispatched to Django's tasks, which this Django doesn't have
 E010      the configured backend of Django's tasks is missing or can't be created
 E011      the database isn't PostgreSQL, MariaDB or SQLite
-W001      the configured worker pool can't end a run by force
+W001      the configured worker pool can't terminate a run
 W002      SQLite doesn't take its write lock at the start of a transaction
 W003      a job's target is unknown or doesn't accept its arguments (with ``check --database``)
 W004      a job's schedule or time zone is invalid (with ``check --database``)

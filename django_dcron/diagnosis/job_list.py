@@ -95,7 +95,7 @@ def _regex(pattern: str) -> str:
 def _chosen(found: JobQuerySet, choice: JobCondition | None) -> JobQuerySet:
     match choice:
         case JobCondition.ENABLED:
-            # ``exclude()`` would leave out new jobs, which have no cursor yet.
+            # ``exclude()`` would omit new jobs, which have no cursor yet.
             return found.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
         case JobCondition.PAUSED:
             return found.filter(enabled=False)

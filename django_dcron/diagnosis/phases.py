@@ -75,7 +75,7 @@ class Course:
 def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[Course]:
     """Return the course of each attempt, and of the next attempt if one is expected.
 
-    ``attempts`` are the latest ones in order, as many as wanted. Earlier phases are left out.
+    ``attempts`` are the latest ones in order, as many as wanted. Earlier phases are omitted.
     """
     end = run.finished_at or now
     at = _beginning(run, attempts, end)

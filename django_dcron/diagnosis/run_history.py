@@ -38,7 +38,7 @@ def read_run_history(
 ) -> RunHistory:
     """Return the job's runs scheduled in ``[since, until)``, optionally only in ``states``.
 
-    With ``hide_upcoming_at``, the current time, runs that are upcoming then are left out. At most
+    With ``hide_upcoming_at``, the current time, runs that are upcoming then are omitted. At most
     two queries.
     """
     runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")

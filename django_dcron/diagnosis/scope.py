@@ -93,7 +93,7 @@ EVERYTHING = Scope(lambda model: None)
 
 
 def is_narrowed(rows: QuerySet[Any]) -> bool:
-    """Return whether ``rows`` may leave out some rows of its table."""
+    """Return whether ``rows`` may omit some rows of its table."""
     query = rows.query
     return bool(query.where) or query.is_sliced or bool(query.combinator)
 

@@ -111,7 +111,7 @@ class AsksWorkers(Protocol):
     """The id of the node that publishes through this dispatcher."""
 
     def ask_workers(self) -> list[WorkerAnswer] | None:
-        """Return the workers that answer within a few seconds.
+        """Return the workers that reply within a few seconds.
 
         None: the broker or the project doesn't support remote control. Uses a separate connection,
         so publishing doesn't wait. Raises ``DispatchFailed``.

@@ -11,7 +11,7 @@ SERVER_ERRORS = re.compile(
     "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error|MISCONF|NOREPLICAS|BUSY "
     "Redis|permissions to run"
 )
-"""Redis's answers that concern the server, not the queue or the message."""
+"""Redis's replies that concern the server, not the queue or the message."""
 
 
 def means_unreachable(error: Exception, broker: Any) -> bool:

@@ -57,7 +57,7 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 BATCH = 500
 TIMEOUT = 4
-"""Seconds to wait for a connection and for each answer. After that, the broker counts as
+"""Seconds to wait for a connection and for each reply. After that, the broker counts as
 unreachable, and the agenda tries again.
 """
 TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
 """By the name of the transport's driver. By default, the drivers wait forever."""
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -195,14 +195,14 @@ class CeleryDispatcher:
             if not connection.supports_exchange_type("fanout"):
                 return None
             self._ensure(connection)
-            answers = ask_workers(self.app, connection, TASK)
+            replies = ask_workers(self.app, connection, TASK)
         except Exception as error:
             with suppress(Exception):
                 connection.collect()  # without a close handshake, see below
             raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         with suppress(Exception):
             connection.release()
-        return answers
+        return replies
 
     def queue_of(self, target: str) -> str:
         """Return the queue of a target whose job names none. Raises ``Undeliverable``."""
@@ -221,7 +221,7 @@ class CeleryDispatcher:
                 with suppress(Exception):
                     producer.connection.release()
 
-    def _with_producer(self, send: Callable[[Any], Answer]) -> Answer:
+    def _with_producer(self, send: Callable[[Any], Result]) -> Result:
         """Call ``send`` with a connected producer, on a new connection if the first try fails.
 
         Raises ``DispatchFailed`` if it can't connect; otherwise the error on the new connection.

@@ -24,7 +24,7 @@ def has_memory_broker() -> bool:
 
 
 def pool_without_kill() -> str | None:
-    """Return the configured worker pool if it can't end a run by force."""
+    """Return the configured worker pool if it can't terminate a run."""
     pool = str(current_app.conf.worker_pool)
     return None if pool.startswith(("prefork", "processes")) else pool
 

@@ -51,15 +51,15 @@ class Confirms:
         return cls(channel, timeout) if supported else None
 
     def wait(self) -> tuple[set[str], set[str]]:
-        """Wait until the broker has answered for all messages.
+        """Wait until the broker has confirmed or returned all messages.
 
         Return the correlation ids of messages that were nacked or have no queue. ``timeout``
-        applies to each answer. Errors of the connection propagate.
+        applies to each confirmation. Errors of the connection propagate.
         """
         self._drain()
-        answers = self._nacked, self._returned
+        failed = self._nacked, self._returned
         self._nacked, self._returned = set(), set()
-        return answers
+        return failed
 
     def _drain(self) -> None:
         while self._awaited:
@@ -67,12 +67,12 @@ class Confirms:
 
     def _publish_and_count(self, message: Any, *args: Any, **kwargs: Any) -> Any:
         self._sent += 1
-        # Set before publishing, because ``confirm_publish`` awaits the answer there.
+        # Set before publishing, because ``confirm_publish`` awaits the confirmation there.
         self._awaited[self._sent] = message.properties.get("correlation_id")
-        answer = self._publish(message, *args, **kwargs)
+        result = self._publish(message, *args, **kwargs)
         if self._sent == 1:
             self._drain()
-        return answer
+        return result
 
     def _on_ack(self, number: int, multiple: bool) -> None:
         self._take_answered(number, multiple)

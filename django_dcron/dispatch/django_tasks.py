@@ -43,8 +43,8 @@ HIGHEST = 9
 """The highest priority of a job."""
 VALUE_ERRORS = (InvalidTask, DataError, TypeError, ValueError)
 TRANSPORT_ERRORS = (OSError, JSONDecodeError)
-"""Some of these are ValueErrors, for example an expired certificate or a proxy's page instead of an
-answer.
+"""Some of these are ValueErrors, for example an expired certificate or a proxy's page instead of a
+reply.
 """
 BATCH_SIZE = 100
 """The batch size. Each run needs at least one round trip, so a batch takes a few seconds with a

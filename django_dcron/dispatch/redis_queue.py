@@ -49,7 +49,7 @@ CHANNEL_METHODS = (
 )
 """The methods of kombu that these messages bypass."""
 REPEATING = ("retry", "retry_on_error", "retry_on_timeout")
-"""The options of a client that repeats commands whose answer was lost."""
+"""The options of a client that repeats commands whose reply was lost."""
 
 
 class Destination(NamedTuple):
@@ -169,10 +169,10 @@ class RedisQueues:
             for key, all_texts in texts.items():
                 for start in range(0, len(all_texts), APPENDED_AT_ONCE):
                     pipeline.lpush(key, *all_texts[start : start + APPENDED_AT_ONCE])
-            answers = pipeline.execute(raise_on_error=False)
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
+            replies = pipeline.execute(raise_on_error=False)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
 
     def _key(self, destination: Destination) -> str:
         key = self._keys.get(destination)

@@ -23,7 +23,7 @@ REVOKE = "dcron_revoke"
 UNKNOWN_RUNS = "dcron_unknown_runs"
 
 REPLY_TIMEOUT = 2.0
-"""Seconds to wait for the answers to each command."""
+"""Seconds to wait for the replies to each command."""
 
 
 def publish_revoke(producer: Any, app: Any, task_id: str, worker: str) -> None:
@@ -72,7 +72,7 @@ def ask_workers(
 def _send_command(
     app: Any, connection: Any, command: str, destination: list[str] | None, timeout: float
 ) -> dict[str, Any]:
-    """Send a command and return the answers by worker.
+    """Send a command and return the replies by worker.
 
     ``destination``: the workers to ask; None for all.
     """
@@ -80,11 +80,11 @@ def _send_command(
         return {}
     mailbox = app.control.mailbox(connection)
     ticket = f"{command}-{monotonic()}"
-    answers: dict[str, Any] = {}
+    replies: dict[str, Any] = {}
 
     def receive(body: Any, message: Any) -> None:
         if isinstance(body, dict) and message.headers.get("ticket") == ticket:
-            answers.update(body)
+            replies.update(body)
 
     with connection.channel() as channel:
         queue = mailbox.get_reply_queue()(channel)
@@ -117,11 +117,11 @@ def _send_command(
                     headers={"clock": app.clock.forward(), "expires": 0},
                 )
                 _drain(
-                    connection, timeout, lambda: destination and len(answers) >= len(destination)
+                    connection, timeout, lambda: destination and len(replies) >= len(destination)
                 )
         finally:
-            queue.delete()  # Redis would keep the queue and late answers forever.
-    return answers
+            queue.delete()  # Redis would keep the queue and late replies forever.
+    return replies
 
 
 def _drain(connection: Any, timeout: float, complete: Callable[[], object]) -> None:
@@ -141,14 +141,12 @@ def _has_task(tasks: Any, task: str) -> bool:
     return isinstance(tasks, list) and any(str(entry).partition(" ")[0] == task for entry in tasks)
 
 
-def _entries(answer: Any) -> list[dict[str, Any]]:
-    """Return the entries of an answer; none if the worker sent an error or no answer."""
-    return (
-        [entry for entry in answer if isinstance(entry, dict)] if isinstance(answer, list) else []
-    )
+def _entries(reply: Any) -> list[dict[str, Any]]:
+    """Return the entries of a reply; none if the worker sent an error or no reply."""
+    return [entry for entry in reply if isinstance(entry, dict)] if isinstance(reply, list) else []
 
 
-def _unknown_runs(answer: Any) -> Iterator[UnknownAtWorker]:
-    for entry in _entries(answer):
-        with suppress(KeyError, TypeError, ValueError):  # an answer of another release
+def _unknown_runs(reply: Any) -> Iterator[UnknownAtWorker]:
+    for entry in _entries(reply):
+        with suppress(KeyError, TypeError, ValueError):  # a reply of another release
             yield UnknownAtWorker(UUID(entry["run"]), float(entry["age"]), bool(entry["dropped"]))

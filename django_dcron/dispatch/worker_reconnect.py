@@ -9,17 +9,17 @@ two minutes or more with RabbitMQ. The kernel of a worker that has loaded django
 such a connection after ``SILENCE``.
 
 If Redis has forgotten a connection and something between keeps acknowledging packets, the kernel
-notices nothing. By default, a worker then waits forever for the answer to a command, such as an
+notices nothing. By default, a worker then waits forever for the reply to a command, such as an
 acknowledgement. Its event loop stands still, and with it kombu's own checks of its connections.
-The worker therefore waits ``LONGEST_ANSWER`` for each answer of Redis.
+The worker therefore waits ``REPLY_TIMEOUT`` for each reply of Redis.
 
 Invariants:
 
 - The pauses never exceed ``LONGEST_PAUSE``.
 - The worker doesn't give up earlier than Celery would: shorter pauses allow more tries.
   ``broker_connection_retry`` still applies.
-- A broker that is slow or paused keeps its connections, because its kernel answers. Redis loses
-  them after ``LONGEST_ANSWER``.
+- A broker that is slow or paused keeps its connections, because its kernel replies. Redis loses
+  them after ``REPLY_TIMEOUT``.
 - The project's ``broker_transport_options`` take precedence.
 """
 
@@ -39,8 +39,8 @@ MORE_TRIES = int(CELERYS_LONGEST_PAUSE / LONGEST_PAUSE)
 """The number of tries for each one that ``broker_connection_max_retries`` allows."""
 SILENCE = 6
 """Seconds after which a connection ends if the broker's machine acknowledges nothing."""
-LONGEST_ANSWER = 5.0
-"""Seconds to wait for an answer of Redis. No command of a worker takes Redis longer than 1 s."""
+REPLY_TIMEOUT = 5.0
+"""Seconds to wait for a reply of Redis. No command of a worker takes Redis longer than 1 s."""
 _KEEPALIVE = {
     "TCP_KEEPIDLE": SILENCE // 2,
     "TCP_KEEPINTVL": 1,
@@ -55,8 +55,8 @@ TRANSPORT_OPTIONS: dict[str, dict[str, Any]] = {
     "redis": {
         "socket_keepalive": True,
         "socket_keepalive_options": SOCKET_OPTIONS,
-        "socket_timeout": LONGEST_ANSWER,
-        "socket_connect_timeout": LONGEST_ANSWER,
+        "socket_timeout": REPLY_TIMEOUT,
+        "socket_connect_timeout": REPLY_TIMEOUT,
     },
     "py-amqp": {"socket_settings": SOCKET_OPTIONS},
 }

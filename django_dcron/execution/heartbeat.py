@@ -55,7 +55,7 @@ from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.runs")
 
-LONGEST_ANSWER = 5.0
+BEAT_TIMEOUT = 5.0
 """Seconds that a run which requested a heartbeat waits for it."""
 LOCK_TIMEOUT = timedelta(milliseconds=200)
 """How long a heartbeat waits for a lock, while all other runs wait. (MariaDB: whole seconds.)"""
@@ -100,7 +100,7 @@ class _Request:
     """
 
     heartbeat: _RunHeartbeat
-    answer: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    done: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
 class Heartbeats:
@@ -179,12 +179,12 @@ class Heartbeats:
         request = _Request(heartbeat)
         self._requests.put(request)
         try:
-            request.answer.get(timeout=LONGEST_ANSWER)
+            request.done.get(timeout=BEAT_TIMEOUT)
         except Empty:
             logger.warning(
                 "heartbeat late: job=%s late_by=%gs",
                 heartbeat.run.job,
-                LONGEST_ANSWER,
+                BEAT_TIMEOUT,
                 extra={"event": "heartbeat_late", **_log_fields(heartbeat.run)},
             )
 
@@ -193,7 +193,7 @@ class Heartbeats:
         while True:
             if request := self._next_request(due - time.monotonic()):
                 self._beat(request.heartbeat)
-                request.answer.put(None)
+                request.done.put(None)
             if request is None or time.monotonic() >= due:
                 with self._lock:
                     all_heartbeats = sorted(

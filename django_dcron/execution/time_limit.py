@@ -1,7 +1,7 @@
 """Middleware that enforces the job's timeout.
 
 At the timeout, it raises an exception in the job's code: ``SoftTimeLimitExceeded`` in a Celery
-worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, it is ended by force: the
+worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, the run is terminated: the
 attempt is recorded as timed out, and a process that its pool replaces is killed.
 
 The timeout covers only the job's code. The start and the recording of the outcome don't count, as
@@ -32,7 +32,7 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
             threading.Timer(seconds, run.interruption.interrupt, [run.timeout_exception]),
             threading.Timer(
                 seconds + settings.HARD_TIMEOUT_AFTER.total_seconds(),
-                _end_by_force,
+                _terminate_after_timeout,
                 [run, run.timeout],
             ),
         ]
@@ -48,7 +48,7 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
     return limited
 
 
-def _end_by_force(run: CurrentRun, timeout: timedelta) -> None:
+def _terminate_after_timeout(run: CurrentRun, timeout: timedelta) -> None:
     message = (
         f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} "
         f"after the timeout of {write_duration(timeout)}"

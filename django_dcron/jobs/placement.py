@@ -218,12 +218,12 @@ def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
                     Misfire(MisfirePolicy.SKIP, job.misfire_grace, 1),
                 )
                 reason = "the job was changed before all due occurrences could be claimed"
-            considered = timetable.consider(
+            plan = timetable.plan_claim(
                 cursor.next_at, late_before=late_before, horizon=now, misfire=misfire
             )
-            for planned in considered.planned_runs:
+            for planned in plan.planned_runs:
                 account_for(planned, reason)
-            cursor.next_at, cursor.previous_at = considered.next_at, considered.previous_at
+            cursor.next_at, cursor.previous_at = plan.next_at, plan.previous_at
     # The invalid definition is being replaced, and that must not fail.
     except Exception as error:
         extra = {"event": "due_not_claimed", "job": str(job)}

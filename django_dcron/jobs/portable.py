@@ -13,7 +13,7 @@ Invariants:
 - A document has every field of a job's definition, defaults included. It has no columns of the
   scheduler or the workers, and no ids of the database. A document that was written and read again
   gives the same definitions.
-- A document has the calendars that its jobs name. If no job names one, ``calendars`` is left out. A
+- A document has the calendars that its jobs name. If no job names one, ``calendars`` is omitted. A
   calendar missing from the document, as with earlier releases, must exist where it is read.
 - Jobs are ordered by namespace and name, fields as in the model. There is no timestamp and nothing
   else that differs between two exports.

@@ -19,7 +19,7 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
     """
     using = alias_for(Job)
     timetable = placement.timetable_of(job)
-    # Not from the cursor, which is past the claimed runs. These are still to come.
+    # The cursor isn't the beginning: it has passed the claimed runs, which are still upcoming.
     occurrence = timetable.first_after(after or database_now(using), _phase(job, using))
     occurrences: list[datetime] = []
     while occurrence is not None and len(occurrences) < count:
@@ -29,7 +29,7 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
 
 
 def _phase(job: Job, using: str) -> datetime | None:
-    """Return an occurrence from which an interval counts."""
+    """Return the occurrence from which an interval is counted, or None if there is none."""
     cursor = Cursor.objects.using(using).filter(pk=job.pk).first() if job.pk else None
     if cursor is None:
         return None

@@ -47,7 +47,7 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
     def due(self, horizon: datetime | Given) -> CursorQuerySet:
         """Cursors with an occurrence at or before ``horizon``, oldest first.
 
-        Quarantined cursors are left out.
+        Quarantined cursors are omitted.
         """
         return self.filter(next_at__lte=horizon, problem="").order_by("next_at", "pk")
 

@@ -4,8 +4,8 @@ Invariants:
 
 - The database decides: a start checks for the cancellation, and a worker reads it at its next
   heartbeat at the latest.
-- Workers are notified after the commit, as best effort. The notification never fails and waits for
-  a broker no longer than one publish does.
+- Workers are notified after the commit, on a best-effort basis. The notification never fails, and
+  waits for a broker no longer than one publish does.
 - Only an attempt that can never start again is revoked. Workers remember revoked messages for hours
   and would drop a legitimate delivery.
 - So two kinds of attempts are revoked: started attempts, because each starts only once, and the
@@ -30,7 +30,7 @@ from django_dcron.runs import transitions
 logger = logging.getLogger("django_dcron.runs")
 
 listeners: list[Callable[[], None]] = []
-"""Called in this process when a running run was asked to stop. An executor here may execute it."""
+"""Called when a running run was asked to stop, because this process may be executing the run."""
 
 
 def request_cancel(run_id: UUID, reason: str) -> bool:
@@ -59,7 +59,7 @@ def _notify_worker(run_id: UUID) -> None:
         )
         attempt = started.last()
     except Exception as error:  # the cancel is committed, so the caller must not see an error
-        _left_to_heartbeat(run_id, error)
+        _log_not_notified(run_id, error)
     else:
         if attempt is not None:
             _revoke(run_id, attempt.number, attempt.worker)
@@ -71,11 +71,11 @@ def _notify_worker(run_id: UUID) -> None:
 def _revoke(run_id: UUID, attempt: int, worker: str = "") -> None:
     try_request(
         lambda dispatcher: dispatcher.revoke(run_id, attempt, worker),
-        on_error=lambda error: _left_to_heartbeat(run_id, error),
+        on_error=lambda error: _log_not_notified(run_id, error),
     )
 
 
-def _left_to_heartbeat(run_id: UUID, error: Exception) -> None:
+def _log_not_notified(run_id: UUID, error: Exception) -> None:
     logger.info(
         "worker not notified of cancellation: run=%s error=%s; the next heartbeat will notice it",
         run_id,

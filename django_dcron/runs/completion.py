@@ -30,7 +30,7 @@ from django_dcron.runs.transitions import LastHeartbeat
 logger = logging.getLogger("django_dcron.runs")
 
 WITHOUT_EXCEPTION = Failure(FailureClass.TRANSIENT)
-"""The failure of an attempt that ended without an exception: lost, or ended by force."""
+"""The failure of an attempt that ended without an exception: it was lost or terminated."""
 
 
 @dataclass(frozen=True, slots=True)

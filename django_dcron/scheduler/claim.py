@@ -47,7 +47,7 @@ from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs.creation import NewRun, insert, missed_by, row_for
 from django_dcron.runs.start_deadline import freeze_reason
 from django_dcron.schedules.schedule import has_hash
-from django_dcron.schedules.timetable import Considered, Timetable
+from django_dcron.schedules.timetable import ClaimPlan, Timetable
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -170,7 +170,7 @@ def _claim(
         batch = _Batch(now, horizon, node)
         cursors = list(_due_cursors(shards, horizon, namespace, using))
         for cursor in _without_locked_rows(cursors, using) if skip_locked_rows else cursors:
-            batch.consider(cursor)
+            batch.plan(cursor)
         if not batch.claim.considered:
             return batch.claim
         reach_sync_point("claim.locked")
@@ -227,14 +227,14 @@ class _Batch:
         """The cursors to move. Every row exists and is locked."""
         self.exhausted: list[int] = []
         self.quarantined: dict[int, str] = {}
-        self._considered: dict[Any, Considered] = {}
+        self._plans: dict[Any, ClaimPlan] = {}
         self._freezes: list[Freeze] | None = None
         """All freezes. None if they haven't been needed yet."""
 
-    def consider(self, cursor: DueCursor) -> None:
+    def plan(self, cursor: DueCursor) -> None:
         self.claim.considered += 1
         try:
-            considered = self._consider(cursor)
+            plan = self._plan_for(cursor)
         except InvalidSchedule as error:
             self._quarantine(cursor, str(error))
             return
@@ -244,15 +244,15 @@ class _Batch:
             logger.exception("schedule failed: job=%s", cursor.name, extra=extra)
             self._quarantine(cursor, f"{type(error).__name__}: {error}")
             return
-        for planned in considered.planned_runs:
+        for planned in plan.planned_runs:
             self._add_run(cursor, planned)
-        if considered.next_at is None:
+        if plan.next_at is None:
             self.exhausted.append(cursor.job_id)
         self.moved["job_id"].append(cursor.job_id)
-        self.moved["next_at"].append(considered.next_at)
-        self.moved["previous_at"].append(considered.previous_at)
+        self.moved["next_at"].append(plan.next_at)
+        self.moved["previous_at"].append(plan.previous_at)
 
-    def _consider(self, cursor: DueCursor) -> Considered:
+    def _plan_for(self, cursor: DueCursor) -> ClaimPlan:
         """Return the job's occurrences.
 
         Jobs with the same schedule and next occurrence share the result.
@@ -270,8 +270,8 @@ class _Batch:
             cursor.misfire_grace,
             cursor.catchup_limit,
         )
-        considered = self._considered.get(key)
-        if considered is None:
+        plan = self._plans.get(key)
+        if plan is None:
             schedule = read_schedule(
                 cursor.schedule,
                 cursor.timezone,
@@ -282,14 +282,14 @@ class _Batch:
             misfire = Misfire(
                 MisfirePolicy(cursor.misfire_policy), cursor.misfire_grace, cursor.catchup_limit
             )
-            considered = Timetable(schedule, cursor.starts_at, cursor.ends_at).consider(
+            plan = Timetable(schedule, cursor.starts_at, cursor.ends_at).plan_claim(
                 cursor.next_at,
                 late_before=self.now - cursor.misfire_grace,
                 horizon=self.horizon,
                 misfire=misfire,
             )
-            self._considered[key] = considered
-        return considered
+            self._plans[key] = plan
+        return plan
 
     def _add_run(self, cursor: DueCursor, planned: PlannedRun) -> None:
         row = row_for(

@@ -66,7 +66,7 @@ class Hours:
     def occurrences(
         self, timetable: Timetable, known: datetime | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Yield hours with their number of occurrences; hours without occurrences are left out.
+        """Yield hours with their number of occurrences; hours without occurrences are omitted.
 
         ``known`` is one of the occurrences, which sets the phase of an ``@every`` schedule.
         """
@@ -98,7 +98,7 @@ class Hours:
     def minutes(
         self, timetable: Timetable, known: datetime | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Yield minutes with their number of occurrences; minutes without occurrences are left out.
+        """Yield minutes with their number of occurrences; minutes without occurrences are omitted.
 
         Minutes are numbered from 0 over all hours. ``known`` is as in ``occurrences``.
         ``starts_at`` and ``ends_at`` are respected to the minute.

@@ -1,6 +1,6 @@
 """Bound a job's schedule by its start and end, and decide which due occurrences a claim covers.
 
-Invariants of ``consider``:
+Invariants of ``plan_claim``:
 
 - Each occurrence from ``next_at`` up to ``horizon`` is either in exactly one ``PlannedRun`` of the
   result, or at or after the new ``next_at``. None is lost or duplicated.
@@ -21,11 +21,11 @@ from datetime import UTC, datetime, timedelta
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, MissedOccurrences, PlannedRun
 from django_dcron.schedules.schedule import Schedule
 
-COUNTED = 1000
+MAX_COUNTED = 1000
 """The number of late occurrences counted one by one. The count of a larger backlog is a lower
 bound, unless the schedule is an interval.
 """
-CLAIMED_AT_ONCE = 1000
+MAX_PLANNED_RUNS = 1000
 """The maximum number of a job's occurrences in one batch; the rest follow in the next batch."""
 BEGIN, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 WIDEST_OFFSET = timedelta(hours=15, minutes=59)
@@ -35,12 +35,12 @@ SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
+class ClaimPlan:
     planned_runs: tuple[PlannedRun, ...]
     next_at: datetime | None
-    """The first occurrence not considered; None if there are no more."""
+    """The first occurrence after the planned ones; None if there are no more."""
     previous_at: datetime
-    """The last occurrence considered."""
+    """The last planned or missed occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Timetable:
     def first_after(self, now: datetime, previous: datetime | None = None) -> datetime | None:
         """Return the first occurrence after ``now`` and not before ``starts_at``.
 
-        It becomes the position of a new cursor.
+        A new cursor starts there.
 
-        ``@every`` counts from the start. Without a start it counts from ``previous``, the last
-        occurrence considered, or else from now.
+        ``@every`` counts from the start. Without a start, it counts from ``previous``, the last
+        claimed occurrence, or else from now.
         """
         if self.schedule.interval is None:
             after = now if self.starts_at is None else max(now, self.starts_at - MICROSECOND)
@@ -100,24 +100,26 @@ class Timetable:
             return MissedOccurrences(oldest, oldest[-1], len(oldest))
         return MissedOccurrences(oldest, newest, len(oldest) + 1)
 
-    def consider(
+    def plan_claim(
         self, next_at: datetime, *, late_before: datetime, horizon: datetime, misfire: Misfire
-    ) -> Considered:
-        """Settle the occurrences from ``next_at``, a due occurrence, up to ``horizon``."""
+    ) -> ClaimPlan:
+        """Decide about the occurrences from ``next_at``, a due occurrence, up to ``horizon``."""
         planned_runs: list[PlannedRun] = []
         occurrence: datetime | None = next_at
         previous = next_at
         if next_at < late_before:
-            run = misfire.catchup_limit if misfire.policy is MisfirePolicy.RUN_ALL else 0
-            backlog = self.backlog(next_at, late_before, run + COUNTED)
+            runs = misfire.catchup_limit if misfire.policy is MisfirePolicy.RUN_ALL else 0
+            backlog = self.backlog(next_at, late_before, runs + MAX_COUNTED)
             planned_runs, previous = misfire.settle(backlog), backlog.newest
             occurrence = self.next_after(previous)
         while (
-            occurrence is not None and occurrence <= horizon and len(planned_runs) < CLAIMED_AT_ONCE
+            occurrence is not None
+            and occurrence <= horizon
+            and len(planned_runs) < MAX_PLANNED_RUNS
         ):
             planned_runs.append(PlannedRun(occurrence))
             previous, occurrence = occurrence, self.next_after(occurrence)
-        return Considered(tuple(planned_runs), occurrence, previous)
+        return ClaimPlan(tuple(planned_runs), occurrence, previous)
 
     def _within(self, instant: datetime | None) -> datetime | None:
         if instant is None or not BEGIN <= instant < END:

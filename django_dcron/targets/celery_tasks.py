@@ -32,7 +32,7 @@ from django_dcron.targets.signatures import check_call, signature_of, signature_
 
 logger = logging.getLogger(__name__)
 
-NOT_FOR_JOBS = ("celery.", "django_dcron.")
+RESERVED_PREFIXES = ("celery.", "django_dcron.")
 """Celery's built-in tasks and the task that carries the runs."""
 
 
@@ -207,14 +207,14 @@ _discovering = threading.local()
 
 
 def find(key: str) -> CeleryTarget | None:
-    if key.startswith(NOT_FOR_JOBS):
+    if key.startswith(RESERVED_PREFIXES):
         return None
     task = discovered_app().tasks.get(key)
     return CeleryTarget(task) if task is not None else None
 
 
 def keys() -> list[str]:
-    return [name for name in list(discovered_app().tasks) if not name.startswith(NOT_FOR_JOBS)]
+    return [name for name in list(discovered_app().tasks) if not name.startswith(RESERVED_PREFIXES)]
 
 
 def discovery_problem() -> str:
@@ -222,9 +222,9 @@ def discovery_problem() -> str:
     return _problems.get(discovered_app(), "")
 
 
-def is_celery_task(thing: object) -> bool:
-    """Return whether ``thing`` is a Celery task or a proxy of one."""
-    return isinstance(thing, Task)
+def is_celery_task(value: object) -> bool:
+    """Return whether ``value`` is a Celery task or a proxy of one."""
+    return isinstance(value, Task)
 
 
 def discovered_app() -> Celery:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NOT_FOR_JOBS = "django_dcron."
+RESERVED_PREFIX = "django_dcron."
 """Prefix of the task that carries the runs."""
 
 registered: dict[str, Any] = {}
@@ -103,13 +103,13 @@ def _context(task: Task[Any, Any], invocation: Invocation) -> TaskContext[Any, A
     return TaskContext(task_result=result)
 
 
-def is_django_task(thing: object) -> bool:
-    """Return whether ``thing`` is a Django task. The check of its type evaluates no lazy object."""
+def is_django_task(value: object) -> bool:
+    """Return whether ``value`` is a Django task. The check of its type evaluates no lazy object."""
     if not has_tasks():
         return False
     from django.tasks import Task
 
-    return issubclass(type(thing), Task)
+    return issubclass(type(value), Task)
 
 
 def has_tasks() -> bool:
@@ -124,13 +124,13 @@ def register_django_task(task: Task[Any, Any]) -> str:
 
 
 def find(key: str) -> DjangoTaskTarget | None:
-    if key.startswith(NOT_FOR_JOBS) or not has_tasks():
+    if key.startswith(RESERVED_PREFIX) or not has_tasks():
         return None
     _import_task_modules()
     task: Any = registered.get(key)
     module, _, name = key.rpartition(".")
-    if task is None and _is_of_an_app(module):
-        task = _content(sys.modules.get(module)).get(name)
+    if task is None and _is_in_an_app(module):
+        task = _attributes_of(sys.modules.get(module)).get(name)
     return DjangoTaskTarget(key, task) if is_django_task(task) and task.module_path == key else None
 
 
@@ -143,18 +143,18 @@ def keys() -> list[str]:
 
 def _tasks_in_apps() -> Iterator[str]:
     for path, module in list(sys.modules.items()):
-        if path.startswith(NOT_FOR_JOBS) or not _is_of_an_app(path):
+        if path.startswith(RESERVED_PREFIX) or not _is_in_an_app(path):
             continue
-        for name, thing in list(_content(module).items()):
-            if is_django_task(thing) and thing.module_path == f"{path}.{name}":
-                yield thing.module_path
+        for name, value in list(_attributes_of(module).items()):
+            if is_django_task(value) and value.module_path == f"{path}.{name}":
+                yield value.module_path
 
 
-def _is_of_an_app(module: str) -> bool:
+def _is_in_an_app(module: str) -> bool:
     return any(f"{module}.".startswith(f"{app.name}.") for app in apps.app_configs.values())
 
 
-def _content(module: object) -> dict[str, Any]:
+def _attributes_of(module: object) -> dict[str, Any]:
     """Return the module's present attributes.
 
     This neither loads a lazy module nor calls its ``__getattr__``.
@@ -165,7 +165,7 @@ def _content(module: object) -> dict[str, Any]:
     return content
 
 
-# --- Importing the modules they stand in ----------------------------------------------------------
+# --- Importing the modules that define tasks ------------------------------------------------------
 
 _problems: list[str] | None = None
 """None until the import."""

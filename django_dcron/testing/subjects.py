@@ -1,4 +1,4 @@
-"""Resolve what a test gives as a job: a job, or the function or task below ``@cron``."""
+"""Find the jobs that a test names: a job itself, or the function or task below ``@cron``."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class BoundedText:
 
     def getvalue(self) -> str:
         """Return the text that was kept. Another thread may be writing meanwhile."""
-        written = self.written  # read first, so that later writes don't count as left out
+        written = self.written  # read first, so that later writes don't count as omitted
         head = "".join(list(self._head))
         tail = "".join(list(self._tail))[-self._tail_limit :] if self._tail_limit else ""
         left_out = written - len(head) - len(tail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-DEEPEST = 30
+MAX_DEPTH = 30
 """The maximum nesting of lists and objects. MariaDB allows 32."""
 
 
@@ -38,7 +38,7 @@ def same_json(one: Any, other: Any) -> bool:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _depth in range(DEEPEST + 1):
+    for _depth in range(MAX_DEPTH + 1):
         level = [
             inner
             for outer in level
@@ -47,4 +47,4 @@ def _check_depth(value: Any) -> None:
         ]
         if not level:
             return
-    raise ValueError(f"it is nested too deeply (allowed: {DEEPEST} levels of lists and objects)")
+    raise ValueError(f"it is nested too deeply (allowed: {MAX_DEPTH} levels of lists and objects)")

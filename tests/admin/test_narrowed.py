@@ -40,7 +40,7 @@ from tests.admin.conftest import (
     run_url,
 )
 from tests.admin.test_dashboard import part_url
-from tests.admin.test_permissions import ADDRESSES, NEVER
+from tests.admin.test_permissions import ENDPOINTS, NEVER
 from tests.teams import HOUR, Rows, World, make_world, rows_of_others
 
 
@@ -154,21 +154,21 @@ def _queries(rows: Rows) -> list[str]:
 
 
 def _crawl_addresses(crawler: Crawler) -> None:
-    for address in ADDRESSES:
-        method, reached = address.method, 403 if address.needs in NEVER else address.answer
-        response = crawler.request(method, address.url(crawler.world.mine), address.post)
+    for endpoint in ENDPOINTS:
+        method, reached = endpoint.method, 403 if endpoint.needs in NEVER else endpoint.answer
+        response = crawler.request(method, endpoint.url(crawler.world.mine), endpoint.post)
         refused_here = {
             ("django_dcron_calendar_delete", "POST"),  # a job refers to the calendar
             ("django_dcron_calendar_delete", "GET"),
             ("django_dcron_freeze_add", "POST"),  # it would affect hidden jobs
         }
-        if response.status_code != reached and (address.name, method) not in refused_here:
+        if response.status_code != reached and (endpoint.name, method) not in refused_here:
             crawler.breaches.append(
-                f"{address} is answered {response.status_code} for one's own row"
+                f"{endpoint} is answered {response.status_code} for one's own row"
             )
-        if address.rows:
+        if endpoint.rows:
             crawler.refused(
-                crawler.request(method, address.url(crawler.world.theirs), address.post), address
+                crawler.request(method, endpoint.url(crawler.world.theirs), endpoint.post), endpoint
             )
 
 
@@ -425,27 +425,28 @@ def test_narrowed_run_admin_shows_no_hidden_runs(world: World, on_site: Any) -> 
     run_markers = {each: marker for each, marker in world.markers.items() if each.startswith("run")}
     markers = run_markers | {each: f"hush-{each}" for each in RUN_TEXTS}
     crawler = Crawler(on_site(narrowed_sites.runs), World(world.mine, theirs, markers))
-    for address in ADDRESSES:
-        if address.method == "GET":
+    for endpoint in ENDPOINTS:
+        if endpoint.method == "GET":
             response = crawler.request(
-                "GET", address.url(theirs) + f"?at={theirs.ended.scheduled_at:%Y-%m-%dT%H:%M:%SZ}"
+                "GET", endpoint.url(theirs) + f"?at={theirs.ended.scheduled_at:%Y-%m-%dT%H:%M:%SZ}"
             )
-            if address.rows.keys() & {"run_id", "attempt_id"} or {*address.rows.values()} & {
+            if endpoint.rows.keys() & {"run_id", "attempt_id"} or {*endpoint.rows.values()} & {
                 "run",
                 "ended",
                 "attempt",
             }:
-                crawler.refused(response, address)
+                crawler.refused(response, endpoint)
     assert not crawler.breaches, "\n".join(crawler.breaches)
 
 
 def test_object_permissions_of_jobs_apply_to_every_url(world: World, on_site: Any) -> None:
     """Only ``JobAdmin`` checks object permissions. Runs, attempts and alerts follow their job."""
     crawler = Crawler(on_site(narrowed_sites.guarded), World(world.mine, world.theirs, {}))
-    for address in ADDRESSES:
-        if {*address.rows.values()} & {"job", "paused", "run", "ended", "attempt", "alert"}:
+    for endpoint in ENDPOINTS:
+        if {*endpoint.rows.values()} & {"job", "paused", "run", "ended", "attempt", "alert"}:
             crawler.refused(
-                crawler.request(address.method, address.url(world.theirs), address.post), address
+                crawler.request(endpoint.method, endpoint.url(world.theirs), endpoint.post),
+                endpoint,
             )
     _crawl_actions(crawler)
     assert not crawler.breaches, "\n".join(crawler.breaches)

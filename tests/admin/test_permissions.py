@@ -1,7 +1,7 @@
 """Test the permissions of every URL of the admin.
 
 Each URL is requested by an anonymous user and by staff with no permission, each permission and all
-permissions. ``ADDRESSES`` lists every URL with its required permissions. The first tests fail if a
+permissions. ``ENDPOINTS`` lists every URL with its required permissions. The first tests fail if a
 URL or an action isn't listed.
 """
 
@@ -68,11 +68,11 @@ ACTIONS: dict[str, Any] = {
 }
 
 
-# --- addresses ------------------------------------------------------------------------------------
+# --- endpoints ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Address:
+class Endpoint:
     name: str
     needs: str = ""
     """The required codenames, separated by spaces. ``or`` separates alternative sets."""
@@ -107,31 +107,31 @@ class Address:
         return {*self.needs.split()} <= {*VIEWS}
 
 
-def _of_model(model: str) -> list[Address]:
-    """Return the addresses that Django's admin has for each model."""
+def _of_model(model: str) -> list[Endpoint]:
+    """Return the endpoints that Django's admin has for each model."""
     prefix, row = f"django_dcron_{model}", {"object_id": model}
     return [
-        Address(f"{prefix}_changelist", f"view_{model}"),
-        Address(f"{prefix}_add", f"add_{model}"),
-        Address(f"{prefix}_change", f"view_{model}", row),
-        Address(f"{prefix}_history", f"view_{model}", row),
-        Address(f"{prefix}_delete", f"delete_{model}", row),
-        Address(f"{prefix}_delete", f"delete_{model}", row, post={"post": "yes"}, answer=302),
+        Endpoint(f"{prefix}_changelist", f"view_{model}"),
+        Endpoint(f"{prefix}_add", f"add_{model}"),
+        Endpoint(f"{prefix}_change", f"view_{model}", row),
+        Endpoint(f"{prefix}_history", f"view_{model}", row),
+        Endpoint(f"{prefix}_delete", f"delete_{model}", row),
+        Endpoint(f"{prefix}_delete", f"delete_{model}", row, post={"post": "yes"}, answer=302),
     ]
 
 
-def _action(model: str, name: str, needs: str, **options: Any) -> Address:
-    """Return the address of an action: its POST request, or its form with ``post=None``."""
+def _action(model: str, name: str, needs: str, **options: Any) -> Endpoint:
+    """Return the endpoint of an action: its POST request, or its form with ``post=None``."""
     given = {"post": {}, "rows": {"object_id": model}} | options
     answer = 200 if given["post"] is None else 302
-    return Address(
+    return Endpoint(
         f"django_dcron_{model}_action", needs, arguments={"name": name}, answer=answer, **given
     )
 
 
-def _export(model: str) -> list[Address]:
+def _export(model: str) -> list[Endpoint]:
     name = f"django_dcron_{model}_export"
-    return [Address(name, f"view_{model}", arguments={"kind": kind}) for kind in ("csv", "json")]
+    return [Endpoint(name, f"view_{model}", arguments={"kind": kind}) for kind in ("csv", "json")]
 
 
 JOB = {"object_id": "job"}
@@ -143,28 +143,28 @@ DASHBOARD = {
     for name, section in SECTIONS.items()
 }
 
-ADDRESSES = [
+ENDPOINTS = [
     *_of_model("job"),
     *_of_model("run"),
     *_of_model("attempt"),
     *_of_model("node"),
     *_of_model("alert"),
     *_of_model("calendar"),
-    Address("django_dcron_freeze_changelist", "view_job"),
-    Address("django_dcron_freeze_add", "view_job freeze_jobs"),
-    Address(
+    Endpoint("django_dcron_freeze_changelist", "view_job"),
+    Endpoint("django_dcron_freeze_add", "view_job freeze_jobs"),
+    Endpoint(
         "django_dcron_freeze_add", "view_job freeze_jobs", post={"reason": "deploy"}, answer=302
     ),
-    Address("django_dcron_freeze_change", "view_job", FREEZE),
-    Address("django_dcron_freeze_history", "view_job", FREEZE),
-    Address("django_dcron_freeze_delete", "delete_freeze", FREEZE),
-    Address("django_dcron_freeze_delete", "delete_freeze", FREEZE, post={"post": "yes"}),
+    Endpoint("django_dcron_freeze_change", "view_job", FREEZE),
+    Endpoint("django_dcron_freeze_history", "view_job", FREEZE),
+    Endpoint("django_dcron_freeze_delete", "delete_freeze", FREEZE),
+    Endpoint("django_dcron_freeze_delete", "delete_freeze", FREEZE, post={"post": "yes"}),
     _action("freeze", "unfreeze", "view_job freeze_jobs"),
-    Address("django_dcron_job_change", "view_job change_job", JOB, post={"name": ""}),
-    Address("django_dcron_job_add", "add_job", post={"name": ""}),
-    Address("django_dcron_job_backfill", "view_job trigger_job", JOB),
-    Address("django_dcron_job_backfill", "view_job trigger_job", JOB, post=RANGE),
-    Address(
+    Endpoint("django_dcron_job_change", "view_job change_job", JOB, post={"name": ""}),
+    Endpoint("django_dcron_job_add", "add_job", post={"name": ""}),
+    Endpoint("django_dcron_job_backfill", "view_job trigger_job", JOB),
+    Endpoint("django_dcron_job_backfill", "view_job trigger_job", JOB, post=RANGE),
+    Endpoint(
         "django_dcron_job_backfill",
         "view_job trigger_job",
         JOB,
@@ -200,19 +200,19 @@ ADDRESSES = [
         "view_run rerun_run run_job_with_arguments",
         rows={"object_id": "ended_with_arguments"},
     ),
-    Address("django_dcron_job_status", "view_job", JOB),
-    Address("django_dcron_job_why", "view_job view_run", JOB),
-    Address("django_dcron_job_preview", "add_job or change_job", post={"schedule": "@daily"}),
-    Address("django_dcron_run_part", "view_run", {"run_id": "run"}, {"name": "status"}),
-    Address(
+    Endpoint("django_dcron_job_status", "view_job", JOB),
+    Endpoint("django_dcron_job_why", "view_job view_run", JOB),
+    Endpoint("django_dcron_job_preview", "add_job or change_job", post={"schedule": "@daily"}),
+    Endpoint("django_dcron_run_part", "view_run", {"run_id": "run"}, {"name": "status"}),
+    Endpoint(
         "django_dcron_run_part", "view_run view_attempt", {"run_id": "run"}, {"name": "attempts"}
     ),
-    Address(
+    Endpoint(
         "django_dcron_attempt_text", "view_attempt", {"attempt_id": "attempt"}, {"name": "log"}
     ),
-    Address("django_dcron_dashboard_changelist", "view_dashboard"),
+    Endpoint("django_dcron_dashboard_changelist", "view_dashboard"),
     *(
-        Address(
+        Endpoint(
             "django_dcron_dashboard_part",
             " ".join(["view_dashboard", *seen]),
             arguments={"name": name},
@@ -247,7 +247,7 @@ def test_every_admin_url_is_listed() -> None:
         # The pattern without a name is Django's old URL of a row. It redirects without a check.
         if name and (route.startswith("admin/django_dcron/") or name.startswith("django_dcron_"))
     }
-    assert named == {address.name for address in ADDRESSES}
+    assert named == {endpoint.name for endpoint in ENDPOINTS}
 
 
 def test_every_user_is_in_exactly_one_group() -> None:
@@ -256,7 +256,7 @@ def test_every_user_is_in_exactly_one_group() -> None:
 
 def test_every_action_url_is_listed() -> None:
     listed = {
-        (address.name, address.arguments.get("name"), address.method) for address in ADDRESSES
+        (endpoint.name, endpoint.arguments.get("name"), endpoint.method) for endpoint in ENDPOINTS
     }
     for model, object_actions in ACTIONS.items():
         for action in object_actions:
@@ -319,17 +319,17 @@ def _everything() -> list[Any]:
 
 
 class Crawler:
-    """Requests every address as one user after another and collects the breaches."""
+    """Requests every URL as one user after another and collects wrong responses."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.before = _everything()
-        self.breaches: list[str] = []
+        self.wrong_responses: list[str] = []
         self.requests = 0
 
-    def request(self, client: Client, address: Address) -> tuple[Any, bool]:
+    def request(self, client: Client, endpoint: Endpoint) -> tuple[Any, bool]:
         """Return the response and whether the request changed a row. Changes are rolled back."""
-        return self.send(client, address.url(self.rows), address.post)
+        return self.send(client, endpoint.url(self.rows), endpoint.post)
 
     def send(self, client: Client, url: str, sent: Mapping[str, Any] | None) -> tuple[Any, bool]:
         self.requests += 1
@@ -341,16 +341,16 @@ class Crawler:
 
     def expect(self, found: Any, expected: Any, *about: Any) -> None:
         if found != expected:
-            self.breaches.append(f"{found} and not {expected}: {', '.join(map(str, about))}")
+            self.wrong_responses.append(f"{found} and not {expected}: {', '.join(map(str, about))}")
 
     def finish(self, *, at_least: int) -> None:
-        assert not self.breaches, "\n".join(self.breaches)
+        assert not self.wrong_responses, "\n".join(self.breaches)
         assert self.requests >= at_least
 
 
-def _is_done(address: Address) -> bool:
-    """Return whether a request to the address performs a change."""
-    return address.post is not None and address.answer == 302
+def _is_done(endpoint: Endpoint) -> bool:
+    """Return whether a request to the endpoint performs a change."""
+    return endpoint.post is not None and endpoint.answer == 302
 
 
 GROUPS = ("no", "all", "only", "views")
@@ -361,7 +361,8 @@ GROUPS = ("no", "all", "only", "views")
 def test_staff_can_access_and_sees_links_to_permitted_urls_only(
     group: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each set of permissions, check every address, every link and the actions of the lists."""
+    """For each set of permissions, check every endpoint, every link and the actions of the
+    lists."""
     crawler, of_url, client = Crawler(rows), lru_cache(maxsize=None)(_address_of), Client()
     crawled = {
         who: permissions
@@ -371,28 +372,28 @@ def test_staff_can_access_and_sees_links_to_permitted_urls_only(
     for who, permissions in crawled.items():
         log_in_as(permissions, monkeypatch)
         pages = {}
-        for address in ADDRESSES:
+        for endpoint in ENDPOINTS:
             if (
                 who.startswith("views and")
-                and address.is_for_viewers
-                and not _looks_different(address)
+                and endpoint.is_for_viewers
+                and not _looks_different(endpoint)
             ):
                 continue  # same as for users with all view permissions or all permissions
-            response, changed = crawler.request(client, address)
-            if address.is_open_to(permissions):
-                expected = (address.answer, _is_done(address))
+            response, changed = crawler.request(client, endpoint)
+            if endpoint.is_open_to(permissions):
+                expected = (endpoint.answer, _is_done(endpoint))
             else:
                 expected = (403, False)
-            crawler.expect((response.status_code, changed), expected, who, address)
+            crawler.expect((response.status_code, changed), expected, who, endpoint)
             # Django's delete page links to the list without a permission check.
-            leads_back = who.startswith("only delete_") and address.name.endswith("_delete")
+            leads_back = who.startswith("only delete_") and endpoint.name.endswith("_delete")
             if (
                 response.status_code == 200
                 and not response.streaming
                 and not leads_back
-                and address.post is None
+                and endpoint.post is None
             ):
-                pages[address.name, address.url(rows)] = Targets(response)
+                pages[endpoint.name, endpoint.url(rows)] = Targets(response)
         pages["index", ""] = Targets(client.get(reverse("admin:index")))
         for page, targets in pages.items():
             for method, url in targets.found:
@@ -414,8 +415,8 @@ def _check_actions(
             continue
         offered = pages[f"django_dcron_{model}_changelist", url].actions
         for action in object_actions:
-            address = _action(model, action.name, _needs(model, action.name))
-            expected = address.is_open_to(PERMISSIONS_BY_USER[who]) and not action.has_page
+            endpoint = _action(model, action.name, _needs(model, action.name))
+            expected = endpoint.is_open_to(PERMISSIONS_BY_USER[who]) and not action.has_page
             crawler.expect(action.name in offered, expected, who, "offers", action.name)
             if action.name not in offered:
                 chosen = [getattr(crawler.rows, model).pk]
@@ -427,14 +428,14 @@ def test_superuser_can_access_all_permitted_urls_and_get_changes_nothing(
     rows: Rows, admin_client: Client
 ) -> None:
     crawler = Crawler(rows)
-    for address in ADDRESSES:
-        response, changed = crawler.request(admin_client, address)
+    for endpoint in ENDPOINTS:
+        response, changed = crawler.request(admin_client, endpoint)
         crawler.expect(
-            response.status_code, 403 if address.needs in NEVER else address.answer, address
+            response.status_code, 403 if endpoint.needs in NEVER else endpoint.answer, endpoint
         )
-        if address.post is None:
-            crawler.expect(changed, False, address)
-    crawler.finish(at_least=len(ADDRESSES))
+        if endpoint.post is None:
+            crawler.expect(changed, False, endpoint)
+    crawler.finish(at_least=len(ENDPOINTS))
 
 
 def test_anonymous_and_non_staff_users_are_redirected_to_login(rows: Rows) -> None:
@@ -443,22 +444,22 @@ def test_anonymous_and_non_staff_users_are_redirected_to_login(rows: Rows) -> No
     anonymous, no_staff = Client(), Client()
     no_staff.force_login(customer)
     crawler = Crawler(rows)
-    for address in ADDRESSES:
+    for endpoint in ENDPOINTS:
         for client in (anonymous, no_staff):
-            response, changed = crawler.request(client, address)
-            crawler.expect((response.status_code, changed), (302, False), address)
-            crawler.expect("/login/" in response.headers.get("Location", ""), True, address)
-    crawler.finish(at_least=2 * len(ADDRESSES))
+            response, changed = crawler.request(client, endpoint)
+            crawler.expect((response.status_code, changed), (302, False), endpoint)
+            crawler.expect("/login/" in response.headers.get("Location", ""), True, endpoint)
+    crawler.finish(at_least=2 * len(ENDPOINTS))
 
 
 def test_post_without_csrf_token_is_forbidden(rows: Rows, admin_user: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
     crawler = Crawler(rows)
-    for address in ADDRESSES:
-        if address.post is not None:
-            response, changed = crawler.request(client, address)
-            crawler.expect((response.status_code, changed), (403, False), address)
+    for endpoint in ENDPOINTS:
+        if endpoint.post is not None:
+            response, changed = crawler.request(client, endpoint)
+            crawler.expect((response.status_code, changed), (403, False), endpoint)
     crawler.finish(at_least=19)
 
 
@@ -493,15 +494,15 @@ class Targets(HTMLParser):
             self.found.add((method, urlsplit(url).path))
 
 
-def _address_of(method: str, url: str) -> Address | None:
-    """Return the listed address of a URL, or None for Django's own URLs."""
+def _address_of(method: str, url: str) -> Endpoint | None:
+    """Return the listed endpoint of a URL, or None for Django's own URLs."""
     match = resolve(url)
-    for address in ADDRESSES:
-        same = (address.name, address.method) == (match.url_name, method)
+    for endpoint in ENDPOINTS:
+        same = (endpoint.name, endpoint.method) == (match.url_name, method)
         if same and all(
-            str(match.kwargs[name]) == str(value) for name, value in address.arguments.items()
+            str(match.kwargs[name]) == str(value) for name, value in endpoint.arguments.items()
         ):
-            return address
+            return endpoint
     assert "dcron" not in str(match.url_name), f"{method} {url} is not listed"
     return None
 
@@ -510,14 +511,14 @@ LOOK_DIFFERENT = ("job_change", "run_change", "job_changelist", "run_changelist"
 """Pages that differ for users who have all view permissions and one more permission."""
 
 
-def _looks_different(address: Address) -> bool:
-    return address.post is None and address.name.endswith(LOOK_DIFFERENT)
+def _looks_different(endpoint: Endpoint) -> bool:
+    return endpoint.post is None and endpoint.name.endswith(LOOK_DIFFERENT)
 
 
 def _needs(model: str, action: str) -> str:
     name = f"django_dcron_{model}_action"
     return next(
-        each.needs for each in ADDRESSES if each.name == name and each.arguments["name"] == action
+        each.needs for each in ENDPOINTS if each.name == name and each.arguments["name"] == action
     )
 
 

@@ -1,6 +1,6 @@
-"""PgBouncer pools transactions between all processes and PostgreSQL, and is killed.
+"""All processes reach PostgreSQL through PgBouncer, which pools transactions and is killed.
 
-Session settings apply to transactions of other clients then. No guarantee depends on them.
+Session settings then apply to transactions of other clients. No guarantee depends on them.
 """
 
 import shutil
@@ -11,7 +11,7 @@ import pytest
 
 from tests import services, settings
 from tests.cluster.cluster import Cluster, lowered, now
-from tests.services import free_ports, program_of_the_system
+from tests.services import free_ports, system_program
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
 
@@ -31,7 +31,7 @@ class PgBouncer(services.Server):
             f"auth_type = trust\nauth_file = {users}\n"
             "pool_mode = transaction\ndefault_pool_size = 5\n"
         )
-        command = [program_of_the_system("pgbouncer", "pgbouncer"), config]
+        command = [system_program("pgbouncer", "pgbouncer"), config]
         socket = directory / f".s.PGSQL.{self.port}"
         if owner := postgresql.popen.get("user"):  # PgBouncer refuses to run as root
             shutil.chown(directory, owner)

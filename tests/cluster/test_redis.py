@@ -76,7 +76,8 @@ def test_no_run_is_lost_while_redis_is_stopped_for_a_minute(
     pauses = [float(seconds) for seconds in re.findall(r"Trying again in ([\d.]+) seconds", log)]
     assert pauses
     assert max(pauses) <= LONGEST_PAUSE, "workers reconnect soon"
-    # Runs that were late by less than their grace were executed. The others are on record.
+    # Runs that were late by less than their grace were executed. The others were recorded as
+    # missed.
     due_meanwhile = Run.objects.filter(
         scheduled_at__gt=back_at - 55 * SECOND, scheduled_at__lt=back_at
     )

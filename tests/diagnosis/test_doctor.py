@@ -78,7 +78,7 @@ def test_ordinary_rows_cause_no_finding(system: System) -> None:
 RUN_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.OCCURRENCE_MISSING, lambda s: run_at(s, 2).delete()),
     (
-        Code.OCCURRENCE_DOUBLED,
+        Code.OCCURRENCE_COUNTED_TWICE,
         lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(
             missed_before=2, missed_from=s.latest - 2 * MINUTE
         ),
@@ -148,7 +148,7 @@ def test_fault_of_run_is_found(
 ) -> None:
     fault(system)
     found = system.codes()
-    uncounted = (Code.ATTEMPTS_WRONG, Code.OCCURRENCE_DOUBLED)
+    uncounted = (Code.ATTEMPTS_WRONG, Code.OCCURRENCE_COUNTED_TWICE)
     also = {Code.STATISTICS_BEHIND} if code in uncounted else set()
     also |= (
         {Code.WORKERS_BEHIND} if code is Code.RUN_UNDELIVERED else set()

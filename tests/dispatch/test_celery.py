@@ -331,7 +331,7 @@ def test_publish_fails_while_the_broker_is_frozen(
         thread = threading.Thread(target=publish, daemon=True)
         thread.start()
         thread.join(TIMEOUT)
-        assert failed, "publish still waits for a broker that doesn't answer"
+        assert failed, "publish still waits for a broker that doesn't reply"
     redis_server.thaw()
     publish_runs(dispatcher, run_of())
     assert received(app, "of-the-task")

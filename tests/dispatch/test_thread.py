@@ -19,7 +19,7 @@ class Work:
     def __init__(self) -> None:
         self.started: list[UUID] = []
         self.may_end = threading.Event()
-        self.most_at_once = 0
+        self.max_concurrent = 0
         self._inside = 0
         self._lock = threading.Lock()
 
@@ -27,7 +27,7 @@ class Work:
         with self._lock:
             self.started.append(run_id)
             self._inside += 1
-            self.most_at_once = max(self.most_at_once, self._inside)
+            self.max_concurrent = max(self.max_concurrent, self._inside)
         assert self.may_end.wait(TIMEOUT)
         with self._lock:
             self._inside -= 1
@@ -49,7 +49,7 @@ def test_number_of_concurrent_runs_is_limited_to_the_threads(
     dispatcher.close(wait=True)
     assert set(work.started[:3]) == {run.run_id for run in runs[:3]}, "three threads start at once"
     assert sorted(work.started) == sorted(run.run_id for run in runs)
-    assert work.most_at_once == 3
+    assert work.max_concurrent == 3
 
 
 def test_unfinished_run_is_not_accepted_twice(work: Work) -> None:

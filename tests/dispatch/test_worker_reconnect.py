@@ -14,9 +14,9 @@ from kombu.utils import functional
 from django_dcron.dispatch import worker_reconnect
 from django_dcron.dispatch.celery import TIMEOUT
 from django_dcron.dispatch.worker_reconnect import (
-    LONGEST_ANSWER,
     LONGEST_PAUSE,
     MORE_TRIES,
+    REPLY_TIMEOUT,
     SILENCE,
     PromptReconnect,
 )
@@ -119,7 +119,7 @@ def test_kernel_ends_a_silent_connection_to_rabbitmq(
 def test_worker_waits_for_no_answer_of_redis_forever() -> None:
     app = Celery(broker="redis://127.0.0.1/0", set_as_current=False)
     connection = worker_reconnect._with_keepalive(app.connection_for_read())
-    assert connection.transport_options["socket_timeout"] == LONGEST_ANSWER
+    assert connection.transport_options["socket_timeout"] == REPLY_TIMEOUT
 
 
 def test_options_of_the_project_take_precedence() -> None:

@@ -1,4 +1,4 @@
-"""Follow the guide for existing projects: its router, settings and view work as it says."""
+"""The router, settings and view of the guide for existing projects work as documented."""
 
 from pathlib import Path
 

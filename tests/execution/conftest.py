@@ -42,11 +42,11 @@ def make_target(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeTarget]:
     return lambda function: functions.register_function(function)
 
 
-Run_ = Callable[..., tuple[Run, Attempt]]
+RunFunction = Callable[..., tuple[Run, Attempt]]
 
 
 @pytest.fixture
-def run_function(make_target: MakeTarget) -> Run_:
+def run_function(make_target: MakeTarget) -> RunFunction:
     """Execute a function as a job's run in this thread. Return the run and its attempt."""
 
     def run(
@@ -60,7 +60,7 @@ def run_function(make_target: MakeTarget) -> Run_:
 
 
 def cut_connection() -> None:
-    """Cut the connection unnoticed by Django, as a failing database does. (SQLite has none.)"""
+    """Cut the connection without Django's knowledge. SQLite has no connection."""
     cut = {
         "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
         "mysql": "KILL CONNECTION_ID()",

@@ -19,7 +19,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import transitions
-from tests.execution.conftest import MakeTarget, Run_, attempt_of, reread, state_of
+from tests.execution.conftest import MakeTarget, RunFunction, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +29,7 @@ TIMEOUT = 20.0
 
 
 def test_current_run_is_inactive_outside_a_run(
-    run_function: Run_, django_assert_num_queries: Any
+    run_function: RunFunction, django_assert_num_queries: Any
 ) -> None:
     actives = []
     run_function(lambda: actives.append(current_run().is_active))
@@ -58,7 +58,7 @@ def test_current_run_is_inactive_outside_a_run(
     assert Run.objects.count() == Attempt.objects.count() == 1
 
 
-def test_current_run_is_inactive_in_a_thread_of_a_job(run_function: Run_) -> None:
+def test_current_run_is_inactive_in_a_thread_of_a_job(run_function: RunFunction) -> None:
     actives = []
 
     def target() -> None:
@@ -71,7 +71,10 @@ def test_current_run_is_inactive_in_a_thread_of_a_job(run_function: Run_) -> Non
 
 
 def seen(
-    run_function: Run_, request_round: Callable[[CurrentRun], Any], run: Any = None, **job: Any
+    run_function: RunFunction,
+    request_round: Callable[[CurrentRun], Any],
+    run: Any = None,
+    **job: Any,
 ) -> Any:
     answers = []
 
@@ -83,7 +86,7 @@ def seen(
     return answers[0]
 
 
-def test_current_run_has_the_facts_of_the_run(run_function: Run_) -> None:
+def test_current_run_has_the_facts_of_the_run(run_function: RunFunction) -> None:
     given = {"scheduled_at": NOON, "attempt": 2}
     run = seen(run_function, lambda run: run, given, max_attempts=3, timezone="Europe/Berlin")
     [row] = Run.objects.all()
@@ -126,14 +129,14 @@ def test_rerun_of_a_pruned_run_has_its_own_scheduled_at(make_target: MakeTarget)
     assert looks == [again.scheduled_at]
 
 
-def test_deadline_is_the_start_plus_the_timeout(run_function: Run_) -> None:
+def test_deadline_is_the_start_plus_the_timeout(run_function: RunFunction) -> None:
     hour = timedelta(hours=1)
     run, left = seen(run_function, lambda run: (run, run.time_left), timeout=hour)
     assert run.deadline - run.started_at == hour
     assert timedelta(minutes=55) < left <= hour
 
 
-def test_deadline_is_none_without_a_timeout(run_function: Run_) -> None:
+def test_deadline_is_none_without_a_timeout(run_function: RunFunction) -> None:
     assert seen(run_function, lambda run: (run.deadline, run.time_left)) == (None, None)
 
 
@@ -155,7 +158,7 @@ def test_deadline_is_none_without_a_timeout(run_function: Run_) -> None:
     ids=lambda value: repr(value)[:30],
 )
 def test_progress_is_normalized_and_recorded(
-    run_function: Run_, given: tuple[Any, ...], stored: tuple[Any, ...]
+    run_function: RunFunction, given: tuple[Any, ...], stored: tuple[Any, ...]
 ) -> None:
     _, attempt = run_function(lambda: django_dcron.current_run().progress(*given))
     assert attempt.outcome == "succeeded", attempt.traceback
@@ -163,7 +166,9 @@ def test_progress_is_normalized_and_recorded(
 
 
 @pytest.mark.parametrize("nonsense", ["many", None, float("nan")])
-def test_invalid_progress_raises_in_the_code_of_the_job(run_function: Run_, nonsense: Any) -> None:
+def test_invalid_progress_raises_in_the_code_of_the_job(
+    run_function: RunFunction, nonsense: Any
+) -> None:
     run, attempt = run_function(lambda: django_dcron.current_run().progress(nonsense))
     assert (run.state, attempt.exception_class) in {
         ("failed", "ValueError"),
@@ -231,7 +236,7 @@ def test_heartbeat_raises_at_once_after_the_attempt_was_lost(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("every_beat")
-def test_heartbeat_in_a_transaction_of_the_job_holds_no_lock(run_function: Run_) -> None:
+def test_heartbeat_in_a_transaction_of_the_job_holds_no_lock(run_function: RunFunction) -> None:
     """Otherwise the heart would wait for the transaction, and the process would lose all runs."""
 
     def target() -> None:
@@ -254,7 +259,7 @@ def test_heartbeat_in_a_transaction_of_the_job_holds_no_lock(run_function: Run_)
 
 
 def test_heartbeats_in_a_tight_loop_are_throttled(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = []
     real = transitions.renew_heartbeat

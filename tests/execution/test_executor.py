@@ -31,7 +31,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending
-from tests.execution.conftest import Run_, attempt_of, cut_connection, reread, state_of
+from tests.execution.conftest import RunFunction, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,7 +66,7 @@ def test_each_attempt_stores_due_at_and_queued_at(make_target: Any) -> None:
     assert state_of(run) == State.FAILED
 
 
-def test_arguments_of_the_run_override_those_of_the_job(run_function: Run_) -> None:
+def test_arguments_of_the_run_override_those_of_the_job(run_function: RunFunction) -> None:
     def add(a: int, b: int = 0) -> int:
         return a + b
 
@@ -74,7 +74,7 @@ def test_arguments_of_the_run_override_those_of_the_job(run_function: Run_) -> N
     assert attempt.result == "5"
 
 
-def test_empty_arguments_override_those_of_the_job(run_function: Run_) -> None:
+def test_empty_arguments_override_those_of_the_job(run_function: RunFunction) -> None:
     def count(*args: int) -> int:
         return len(args)
 
@@ -92,7 +92,7 @@ def test_duplicate_or_unknown_run_is_not_executed(make_target: Any) -> None:
     assert calls == [1]
 
 
-def test_failure_is_recorded_with_traceback_and_log(run_function: Run_) -> None:
+def test_failure_is_recorded_with_traceback_and_log(run_function: RunFunction) -> None:
     def fail() -> None:
         print("about to fail")  # noqa: T201
         raise LookupError("no shop")
@@ -116,7 +116,7 @@ def first_frames(traceback: str) -> list[str]:
     ]
 
 
-def test_traceback_omits_frames_of_django_dcron(run_function: Run_) -> None:
+def test_traceback_omits_frames_of_django_dcron(run_function: RunFunction) -> None:
     def outer() -> None:
         inner()
 
@@ -127,7 +127,7 @@ def test_traceback_omits_frames_of_django_dcron(run_function: Run_) -> None:
 
 
 def test_tracebacks_of_causes_and_groups_omit_frames_of_django_dcron(
-    run_function: Run_, settings: Any
+    run_function: RunFunction, settings: Any
 ) -> None:
     def fail() -> None:
         raise LookupError("no shop")
@@ -158,13 +158,13 @@ def chaining(call_next: Any) -> Any:
     return chained
 
 
-def test_traceback_with_only_frames_of_django_dcron_is_kept(run_function: Run_) -> None:
+def test_traceback_with_only_frames_of_django_dcron_is_kept(run_function: RunFunction) -> None:
     traceback = run_function(lambda: None, {"kwargs": {"unknown": 1}})[1].traceback
     assert first_frames(traceback) == ["_call"]
     assert "in call" in traceback
 
 
-def test_retry_later_schedules_the_next_attempt(run_function: Run_) -> None:
+def test_retry_later_schedules_the_next_attempt(run_function: RunFunction) -> None:
     def later() -> None:
         raise RetryLater("busy", after=timedelta(hours=1))
 
@@ -173,7 +173,7 @@ def test_retry_later_schedules_the_next_attempt(run_function: Run_) -> None:
     assert run.due_at - attempt.started_at > timedelta(minutes=59)
 
 
-def test_permanent_failure_is_not_retried(run_function: Run_) -> None:
+def test_permanent_failure_is_not_retried(run_function: RunFunction) -> None:
     def refuse() -> None:
         raise PermanentFailure("no such shop")
 
@@ -247,19 +247,19 @@ class Fancy:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_any_result_is_recorded(run_function: Run_, value: Any, stored: str) -> None:
+def test_any_result_is_recorded(run_function: RunFunction, value: Any, stored: str) -> None:
     run, attempt = run_function(lambda: value)
     assert run.state == State.SUCCEEDED
     assert attempt.result == stored
 
 
-def test_result_with_invalid_characters_is_recorded(run_function: Run_) -> None:
+def test_result_with_invalid_characters_is_recorded(run_function: RunFunction) -> None:
     run, attempt = run_function(lambda: [Fancy(), "\x00\ud800"])
     assert run.state == State.SUCCEEDED
     assert "fancy" in attempt.result
 
 
-def test_huge_result_is_truncated_with_a_mark(run_function: Run_, settings: Any) -> None:
+def test_huge_result_is_truncated_with_a_mark(run_function: RunFunction, settings: Any) -> None:
     settings.DCRON_RESULT_LIMIT = 1000
     run, attempt = run_function(lambda: "x" * 5_000_000)
     assert run.state == State.SUCCEEDED
@@ -267,7 +267,7 @@ def test_huge_result_is_truncated_with_a_mark(run_function: Run_, settings: Any)
     assert "characters omitted" in attempt.result
 
 
-def test_huge_log_is_truncated_with_a_mark(run_function: Run_) -> None:
+def test_huge_log_is_truncated_with_a_mark(run_function: RunFunction) -> None:
     def chatter() -> None:
         for i in range(20_000):
             print(f"line {i}", "x" * 200)  # noqa: T201
@@ -322,7 +322,7 @@ def use(settings: Any, *names: str) -> None:
 
 
 def test_middleware_is_called_outermost_first_and_can_change_the_result(
-    run_function: Run_, settings: Any
+    run_function: RunFunction, settings: Any
 ) -> None:
     use(settings, "outer", "inner")
     run, attempt = run_function(lambda: calls.append("target"))
@@ -330,26 +330,26 @@ def test_middleware_is_called_outermost_first_and_can_change_the_result(
     assert attempt.result == '"<None>"'
 
 
-def test_middleware_can_skip_the_target(run_function: Run_, settings: Any) -> None:
+def test_middleware_can_skip_the_target(run_function: RunFunction, settings: Any) -> None:
     use(settings, "skipping")
     assert run_function(lambda: calls.append("target"))[1].result == '"not called"'
     assert not calls
 
 
-def test_exception_in_middleware_is_a_failure(run_function: Run_, settings: Any) -> None:
+def test_exception_in_middleware_is_a_failure(run_function: RunFunction, settings: Any) -> None:
     use(settings, "outer", "broken")
     run, attempt = run_function(lambda: None)
     assert (run.state, attempt.exception_class) == (State.FAILED, "ArithmeticError")
 
 
-def test_missing_middleware_is_a_failure(run_function: Run_, settings: Any) -> None:
+def test_missing_middleware_is_a_failure(run_function: RunFunction, settings: Any) -> None:
     use(settings, "nowhere")
     run, attempt = run_function(lambda: None)
     assert run.state == State.FAILED
     assert "nowhere" in attempt.message
 
 
-def test_target_is_called_without_middleware(run_function: Run_, settings: Any) -> None:
+def test_target_is_called_without_middleware(run_function: RunFunction, settings: Any) -> None:
     settings.DCRON_MIDDLEWARE = []
     assert run_function(lambda: 1)[1].result == "1"
 
@@ -365,7 +365,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_connection_lost_during_the_run_is_replaced(run_function: Run_) -> None:
+def test_connection_lost_during_the_run_is_replaced(run_function: RunFunction) -> None:
     def lose_connection() -> str:
         cut_connection()
         return "done"
@@ -374,7 +374,9 @@ def test_connection_lost_during_the_run_is_replaced(run_function: Run_) -> None:
     assert (run.state, attempt.result) == (State.SUCCEEDED, '"done"')
 
 
-def test_outcome_is_committed_if_the_job_leaves_a_transaction_open(run_function: Run_) -> None:
+def test_outcome_is_committed_if_the_job_leaves_a_transaction_open(
+    run_function: RunFunction,
+) -> None:
     def leave_open() -> None:
         transaction.set_autocommit(False)
         make_idle_job()
@@ -399,7 +401,7 @@ def failing(times: int, error: Exception, real: Callable[..., Any]) -> Callable[
 
 @pytest.mark.usefixtures("no_pauses")
 def test_start_and_outcome_wait_for_the_database(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = OperationalError("server closed the connection unexpectedly")
     monkeypatch.setattr(executor, "start_attempt", failing(10, gone, executor.start_attempt))
@@ -412,7 +414,7 @@ def test_start_and_outcome_wait_for_the_database(
 
 @pytest.mark.usefixtures("no_pauses")
 def test_start_and_outcome_are_recorded_once_if_the_response_is_lost(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answers to the start and to the outcome are lost, once each."""
 
@@ -592,7 +594,10 @@ def refusing(error: Exception, real: Callable[..., Any]) -> Callable[..., Any]:
 )
 @pytest.mark.parametrize("job", [lambda: "a result", lambda: 1 / 0], ids=["success", "failure"])
 def test_outcome_is_recorded_if_the_database_refuses_its_texts(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch, error: Exception, job: Callable[[], Any]
+    run_function: RunFunction,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    job: Callable[[], Any],
 ) -> None:
     monkeypatch.setattr(executor, "end_attempt", refusing(error, executor.end_attempt))
     run, attempt = run_function(job)
@@ -632,7 +637,7 @@ FORBIDDEN = caused(ProgrammingError("permission denied for table dcron_attempt")
     ids=repr,
 )
 def test_outcome_with_texts_is_retried_until_the_database_can_write(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch, error: Exception
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     # An odd number: a record without texts after each refusal would be the one that succeeds.
     monkeypatch.setattr(executor, "end_attempt", failing(51, error, executor.end_attempt))
@@ -642,7 +647,7 @@ def test_outcome_with_texts_is_retried_until_the_database_can_write(
 
 @pytest.mark.usefixtures("no_pauses")
 def test_outcome_without_texts_is_retried_until_recorded(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = iter(
         [DataError("invalid byte sequence"), FORBIDDEN, DataError("invalid byte sequence")]
@@ -662,7 +667,7 @@ def test_outcome_without_texts_is_retried_until_recorded(
 
 @pytest.mark.usefixtures("no_pauses")
 def test_unknown_database_error_records_the_outcome_without_texts(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         executor, "end_attempt", refusing(OperationalError("unknown reason"), executor.end_attempt)
@@ -684,7 +689,7 @@ def test_lost_connection_blames_the_texts_only_if_they_are_too_large() -> None:
 
 @pytest.mark.usefixtures("no_pauses")
 def test_outcome_with_texts_is_retried_after_contention(
-    run_function: Run_, monkeypatch: pytest.MonkeyPatch
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = OperationalError("deadlock detected")
     monkeypatch.setattr(executor, "end_attempt", failing(10, busy, executor.end_attempt))

@@ -178,7 +178,7 @@ def test_requested_heartbeat_waits_only_for_a_limited_time(
     run: CurrentRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The database doesn't answer."""
-    monkeypatch.setattr(module, "LONGEST_ANSWER", 0.05)
+    monkeypatch.setattr(module, "BEAT_TIMEOUT", 0.05)
     hanging = threading.Event()
     with mock.patch.object(
         transitions, "renew_heartbeat", side_effect=lambda *_: hanging.wait(TIMEOUT)

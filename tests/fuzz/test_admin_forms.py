@@ -22,7 +22,7 @@ from django_dcron.models import Calendar
 from tests import depth
 from tests.admin.conftest import action_url, add_url, as_rendered, job_url, list_url
 from tests.factories import make_idle_job, make_run
-from tests.test_hostile_addresses import HOSTILE
+from tests.test_hostile_urls import HOSTILE
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.django_db]
 

@@ -24,7 +24,7 @@ from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
 from django_dcron.management.dcron import run as run_command
-from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output
+from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence
 from django_dcron.models import Job, Node, Run
@@ -281,7 +281,7 @@ def test_run_rejects_invalid_arguments(arguments: tuple[str, ...], message: str)
     assert not Run.objects.exists()
 
 
-@pytest.mark.parametrize("style", ["", GOOD, BAD, ODD, QUIET])
+@pytest.mark.parametrize("style", ["", GOOD, BAD, WARNING, QUIET])
 def test_terminal_shows_progress_bar_and_lines(style: str) -> None:
     command = Command(stdout=StringIO(), force_color=True)
     output = Output(command, {"force_color": True})

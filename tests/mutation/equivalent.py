@@ -24,7 +24,7 @@ SAVES_QUERIES = "The code only saves a query for each row."
 ANY = "The query only checks whether any row exists."
 TUNING = "A limit chosen for speed; one more or less affects no guarantee."
 NOT_STORED = "An internal name that no row, page or message contains."
-LEFT_OUT_BY_PYTHON = "``available_timezones`` omits this name anyway."
+OMITTED_BY_PYTHON = "``available_timezones`` omits this name anyway."
 FIRST_COLUMN = "The first column is the key."
 FALSY = "``None`` is as falsy as ``False``."
 TYPES_ONLY = "Only type checkers read it."
@@ -148,7 +148,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
             "",
             _NOT_ZONES,
             _NOT_ZONES.replace(old, new),
-            LEFT_OUT_BY_PYTHON,
+            OMITTED_BY_PYTHON,
         )
         for old, new in (("posixrules", "XXposixrulesXX"), ("posixrules", "POSIXRULES"))
     ),

@@ -40,13 +40,13 @@ ROOT = Path(__file__).parents[2]
 
 NOT_CODE = cst.Annotation, cst.Decorator, cst.Import, cst.ImportFrom
 PROSE = "_", "gettext", "ngettext", "pgettext", "npgettext", "gettext_lazy", "ngettext_lazy"
-CALLS_LEFT_OUT = m.Call(
+OMITTED_CALLS = m.Call(
     m.Attribute(m.Name("logger") | m.Name("logging"))
     | m.Attribute(attr=m.OneOf(*(m.Name(name) for name in PROSE)))
     | m.OneOf(*(m.Name(name) for name in (*PROSE, "reach", "alias_for")))
 )
 LOGS = m.FunctionDef(m.Name("_log") | m.Name("_report"))
-ARGUMENTS_LEFT_OUT = m.Arg(keyword=m.Name("using")) | m.Arg(
+OMITTED_ARGUMENTS = m.Arg(keyword=m.Name("using")) | m.Arg(
     m.Name("using") | m.Call(m.Name("alias_for"))
 )
 
@@ -180,7 +180,7 @@ class _Finder(cst.CSTVisitor):
     def _left_out(self, node: cst.CSTNode) -> bool:
         if isinstance(node, NOT_CODE):
             return True
-        if m.matches(node, CALLS_LEFT_OUT | m.Expr(CALLS_LEFT_OUT)):
+        if m.matches(node, OMITTED_CALLS | m.Expr(OMITTED_CALLS)):
             return True
         if isinstance(node, cst.SimpleString):
             return self._is_prose(node) or any(
@@ -245,7 +245,7 @@ def _argument_left_out(call: cst.Call, argument: cst.Arg) -> bool:
     if m.matches(call.func, m.Name("skipping_if_locked") | m.Name("Update") | m.Name("Select")):
         return argument is call.args[0]
     return m.matches(call.func, m.Attribute(attr=m.Name("using"))) or m.matches(
-        argument, ARGUMENTS_LEFT_OUT
+        argument, OMITTED_ARGUMENTS
     )
 
 

@@ -43,7 +43,7 @@ def normal_running(world: World) -> None:
 def scheduler_down_for_an_hour(world: World) -> None:
     world.pass_minutes(60)
     world.tick()
-    world.long = True
+    world.holds_work = True
     world.deliver()
 
 
@@ -52,14 +52,14 @@ def workers_down_for_an_hour(world: World) -> None:
     for _ in range(HOUR):
         world.pass_minutes(10)
         world.tick()
-    world.workers = world.long = True
+    world.workers = world.holds_work = True
     world.deliver()
 
 
 def worker_lost_and_all_down_for_an_hour(world: World) -> None:
     world.pass_minutes(10)
     world.tick()
-    world.die_at_work()
+    world.die_while_executing()
     workers_down_for_an_hour(world)
 
 
@@ -68,7 +68,7 @@ def burst(world: World) -> None:
     world.tick()
     world.pass_minutes(40)
     world.tick()
-    world.long = True
+    world.holds_work = True
     world.deliver()
 
 
@@ -81,7 +81,7 @@ def retry_in_progress(world: World) -> None:
 
 def first_cancelled_in_between(world: World) -> None:
     """The first run is executing when the second occurrence comes."""
-    world.long = True
+    world.holds_work = True
     world.occurrence()
     world.occurrence()
     control.cancel(world.run(1), "by hand")
@@ -91,7 +91,7 @@ def first_cancelled_in_between(world: World) -> None:
 
 def second_cancelled_in_between(world: World) -> None:
     """The second run is cancelled while the first one is executing, unless it has ended already."""
-    world.long = True
+    world.holds_work = True
     world.occurrence()
     world.occurrence()
     second = world.run(2)
@@ -110,7 +110,7 @@ def newest_cancelled_while_workers_are_down(world: World) -> None:
         world.pass_minutes(10)
         world.tick()
     control.cancel(world.run(HOUR), "by hand")
-    world.workers = world.long = True
+    world.workers = world.holds_work = True
     world.deliver()
 
 
@@ -167,7 +167,7 @@ def test_overlap_policy_determines_the_outcomes(
     assert world.outcomes() == expected
     verify(world)
     if policy != "allow":
-        assert world.most_at_once == 1
+        assert world.max_concurrent == 1
     if policy in ("queue_one", "queue_all"):
         assert world.order() == sorted(world.order()), "first come, first served"
 

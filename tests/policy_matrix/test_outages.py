@@ -83,7 +83,7 @@ def test_older_run_does_not_replace_a_newer_one(make_world: MakeWorld) -> None:
         message.run_id: message for message in world.queue.messages
     }.values()
     world.queue.messages = [second, fourth, third, first]
-    world.long = True
+    world.holds_work = True
     with_workers_again(world)
     assert world.outcomes() == "KRKS"
     assert world.order() == [2, 4]
@@ -97,7 +97,7 @@ def test_run_that_waited_for_its_slot_counts_as_on_time(
 ) -> None:
     """The run counts as on time for the misfire policy, but the start deadline applies to it."""
     world = make_world(overlap_policy="queue_all", **given)
-    world.long = True
+    world.holds_work = True
     for _ in range(3):
         world.occurrence()
     world.settle()
@@ -106,7 +106,7 @@ def test_run_that_waited_for_its_slot_counts_as_on_time(
 
 def test_overlap_policy_applies_to_manual_runs(make_world: MakeWorld) -> None:
     world = make_world(overlap_policy="skip")
-    world.long = True
+    world.holds_work = True
     world.occurrence()
     by_hand = control.trigger(world.job)
     world.tick()

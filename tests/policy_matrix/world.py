@@ -72,23 +72,24 @@ def move_into_the_past(delta: timedelta, *, heartbeats: bool = True) -> None:
 
 
 class World:
-    """``into`` is the time since the last occurrence while the clock stands still, in seconds."""
+    """The simulated clock starts ``into`` after an occurrence, and only the test moves it."""
 
     def __init__(self, register: Callable[..., str], *, into: timedelta = timedelta(), **job: Any):
         self.queue = Queue()
-        self.long = False
-        """Whether work waits until the test allows its end, as does the cleanup after a stop.
-        Otherwise both end at once.
+        self.holds_work = False
+        """Whether the job's code waits until the test lets it end. Otherwise, it ends at once.
+
+        The same applies to the cleanup after a cancellation.
         """
         self.failing = 0
         """Number of the next attempts that raise an error."""
         self.workers = True
         """Whether there are workers. Only then do heartbeats stay recent as time passes."""
-        self.most_at_once = 0
+        self.max_concurrent = 0
         self.started: list[UUID] = []
         self._stopped: set[UUID] = set()
-        """Ids of the runs whose code has received its cancel."""
-        self._at_work: dict[UUID, threading.Event] = {}
+        """Ids of the runs whose code has been cancelled."""
+        self._executing: dict[UUID, threading.Event] = {}
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         phase = database_now("default").replace(microsecond=0) - into
@@ -132,7 +133,7 @@ class World:
         self.tick()
         self.deliver()
 
-    def die_at_work(self) -> None:
+    def die_while_executing(self) -> None:
         """Let workers start the queued runs and then die silently."""
         for message in self.queue.messages:
             assert start_attempt(*message.key, token=uuid4(), worker="gone/1")
@@ -141,7 +142,7 @@ class World:
 
     def settle(self) -> None:
         """Let all executing runs end quickly, and process everything that follows."""
-        self.long = False
+        self.holds_work = False
         for _ in range(20):
             self._end_work()
             if not self.queue.messages and not self._unfinished():
@@ -151,7 +152,7 @@ class World:
         raise AssertionError(f"still unfinished: {list(self._unfinished().values())}")
 
     def close(self) -> None:
-        self.long = False
+        self.holds_work = False
         self._end_work()
 
     def run(self, number: int) -> Run:
@@ -195,15 +196,15 @@ class World:
         run = current_run()
         assert run is not None
         with self._lock:
-            may_end = self._at_work[run.id] = threading.Event()
+            may_end = self._executing[run.id] = threading.Event()
             self.started.append(run.id)
-            self.most_at_once = max(self.most_at_once, len(self._at_work))
+            self.max_concurrent = max(self.max_concurrent, len(self._executing))
             fails, self.failing = self.failing > 0, self.failing - 1
-            if not self.long:
+            if not self.holds_work:
                 may_end.set()
         try:
             if fails:
-                raise RuntimeError("as asked")
+                raise RuntimeError("as requested")
             _wait(may_end)
         except RunCancelled:
             assert run.cancelled
@@ -212,22 +213,23 @@ class World:
             raise
         finally:
             with self._lock:
-                del self._at_work[run.id]
+                del self._executing[run.id]
 
     def _has_settled(self, thread: threading.Thread, message: DueRun) -> bool:
-        return not thread.is_alive() or (self.long and message.run_id in self._at_work)
+        return not thread.is_alive() or (self.holds_work and message.run_id in self._executing)
 
     def _end_work(self) -> None:
-        """End all work. Before that, wait until each cancelled run has learned of its cancel, so
-        that the order is certain.
+        """End all work once the code of each cancelled run has been interrupted.
+
+        This makes the order certain.
         """
         asked = Run.objects.running().filter(
-            pk__in=list(self._at_work), cancel_requested_at__isnull=False
+            pk__in=list(self._executing), cancel_requested_at__isnull=False
         )
         for run in asked:
             wait_until(lambda: run.pk in self._stopped, TIMEOUT, what=f"the cancel of {run}")  # noqa: B023
         with self._lock:
-            for may_end in self._at_work.values():
+            for may_end in self._executing.values():
                 may_end.set()
         for thread in self._threads:
             thread.join(TIMEOUT)

@@ -49,8 +49,8 @@ class NodeUnderTest:
         self.clock = StillClock(database_now("default"))
         self.dispatcher = MemoryDispatcher()
         self.agenda = Agenda(self.dispatcher, self.clock)
-        self.ring = FakeMembership()
-        self.ticker = Ticker(self.ring, self.agenda, self.clock)  # type: ignore[arg-type]
+        self.membership = FakeMembership()
+        self.ticker = Ticker(self.membership, self.agenda, self.clock)  # type: ignore[arg-type]
 
     def make_job(self, **fields: Any) -> Job:
         """Create a job at this node's time, however long ago it was set up."""
@@ -101,7 +101,7 @@ def test_tick_claims_dispatches_and_marks_runs(node: NodeUnderTest) -> None:
     assert all(
         run.deliveries == 1 and run.queued_at and run.queued_at >= run.due_at for run in queued
     )
-    assert node.ring.ticks == 11
+    assert node.membership.ticks == 11
 
 
 def test_tick_reports_progress_after_each_claimed_batch(
@@ -130,7 +130,9 @@ def test_failed_tick_reports_no_progress(
     """The reads may even succeed, for example if the database has become read-only."""
     signs: list[str] = []
     node.ticker.on_progress = lambda: signs.append("progressed")
-    monkeypatch.setattr(node.ring, "ticked", raising(OperationalError("read-only transaction")))
+    monkeypatch.setattr(
+        node.membership, "ticked", raising(OperationalError("read-only transaction"))
+    )
     with pytest.raises(OperationalError):
         node.ticker.tick()
     assert signs == []
@@ -153,7 +155,7 @@ def test_node_without_shards_only_marks_dispatched_runs(node: NodeUnderTest) -> 
     node.ticker.tick()
     node.clock.advance(1)
     node.agenda.publish_due()
-    node.ring.shards = frozenset()
+    node.membership.shards = frozenset()
     before = Run.objects.count()
     node.ticker.tick()
     assert states(job)[0] == "queued"
@@ -164,7 +166,7 @@ def test_node_without_shards_only_marks_dispatched_runs(node: NodeUnderTest) -> 
 def test_claimed_runs_are_dispatched_on_time_after_shards_are_lost(node: NodeUnderTest) -> None:
     job = node.make_job()
     node.ticker.tick()
-    node.ring.shards = frozenset()
+    node.membership.shards = frozenset()
     node.pass_time(11)
     assert set(states(job)) == {"queued"}
 
@@ -257,7 +259,7 @@ def test_next_tick_adopts_runs_of_a_claim_with_unknown_outcome(
     node.ticker.tick()
     with monkeypatch.context() as broken:
         broken.setattr(node.agenda, "add", raising(OperationalError("gone")))
-        node.make_run(job, node=node.ring.id)  # like a claim that was committed
+        node.make_run(job, node=node.membership.id)  # like a claim that was committed
         node.make_job()
         with pytest.raises(OperationalError):
             node.ticker.tick()
@@ -436,14 +438,14 @@ def test_quarantined_job_is_retried_every_few_minutes(node: NodeUnderTest) -> No
 
 
 def test_only_jobs_of_its_namespace_and_shards_are_followed(node: NodeUnderTest) -> None:
-    node.ring.namespace = "ours"
+    node.membership.namespace = "ours"
     ours, other = (
         Job.objects.create(name="a", namespace=namespace, schedule="@daily", target="t")
         for namespace in ("ours", "other")
     )
     node.ticker.tick()
     assert list(Cursor.objects.values_list("job", flat=True)) == [ours.pk]
-    node.ring.namespace, node.ring.shards = "", frozenset({(other.pk + 1) % 64})
+    node.membership.namespace, node.membership.shards = "", frozenset({(other.pk + 1) % 64})
     node.pass_time(10)
     assert Cursor.objects.count() == 1
 
@@ -485,7 +487,7 @@ def test_locked_run_does_not_block_the_rest_of_the_tick(
     with keeping_locked(Run.objects.filter(pk=locked.pk)):
         node.ticker.tick()
         assert Run.objects.filter(job=other).exists(), "other jobs are still claimed"
-        assert node.ring.ticks == 2, "and the node still counts as working"
+        assert node.membership.ticks == 2, "and the node still counts as working"
         node.ticker.tick()
     node.agenda.publish_due()
     node.ticker.tick()

@@ -267,12 +267,12 @@ def test_forecast_respects_the_calendar() -> None:
 def test_missed_occurrences_do_not_include_excluded_dates() -> None:
     timetable = Timetable(with_calendar("0 9 * * *", "12-24..12-26", SKIP))
     first, now = at("2026-12-22T09:00"), at("2026-12-28T08:00")
-    considered = timetable.consider(
+    plan = timetable.plan_claim(
         first, late_before=now, horizon=now, misfire=Misfire(MisfirePolicy.RUN_LATEST, DAY, 1)
     )
-    (span,) = considered.planned_runs
+    (span,) = plan.planned_runs
     assert (span.scheduled_at, span.missed_before) == (at("2026-12-27T09:00"), 2)
-    assert considered.next_at == at("2026-12-28T09:00")
+    assert plan.next_at == at("2026-12-28T09:00")
 
 
 def test_never_schedule_with_a_calendar_has_no_occurrences() -> None:

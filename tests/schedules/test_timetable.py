@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.schedules import timetable as module
 from django_dcron.schedules.schedule import parse_schedule
-from django_dcron.schedules.timetable import COUNTED, END, Considered, Timetable
+from django_dcron.schedules.timetable import END, MAX_COUNTED, ClaimPlan, Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -48,16 +48,16 @@ def enumerate_all(timetable: Timetable, first: datetime, until: datetime) -> lis
 
 def claims(
     timetable: Timetable, misfire: Misfire, next_at: datetime, nows: list[datetime]
-) -> Iterator[Considered]:
+) -> Iterator[ClaimPlan]:
     """Move the cursor through ticks at ``nows``, as the claim does."""
     cursor: datetime | None = next_at
     for now in nows:
         while cursor is not None and cursor <= now + LOOK_AHEAD:
-            considered = timetable.consider(
+            plan = timetable.plan_claim(
                 cursor, late_before=now - misfire.grace, horizon=now + LOOK_AHEAD, misfire=misfire
             )
-            yield considered
-            cursor = considered.next_at
+            yield plan
+            cursor = plan.next_at
 
 
 @given(
@@ -92,8 +92,8 @@ def test_every_occurrence_is_accounted_for_exactly_once(
         nows.append(nows[-1] + step)
     misfire = Misfire(policy, GRACE, limit)
 
-    considered = list(claims(timetable, misfire, first, nows))
-    spans = [span for each in considered for span in each.planned_runs]
+    plans = list(claims(timetable, misfire, first, nows))
+    spans = [span for each in plans for span in each.planned_runs]
 
     expected = enumerate_all(timetable, first, nows[-1] + LOOK_AHEAD)
     accounted: list[datetime] = []
@@ -101,13 +101,13 @@ def test_every_occurrence_is_accounted_for_exactly_once(
         if span.missed_before:
             assert span.missed_from is not None
             represented = [o for o in expected if span.missed_from <= o < span.scheduled_at]
-            assert len(represented) == span.missed_before or COUNTED <= span.missed_before < len(
+            assert len(
                 represented
-            )
+            ) == span.missed_before or MAX_COUNTED <= span.missed_before < len(represented)
             accounted += represented
         accounted.append(span.scheduled_at)
     assert accounted == expected
-    last = considered[-1] if considered else None
+    last = plans[-1] if plans else None
     if last is not None:
         assert last.previous_at == expected[-1]
         assert last.next_at == timetable.next_after(expected[-1])
@@ -120,10 +120,10 @@ def test_misfire_policy_decides_which_late_occurrences_run(
     timetable = Timetable(parse_schedule("@every 1m"))
     occurrences = [NOON + i * timedelta(minutes=1) for i in range(count)]
     now = occurrences[-1] + GRACE + SECOND
-    considered = timetable.consider(
+    plan = timetable.plan_claim(
         NOON, late_before=now - GRACE, horizon=now, misfire=Misfire(policy, GRACE, limit)
     )
-    run = [span.scheduled_at for span in considered.planned_runs if not span.missed]
+    run = [span.scheduled_at for span in plan.planned_runs if not span.missed]
     assert (
         run
         == {
@@ -142,15 +142,15 @@ def test_every_schedule_keeps_its_phase_after_an_outage(
     first = timetable.first_after(start)
     assert first is not None
     now = first + outage
-    considered = timetable.consider(
+    plan = timetable.plan_claim(
         first,
         late_before=now - GRACE,
         horizon=now + LOOK_AHEAD,
         misfire=Misfire(MisfirePolicy.RUN_LATEST, GRACE, 1),
     )
-    assert considered.next_at is not None
-    assert (considered.next_at - first) % timedelta(seconds=seconds) == timedelta()
-    assert (considered.next_at - considered.previous_at) == timedelta(seconds=seconds)
+    assert plan.next_at is not None
+    assert (plan.next_at - first) % timedelta(seconds=seconds) == timedelta()
+    assert (plan.next_at - plan.previous_at) == timedelta(seconds=seconds)
 
 
 @given(texts, instants, st.none() | instants, st.none() | instants)
@@ -207,58 +207,58 @@ def test_every_schedule_continues_from_the_previous_occurrence(
 
 
 def test_count_of_a_huge_backlog_is_capped() -> None:
-    considered = Timetable(parse_schedule("* * * * * *")).consider(
+    plan = Timetable(parse_schedule("* * * * * *")).plan_claim(
         NOON,
         late_before=NOON + timedelta(days=3650),
         horizon=NOON + timedelta(days=3650),
         misfire=Misfire(MisfirePolicy.RUN_LATEST, GRACE, 1),
     )
-    late, *on_time = considered.planned_runs
+    late, *on_time = plan.planned_runs
     assert late.scheduled_at == NOON + timedelta(days=3650) - SECOND
-    assert late.missed_before == COUNTED
+    assert late.missed_before == MAX_COUNTED
     assert late.missed_from == NOON
     assert [span.scheduled_at for span in on_time] == [NOON + timedelta(days=3650)]
 
 
 def test_huge_backlog_of_an_every_schedule_is_counted_exactly() -> None:
-    considered = Timetable(parse_schedule("@every 1s"), ends_at=NOON + timedelta(days=10)).consider(
+    plan = Timetable(parse_schedule("@every 1s"), ends_at=NOON + timedelta(days=10)).plan_claim(
         NOON,
         late_before=NOON + timedelta(days=3650),
         horizon=NOON + timedelta(days=3650),
         misfire=Misfire(MisfirePolicy.SKIP, GRACE, 1),
     )
-    [missed] = considered.planned_runs
+    [missed] = plan.planned_runs
     assert missed.missed_before == 864_000
     assert missed.scheduled_at == NOON + timedelta(days=10)
-    assert considered.next_at is None
+    assert plan.next_at is None
 
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_count_beyond_the_catchup_limit_is_capped(limit: int) -> None:
-    considered = Timetable(parse_schedule("* * * * * *")).consider(
+    plan = Timetable(parse_schedule("* * * * * *")).plan_claim(
         NOON,
         late_before=NOON + timedelta(days=1),
         horizon=NOON,
         misfire=Misfire(MisfirePolicy.RUN_ALL, GRACE, limit),
     )
-    assert len(considered.planned_runs) == limit + 1
-    assert considered.planned_runs[-1].missed_before == COUNTED
+    assert len(plan.planned_runs) == limit + 1
+    assert plan.planned_runs[-1].missed_before == MAX_COUNTED
 
 
 def test_backlog_of_exactly_the_maximum_count_is_exact() -> None:
     timetable = Timetable(parse_schedule("* * * * * *"))
-    backlog = timetable.backlog(NOON, NOON + COUNTED * SECOND, COUNTED)
-    assert (len(backlog.oldest), backlog.count) == (COUNTED, COUNTED)
-    assert backlog.newest == NOON + (COUNTED - 1) * SECOND
+    backlog = timetable.backlog(NOON, NOON + MAX_COUNTED * SECOND, MAX_COUNTED)
+    assert (len(backlog.oldest), backlog.count) == (MAX_COUNTED, MAX_COUNTED)
+    assert backlog.newest == NOON + (MAX_COUNTED - 1) * SECOND
 
 
 def test_punctual_occurrences_are_claimed_in_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "CLAIMED_AT_ONCE", 4)
+    monkeypatch.setattr(module, "MAX_PLANNED_RUNS", 4)
     timetable = Timetable(parse_schedule("* * * * * *"))
     misfire = Misfire(MisfirePolicy.SKIP, GRACE, 1)
-    first = timetable.consider(NOON, late_before=NOON, horizon=NOON + 9 * SECOND, misfire=misfire)
+    first = timetable.plan_claim(NOON, late_before=NOON, horizon=NOON + 9 * SECOND, misfire=misfire)
     assert [span.scheduled_at for span in first.planned_runs] == [
         NOON + i * SECOND for i in range(4)
     ]
@@ -307,13 +307,13 @@ def test_extreme_start_and_end_do_not_overflow_datetime(
         assert ends is None or found <= ends
         found = timetable.next_after(found + timedelta(minutes=20))
     assert found is None or found < END
-    considered = timetable.consider(
+    plan = timetable.plan_claim(
         now,
         late_before=now - timedelta(minutes=1),
         horizon=now,
         misfire=Misfire(MisfirePolicy.RUN_LATEST, timedelta(minutes=1), 1),
     )
-    assert considered.next_at is None or now < considered.next_at < END
+    assert plan.next_at is None or now < plan.next_at < END
 
 
 def test_start_at_the_end_of_the_calendar_is_never_reached() -> None:

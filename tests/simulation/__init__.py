@@ -10,7 +10,7 @@
 | ``plan`` | jobs, actions of people and faults, drawn from a seed |
 | ``world`` | one simulation from begin to end |
 | ``observer`` | checks each change of a row at once |
-| ``shrinking`` | leaves out items of a plan while it still fails |
+| ``shrinking`` | omits items of a plan while it still fails |
 | ``sessions`` | many simulations in several processes, and their totals |
 
 ``docs/contributing/simulation.md`` describes what is simulated and what isn't.

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--each", type=float, default=EACH, help="hours of one simulation")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds at most")
-    parser.add_argument("--resume", action="store_true", help="continue the totals on record")
+    parser.add_argument("--resume", action="store_true", help="add to the recorded totals")
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--only", help="in a replay: numbers of the plan's items, such as 3,17")
     parser.add_argument("--all", action="store_true", help="in a replay: the whole story")
@@ -67,7 +67,7 @@ def _simulate(given: argparse.Namespace) -> int:
         _explain(failed[0], given.each)
         return 1
     if given.resume:
-        print(f"hours on record: {sessions.read_kept()['hours']:,}")
+        print(f"recorded hours: {sessions.read_kept()['hours']:,}")
     return 0
 
 

@@ -60,8 +60,8 @@ def cursors_move_from_now(stack: ExitStack) -> None:
     """The claim continues from now instead of the cursor."""
 
     class FromNow(claim.Timetable):
-        def consider(self, next_at: datetime, **given: Any) -> Any:
-            return super().consider(max(next_at, given["late_before"]), **given)
+        def plan_claim(self, next_at: datetime, **given: Any) -> Any:
+            return super().plan_claim(max(next_at, given["late_before"]), **given)
 
     put(stack, claim, "Timetable", FromNow)
 

@@ -1,6 +1,6 @@
 """What happens in a simulation, drawn from its seed: jobs, actions of people, and faults.
 
-A plan is a list of plain items, so that the shrinker can leave out any of them. What an execution
+A plan is a list of plain items, so that the shrinker can omit any of them. What an execution
 does depends only on the seed and the execution.
 """
 

@@ -17,7 +17,7 @@ def fails(plan: Plan, numbers: list[int]) -> bool:
 
 
 def only(plan: Plan, numbers: list[int]) -> Plan:
-    """Return the plan with these items alone."""
+    """Return the plan with only these items."""
     return replace(plan, items=tuple(plan.items[number] for number in numbers))
 
 

@@ -40,7 +40,7 @@ from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.schedules.timetable import MICROSECOND
 from tests.scheduler.stand_ins import StillClock
-from tests.stateful.rows import ENDS, AttemptRow, JobRow, Rows, RunRow
+from tests.stateful.rows import FINAL_STATES, AttemptRow, JobRow, Rows, RunRow
 
 IN_PROGRESS = (State.PENDING, State.QUEUED, State.RUNNING)
 BY_HAND = timedelta(milliseconds=1)
@@ -385,7 +385,7 @@ def _check_occurrences(job: JobRow, owed: set[datetime], runs: list[RunRow]) -> 
 def _check_statistics(job: JobRow, runs: list[RunRow]) -> None:
     ended = Counter(run.state for run in runs if run.state in FINAL)
     ended[State.MISSED] += sum(run.missed_before for run in runs)
-    counted = dict(zip(ENDS, job[15:], strict=True))
-    assert counted == {state: ended[state] for state in ENDS}, (
+    counted = dict(zip(FINAL_STATES, job[15:], strict=True))
+    assert counted == {state: ended[state] for state in FINAL_STATES}, (
         f"statistics of {job}, but of its runs {ended}"
     )

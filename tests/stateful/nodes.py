@@ -37,7 +37,7 @@ class Broker:
             if self.unreachable and number >= len(prepared) // 2:  # an unknown part is delivered
                 raise DispatchFailed("gone")
             if run.queue == "poison":
-                raise ZeroDivisionError("the driver is upset")
+                raise ZeroDivisionError("an error of the driver")
             self.messages.append(run.key)
             self._on_sent(run.key)
 
@@ -72,6 +72,6 @@ class FakeMembership:
 
 class Node:
     def __init__(self, name: str, number: int, broker: Broker, clock: StillClock):
-        self.ring = FakeMembership(f"{name}-{number}", name)
+        self.membership = FakeMembership(f"{name}-{number}", name)
         self.agenda = Agenda(broker, clock)  # type: ignore[arg-type]
-        self.ticker = Ticker(self.ring, self.agenda, clock)  # type: ignore[arg-type]
+        self.ticker = Ticker(self.membership, self.agenda, clock)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ class AttemptRow(NamedTuple):
     finished_at: datetime | None
 
 
-ENDS = tuple(sorted(FINAL))
+FINAL_STATES = tuple(sorted(FINAL))
 
 
 class JobRow(NamedTuple):
@@ -91,9 +91,9 @@ class JobRow(NamedTuple):
 JOB_COLUMNS = (
     *("pk", "overlap_policy", "pause_reason", "paused_until"),
     *(f"cursor__{column}" for column in JobRow._fields[4:15]),
-    *(f"statistics__{state}" for state in ENDS),
+    *(f"statistics__{state}" for state in FINAL_STATES),
 )
-assert JobRow._fields[15:] == ENDS
+assert JobRow._fields[15:] == FINAL_STATES
 
 
 @dataclass

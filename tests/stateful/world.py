@@ -117,16 +117,16 @@ class World(Users):
         return Node(name, next(self._numbers), self.broker, self.clock)
 
     def _replace(self, number: int) -> None:
-        self._nodes[number] = self._new_node(self._nodes[number].ring.name)
+        self._nodes[number] = self._new_node(self._nodes[number].membership.name)
 
     @contextmanager
     def _in_node(self, number: int) -> Iterator[Node | None]:
         """Yield the node for work in its database thread, or None if it is within an operation."""
         node = self._nodes[number]
-        if node.ring.id in self._busy:
+        if node.membership.id in self._busy:
             yield None
             return
-        self._busy.add(node.ring.id)
+        self._busy.add(node.membership.id)
         try:
             yield node
         except ResponseLost:
@@ -134,20 +134,20 @@ class World(Users):
         except Crash:
             self._replace(number)
         finally:
-            self._busy.discard(node.ring.id)
+            self._busy.discard(node.membership.id)
 
     def tick(self, node: int, leads: bool, looks_for_own: bool = False) -> None:
         with self._in_node(node) as active:
             if active:
-                gained = leads and not active.ring.shards
-                active.ring.shards = ALL if leads else frozenset()
+                gained = leads and not active.membership.shards
+                active.membership.shards = ALL if leads else frozenset()
                 active.ticker.tick(adopt_own=gained or looks_for_own)
 
     def only_tick(self, node: int) -> None:
         """A single tick, as of a node that was started with ``--once``."""
         with self._in_node(node) as active:
             if active:
-                active.ring.shards = ALL
+                active.membership.shards = ALL
                 active.ticker.tick(once=True)
 
     def mark(self, node: int) -> None:
@@ -171,12 +171,12 @@ class World(Users):
             if active:
                 active.agenda.publish_due()
                 active.ticker.mark_dispatched()
-                give_back(active.ring.id)
+                give_back(active.membership.id)
                 self._replace(node)
 
     def restart(self, node: int) -> None:
         """Kill the node, which loses its memory, and replace it."""
-        if self._nodes[node].ring.id in self._busy:
+        if self._nodes[node].membership.id in self._busy:
             raise Crash  # it dies within its operation
         self._replace(node)
 

@@ -32,7 +32,7 @@ def _drop_row(rng: random.Random) -> History:
     return drop(GOOD, "runs", _ended_run(rng))
 
 
-def _double_row(rng: random.Random) -> History:
+def _duplicate_row(rng: random.Random) -> History:
     return repeat(GOOD, "runs", _ended_run(rng), id="another")
 
 
@@ -65,7 +65,7 @@ def _shift_start(rng: random.Random) -> History:
     return change(GOOD, "attempts", place, started_at=GOOD.attempts[place].started_at + by)
 
 
-def _double_start(rng: random.Random) -> History:
+def _duplicate_start(rng: random.Random) -> History:
     return repeat(GOOD, "starts", _place("starts", rng), process="another")
 
 
@@ -99,13 +99,13 @@ def _move_cursor(rng: random.Random) -> History:
 
 CORRUPTIONS: list[Corrupt] = [
     _drop_row,
-    _double_row,
+    _duplicate_row,
     _move_row,
     _change_state,
     _drop_attempt,
     _renumber_attempt,
     _shift_start,
-    _double_start,
+    _duplicate_start,
     _shift_witness,
     _drop_successful_start,
     _change_counter,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.utils.json_values import DEEPEST, check_storable, same_json
+from django_dcron.utils.json_values import MAX_DEPTH, check_storable, same_json
 
 
 def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
@@ -16,7 +16,7 @@ def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
 
 @pytest.mark.parametrize("kind", [list, dict])
 def test_nesting_is_limited_to_thirty_levels(kind: Any) -> None:
-    assert DEEPEST == 30
+    assert MAX_DEPTH == 30
     value = nested(30, kind)
     assert check_storable(value) is value
     with pytest.raises(ValueError, match="30"):

@@ -25,7 +25,7 @@ from tests.verdict.history import Start
 def witnessed(
     path: Path, *, run: str, attempt: int, job: str, scheduled_at: datetime
 ) -> Iterator[None]:
-    """Append a start of the block, and its end, however it ends."""
+    """Append a line when the block starts, and one when it ends, also by an exception."""
     about = {"run": run, "attempt": attempt, "process": str(os.getpid())}
     started = {"job": job, "scheduled_at": scheduled_at.isoformat()}
     _append(path, {"began": time.monotonic(), **about, **started})
@@ -59,7 +59,7 @@ class Anchor:
 def read_log(path: Path, anchor: Anchor) -> list[Start]:
     """Return the starts in the order of their lines. Without a log, there was no start.
 
-    Raises ``ValueError`` if a line is damaged or ends what hasn't begun.
+    Raises ``ValueError`` if a line is damaged, or is an end without a start.
     """
     starts: list[Start] = []
     running: dict[tuple[str, int, str], int] = {}

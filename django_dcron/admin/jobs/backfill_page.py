@@ -4,7 +4,7 @@ Invariants:
 
 - Neither opening the page nor the preview creates a run.
 - The second form creates the runs that the preview showed. Occurrences that have got a run in the
-  meantime are left out.
+  meantime are omitted.
 - The second form contains the job's version and the end of the previewed range, so that it can't
   create other runs.
 """

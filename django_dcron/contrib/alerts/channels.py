@@ -47,12 +47,12 @@ def destinations(channels: Mapping[str, Mapping[str, Any]]) -> Destinations:
     return result
 
 
-def send(channel: Mapping[str, Any], subject: str, text: str, tone: str = "info") -> None:
+def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info") -> None:
     """Send a message to one of ``destinations``.
 
     Raises any exception of the mail backend or apprise.
 
-    ``tone``: the severity in apprise's terms (info, success, warning, failure). Services choose
+    ``level``: the severity in apprise's terms (info, success, warning, failure). Services choose
     colors and icons by it.
     """
     subject = " ".join(f"{PREFIX}{subject}".split())  # a header is one line
@@ -60,7 +60,7 @@ def send(channel: Mapping[str, Any], subject: str, text: str, tone: str = "info"
         _mail(channel["mail"], subject, text)
     else:
         (url,) = channel["apprise"]
-        _apprise(url, subject, text, tone)
+        _apprise(url, subject, text, level)
 
 
 def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
@@ -71,7 +71,7 @@ def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
         raise NotSent("the mail backend sent no message")
 
 
-def _apprise(url: str, subject: str, text: str, tone: str) -> None:
+def _apprise(url: str, subject: str, text: str, level: str) -> None:
     try:
         from apprise import Apprise, NotifyFormat, NotifyType, OverflowMode
     except ImportError as error:
@@ -93,6 +93,6 @@ def _apprise(url: str, subject: str, text: str, tone: str) -> None:
             plugin.overflow_mode = OverflowMode.TRUNCATE
     title, body = (MENTION.sub("@\u200b", quoted) for quoted in (subject, text))
     if not service.notify(
-        title=title, body=body, notify_type=NotifyType(tone), body_format=NotifyFormat.TEXT
+        title=title, body=body, notify_type=NotifyType(level), body_format=NotifyFormat.TEXT
     ):
         raise NotSent(f"the service ({kind}) rejected the message")

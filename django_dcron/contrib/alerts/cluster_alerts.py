@@ -8,7 +8,7 @@ from time import monotonic
 
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
-from django_dcron.contrib.alerts.outbox import KEPT, Message, store_new_alerts
+from django_dcron.contrib.alerts.outbox import RETENTION, Message, store_new_alerts
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Node
@@ -45,7 +45,7 @@ class NodeLossAlerts:
         expired = Node.objects.using(alias_for(Node)).expired(settings.LEASE * LEASES)
         nodes = {
             (node.pk, node.heartbeat_at): node
-            for node in expired.filter(heartbeat_at__gt=UtcNow() - KEPT)
+            for node in expired.filter(heartbeat_at__gt=UtcNow() - RETENTION)
         }
         now = monotonic()
         self._seen = {key: self._seen.get(key, now) for key in nodes}

@@ -1,13 +1,13 @@
 """The outbox: stores alerts, bundles them into messages and retries until they are accepted.
 
-A destination is a channel, or one URL of a channel with several.
+A destination is a channel, or one of the URLs of a channel that has several.
 
 Invariants:
 
 - A destination gets the first message at once, and the next one no sooner than ``every`` later.
   Alerts in between go into that message.
 - Sending happens outside any transaction, by the process that has claimed the alerts. A claim
-  expires after ``CLAIM``.
+  expires after ``CLAIM_TIMEOUT``.
 - Each destination has its own alerts, so a service that accepted an alert doesn't get it again
   because another service failed.
 """
@@ -33,20 +33,20 @@ from django_dcron.policies.alerting import AlertKind
 
 logger = logging.getLogger("django_dcron.alerts")
 
-EVERY = timedelta(minutes=1)
+DEFAULT_INTERVAL = timedelta(minutes=1)
 """The default interval between two messages of a channel."""
-SENT_AT_ONCE = 200
+MAX_ALERTS_PER_MESSAGE = 200
 """The maximum number of alerts in one message."""
 TEXT_LIMIT = 3500
 """The maximum number of characters in a message. Services refuse longer ones on every attempt."""
-CLAIM = timedelta(minutes=5)
-"""How long a sender may take before other nodes try."""
+CLAIM_TIMEOUT = timedelta(minutes=5)
+"""How long a sender may take. After that, another node may send the alerts."""
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(minutes=30)
-TRIES = 55
-"""The number of attempts, which last about a day."""
-KEPT = timedelta(days=30)
-PRUNED_AT_ONCE = 1000
+MAX_TRIES = 55
+"""The maximum number of tries to send an alert. All of them together take about a day."""
+RETENTION = timedelta(days=30)
+PRUNE_BATCH_SIZE = 1000
 ERROR_LIMIT = 500
 SEVERE = frozenset(
     {AlertKind.FAILED, AlertKind.PAUSED, AlertKind.SILENT, AlertKind.NODE_LOST, AlertKind.UNHEALTHY}
@@ -158,9 +158,9 @@ def send_to(destination: str, send: Send = send) -> int:
         return 0
     rows = Alert.objects.using(using).filter(claim=alerts[0].claim).order_by()
     try:
-        send(channel_settings, *_subject_and_text(alerts), _tone(alerts))
+        send(channel_settings, *_subject_and_text(alerts), _level(alerts))
     except Exception as error:
-        # A channel runs foreign code, which may raise anything. Store and log the error.
+        # A channel runs third-party code, which may raise anything. Store and log the error.
         _postpone(
             destination, alerts, in_one_line(error).replace("\0", "")[:ERROR_LIMIT], rows, using
         )
@@ -172,10 +172,12 @@ def send_to(destination: str, send: Send = send) -> int:
 def prune_alerts() -> bool:
     """Delete one batch of old alerts. Return False if there may be more."""
     rows = Alert.objects.using(alias_for(Alert))
-    expired = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - KEPT).order_by("pk")
-    ids = list(expired.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
+    expired = rows.filter(try_at=None, created_at__lt=database_now(rows.db) - RETENTION).order_by(
+        "pk"
+    )
+    ids = list(expired.values_list("pk", flat=True)[:PRUNE_BATCH_SIZE])
     rows.filter(pk__in=ids).delete()
-    return len(ids) < PRUNED_AT_ONCE
+    return len(ids) < PRUNE_BATCH_SIZE
 
 
 def _may_send(
@@ -191,30 +193,32 @@ def _may_send(
     """
     alerts = Alert.objects.using(using).filter(channel=destination)
     last = alerts.aggregate(at=Max("sent_at"))["at"]
-    if last is not None and now - last < channel_settings.get("every", EVERY):
+    if last is not None and now - last < channel_settings.get("every", DEFAULT_INTERVAL):
         return False
-    sending = Q(claim__isnull=False, try_at__gt=now + CLAIM - FIRST_WAIT)
+    sending = Q(claim__isnull=False, try_at__gt=now + CLAIM_TIMEOUT - FIRST_WAIT)
     awaiting_retry = Q(claim=None, tries__gt=0, try_at__lte=now + FIRST_WAIT)
     return not alerts.filter(sending | awaiting_retry, try_at__gt=now).exists()
 
 
 def _claim(destination: str, now: datetime, using: str) -> list[Alert]:
     due = Alert.objects.using(using).filter(channel=destination, try_at__lte=now)
-    ids = list(due.order_by("pk").values_list("pk", flat=True)[:SENT_AT_ONCE])
+    ids = list(due.order_by("pk").values_list("pk", flat=True)[:MAX_ALERTS_PER_MESSAGE])
     claim = uuid4()
-    due.filter(pk__in=ids).order_by().update(claim=claim, try_at=now + CLAIM, tries=F("tries") + 1)
+    due.filter(pk__in=ids).order_by().update(
+        claim=claim, try_at=now + CLAIM_TIMEOUT, tries=F("tries") + 1
+    )
     return list(Alert.objects.using(using).filter(claim=claim).order_by("pk"))
 
 
 def _postpone(
     destination: str, alerts: Collection[Alert], error: str, rows: Any, using: str
 ) -> None:
-    """Postpone each alert by its own number of attempts, so a new alert still has all of them."""
+    """Postpone each alert by its own number of tries, so a new alert still has all of its tries."""
     now = database_now(using)
     tries = sorted({alert.tries for alert in alerts})
-    if tries[-1] >= TRIES:
-        _give_up(rows.filter(tries__gte=TRIES), error)
-    retried = [number for number in tries if number < TRIES]
+    if tries[-1] >= MAX_TRIES:
+        _give_up(rows.filter(tries__gte=MAX_TRIES), error)
+    retried = [number for number in tries if number < MAX_TRIES]
     for number in retried:
         rows.filter(tries=number).update(try_at=now + _wait(number), claim=None, error=error)
     if retried:
@@ -239,8 +243,8 @@ def _give_up(rows: Any, error: str) -> None:
     )
 
 
-def _tone(alerts: list[Alert]) -> str:
-    """Return the tone of the most severe alert."""
+def _level(alerts: list[Alert]) -> str:
+    """Return the level of the most severe alert."""
     kinds = {AlertKind(alert.kind) for alert in alerts}
     if kinds & {AlertKind.MISSED, AlertKind.LATE, AlertKind.DEGRADED} and not kinds & SEVERE:
         return "warning"

@@ -21,7 +21,7 @@ from django.db.models import Q
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
 from django_dcron.contrib.alerts.last_success import last_success
-from django_dcron.contrib.alerts.outbox import KEPT, Message, store_new_alerts
+from django_dcron.contrib.alerts.outbox import RETENTION, Message, store_new_alerts
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Notice, Run, Statistics
 from django_dcron.models.job import JobQuerySet
@@ -147,9 +147,9 @@ class OverdueCheck:
 def _needs_alert(rule: Rule, duration: timedelta) -> bool:
     """Return whether a state that has lasted for ``duration`` must be reported.
 
-    After ``rule.span + KEPT``, its alert may have been deleted, so it isn't reported again.
+    After ``rule.span + RETENTION``, its alert may have been deleted, so it isn't reported again.
     """
-    return rule.span is not None and rule.span < duration <= rule.span + KEPT
+    return rule.span is not None and rule.span < duration <= rule.span + RETENTION
 
 
 # --- late -----------------------------------------------------------------------------------------

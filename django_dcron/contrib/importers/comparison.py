@@ -60,14 +60,14 @@ class ImportOutcome(StrEnum):
     CHANGE = "change"
     SAME = "same"
     KEPT = "kept"
-    LEFT_OUT = "left out"
+    OMITTED = "omitted"
     DELETED = "deleted here"
     CONFLICT = "conflict"
     REFUSED = "refused"
 
 
 PROBLEMS = frozenset({ImportOutcome.CONFLICT, ImportOutcome.REFUSED})
-NOT_HANDED_OVER = PROBLEMS | {ImportOutcome.LEFT_OUT, ImportOutcome.DELETED}
+NOT_HANDED_OVER = PROBLEMS | {ImportOutcome.OMITTED, ImportOutcome.DELETED}
 DIFFERENCES = frozenset({ImportOutcome.CREATE, ImportOutcome.CHANGE})
 Changes = Mapping[str, tuple[Any, Any]]
 
@@ -223,7 +223,7 @@ def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> E
     if entry.refused:
         return replace(unchanged, outcome=ImportOutcome.REFUSED, reasons=(entry.refused,))
     if entry.omitted:
-        return replace(unchanged, outcome=ImportOutcome.LEFT_OUT, reasons=(entry.omitted,))
+        return replace(unchanged, outcome=ImportOutcome.OMITTED, reasons=(entry.omitted,))
     if matched.name_owner is not None:
         return _conflict_with(matched.name_owner, unchanged, options)
     if before is None:

@@ -229,13 +229,13 @@ def _surroundings(
 
 def _report(job: Job, differences: Differences, findings: Findings) -> None:
     subject = about_job(job)
-    if doubled := differences.doubled:
+    if counted_twice := differences.counted_twice:
         findings.add(
-            Code.OCCURRENCE_DOUBLED,
+            Code.OCCURRENCE_COUNTED_TWICE,
             subject,
-            f"{number_of(len(doubled), 'occurrence')} counted twice, as a run and as missed by a "
-            f"later run: {format_times(doubled)}. Nothing ran twice. Report a bug, with the "
-            "logs of the nodes.",
+            f"{number_of(len(counted_twice), 'occurrence')} counted twice, as a run and as missed "
+            f"by a later run: {format_times(counted_twice)}. Nothing ran twice. Report a bug, with "
+            "the logs of the nodes.",
         )
     if off := differences.off_schedule:
         findings.add(

@@ -15,7 +15,7 @@ from itertools import accumulate, islice
 from typing import NamedTuple
 
 from django_dcron.policies.lifecycle import Trigger
-from django_dcron.schedules.timetable import COUNTED, MICROSECOND, Timetable
+from django_dcron.schedules.timetable import MAX_COUNTED, MICROSECOND, Timetable
 
 
 class RunColumns(NamedTuple):
@@ -42,7 +42,7 @@ class Occurrences:
 @dataclass(frozen=True, slots=True)
 class Differences:
     missing: tuple[datetime, ...]
-    doubled: tuple[datetime, ...]
+    counted_twice: tuple[datetime, ...]
     off_schedule: tuple[datetime, ...]
     miscounted: tuple[RunColumns, ...]
 
@@ -86,16 +86,16 @@ def compare_occurrences(
     claimed = {row.scheduled_at for row in rows if row.trigger == Trigger.SCHEDULE}
     backfilled = {row.scheduled_at for row in rows} - claimed
     covering = _times_covered(instants, rows)
-    missing, doubled = [], []
+    missing, counted_twice = [], []
     for instant, covered in zip(instants, covering, strict=True):
         times = covered + (instant in claimed)
         if times > 1:
-            doubled.append(instant)
+            counted_twice.append(instant)
         elif times == 0 and instant not in backfilled:
             missing.append(instant)
     return Differences(
         tuple(missing),
-        tuple(doubled),
+        tuple(counted_twice),
         tuple(sorted(claimed.difference(instants))),
         tuple(row for row in rows if row.missed_before and not _counted_right(row, timetable)),
     )
@@ -114,10 +114,10 @@ def _times_covered(instants: Sequence[datetime], rows: Sequence[RunColumns]) -> 
 def _counted_right(row: RunColumns, timetable: Timetable) -> bool:
     if row.missed_from is None or row.missed_from >= row.scheduled_at:
         return False
-    if row.missed_before >= COUNTED - 1:
+    if row.missed_before >= MAX_COUNTED - 1:
         return True  # The count is a lower bound.
     interval = timetable.schedule.interval
     if interval is not None:
         return timedelta() == row.scheduled_at - row.missed_from - row.missed_before * interval
-    between = timetable.schedule.occurrences(row.missed_from, row.scheduled_at, COUNTED)
+    between = timetable.schedule.occurrences(row.missed_from, row.scheduled_at, MAX_COUNTED)
     return sum(1 for _ in between) == row.missed_before

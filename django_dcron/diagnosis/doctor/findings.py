@@ -34,7 +34,7 @@ class Code(StrEnum):
     RUN_OVERLONG = "run_overlong"
     # Occurrences against runs.
     OCCURRENCE_MISSING = "occurrence_missing"
-    OCCURRENCE_DOUBLED = "occurrence_doubled"
+    OCCURRENCE_COUNTED_TWICE = "occurrence_counted_twice"
     RUN_OFF_SCHEDULE = "run_off_schedule"
     MISSED_MISCOUNTED = "missed_miscounted"
     STATISTICS_BEHIND = "statistics_behind"

@@ -14,9 +14,9 @@ from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
 
-EARLY = timedelta(milliseconds=50)
-"""The tolerated error of a node's sample of the database's clock."""
-BUG = "Report a bug, with the logs of the node and the worker."
+CLOCK_TOLERANCE = timedelta(milliseconds=50)
+"""A node's sample of the database's clock may be wrong by this much."""
+REPORT_BUG = "Report a bug, with the logs of the node and the worker."
 RUNS_AT_ONCE = 500
 
 COLUMNS = (
@@ -85,17 +85,17 @@ def examine_latest_runs(window: Window, findings: Findings) -> tuple[int, bool]:
         more |= window.runs is not None and len(ids) > window.runs
         chosen |= dict.fromkeys(ids[: window.runs])
     number = 0
-    for story in _stored_runs(list(chosen)):
+    for run in _stored_runs(list(chosen)):
         number += 1
-        for code, message in breaches(story):
-            findings.add(code, story.subject, message)
+        for code, message in breaches(run):
+            findings.add(code, run.subject, message)
     return number, more
 
 
 def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:
     """Yield the runs in batches and in the order of their keys.
 
-    No database has to sort a join for it. Runs that were deleted meanwhile are left out.
+    In this order, the database needn't sort the join. Runs that have been deleted are omitted.
     """
     width = len(COLUMNS)
     for start in range(0, len(run_ids), RUNS_AT_ONCE):
@@ -110,61 +110,61 @@ def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:
             yield StoredRun(**dict(zip(COLUMNS, columns, strict=True)), attempts=tried)
 
 
-def breaches(story: StoredRun) -> Iterator[Breach]:
-    if story.state not in set(State):
-        yield Code.STATE_ILLEGAL, f"Unknown state {story.state!r}. {BUG}"
+def breaches(run: StoredRun) -> Iterator[Breach]:
+    if run.state not in set(State):
+        yield Code.STATE_ILLEGAL, f"Unknown state {run.state!r}. {REPORT_BUG}"
         return
-    state = State(story.state)
-    if state in FINAL and story.finished_at is None:
-        yield Code.FINISHED_WITHOUT_TIME, f"The run is {state} but has no finish time. {BUG}"
+    state = State(run.state)
+    if state in FINAL and run.finished_at is None:
+        yield Code.FINISHED_WITHOUT_TIME, f"The run is {state} but has no finish time. {REPORT_BUG}"
     if (
-        story.trigger == Trigger.SCHEDULE
-        and story.started_at
-        and story.started_at < story.scheduled_at - EARLY
+        run.trigger == Trigger.SCHEDULE
+        and run.started_at
+        and run.started_at < run.scheduled_at - CLOCK_TOLERANCE
     ):
         yield (
             Code.STARTED_EARLY,
-            f"The run started {story.scheduled_at - story.started_at} early: the node misread the "
+            f"The run started {run.scheduled_at - run.started_at} early: the node misread the "
             "database clock, or that clock was set back. Check the clock of the database server.",
         )
-    yield from _attempt_breaches(story, state)
+    yield from _attempt_breaches(run, state)
 
 
-def _attempt_breaches(story: StoredRun, state: State) -> Iterator[Breach]:
-    numbers = [number for number, _ in story.attempts]
-    open_ones = [number for number, outcome in story.attempts if not outcome]
-    if open_ones != ([story.attempt] if state is State.RUNNING else []):
+def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
+    numbers = [number for number, _ in run.attempts]
+    open_attempts = [number for number, outcome in run.attempts if not outcome]
+    if open_attempts != ([run.attempt] if state is State.RUNNING else []):
         yield (
             Code.ATTEMPT_OPEN,
-            f"The run is {state} at attempt {story.attempt}, but its open attempts are "
-            f"{open_ones or 'none'}. {BUG}",
+            f"The run is {state} at attempt {run.attempt}, but its open attempts are "
+            f"{open_attempts or 'none'}. {REPORT_BUG}",
         )
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) not in _possible_numbers(
-        story, state
+        run, state
     ):
         yield (
             Code.ATTEMPTS_WRONG,
-            f"The run is {state} at attempt {story.attempt}, but its attempts are "
-            f"{numbers or 'none'}: an attempt started twice, or its row was lost. {BUG}",
+            f"The run is {state} at attempt {run.attempt}, but its attempts are "
+            f"{numbers or 'none'}: an attempt started twice, or its row was lost. {REPORT_BUG}",
         )
-    elif state is State.SUCCEEDED and story.attempts[-1][1] not in ("", Outcome.SUCCEEDED):
+    elif state is State.SUCCEEDED and run.attempts[-1][1] not in ("", Outcome.SUCCEEDED):
         yield (
             Code.OUTCOME_CONTRADICTS,
             "The run succeeded, but its last attempt is "
-            f"{story.attempts[-1][1].replace('_', ' ')}. {BUG}",
+            f"{run.attempts[-1][1].replace('_', ' ')}. {REPORT_BUG}",
         )
 
 
-def _possible_numbers(story: StoredRun, state: State) -> set[int]:
+def _possible_numbers(run: StoredRun, state: State) -> set[int]:
     """Return the legal numbers of started attempts for a run in this state."""
     match state:
         case State.RUNNING | State.SUCCEEDED:
-            return {story.attempt}
+            return {run.attempt}
         case State.FAILED:
             # A failed run has no started attempt only if it couldn't be dispatched. Its reason then
             # says so.
-            return {story.attempt, story.attempt - 1} if story.reason else {story.attempt}
+            return {run.attempt, run.attempt - 1} if run.reason else {run.attempt}
         case State.CANCELLED:
-            return {story.attempt, story.attempt - 1}
+            return {run.attempt, run.attempt - 1}
         case _:
-            return {story.attempt - 1}
+            return {run.attempt - 1}

@@ -11,7 +11,7 @@ from datetime import datetime
 from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.history import BUG, about_run
+from django_dcron.diagnosis.doctor.history import REPORT_BUG, about_run
 from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace, utc
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
 from django_dcron.jobs.cursors import EXHAUSTED
@@ -23,7 +23,7 @@ from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.policies.slots import Slot
 from django_dcron.utils.counts import number_of
 
-COUNTED = 10_000
+MAX_COUNTED = 10_000
 """The maximum number of findings per problem; the exact number beyond it doesn't matter."""
 
 COLUMNS = (
@@ -52,7 +52,7 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
     severities = {issue.problem: issue.severity for issue in verdict.issues}
     for code, runs, message_for in _troubles(window):
         severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
-        oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:COUNTED]
+        oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
         for run in oldest:
             subject = about_run(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
             findings.add(code, subject, message_for(run), severity)
@@ -135,5 +135,5 @@ def _waiting_backfill_text(run: Run) -> str:
 def _slot_text(run: Run) -> str:
     return (
         f"The run is {run.state} but still occupies the slot {run.slot!r}, so other runs of the "
-        f"job may be unable to start. Set its slot to NULL and its slot_number to 0. {BUG}"
+        f"job may be unable to start. Set its slot to NULL and its slot_number to 0. {REPORT_BUG}"
     )

@@ -152,7 +152,7 @@ def _first_ahead(data: ExplanationData) -> Iterator[Sentence]:
 def _occurrences(data: ExplanationData) -> list[datetime]:
     """Return the occurrences that have a run and the occurrences of the current definition.
 
-    The latter are left out if runs show that the definition was different then.
+    The latter are omitted if runs show that the definition was different then.
     """
     if data.runs_by_occurrence and data.definition_may_be_newer:
         return sorted(data.runs_by_occurrence)

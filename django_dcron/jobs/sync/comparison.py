@@ -139,7 +139,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
 def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the fields to write, in stored form, and the names of fields that a person changed.
 
-    A field that one of the declarations leaves out has the model's default in it.
+    A field that one of the declarations omits has the model's default in it.
     """
     last: dict[str, Any] = job.declared or {}
     updates, kept = {}, []

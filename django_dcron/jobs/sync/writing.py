@@ -32,7 +32,7 @@ def apply(
 ) -> list[SyncChange]:
     """Apply a plan. Returns the changes that were applied, kept or refused.
 
-    Changes that another process applied in the meantime are left out. ``on_progress`` is called
+    Changes that another process applied in the meantime are omitted. ``on_progress`` is called
     with the number of jobs that are written and their total.
     """
     ordered = _earlier_first(list(changes))

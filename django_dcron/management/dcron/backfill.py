@@ -24,7 +24,7 @@ from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     GOOD,
-    ODD,
+    WARNING,
     Output,
     add_json,
     iso,
@@ -135,14 +135,18 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} with a run already.")
     if planned.continue_from:
-        output.line(f"There may be more. To continue, use START {iso(planned.continue_from)}.", ODD)
+        output.line(
+            f"There may be more. To continue, use START {iso(planned.continue_from)}.", WARNING
+        )
 
 
 def _say_what_keeps_it(output: Output, job: Job) -> None:
     if not job.enabled:
-        output.line("The job is paused: the runs start when it is resumed.", ODD)
+        output.line("The job is paused: the runs start when it is resumed.", WARNING)
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
-        output.line("No node is running: the runs start when one does (manage.py runcron).", ODD)
+        output.line(
+            "No node is running: the runs start when one does (manage.py runcron).", WARNING
+        )
 
 
 def _wait(

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.output import (
-    ODD,
+    WARNING,
     Column,
     Output,
     add_json,
@@ -61,7 +61,7 @@ def warn_of_freezes(out: Output, namespace: str = "") -> None:
     found = Freeze.objects.using(alias_for(Freeze)).in_force()
     for freeze in found.covering(namespace) if namespace else found:
         until = time_text(freeze.until) if freeze.until else "unfrozen"
-        out.line(f"Frozen: {scope(freeze)}, until {until}: {freeze.reason}", ODD)
+        out.line(f"Frozen: {scope(freeze)}, until {until}: {freeze.reason}", WARNING)
 
 
 def scope(freeze: Freeze) -> str:

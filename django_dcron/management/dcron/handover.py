@@ -35,7 +35,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.output import BAD, GOOD, ODD, Output, add_json
+from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets.shadow import PREFIX
@@ -122,11 +122,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
     if out.is_json:
         return
-    out.line(f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", ODD)
+    out.line(
+        f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", WARNING
+    )
     if sign := _sign_of_life(options["source"]):
         out.line(f"! {options['source']} may still be running: {sign}", BAD)
     if not Node.objects.live(settings.LEASE).exists():
-        out.line("! No node is running. Start one before the handover: manage.py runcron", ODD)
+        out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
 
 def _sign_of_life(source: str) -> str:
@@ -209,7 +211,7 @@ def _show(out: Output, each: _Handback, *, applied: bool) -> None:
     if each.error:
         out.line(f"failed {each.job} {each.error}", BAD)
     elif each.key is None:
-        out.line(f"! {each.job} is gone from the source, and stays as it is here", ODD)
+        out.line(f"! {each.job} is gone from the source, and stays as it is here", WARNING)
     else:
         out.line(f"{'paused' if applied else 'pause'} {each.job}", GOOD)
 

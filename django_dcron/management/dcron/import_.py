@@ -59,7 +59,7 @@ from django_dcron.management.dcron.import_texts import (
     verb_of,
 )
 from django_dcron.management.dcron.option_values import parse_whole_number, time_help
-from django_dcron.management.dcron.output import ODD, Output, add_json
+from django_dcron.management.dcron.output import WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
 from django_dcron.schedules.zones import check_zone
@@ -317,9 +317,9 @@ def _show(
                 bar.show(len(plans), total)
     for warning, times in warned.items():
         if times > SAME_WARNINGS:
-            out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", ODD)
+            out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
     for note in reading.notes:
-        out.line(f"! {note}", ODD)
+        out.line(f"! {note}", WARNING)
     _show_shell(out, reading)
     show_queues(out, plans)
     message = format_counts((plan.outcome for plan in plans), applied=applied)
@@ -342,7 +342,7 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, appli
         details += _change_texts(plan.changes)
     if plan.entry.origin not in (plan.name, str(plan)) and plan.outcome in (
         *PROBLEMS,
-        ImportOutcome.LEFT_OUT,
+        ImportOutcome.OMITTED,
         ImportOutcome.DELETED,
     ):
         details = [f"({plan.entry.origin}) {detail}" for detail in details]
@@ -357,7 +357,7 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, appli
     warned.update(plan.entry.warnings)
     for warning in plan.entry.warnings:
         if warned[warning] <= SAME_WARNINGS:
-            out.line(f"! {plan} {warning}", ODD)
+            out.line(f"! {plan} {warning}", WARNING)
 
 
 def _change_texts(changes: Changes) -> list[str]:
@@ -404,15 +404,15 @@ def _show_remainder(
             f"pause {shlex.quote(str(job))}"
             if job.enabled
             else f"! {job} is gone from the source, and {state} here",
-            ODD,
+            WARNING,
         )
     for job in [] if options["shadow"] else _shadows(gone, plans):
-        out.line(f"! {job} is still a shadow: its code isn't executed", ODD)
+        out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
     if waiting := _awaiting_handover(options, plans):
         out.line(
             f"! {number_of(len(waiting), 'job stays', 'jobs stay')} paused or a shadow until "
             f"manage.py dcron handover {options['source']}",
-            ODD,
+            WARNING,
         )
 
 

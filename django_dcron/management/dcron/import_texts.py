@@ -11,13 +11,13 @@ from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.comparison import DIFFERENCES, EntryPlan, ImportOutcome
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.representation import public, text_of
-from django_dcron.management.dcron.output import BAD, GOOD, ODD, QUIET, Output
+from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 
 STYLES = {
     ImportOutcome.CREATE: GOOD,
     ImportOutcome.CHANGE: GOOD,
-    ImportOutcome.KEPT: ODD,
-    ImportOutcome.LEFT_OUT: QUIET,
+    ImportOutcome.KEPT: WARNING,
+    ImportOutcome.OMITTED: QUIET,
     ImportOutcome.DELETED: QUIET,
     ImportOutcome.CONFLICT: BAD,
     ImportOutcome.REFUSED: BAD,
@@ -73,7 +73,7 @@ def show_calendars(out: Output, plans: list[CalendarPlan], *, applied: bool) -> 
             verb = verb_of(plan.outcome, applied=applied)
             out.line(f"{verb} calendar {plan.name} {detail}", STYLES.get(plan.outcome, ""))
         for warning in plan.warnings:
-            out.line(f"! calendar {plan.name}: {warning}", ODD)
+            out.line(f"! calendar {plan.name}: {warning}", WARNING)
     if text := format_counts((plan.outcome for plan in plans), applied=applied):
         out.line(f"Calendars: {text}.")
 

@@ -21,12 +21,12 @@ from django_dcron.diagnosis.job_list import (
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
-from django_dcron.management.dcron.output import BAD, ODD, Styled
+from django_dcron.management.dcron.output import BAD, WARNING, Styled
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
 T = TypeVar("T", bound=Model)
-STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: ODD}
+STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: WARNING}
 
 
 def add_filters(parser: CommandParser) -> None:
@@ -89,7 +89,7 @@ def add_selection(
 class Selected(Generic[T]):
     rows: list[T | Job]
     by_criteria: bool
-    """Whether a pattern, a filter or ``--all`` selected rows, which the user may not know."""
+    """Whether a pattern, a filter or ``--all`` selected the rows, which the user may not know."""
 
 
 def select(options: dict[str, Any], find: Callable[[str], T]) -> Selected[T]:

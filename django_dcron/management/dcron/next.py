@@ -24,7 +24,7 @@ from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.option_values import parse_whole_number, time_help
 from django_dcron.management.dcron.output import (
     EMPTY,
-    ODD,
+    WARNING,
     Column,
     Output,
     add_json,
@@ -142,7 +142,7 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
     if ahead.words:
         out.line(ahead.words)
     if not job.enabled:
-        out.line("The job is paused. These are its occurrences if it is resumed now.", ODD)
+        out.line("The job is paused. These are its occurrences if it is resumed now.", WARNING)
     out.line()
     print_occurrences(out, ahead)
 
@@ -164,7 +164,7 @@ def print_occurrences(out: Output, ahead: Lookahead) -> None:
     if rows:
         out.table(columns, rows)
     for caution in ahead.cautions:
-        out.line(f"! {caution.message}", ODD)
+        out.line(f"! {caution.message}", WARNING)
 
 
 def _gap(gap: Any) -> str:

@@ -18,7 +18,7 @@ from django_dcron.management.dcron.output import (
     BAD,
     EMPTY,
     GOOD,
-    ODD,
+    WARNING,
     Cell,
     Column,
     Output,
@@ -41,7 +41,7 @@ nodes --namespace shop
 nodes --json
 """
 LIVE, STALLED, EXPIRED = "live", "stalled", "expired"
-STYLES = {LIVE: GOOD, STALLED: ODD, EXPIRED: BAD}
+STYLES = {LIVE: GOOD, STALLED: WARNING, EXPIRED: BAD}
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -85,13 +85,14 @@ def _cells(node: Node) -> Iterator[Cell]:
     state = _state(node)
     yield node.name
     yield Styled(
-        f"{state}, degraded" if node.degraded else state, ODD if node.degraded else STYLES[state]
+        f"{state}, degraded" if node.degraded else state,
+        WARNING if node.degraded else STYLES[state],
     )
     yield _ago(node, node.heartbeat_at)
     yield _ago(node, node.ticked_at)
     yield f"{node.shards}/{node.shard_count}"
     yield node.agenda
-    yield Styled(duration_text(node.skew), ODD if cluster.is_skewed(node) else "")
+    yield Styled(duration_text(node.skew), WARNING if cluster.is_skewed(node) else "")
     yield node.namespace or "(all)"
     yield node.host
     yield node.pid

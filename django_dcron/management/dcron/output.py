@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 EMPTY = "-"
 GAP = "  "
-LEAST = 16
+MIN_COLUMN_WIDTH = 16
 """The minimum width of a wrapped column, in terminal columns."""
 
-GOOD, BAD, ODD, QUIET, STRONG = "good", "bad", "odd", "quiet", "strong"
+GOOD, BAD, WARNING, QUIET, STRONG = "good", "bad", "warning", "quiet", "strong"
 """The styles of text, where colors are available."""
-DJANGO_STYLES = {GOOD: "SUCCESS", BAD: "ERROR", ODD: "WARNING", STRONG: "HTTP_INFO"}
-RICH_STYLES = {GOOD: "green", BAD: "bold red", ODD: "yellow", QUIET: "dim", STRONG: "bold"}
+DJANGO_STYLES = {GOOD: "SUCCESS", BAD: "ERROR", WARNING: "WARNING", STRONG: "HTTP_INFO"}
+RICH_STYLES = {GOOD: "green", BAD: "bold red", WARNING: "yellow", QUIET: "dim", STRONG: "bold"}
 
 STATE_STYLES: dict[str, str] = {
     State.SUCCEEDED: GOOD,
     State.FAILED: BAD,
-    State.MISSED: ODD,
-    State.SKIPPED: ODD,
-    State.CANCELLED: ODD,
+    State.MISSED: WARNING,
+    State.SKIPPED: WARNING,
+    State.CANCELLED: WARNING,
     State.RUNNING: STRONG,
 }
 
@@ -90,13 +90,13 @@ class Output:
         except ImportError:
             return None
 
-        class ConsoleOfOurs(Console):
+        class PipeConsole(Console):
             def on_broken_pipe(self) -> None:
                 """Keep the command's exit code; rich would exit with 1."""
                 raise BrokenPipeError
 
         stream: Any = self._command.stdout._out  # rich reads the stream's encoding
-        return ConsoleOfOurs(
+        return PipeConsole(
             file=stream,
             force_terminal=True,
             highlight=False,
@@ -241,12 +241,12 @@ def _encode_json(value: Any) -> Any:
 def _fits(heads: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
     """Return whether the columns fit into ``width``.
 
-    A wrapped column needs ``LEAST`` or its full width, whichever is less.
+    A wrapped column needs ``MIN_COLUMN_WIDTH`` or its full width, whichever is less.
     """
     needed = len(GAP) * (len(heads) - 1)
     for place, head in enumerate(heads):
         widest = max(_width(head.title), *(_width(_text(row[place])) for row in rows), 0)
-        needed += min(widest, LEAST) if head.wraps else widest
+        needed += min(widest, MIN_COLUMN_WIDTH) if head.wraps else widest
     return needed <= width
 
 

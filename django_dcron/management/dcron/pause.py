@@ -21,7 +21,7 @@ from django_dcron.models import Job
 
 HELP = (
     "Pause jobs. Running runs continue, future runs are withdrawn, and no new occurrences are "
-    "created. A selection by pattern or option leaves out paused jobs and asks for confirmation. "
+    "created. A selection by pattern or option skips paused jobs and asks for confirmation. "
     "Exit codes: 1 if a job couldn't be paused (the others are) or none match; 2 if there is no "
     "such job or --until is invalid, and nothing was done."
 )

@@ -22,7 +22,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
-from django_dcron.management.dcron.output import ODD, Output, add_json
+from django_dcron.management.dcron.output import WARNING, Output, add_json
 from django_dcron.models import Job
 from django_dcron.runs import retention
 from django_dcron.utils.counts import number_of
@@ -108,4 +108,4 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
 def _print(out: Output, job: Job, number: int, problem: str) -> None:
     out.line(f"{job}: {number_of(number, 'run')}")
     if problem:
-        out.line(f"{job}: some runs couldn't be deleted: {problem}", ODD)
+        out.line(f"{job}: some runs couldn't be deleted: {problem}", WARNING)

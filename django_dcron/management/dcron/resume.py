@@ -22,7 +22,7 @@ from django_dcron.models import Cursor, Job
 
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
-    "selection by pattern or option leaves out jobs that aren't paused or that code no longer "
+    "selection by pattern or option skips jobs that aren't paused or that code no longer "
     "declares, and asks for confirmation; it includes jobs that were paused for other reasons. "
     "Exit codes: 1 if a job couldn't be resumed (the others are) or none match; 2 if there is no "
     "such job and nothing was done."

@@ -26,8 +26,8 @@ from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.output import (
     BAD,
     GOOD,
-    ODD,
     QUIET,
+    WARNING,
     Output,
     duration_text,
 )
@@ -138,7 +138,7 @@ class _Printer:
                 self._bar.show(attempt.progress_done, attempt.progress_total, attempt.progress_note)
             if attempt.outcome and not self._ended:
                 self._ended = True
-                self._bar.line(_end(attempt), STYLES.get(Outcome(attempt.outcome), ODD))
+                self._bar.line(_end(attempt), STYLES.get(Outcome(attempt.outcome), WARNING))
 
     def _print_log(self, log: str) -> None:
         if new := new_log_text(self._log, log).rstrip("\n"):
@@ -158,7 +158,7 @@ class _Printer:
             text = f"attempt {run.attempt} "
             text += _due_in(run, ahead) if ahead > 0 else f"not started: {_cause_of_wait(run)}"
         self._explained = run.attempt
-        self._bar.line(text, ODD)
+        self._bar.line(text, WARNING)
 
 
 def _due_in(run: Run, seconds: float) -> str:

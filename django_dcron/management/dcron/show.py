@@ -51,7 +51,7 @@ OCCURRENCES = 5
 ALWAYS = ("target", "args", "kwargs", "schedule", "timezone")
 ELSEWHERE = frozenset({"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"})
 """Fields of the definition that are shown in the section on the job's status."""
-COUNTED = ("succeeded", "failed", "skipped", "missed", "cancelled")
+COUNTED_STATES = ("succeeded", "failed", "skipped", "missed", "cancelled")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -135,7 +135,7 @@ def _figures(
     statistics: Statistics | None, lately: SuccessRate, latest: int
 ) -> Iterator[tuple[str, Cell]]:
     counted = statistics or Statistics()
-    yield "runs", ", ".join(f"{getattr(counted, name)} {name}" for name in COUNTED)
+    yield "runs", ", ".join(f"{getattr(counted, name)} {name}" for name in COUNTED_STATES)
     if lately.percent is not None:
         yield "success rate", f"{lately.percent:g}% of the latest {lately.ended}"
     if counted.last_state:
@@ -166,7 +166,9 @@ def _document(
         "job": public(document_of(job)) | {"status": status_of(job, now)},
         "followed_by": [{"job": str(link.job), "on": link.on} for link in jobs_after(job)[:SHOWN]],
         "running": [str(run.pk) for run in job_status.running_runs(job)],
-        "statistics": {name: getattr(counted, name) for name in (*COUNTED, "consecutive_failures")},
+        "statistics": {
+            name: getattr(counted, name) for name in (*COUNTED_STATES, "consecutive_failures")
+        },
         "success_percent_of_latest": lately.percent,
         "words": ahead.words if ahead else "",
         "occurrences": occurrences_document(ahead) if ahead else [],

@@ -20,8 +20,8 @@ from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
-    ODD,
     QUIET,
+    WARNING,
     Cell,
     Column,
     Output,
@@ -148,7 +148,7 @@ def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
         ]
         out.table(columns, (_full_minute(each) for each in found.fullest))
     for crowd in found.crowds:
-        out.line(f"! {_advice(found, crowd)}", ODD)
+        out.line(f"! {_advice(found, crowd)}", WARNING)
 
 
 def _advice(found: Simulation, crowd: Crowd) -> str:

@@ -13,7 +13,7 @@ from django_dcron.management.dcron.bulk_actions import user_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.freeze import add_namespace
 from django_dcron.management.dcron.freezes import freeze_document, scope
-from django_dcron.management.dcron.output import GOOD, ODD, Output, add_json
+from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json
 from django_dcron.models import Freeze
 
 HELP = (
@@ -50,4 +50,4 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     output.line(f"{scope(ended)}: unfrozen", GOOD)
     for freeze in left:
-        output.line(f"{scope(freeze)}: still frozen: {freeze.reason}", ODD)
+        output.line(f"{scope(freeze)}: still frozen: {freeze.reason}", WARNING)

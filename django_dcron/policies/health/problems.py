@@ -11,7 +11,7 @@ from django_dcron.policies.health.facts import NOTHING_NAMED, Named, SystemFacts
 from django_dcron.utils.messages import Language, Number, TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
-COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Larger numbers are reported as "more than"."""
 
 
@@ -130,6 +130,6 @@ def age_text(age: timedelta) -> TranslatableText:
 
 def bounded_number(value: int) -> TranslatableText:
     """Return the number, or ``more than 10,000``."""
-    if value <= COUNTED:
+    if value <= MAX_COUNTED:
         return Number(value)
-    return TranslatableText(_("more than %(limit)s"), limit=Number(COUNTED))
+    return TranslatableText(_("more than %(limit)s"), limit=Number(MAX_COUNTED))

@@ -37,29 +37,29 @@ CHUNK = 1024 * 1024
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     while header := requests.read(REQUEST.size):
-        kind, length, seconds, memory, values, most = REQUEST.unpack(header)
+        kind, length, seconds, memory, values, max_bytes = REQUEST.unpack(header)
         text = requests.read(length)
         name = kind.rstrip(b"\0").decode()
         # Import once, before the first fork.
         _reader_of(name)
-        status, answer = _in_a_process(name, text, seconds, memory, values, most)
+        status, answer = _in_a_process(name, text, seconds, memory, values, max_bytes)
         answers.write(ANSWER.pack(status.encode(), len(answer)) + answer)
         answers.flush()
 
 
 def _in_a_process(
-    kind: str, text: bytes, seconds: int, memory: int, values: int, most: int
+    kind: str, text: bytes, seconds: int, memory: int, values: int, max_bytes: int
 ) -> tuple[str, bytes]:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         _limit(seconds, memory)
-        _read_and_exit(kind, text, values, most, writing)
+        _read_and_exit(kind, text, values, max_bytes, writing)
     os.close(writing)
     answer = b""
     with os.fdopen(reading, "rb") as pipe:
-        while len(answer) <= most and (chunk := pipe.read(CHUNK)):
+        while len(answer) <= max_bytes and (chunk := pipe.read(CHUNK)):
             answer += chunk
     _pid, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
@@ -80,10 +80,10 @@ def _reader_of(kind: str) -> Callable[[bytes, int], object]:
     return cast("Callable[[bytes, int], object]", getattr(import_module(module), function))
 
 
-def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int) -> NoReturn:
+def _read_and_exit(kind: str, text: bytes, values: int, max_bytes: int, writing: int) -> NoReturn:
     read = _reader_of(kind)
     try:
-        answer = _answer(read, text, values, most)
+        answer = _answer(read, text, values, max_bytes)
     except MemoryError:
         answer = MEMORY.encode() + b"\n"
     try:
@@ -93,7 +93,9 @@ def _read_and_exit(kind: str, text: bytes, values: int, most: int, writing: int)
         os._exit(0)
 
 
-def _answer(read: Callable[[bytes, int], object], text: bytes, values: int, most: int) -> bytes:
+def _answer(
+    read: Callable[[bytes, int], object], text: bytes, values: int, max_bytes: int
+) -> bytes:
     from django_dcron.utils.untrusted.plain import TextRefused, ValueTooLarge
 
     try:
@@ -108,7 +110,7 @@ def _answer(read: Callable[[bytes, int], object], text: bytes, values: int, most
         return f"{REFUSED}\nit can't be read: {type(error).__name__}: {error}".encode(
             errors="replace"
         )
-    return READ.encode() + b"\n" + encoded if len(encoded) <= most else SIZE.encode() + b"\n"
+    return READ.encode() + b"\n" + encoded if len(encoded) <= max_bytes else SIZE.encode() + b"\n"
 
 
 def main() -> None:

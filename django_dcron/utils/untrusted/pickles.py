@@ -78,9 +78,9 @@ class PickleEncoder(plain.Encoder):
         return super().encode(value, depth)
 
 
-def read_pickle(pickled: bytes, most: int) -> Any:
+def read_pickle(pickled: bytes, max_values: int) -> Any:
     """Return the content of a pickle as JSON.
 
     Raises ``plain.TextRefused``, or any exception for malformed bytes.
     """
-    return PickleEncoder(most).encode(_Unpickler(io.BytesIO(pickled)).load())
+    return PickleEncoder(max_values).encode(_Unpickler(io.BytesIO(pickled)).load())

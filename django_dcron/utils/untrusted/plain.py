@@ -12,12 +12,12 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-DEEPEST = 100
-SHOWN = 80
+MAX_DEPTH = 100
+SHOWN_LENGTH = 80
 
 
 class TextRefused(Exception):
-    """The text is invalid, or names something that isn't allowed. The message says what."""
+    """The text is invalid, or names something that isn't allowed, as the message explains."""
 
 
 class ValueTooLarge(Exception):
@@ -49,18 +49,18 @@ class Record:
 
 
 class Encoder:
-    """Encodes one value as JSON, with at most ``most`` values in it.
+    """Encodes one value as JSON, with at most ``max_values`` values in it.
 
     A value that occurs twice counts twice.
     """
 
-    def __init__(self, most: int) -> None:
-        self.left = most
+    def __init__(self, max_values: int) -> None:
+        self.remaining = max_values
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """Encode ``value``. Raises ``ValueTooLarge``."""
-        self.left -= 1
-        if self.left < 0 or depth > DEEPEST:
+        self.remaining -= 1
+        if self.remaining < 0 or depth > MAX_DEPTH:
             raise ValueTooLarge
         kind = type(value)
         if value is None or kind in (bool, int, str):
@@ -97,7 +97,7 @@ class Encoder:
             return {"offset": value.utcoffset(None).total_seconds()}
         if kind is ZoneInfo:
             return {"zone": value.key}
-        return {"other": f"{value!r:.{SHOWN}}"}
+        return {"other": f"{value!r:.{SHOWN_LENGTH}}"}
 
 
 def decode_plain(encoded: Any) -> Any:
@@ -125,7 +125,7 @@ def _datetime(parts: Any) -> datetime:
     naive, fold, zone = parts
     decoded = decode_plain(zone)
     if decoded is not None and not isinstance(decoded, tzinfo):
-        raise ValueError(f"invalid time zone {decoded!r:.{SHOWN}}")
+        raise ValueError(f"invalid time zone {decoded!r:.{SHOWN_LENGTH}}")
     return datetime.fromisoformat(naive).replace(tzinfo=decoded, fold=fold)
 
 

@@ -9,7 +9,7 @@ import yaml
 from django_dcron.utils.untrusted.plain import Encoder, TextRefused
 
 
-def read_yaml(text: bytes, most: int) -> Any:
+def read_yaml(text: bytes, max_values: int) -> Any:
     """Return the content of a YAML text as JSON.
 
     Raises ``TextRefused``, or any exception for a text that exceeds the limits.
@@ -18,4 +18,4 @@ def read_yaml(text: bytes, most: int) -> Any:
         document = yaml.safe_load(text.decode())
     except (yaml.YAMLError, ValueError) as error:
         raise TextRefused(" ".join(str(error).split())) from None
-    return Encoder(most).encode(document)
+    return Encoder(max_values).encode(document)

@@ -15,7 +15,7 @@ from pytest_django import Settings
 from django_dcron import node
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts.alerter import Alerter
-from django_dcron.contrib.alerts.outbox import KEPT
+from django_dcron.contrib.alerts.outbox import RETENTION
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
@@ -109,10 +109,10 @@ def test_old_node_row_is_not_reported_again(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
-    node = make_node("gone", KEPT - timedelta(minutes=1))
+    node = make_node("gone", RETENTION - timedelta(minutes=1))
     check_twice_a_lease_apart(monkeypatch)
     assert len(service.received) == 1
-    Node.objects.filter(pk=node.pk).update(heartbeat_at=database_now("default") - KEPT)
+    Node.objects.filter(pk=node.pk).update(heartbeat_at=database_now("default") - RETENTION)
     Alert.objects.all().delete()  # as the cleanup of old alerts would
     check_twice_a_lease_apart(monkeypatch)
     assert len(service.received) == 1

@@ -112,7 +112,7 @@ def test_failing_channel_is_retried_later_and_does_not_block_others(
 def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(service: Service) -> None:
     service.status = 503
     store_alerts([message(1)])
-    Alert.objects.update(tries=outbox.TRIES - 1)
+    Alert.objects.update(tries=outbox.MAX_TRIES - 1)
     assert send_due() == 0
     row = Alert.objects.get()
     assert (row.try_at, row.sent_at) == (None, None)
@@ -160,7 +160,7 @@ def test_new_alert_is_not_abandoned_with_an_old_one(
 ) -> None:
     service.status = 503
     store_alerts([message(1)])
-    Alert.objects.update(tries=outbox.TRIES - 1)
+    Alert.objects.update(tries=outbox.MAX_TRIES - 1)
     store_alerts([message(2)])
     assert send_due() == 0
     old, new = Alert.objects.order_by("pk")
@@ -199,13 +199,13 @@ def test_claim_period_starts_when_the_claim_is_made(service: Service, settings: 
         claims[name] = Alert.objects.get(channel=name).try_at - database_now("default")
         if name == "a":  # let time pass
             monkeypatch.setattr(
-                outbox, "database_now", lambda using: database_now(using) + 2 * outbox.CLAIM
+                outbox, "database_now", lambda using: database_now(using) + 2 * outbox.CLAIM_TIMEOUT
             )
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         store_alerts([message(1, to=("a", "ops"))])
         assert send_due(slow) == 2
-    assert claims["ops"] > 2 * outbox.CLAIM
+    assert claims["ops"] > 2 * outbox.CLAIM_TIMEOUT
 
 
 def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
@@ -289,7 +289,7 @@ def test_mail_has_a_one_line_subject_and_a_timeout(
 def test_old_alerts_are_deleted_in_batches(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "PRUNED_AT_ONCE", 2)
+    monkeypatch.setattr(outbox, "PRUNE_BATCH_SIZE", 2)
     store_alerts(message(number) for number in range(3))
     send_due()
     Alert.objects.update(created_at=database_now("default") - timedelta(days=60))

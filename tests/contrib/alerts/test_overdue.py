@@ -7,7 +7,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts import overdue, rules
-from django_dcron.contrib.alerts.outbox import KEPT
+from django_dcron.contrib.alerts.outbox import RETENTION
 from django_dcron.contrib.alerts.overdue import OverdueCheck
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert, Job, Notice, Run
@@ -103,7 +103,7 @@ def test_problem_outlasting_its_alert_is_not_reported_again() -> None:
     check(OverdueCheck())
     assert sorted(shown()) == ["late", "silent"]
     Alert.objects.all().delete()  # as the cleanup of old alerts would
-    check(OverdueCheck(), now + KEPT)
+    check(OverdueCheck(), now + RETENTION)
     assert shown() == []
 
 

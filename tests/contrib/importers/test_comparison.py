@@ -243,7 +243,7 @@ def test_declared_jobs_are_left_out(tmp_path: Path) -> None:
     Job.objects.all().delete()
     done = call("import", str(file), "--apply")
     assert (done.code, Job.objects.count()) == (0, 0)
-    assert "left out a " in done.out
+    assert "omitted a " in done.out
 
 
 def test_problems_of_an_export_are_reported(tmp_path: Path) -> None:
@@ -521,7 +521,7 @@ def test_json_output_lists_changes_and_counts(tmp_path: Path) -> None:
         "change": 1,
         "same": 0,
         "kept": 0,
-        "left out": 0,
+        "omitted": 0,
         "deleted here": 0,
         "conflict": 0,
         "refused": 0,

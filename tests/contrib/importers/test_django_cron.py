@@ -39,7 +39,7 @@ MAX_TICKS = 500
 
 
 def stand_in(name: str) -> ModuleType:
-    """Replace a module that can't be imported, as it needs an old Django or a missing package."""
+    """Replace a module that needs an old Django or a missing package."""
     module = sys.modules[name] = ModuleType(name)
     module.__spec__ = ModuleSpec(name, None)
     return module
@@ -217,7 +217,7 @@ def test_classes_are_read_without_the_app(classes: Any, settings: Settings) -> N
 
 
 class Clock:
-    """A clock that moves a little with each look at it, like a real one."""
+    """A clock that advances a little each time it is read, like a real one."""
 
     def __init__(self, zone: str) -> None:
         self.zone = ZoneInfo(zone)
@@ -237,7 +237,7 @@ def theirs(
     zone: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[datetime]:
-    """Return the ticks at which the real package runs a class, if runcrons is called at ticks."""
+    """Return the ticks at which the real package runs a class. Each tick calls ``runcrons``."""
     clock, runs = Clock(zone), []
     monkeypatch.setattr(real, "get_current_time", clock)
     monkeypatch.setattr(real, "datetime", SimpleNamespace(today=clock.today))
@@ -333,7 +333,7 @@ def test_occurrences_match_django_cron(
 def test_times_at_clock_changes_match_django_cron(
     midnight: datetime, expected: datetime, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Berlin, 02:30 doesn't exist on the first day, and is there twice on the second one."""
+    """In Berlin, 02:30 doesn't exist on the first day and occurs twice on the second day."""
     zone, schedule = "Europe/Berlin", real.Schedule(run_at_times=["2:30"])
     ticks = [midnight + MINUTE * number for number in range(8 * 60)]
     ours = parse_schedule("30 2 * * *", zone).occurrences(midnight, ticks[-1])

@@ -21,7 +21,7 @@ EXPECTED = {
     "django-tasks-scheduler": {"of scheduler": "create"},
     "django-crontab": {"tests.app.tasks.ok": "create"},
 }
-OF_BEAT = {"django-celery-beat": {"celery.backend_cleanup": "left out", "of beat": "create"}}
+OF_BEAT = {"django-celery-beat": {"celery.backend_cleanup": "omitted", "of beat": "create"}}
 
 
 def test_entries_of_real_schedulers_are_imported(tmp_path: Path) -> None:

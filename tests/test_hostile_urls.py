@@ -1,4 +1,4 @@
-"""No address of the admin, the REST API or the probes can cause a server error.
+"""No URL of the admin, the REST API or the probes can cause a server error.
 
 Each route is requested with hostile texts as each of its parameters. Each page is requested with
 hostile query strings, built from the model's columns and from the page's own parameters. All tests
@@ -156,7 +156,7 @@ class World:
 
 
 Asked = tuple[str, str, "str | bytes"]
-"""A route or an address, one of its parameters, and the value of that parameter."""
+"""A route or a URL, one of its parameters, and the value of that parameter."""
 
 
 def by_parameter(all_routes: list[str]) -> Iterator[Asked]:
@@ -175,10 +175,10 @@ def by_query(all_routes: list[str]) -> Iterator[Asked]:
 def by_column() -> Iterator[Asked]:
     for model in admin.site._registry:
         if model._meta.app_label == "django_dcron":
-            address = f"admin/django_dcron/{model._meta.model_name}/"
+            url = f"admin/django_dcron/{model._meta.model_name}/"
             for field in model._meta.concrete_fields:
                 for lookup in LOOKUPS:
-                    yield from ((address, f"{field.attname}{lookup}", value) for value in HOSTILE)
+                    yield from ((url, f"{field.attname}{lookup}", value) for value in HOSTILE)
 
 
 ALWAYS = (
@@ -206,7 +206,7 @@ def client(admin_user: User) -> Client:
 
 
 def errors(client: Client, urls: "list[str]") -> dict[str, str]:
-    """Return the addresses that caused a server error, each with its error."""
+    """Return the URLs that caused a server error, each with its error."""
     found = {}
     for url in urls:
         with transaction.atomic():
@@ -223,7 +223,7 @@ def errors(client: Client, urls: "list[str]") -> dict[str, str]:
 @pytest.mark.fuzz
 @pytest.mark.timeout(600)  # many requests, possibly on a slow machine
 @pytest.mark.django_db
-def test_hostile_addresses_cause_no_server_error(client: Client) -> None:
+def test_hostile_urls_cause_no_server_error(client: Client) -> None:
     world, chance = World(), random.Random(0)
     all_routes = list(routes(get_resolver().url_patterns))
     assert len(all_routes) > 60

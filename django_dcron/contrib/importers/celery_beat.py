@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.db.models import Q
+from django.db import transaction
 
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
@@ -50,18 +51,23 @@ def runs_since(since: datetime) -> SourceRuns:
     return SourceRuns({_origin(name): [at] for name, at in latest}, complete=False)
 
 
-def hand_back(key: str, ran_until: datetime) -> bool:
-    """Set beat's last run to ``ran_until``, so that it doesn't send occurrences that ran here.
+def hand_back(ran_until: Mapping[str, datetime]) -> set[str]:
+    """Set beat's last runs by key, so that it doesn't send occurrences that ran here.
 
-    A later last run is kept. Returns False if the row is gone.
+    A later last run is kept. Returns the keys of the rows that exist.
     """
-    rows = _rows().filter(pk=key)
-    if rows.filter(Q(last_run_at=None) | Q(last_run_at__lt=ran_until)).update(
-        last_run_at=ran_until
-    ):
-        rows_of("django_celery_beat", "PeriodicTasks", SOURCE).model.update_changed()
-        return True
-    return bool(rows.exists())
+    rows = _rows()
+    with transaction.atomic(using=rows.db):
+        found = {str(row.pk): row for row in rows.select_for_update().filter(pk__in=[*ran_until])}
+        earlier = []
+        for key, row in found.items():
+            if row.last_run_at is None or row.last_run_at < ran_until[key]:
+                row.last_run_at = ran_until[key]
+                earlier.append(row)
+        if earlier:
+            rows.bulk_update(earlier, ["last_run_at"])
+            rows_of("django_celery_beat", "PeriodicTasks", SOURCE).model.update_changed()
+    return {*found}
 
 
 def _rows() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -77,11 +78,15 @@ def runs_since(since: datetime) -> SourceRuns:
     return SourceRuns(times, complete=False, unread=unread)
 
 
-def hand_back(key: str, ran_until: datetime) -> bool:
-    """Set RedBeat's last run to ``ran_until``, so that it doesn't send occurrences that ran here.
+def hand_back(ran_until: Mapping[str, datetime]) -> set[str]:
+    """Set RedBeat's last runs by key, so that it doesn't send occurrences that ran here.
 
-    A later last run is kept. Returns False if the entry is gone.
+    A later last run is kept. Returns the keys of the entries that exist.
     """
+    return {key for key, at in ran_until.items() if _hand_back_entry(key, at)}
+
+
+def _hand_back_entry(key: str, ran_until: datetime) -> bool:
     from redbeat import schedulers
 
     app = schedulers.app_or_default()

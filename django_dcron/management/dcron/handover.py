@@ -14,6 +14,7 @@ Invariants of ``--back``:
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -21,7 +22,7 @@ from typing import Any, Protocol, cast
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import F, Max
 
 from django_dcron import control
 from django_dcron.conf import settings
@@ -33,9 +34,12 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.locking import lock_cursors
+from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
+from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets.shadow import PREFIX
@@ -62,7 +66,7 @@ class ShowsLife(Protocol):
 class Resumable(Protocol):
     def read(self, now: datetime) -> Reading: ...
 
-    def hand_back(self, key: str, ran_until: datetime) -> bool: ...
+    def hand_back(self, ran_until: Mapping[str, datetime]) -> set[str]: ...
 
 
 RESUMABLE = {
@@ -167,12 +171,21 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         planned = _plan(source)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
-    done = []
-    for each in planned:
-        done.append(_attempt(each, RESUMABLE[source]) if options["apply"] else each)
+    done: list[_Handback] = []
+    progress = ProgressLines(out, "handover", len(planned))
+
+    def show(batch: Sequence[_Handback]) -> None:
+        done.extend(batch)
         if not out.is_json:
-            _show(out, done[-1], applied=options["apply"])
+            for each in batch:
+                _show(out, each, applied=options["apply"])
             out.flush()
+        progress.show(len(done))
+
+    if options["apply"]:
+        _hand_back_all(planned, RESUMABLE[source], show)
+    else:
+        show(planned)
     failed = [each for each in done if each.error]
     returned = [each for each in done if each.key is not None and not each.error]
     if out.is_json:
@@ -234,43 +247,79 @@ def _plan(source: str) -> list[_Handback]:
     ]
 
 
-def _attempt(each: _Handback, source: Resumable) -> _Handback:
-    if each.key is None:
-        return each
+def _hand_back_all(
+    planned: Sequence[_Handback], source: Resumable, on_progress: Callable[[list[_Handback]], None]
+) -> None:
+    """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
+    using = alias_for(Job)
+    for start in range(0, len(planned), SWITCHED_AT_ONCE):
+        on_progress(_attempt(planned[start : start + SWITCHED_AT_ONCE], source, using))
+
+
+def _attempt(batch: Sequence[_Handback], source: Resumable, using: str) -> list[_Handback]:
+    """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
+    there = [each for each in batch if each.key is not None]
+    if not there:
+        return [*batch]
     try:
-        using = alias_for(Job)
-        hand_back = partial(_hand_back_job, each.job, each.key, source, using)
-        returned = despite_contention(hand_back, using)
+        despite_contention(partial(_hand_back_batch, there, source, using), using)
+    except _EntriesGone as error:
+        left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
+        return _attempt(left, source, using)
     except Exception as error:  # the schedule, the job's database or the source
-        return replace(each, error=in_one_line(error))
-    return each if returned else replace(each, key=None)
+        if len(batch) == 1:
+            return [replace(batch[0], error=in_one_line(error))]
+        middle = len(batch) // 2
+        return [
+            *_attempt(batch[:middle], source, using),
+            *_attempt(batch[middle:], source, using),
+        ]
+    return [*batch]
 
 
-def _hand_back_job(job: Job, key: str, source: Resumable, using: str) -> bool:
-    """Pause the job, and have the source continue after its last occurrence here.
+class _EntriesGone(Exception):
+    def __init__(self, keys: Collection[str]) -> None:
+        super().__init__(keys)
+        self.keys = keys
 
-    The pause is committed after the source has stored the time. Until then, the job's lock keeps
-    nodes from claiming its occurrences. Returns False, and pauses nothing, if the entry is gone.
+
+def _hand_back_batch(batch: Sequence[_Handback], source: Resumable, using: str) -> None:
+    """Pause the jobs, and have the source continue after their last occurrences here.
+
+    The pauses are committed after the source has stored the times. Until then, the jobs' locks keep
+    nodes from claiming their occurrences. Raises an exception, and pauses nothing, if a job can't
+    be handed back: ``_EntriesGone`` if the source no longer has some of the entries.
     """
+    jobs = [each.job for each in batch]
     with transaction.atomic(using=using):
-        before = Cursor.objects.using(using).select_for_update().filter(pk=job.pk).first()
-        next_at = before.next_at if before is not None and before.enabled else None
-        control.pause(job, HANDED_BACK)
-        cursor = Cursor.objects.using(using).get(pk=job.pk)
-        returned = source.hand_back(key, _ran_until(job, cursor, next_at, using))
-        if not returned:
-            transaction.set_rollback(True, using=using)
-    return returned
+        before = lock_cursors([job.pk for job in jobs], using)
+        next_at = {pk: cursor.next_at for pk, cursor in before.items() if cursor.enabled}
+        if refused := control.pause_many(jobs, HANDED_BACK):
+            raise next(iter(refused.values()))
+        cursors = Cursor.objects.using(using).in_bulk([job.pk for job in jobs])
+        ahead = _claimed_ahead(jobs, using)
+        ran_until = {
+            each.key: _ran_until(
+                each.job, cursors[each.job.pk], next_at.get(each.job.pk), ahead.get(each.job.pk)
+            )
+            for each in batch
+            if each.key is not None
+        }
+        if gone := {*ran_until} - source.hand_back(ran_until):
+            raise _EntriesGone(gone)
 
 
-def _ran_until(job: Job, cursor: Cursor, next_at: datetime | None, using: str) -> datetime:
+def _ran_until(
+    job: Job, cursor: Cursor, next_at: datetime | None, ahead: datetime | None
+) -> datetime:
     """Return the time of the last run from which the source computes the next occurrence.
 
     An interval counts from its last occurrence, so that it keeps its phase. ``cursor`` is that of
-    the paused job. ``next_at``: the next occurrence before the pause.
+    the paused job. ``next_at``: the next occurrence before the pause. ``ahead``: the last
+    occurrence after the pause that still runs here.
     """
     interval, paused_at = job.parsed_schedule.interval, cursor.placed_at
-    if (ahead := _claimed_ahead(job, paused_at, using)) is not None:
+    if ahead is not None:
         return ahead
     if interval is None:
         return paused_at
@@ -282,9 +331,11 @@ def _ran_until(job: Job, cursor: Cursor, next_at: datetime | None, using: str) -
     return cursor.previous_at
 
 
-def _claimed_ahead(job: Job, paused_at: datetime, using: str) -> datetime | None:
-    """Return the last occurrence after the pause that was dispatched and so still runs here."""
-    runs = Run.objects.using(using).filter(job=job.pk, trigger=Trigger.SCHEDULE)
-    later = runs.filter(scheduled_at__gt=paused_at).aggregate(at=Max("scheduled_at"))
-    ahead: datetime | None = later["at"]
-    return ahead
+def _claimed_ahead(jobs: Sequence[Job], using: str) -> dict[int, datetime]:
+    """Return the last occurrences after the pause that were dispatched and so still run here."""
+    runs = Run.objects.using(using).filter(
+        job__in=[job.pk for job in jobs],
+        trigger=Trigger.SCHEDULE,
+        scheduled_at__gt=F("job__cursor__placed_at"),
+    )
+    return dict(runs.order_by().values_list("job").annotate(Max("scheduled_at")))

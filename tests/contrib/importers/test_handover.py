@@ -1,6 +1,7 @@
 """Test the handover from the real django-celery-beat and back, without gaps or extra runs."""
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -197,10 +198,10 @@ def test_job_stays_enabled_if_handing_it_back_fails(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         stored = celery_beat.hand_back
 
-        def fail(key: str, ran_until: datetime) -> bool:
-            if key == str(rows["a"].pk):
+        def fail(ran_until: Mapping[str, datetime]) -> set[str]:
+            if str(rows["a"].pk) in ran_until:
                 raise ConnectionError("Redis is unreachable")
-            return stored(key, ran_until)
+            return stored(ran_until)
 
         patch.setattr(celery_beat, "hand_back", fail)
         assert hand_back() == (1, {"jobs": ["b"], "failed": ["a"]})
@@ -248,11 +249,19 @@ def test_job_whose_row_was_deleted_stays_enabled() -> None:
 def test_job_whose_row_is_deleted_during_the_handover_stays_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    crontab_row("a", **twelve_hours_from_now())
+    from django_celery_beat.models import PeriodicTask
+
+    rows = [crontab_row(name, **twelve_hours_from_now()) for name in ("a", "b")]
     call("import", SOURCE, "--apply")
     stored = celery_beat.hand_back
-    monkeypatch.setattr(celery_beat, "hand_back", lambda _key, until: stored("0", until))
-    assert hand_back() == (0, {"gone": ["a"]})
+
+    def after_deletion(ran_until: Mapping[str, datetime]) -> set[str]:
+        PeriodicTask.objects.filter(pk=rows[0].pk).delete()
+        return stored(ran_until)
+
+    # A separate connection would delete the row. Here, the rollback of the batch restores it.
+    monkeypatch.setattr(celery_beat, "hand_back", after_deletion)
+    assert hand_back() == (0, {"jobs": ["b"], "gone": ["a"]})
     assert enabled_jobs() == ["a"]
 
 
@@ -262,6 +271,15 @@ def test_job_without_a_key_is_handed_back_by_name() -> None:
     Job.objects.update(import_key=None)
     assert hand_back() == (0, {"jobs": ["a"]})
     assert last_run_of(name="a") == Job.objects.get().cursor.placed_at
+
+
+def test_many_jobs_are_handed_back_in_few_queries(django_assert_max_num_queries: Any) -> None:
+    for number in range(40):
+        crontab_row(f"row {number}", **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    with django_assert_max_num_queries(60):
+        assert hand_back()[0] == 0
+    assert enabled_jobs() == []
 
 
 def test_interval_that_never_ran_is_handed_back_with_its_start() -> None:

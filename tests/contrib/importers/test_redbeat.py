@@ -275,7 +275,7 @@ def test_entry_is_not_due_immediately_after_handing_it_back() -> None:
     entry.reschedule(datetime.now(UTC) - timedelta(days=30))
     assert RedBeatSchedulerEntry.from_key(entry.key, app=app).is_due().is_due
     before = datetime.now(UTC).replace(microsecond=0)
-    redbeat.hand_back(entry.key, before)
+    redbeat.hand_back({entry.key: before})
     again = RedBeatSchedulerEntry.from_key(entry.key, app=app)
     assert (again.last_run_at, again.is_due().is_due) == (before, False)
 
@@ -313,16 +313,17 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     ]
 
 
-def test_handing_back_a_deleted_entry_returns_false() -> None:
-    assert not redbeat.hand_back("redbeat:nothing", NOW)
+def test_handing_back_returns_only_the_entries_that_exist() -> None:
+    entry = save(schedule=schedules.crontab(minute="0"))
+    assert redbeat.hand_back({"redbeat:nothing": NOW, entry.key: NOW}) == {entry.key}
 
 
 def test_later_run_of_redbeat_is_kept() -> None:
     entry = save(schedule=schedules.crontab(minute="0"))
     entry.reschedule(NOW)
-    assert redbeat.hand_back(entry.key, NOW - timedelta(hours=1))
+    assert redbeat.hand_back({entry.key: NOW - timedelta(hours=1)})
     assert RedBeatSchedulerEntry.from_key(entry.key, app=app).last_run_at == NOW
-    assert redbeat.hand_back(entry.key, NOW + timedelta(hours=1))
+    assert redbeat.hand_back({entry.key: NOW + timedelta(hours=1)})
     assert RedBeatSchedulerEntry.from_key(entry.key, app=app).last_run_at > NOW
 
 

@@ -119,6 +119,19 @@ class AsksWorkers(Protocol):
         ...
 
 
+@runtime_checkable
+class ConnectsAhead(Protocol):
+    """A dispatcher that can connect to its broker before a run is due."""
+
+    def connect_ahead(self, prepared: Any) -> None:
+        """Connect for ``prepared``, the run that is due next, unless there is a working connection.
+
+        Takes as long as an unsuccessful ``publish``, at most. Never raises: ``publish`` reports the
+        error.
+        """
+        ...
+
+
 class Dispatcher(Protocol):
     @property
     def address(self) -> str:

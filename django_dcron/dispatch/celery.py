@@ -7,6 +7,8 @@ Invariants:
   (``redis_queue``).
 - If a receiver is connected to Celery's publish signals, for example of a tracing library,
   ``send_task_message`` publishes them, because it sends the signals.
+- Connecting takes longer than publishing thousands of messages, so a node connects before a run is
+  due. It also checks a connection that has been idle, because the server may have cut it.
 - Queues are declared once per connection. AMQP returns a message without a queue; then the queue is
   declared again. No message is published to a missing queue.
 - The broker counts as unreachable if it can't be connected to, if a new connection is lost, or if
@@ -20,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
@@ -60,6 +63,8 @@ TIMEOUT = 4
 """Seconds to wait for a connection and for each reply. After that, the broker counts as
 unreachable, and the agenda tries again.
 """
+IDLE_AFTER = 5.0
+"""Seconds without use after which a connection is checked before the next run is due."""
 TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
     "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
     "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
@@ -102,6 +107,8 @@ class CeleryDispatcher:
         self._confirms: Confirms | None = None
         self._redis_queues: RedisQueues | None = None
         self._declared: set[str] = set()
+        self._used_at = 0.0
+        """When the connection last worked, on the monotonic clock."""
         self._parent_producer: Any = None
         _dispatchers.add(self)
 
@@ -125,6 +132,19 @@ class CeleryDispatcher:
         if self._encodes and not self._signals_have_receivers():
             self._encode(item)
         return item
+
+    def connect_ahead(self, prepared: PreparedMessage) -> None:
+        if not self._lock.acquire(blocking=False):
+            return  # another thread is using the connection
+        try:
+            if self._producer is None or time.monotonic() - self._used_at > IDLE_AFTER:
+                # Declaring the queue again shows whether the connection still works.
+                self._declared.discard(prepared.route.queue.name)
+                self._with_producer(lambda producer: self._declare(producer, prepared.route))
+        except Exception as error:
+            logger.debug("not connected ahead: error=%s", broker_error_text(error))
+        finally:
+            self._lock.release()
 
     def publish(self, prepared: Sequence[PreparedMessage]) -> None:
         with self._lock:
@@ -228,7 +248,7 @@ class CeleryDispatcher:
         """
         if self._producer is not None:
             try:
-                return send(self._producer)
+                return self._use(send)
             except Exception as error:
                 # This error may not concern these messages: the idle connection may have been cut,
                 # or AMQP reports a previous refusal. Try once more on a new connection.
@@ -241,10 +261,15 @@ class CeleryDispatcher:
         except Exception as error:
             raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         try:
-            return send(self._producer)
+            return self._use(send)
         except Exception:
             self._drop_connection()
             raise
+
+    def _use(self, send: Callable[[Any], Answer]) -> Answer:
+        answer = send(self._producer)
+        self._used_at = time.monotonic()
+        return answer
 
     def _send_all(self, producer: Any, prepared: Sequence[PreparedMessage]) -> set[str]:
         """Publish the messages. Return the ids of the messages that the broker hasn't accepted."""

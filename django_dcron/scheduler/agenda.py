@@ -9,6 +9,8 @@ Invariants:
   failure therefore repeats at most one batch, and the thread shows activity between batches.
 - The thread doesn't use the database. ``take_dispatched`` returns the dispatched runs, and the tick
   marks them as queued.
+- The thread connects to the broker shortly before a run is due. A run that falls due meanwhile
+  isn't delayed by a broker that doesn't answer: it would wait for the same answer.
 - While the broker is unreachable, the runs stay on the agenda and are tried again after growing
   pauses. None is dropped.
 - Any other error belongs to a run. Publishing each run alone identifies it. ``take_refused``
@@ -29,10 +31,12 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from itertools import count
+from math import inf
+from typing import cast
 from uuid import UUID
 
 from django_dcron.db.clock import Clock
-from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun
+from django_dcron.dispatch.base import ConnectsAhead, Dispatcher, DispatchFailed, DueRun
 from django_dcron.scheduler.backlog import (
     LONGEST_PAUSE_WITHOUT_BROKER,
     Entry,
@@ -47,6 +51,11 @@ from django_dcron.scheduler.publishing import PublishOutcome, publish_batch, rea
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
+
+CONNECT_AHEAD = 2.0
+"""Seconds before a run is due in which the thread connects to the broker. It tries at most once in
+this time.
+"""
 
 Key = tuple[UUID, int]
 
@@ -78,6 +87,10 @@ class Agenda:
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
+        self._connect_from = -inf if isinstance(dispatcher, ConnectsAhead) else inf
+        """The monotonic time of the earliest next try to connect ahead. While the broker is
+        unreachable, only ``publish`` tries.
+        """
         self.broker_unreachable = False
 
     def __len__(self) -> int:
@@ -187,17 +200,39 @@ class Agenda:
 
     def _wait(self, pause: float) -> bool:
         """Sleep until a run is due, but at least ``pause`` seconds. Return False once stopped."""
-        with self._changed:
-            if pause:  # With jitter, so that the nodes don't all retry at the same time.
+        if pause:  # With jitter, so that the nodes don't all retry at the same time.
+            with self._changed:
                 self._on_activity(pause)
                 self._changed.wait_for(lambda: self._stopped, pause * random.uniform(0.5, 1))  # noqa: S311 (spreads)
+        while (head := self._wait_for_head()) is not None:
+            self._connect_ahead(head)
+        return not self._stopped
+
+    def _wait_for_head(self) -> Entry | None:
+        """Sleep until a run is due, or until the node has to connect for the first run.
+
+        Return the first run if the node has to connect.
+        """
+        with self._changed:
             while not self._stopped:
                 seconds = self._seconds_to_next()
                 if seconds is not None and seconds <= 0:
-                    return True
+                    break
+                if self._heap and seconds is not None and not self.broker_unreachable:
+                    to_connect = max(
+                        seconds - CONNECT_AHEAD, self._connect_from - self._clock.monotonic()
+                    )
+                    if to_connect <= 0:
+                        return self._heap[0]
+                    seconds = min(seconds, to_connect)
                 self._on_activity(seconds)
                 self._changed.wait(seconds)
-            return False
+            return None
+
+    def _connect_ahead(self, head: Entry) -> None:
+        self._on_activity(0.0)
+        self._connect_from = self._clock.monotonic() + CONNECT_AHEAD
+        cast(ConnectsAhead, self._dispatcher).connect_ahead(head[3])
 
     def _seconds_to_next(self) -> float | None:
         times = [backlog.next_at for backlog in self._backlogs.values() if len(backlog)]

@@ -227,6 +227,75 @@ def test_transport_without_batches_gets_single_messages(
     assert len(received(app, "of-the-task")) == 2
 
 
+# --- connecting ahead ---------------------------------------------------------------------------
+
+
+def commands_to_publish(app: Celery, dispatcher: CeleryDispatcher) -> set[str]:
+    """Publish a run, and return the commands that Redis received."""
+    item = dispatcher.prepare(run_of())
+    with app.connection_for_read() as connection:
+        client = connection.default_channel.client
+        client.config_resetstat()
+        dispatcher.publish([item])
+        commands = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+    return commands - {"config", "config|resetstat", "info"}
+
+
+def test_run_needs_one_command_after_connecting_ahead(
+    app: Celery, dispatcher: CeleryDispatcher
+) -> None:
+    dispatcher.connect_ahead(dispatcher.prepare(run_of()))
+    assert commands_to_publish(app, dispatcher) == {"lpush"}
+    assert len(received(app, "of-the-task")) == 1
+
+
+def test_idle_connection_that_was_cut_is_replaced_ahead(
+    app: Celery, dispatcher: CeleryDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_and_connect_ahead() -> None:
+        with app.connection_for_read() as connection:
+            connection.default_channel.client.client_kill_filter(_type="normal", skipme=True)
+        dispatcher.connect_ahead(dispatcher.prepare(run_of()))
+
+    publish_runs(dispatcher, run_of())
+    cut_and_connect_ahead()
+    assert "select" in commands_to_publish(app, dispatcher), "it was in use and wasn't checked"
+    monkeypatch.setattr(module, "IDLE_AFTER", 0)
+    cut_and_connect_ahead()
+    assert commands_to_publish(app, dispatcher) == {"lpush"}
+
+
+def test_connecting_ahead_to_an_unreachable_broker_is_silent(
+    app: Celery,
+    dispatcher: CeleryDispatcher,
+    redis_server: services.Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_AFTER", 0)
+    for option in module.TIMEOUT_OPTIONS["redis"]:
+        monkeypatch.setitem(module.TIMEOUT_OPTIONS["redis"], option, 0.2)
+    item = dispatcher.prepare(run_of())
+    for stop, start in (
+        (redis_server.freeze, redis_server.thaw),
+        (redis_server.kill, redis_server.start),
+    ):
+        stop()
+        dispatcher.connect_ahead(item)
+        start()
+        publish_runs(dispatcher, run_of())
+        stop()
+        dispatcher.connect_ahead(item)
+        start()
+    assert not caplog.records
+
+
+def test_connecting_ahead_does_not_wait_for_another_thread(dispatcher: CeleryDispatcher) -> None:
+    with dispatcher._lock:
+        dispatcher.connect_ahead(dispatcher.prepare(run_of()))
+    assert dispatcher._producer is None
+
+
 # --- unreachable broker -------------------------------------------------------------------------
 
 

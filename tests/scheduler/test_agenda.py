@@ -5,6 +5,8 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from queue import Queue
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -379,6 +381,80 @@ def test_thread_stops_while_the_broker_is_unreachable(dispatcher: MemoryDispatch
     thread.join(TIMEOUT)
     assert not thread.is_alive()
     assert len(agenda) == 1
+
+
+class ConnectingDispatcher(MemoryDispatcher):
+    """A dispatcher that connects ahead, and fails to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connected_for: list[str] = []
+
+    def connect_ahead(self, prepared: DueRun) -> None:
+        self.connected_for.append(prepared.job_name)
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agenda, Queue[float | None]]]:
+    """An agenda whose thread connects an hour ahead, and the durations for which it rests."""
+    monkeypatch.setattr(module, "CONNECT_AHEAD", 3600.0)
+    rests: Queue[float | None] = Queue()
+    agenda = Agenda(ConnectingDispatcher(), SystemClock(), on_activity=rests.put)
+    thread = threading.Thread(target=agenda.run, daemon=True)
+    thread.start()
+    assert rests.get(timeout=TIMEOUT) is None
+    yield agenda, rests
+    agenda.stop()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+
+
+def test_thread_connects_shortly_before_a_run_is_due(
+    rests: tuple[Agenda, Queue[float | None]],
+) -> None:
+    agenda, durations = rests
+    dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
+    agenda.add([now_due("much later", 3 * 3600)])
+    rest = durations.get(timeout=TIMEOUT)
+    assert rest is not None
+    assert 3600 < rest <= 2 * 3600, "until it has to connect"
+    assert not dispatcher.connected_for
+
+    agenda.add([now_due("later", 3000)])
+    assert durations.get(timeout=TIMEOUT) == 0
+    rest = durations.get(timeout=TIMEOUT)
+    assert rest is not None
+    assert 0 < rest <= 3000
+    assert dispatcher.connected_for == ["later"]
+    assert not dispatcher.batches
+
+
+def test_thread_does_not_try_to_connect_in_a_busy_loop(
+    rests: tuple[Agenda, Queue[float | None]],
+) -> None:
+    agenda, durations = rests
+    dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
+    for seconds in (3000, 2000, 1000):
+        agenda.add([now_due(f"{seconds}", seconds)])
+        wait_until(
+            lambda seconds=seconds: 0 < (durations.get(timeout=TIMEOUT) or 0) <= seconds,  # type: ignore[misc]
+            what="the rest until the run is due",
+        )
+    assert dispatcher.connected_for == ["3000"]
+
+
+def test_only_publishing_connects_while_the_broker_is_unreachable(
+    rests: tuple[Agenda, Queue[float | None]],
+) -> None:
+    agenda, _ = rests
+    dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
+    dispatcher.broker_unreachable = True
+    agenda.add([now_due("now")])
+    assert dispatcher.tried.acquire(timeout=TIMEOUT)
+    agenda.add([now_due("soon", 60)])
+    for _ in range(2):
+        assert dispatcher.tried.acquire(timeout=TIMEOUT)
+    assert not dispatcher.connected_for
 
 
 def test_lag_is_that_of_the_oldest_due_run(

@@ -266,10 +266,10 @@ class CeleryDispatcher:
             self._drop_connection()
             raise
 
-    def _use(self, send: Callable[[Any], Answer]) -> Answer:
-        answer = send(self._producer)
+    def _use(self, send: Callable[[Any], Result]) -> Result:
+        result = send(self._producer)
         self._used_at = time.monotonic()
-        return answer
+        return result
 
     def _send_all(self, producer: Any, prepared: Sequence[PreparedMessage]) -> set[str]:
         """Publish the messages. Return the ids of the messages that the broker hasn't accepted."""

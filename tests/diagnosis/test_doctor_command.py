@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from django.core.management.base import CommandError
 from django.db import OperationalError
 from pytest_django import Settings
 
-from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.diagnosis.doctor.findings import NAMED, WARNINGS, Code
+from django_dcron.diagnosis.doctor.window import utc
 from django_dcron.management.dcron import doctor
 from django_dcron.models import Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
-from tests.factories import make_idle_job
+from tests.factories import make_idle_job, make_run
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "doctor.md").read_text()
 
@@ -49,6 +51,32 @@ def test_findings_exit_with_1_and_one_line_each(system: System) -> None:
     )
     assert re.search(r"^warning node_degraded +cluster: .*: a\.", output, re.MULTILINE)
     assert output.endswith("2 findings.")
+
+
+def test_repeated_findings_take_one_line_per_code(system: System) -> None:
+    queued_at = system.latest - timedelta(hours=2)
+    runs = [
+        make_run(system.job, "queued", queued_at=queued_at, due_at=queued_at + n * MINUTE)
+        for n in range(30)
+    ]
+    code, output = call()
+    assert code == 1
+    (line,) = re.findall(r"^\w+ +run_undelivered .*$", output, re.MULTILINE)
+    assert line.split()[2] == "30"
+    assert f"oldest at {utc(runs[0].due_at)}" in line
+    assert [str(run.pk) in line for run in runs] == [True] * 3 + [False] * 27
+    assert "27 more" in line
+    assert line.count("Start workers for") == 1, "the remedy"
+
+    listed = re.findall(r"^\w+ +run_undelivered .*$", call("--verbosity", "2")[1], re.MULTILINE)
+    assert len(listed) == NAMED
+
+    report = json.loads(call("--json")[1].partition("\n}")[0] + "}")
+    summary = {each["code"]: each for each in report["summary"]}
+    assert summary["run_undelivered"]["count"] == 30
+    assert summary["run_undelivered"]["oldest"] == runs[0].due_at.isoformat()
+    assert len([each for each in report["findings"] if each["code"] == "run_undelivered"]) == NAMED
+    assert report["more"]["run_undelivered"] == 30 - NAMED
 
 
 def test_invalid_options_or_database_error_exit_with_2(
@@ -121,6 +149,9 @@ def test_json_has_documented_keys(system: System) -> None:
         "subject": {"kind": "job", "id": str(system.job.pk), "name": str(system.job)},
     }
     assert report["more"] == {}
+    assert report["summary"] == [
+        {"code": "unknown_target", "severity": "error", "count": 1, "oldest": None}
+    ]
     assert isinstance(report["notes"], list)
 
 

@@ -236,6 +236,7 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
             f"{number_of(len(counted_twice), 'occurrence')} counted twice, as a run and as missed "
             f"by a later run: {format_times(counted_twice)}. Nothing ran twice. Report a bug, with "
             "the logs of the nodes.",
+            at=counted_twice[0],
         )
     if off := differences.off_schedule:
         findings.add(
@@ -244,6 +245,7 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
             f"{number_of(len(off), 'scheduled run')} not at an occurrence of the schedule: "
             f"{format_times(off)}. This is expected after a tz database update or manual changes "
             "of rows. Otherwise, report a bug.",
+            at=off[0],
         )
     for row in differences.miscounted:
         findings.add(
@@ -252,6 +254,7 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
             f"The run at {utc(row.scheduled_at)} counts "
             f"{number_of(row.missed_before, 'missed occurrence')} since {utc(row.missed_from)}, "
             "but the schedule has a different number. Report a bug.",
+            at=row.scheduled_at,
         )
 
 
@@ -263,6 +266,7 @@ def _report_gap(gap: Gap, findings: Findings) -> None:
         f"{number_of(number, 'occurrence')} lost, without a run: {format_times(gap.missing)}. Run "
         "the important ones by hand. Unless rows were deleted by hand, report a bug, with the "
         "logs of the nodes at that time.",
+        at=gap.missing[0],
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +16,9 @@ from django_dcron.policies.health.problems import Severity
 
 NAMED = 20
 """The number of findings listed per code; further ones are only counted."""
+
+
+NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Code(StrEnum):
@@ -125,6 +129,8 @@ class Finding:
     message: str
     """The meaning of the finding and the recommended action."""
     severity: Severity
+    at: datetime | None = None
+    """The time of the occurrence or run, if the finding is about one."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.message}"
@@ -142,6 +148,31 @@ class Finding:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """The findings of one code."""
+
+    code: Code
+    listed: list[Finding]
+    """At least one; the oldest first."""
+    count: int
+    """The number of findings, including those that aren't listed."""
+    oldest: datetime | None
+
+    @property
+    def severity(self) -> Severity:
+        severities = {finding.severity for finding in self.listed}
+        return Severity.ERROR if Severity.ERROR in severities else Severity.WARNING
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code.value,
+            "severity": self.severity.value,
+            "count": self.count,
+            "oldest": self.oldest and self.oldest.isoformat(),
+        }
+
+
 @dataclass
 class Findings:
     """The first ``named`` findings of each code, and the count of all."""
@@ -149,16 +180,40 @@ class Findings:
     named: int = NAMED
     listed: list[Finding] = field(default_factory=list)
     counts: Counter[Code] = field(default_factory=Counter)
+    oldest: dict[Code, datetime] = field(default_factory=dict)
 
     def add(
-        self, code: Code, subject: Subject, message: str, severity: Severity | None = None
+        self,
+        code: Code,
+        subject: Subject,
+        message: str,
+        severity: Severity | None = None,
+        at: datetime | None = None,
     ) -> None:
         """Add a finding; ``severity`` overrides the code's default severity."""
+        if at is not None:
+            self.oldest[code] = min(at, self.oldest.get(code, at))
         if severity is None:
             severity = Severity.WARNING if code in WARNINGS else Severity.ERROR
         self.counts[code] += 1
         if self.counts[code] <= self.named:
-            self.listed.append(Finding(code, subject, message, severity))
+            self.listed.append(Finding(code, subject, message, severity, at))
+
+    def groups(self) -> list[FindingGroup]:
+        """Return the findings by code, in the order of the first finding of each."""
+        by_code: dict[Code, list[Finding]] = {}
+        for finding in self.listed:
+            by_code.setdefault(finding.code, []).append(finding)
+        return [
+            FindingGroup(
+                code=code,
+                # The oldest first; ``sorted`` keeps the order of those without a time.
+                listed=sorted(listed, key=lambda each: (each.at is None, each.at or NEVER)),
+                count=self.counts[code],
+                oldest=self.oldest.get(code),
+            )
+            for code, listed in by_code.items()
+        ]
 
     @property
     def more(self) -> dict[Code, int]:

@@ -88,7 +88,7 @@ def examine_latest_runs(window: Window, findings: Findings) -> tuple[int, bool]:
     for run in _stored_runs(list(chosen)):
         number += 1
         for code, message in breaches(run):
-            findings.add(code, run.subject, message)
+            findings.add(code, run.subject, message, at=run.scheduled_at)
     return number, more
 
 

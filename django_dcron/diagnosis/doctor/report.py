@@ -78,6 +78,7 @@ class Report:
                 "runs": self.runs,
                 "live_nodes": self.verdict.facts.live_nodes,
             },
+            "summary": [group.as_json() for group in self.findings.groups()],
             "findings": [finding.as_json() for finding in self.findings.listed],
             "more": {code.value: number for code, number in sorted(self.findings.more.items())},
             "notes": self.notes,

@@ -55,7 +55,7 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
         oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
         for run in oldest:
             subject = about_run(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
-            findings.add(code, subject, message_for(run), severity)
+            findings.add(code, subject, message_for(run), severity, run.due_at)
 
 
 def _troubles(window: Window) -> Iterator[Trouble]:

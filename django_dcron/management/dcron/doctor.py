@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.doctor.findings import FindingGroup
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window, utc
 from django_dcron.locks import Lock, get_lock
@@ -37,6 +38,8 @@ doctor --since 6h --namespace shop
 doctor --json
 """
 DEFAULT_SINCE = "1h"
+EXAMPLES_OF_CODE = 3
+"""The number of findings that the line of a code names."""
 STYLES = {Severity.ERROR: "ERROR", Severity.WARNING: "WARNING"}
 
 
@@ -73,7 +76,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["json"]:
         Output(command, options).json(report.as_json())
     else:
-        _print(command, report)
+        _print(command, report, options["verbosity"])
     if not report.healthy:
         found = report.findings.counts.total()
         raise negative_result(f"{number_of(found, 'finding')}.")
@@ -121,7 +124,7 @@ def _check_namespace(namespace: str) -> None:
         )
 
 
-def _print(command: BaseCommand, report: Report) -> None:
+def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
     out, window, totals = command.stdout, report.window, report.totals
     out.write(f"{utc(window.since)} to {utc(window.until)}")
     out.write(
@@ -130,15 +133,32 @@ def _print(command: BaseCommand, report: Report) -> None:
         f"of {number_of(totals.jobs, 'job')} with {number_of(totals.runs, 'run')}; checked "
         f"{number_of(report.runs, 'run')} individually"
     )
-    for finding in report.findings.listed:
-        style = getattr(command.style, STYLES[finding.severity])
-        out.write(
-            f"{style(f'{finding.severity.value:7} {finding.code.value:22}')} "
-            f"{without_control_characters(str(finding))}"
-        )
-    for code, number in sorted(report.findings.more.items()):
-        out.write(f"        {code.value:22} and {number} more")
+    for group in report.findings.groups():
+        style = getattr(command.style, STYLES[group.severity])
+        title = style(f"{group.severity.value:7} {group.code.value:22}")
+        if verbosity > 1:
+            for finding in group.listed:
+                out.write(f"{title} {without_control_characters(str(finding))}")
+        else:
+            out.write(f"{title} {without_control_characters(_text_of(group))}")
+    if verbosity > 1:
+        for code, number in sorted(report.findings.more.items()):
+            out.write(f"        {code.value:22} and {number} more")
+    elif any(group.count > 1 for group in report.findings.groups()):
+        out.write("To list the findings of each code: manage.py dcron doctor --verbosity 2")
     for note in report.notes:
         out.write(f"note: {without_control_characters(note)}")
     if report.healthy:
         out.write(command.style.SUCCESS("No problems found."))
+
+
+def _text_of(group: FindingGroup) -> str:
+    """Return one line: the number of findings, the oldest one in full, and further subjects."""
+    first, *others = group.listed
+    if group.count == 1:
+        return str(first)
+    also = [str(finding.subject) for finding in others[: EXAMPLES_OF_CODE - 1]]
+    if more := group.count - 1 - len(also):
+        also.append(f"and {more} more")
+    oldest = f", the oldest at {utc(group.oldest)}" if group.oldest else ""
+    return f"{group.count} findings{oldest}. {first} Also: {', '.join(also)}"

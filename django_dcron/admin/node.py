@@ -1,8 +1,8 @@
-"""The read-only admin of nodes and their health."""
+"""The read-only admin of nodes and their health. ``node_parts`` refreshes its pages."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -11,7 +11,6 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.display import (
     EMPTY,
     badge,
@@ -21,17 +20,18 @@ from django_dcron.admin.display import (
     render_time,
     time_ago_text,
 )
-from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.lists.filters import LiveFilter
+from django_dcron.admin.node_parts import LiveNodeAdmin
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.cluster import age, is_live, is_skewed, with_time
 from django_dcron.models import Node
 
 RANGES_AT_ONCE = 40
+JUST_NOW = timedelta(seconds=5)
 
 
 @admin.register(Node)
-class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
+class NodeAdmin(LiveNodeAdmin):
     list_display = (
         "name_and_host",
         "state",
@@ -45,23 +45,18 @@ class NodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     search_fields = ("name", "host")
     empty_text = _("No nodes in the last 24 hours. Start one with manage.py runcron.")
     fieldsets = (
-        (None, {"fields": ("name", "state", "host", "pid", "release", "namespace_column")}),
-        (
-            _("Status"),
-            {
-                "fields": (
-                    "shards_column",
-                    "assigned_shards_column",
-                    "agenda_column",
-                    "skew_column",
-                    "clock_doubt_column",
-                    "broker_column",
-                    "heartbeat",
-                    "tick",
-                    "started",
-                )
-            },
-        ),
+        (None, {"fields": ("name", "host", "pid", "release", "namespace_column", "started")}),
+    )
+    live_columns = (
+        "state",
+        "heartbeat",
+        "tick",
+        "shards_column",
+        "assigned_shards_column",
+        "agenda_column",
+        "skew_column",
+        "clock_doubt_column",
+        "broker_column",
     )
     readonly_fields = ("state",)
 
@@ -180,4 +175,8 @@ def _when_and_how_long_ago(node: Node, at: datetime | None) -> str:
 
 
 def _ago(node: Node, at: datetime | None) -> str:
-    return time_ago_text(age(node, at)) if at else EMPTY
+    """Show a recent time as "just now", so that the page doesn't change each second."""
+    if at is None:
+        return EMPTY
+    passed = age(node, at)
+    return time_ago_text(timedelta() if passed < JUST_NOW else passed)

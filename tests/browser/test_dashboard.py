@@ -48,6 +48,25 @@ def test_failures_section_is_replaced_only_if_it_changed(
     assert page.evaluate("window.seen !== undefined"), "the page was reloaded"
 
 
+def test_button_pauses_refreshes_of_all_pages_in_the_tab(page: Page) -> None:
+    make_idle_job(name="grind")
+    page.goto(dcron_url("dashboard_changelist"))
+    button = page.locator("[data-dcron-refresh-control]")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    page.goto(dcron_url("dashboard_changelist"))
+    expect(button).to_have_attribute("aria-pressed", "true")
+    page.evaluate(
+        "() => document.addEventListener('htmx:beforeRequest', (event) => "
+        "{ document.body.dataset.prevented = event.defaultPrevented; })"
+    )
+    expect(page.locator("body")).to_have_attribute("data-prevented", "true")
+
+    button.click()
+    with page.expect_response(lambda response: "/part/" in response.url):
+        pass
+
+
 def test_timeline_on_phone_shows_now_and_keeps_scroll_position(
     browse: Browse,
 ) -> None:

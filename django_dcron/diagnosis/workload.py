@@ -1,0 +1,66 @@
+"""Find the runs that a node sent to workers, and the runs that each worker executes.
+
+Invariants:
+
+- No query reads more than ``RUNS_SEARCHED`` runs, each through an index.
+- A worker is named before its first run: the nodes store the workers' answers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.models import Attempt, Node, Run
+
+RUNS_SEARCHED = 10_000
+"""The number of latest runs in which those of a node are searched. No index covers the node."""
+RUNS_SHOWN = 20
+ATTEMPTS_READ = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    worker: str
+    queues: tuple[str, ...]
+    """The queues of the worker's latest answer to a node; empty if it hasn't answered."""
+    attempts: tuple[Attempt, ...]
+    """The attempts that the worker executes, oldest first."""
+
+
+def runs_sent_by(node: Node, scope: Scope) -> list[Run]:
+    """Return the node's latest runs, newest first, with their jobs."""
+    latest = scope.runs.order_by("-scheduled_at", "-pk")
+    oldest = latest.values_list("scheduled_at", flat=True)[RUNS_SEARCHED - 1 : RUNS_SEARCHED]
+    since = oldest.first()
+    sent = latest.filter(node=node.pk, queued_at__isnull=False)
+    if since is not None:
+        sent = sent.filter(scheduled_at__gte=since)
+    return list(sent.defer("args", "kwargs").prefetch_related("job")[:RUNS_SHOWN])
+
+
+def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
+    """Return the workers that answered one of ``nodes`` or execute a run, by name."""
+    running = list(
+        scope.runs.running().order_by("-due_at").values_list("pk", flat=True)[:ATTEMPTS_READ]
+    )
+    attempts = scope.attempts.filter(run__in=running, outcome="").order_by("started_at")
+    executed: defaultdict[str, list[Attempt]] = defaultdict(list)
+    columns = ("run", "number", "worker", "started_at", "outcome", "finished_at")
+    for attempt in attempts.only(*columns).prefetch_related("run__job"):
+        executed[_host_of(attempt.worker)].append(attempt)
+    queues: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        for answer in (node.workers or {}).get("answered", ()):
+            queues[answer["name"]] = tuple(answer["queues"])
+    return [
+        Workload(worker, queues.get(worker, ()), tuple(executed[worker]))
+        for worker in sorted({*queues, *executed})
+    ]
+
+
+def _host_of(worker: str) -> str:
+    """Return the name without the process: ``celery@web-1`` of ``celery@web-1/4242``."""
+    return worker.rpartition("/")[0] or worker

@@ -1,0 +1,140 @@
+"""Test the pages of nodes: their live parts, the runs of each node and the runs of each worker."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis import workload
+from django_dcron.models import Node, Run
+from tests.admin.conftest import StaffWith, list_url, make_attempt, make_job, make_run, run_url
+
+QUERIES_OF_A_PAGE = 15
+SEES_ALL = ("view_node", "view_job", "view_run", "view_attempt")
+
+
+def make_node(name: str = "node-a", **values: Any) -> Node:
+    now = database_now("default")
+    known = {"host": "web-1", "pid": 7, "release": "1", "started_at": now, "heartbeat_at": now}
+    return Node.objects.create(**{"id": name, "name": name, **known, **values})
+
+
+def list_part_url(query: str = "") -> str:
+    return f"{reverse('admin:django_dcron_node_list_part')}?{query}"
+
+
+def page_urls(node: Node) -> tuple[str, str]:
+    """Return the URL of the page and the URL of its live part."""
+    names = ("node_change", "node_part")
+    page, part = (reverse(f"admin:django_dcron_{name}", args=[node.pk]) for name in names)
+    return page, part
+
+
+@pytest.fixture
+def node(db: None) -> Node:
+    answer = {"name": "celery@web-1", "queues": ["mail"], "executes": True, "unknown_runs": []}
+    at = database_now("default").isoformat()
+    return make_node(workers={"at": at, "answered": [answer]})
+
+
+@pytest.fixture
+def running(node: Node) -> Run:
+    sent = {"node": node.pk, "queued_at": node.started_at, "started_at": node.started_at}
+    run = make_run(make_job("grind"), state="running", **sent)
+    make_attempt(run, worker="celery@web-2/4242")
+    return run
+
+
+def test_node_page_lists_runs_that_it_sent(admin_client: Client, running: Run) -> None:
+    make_run(make_job("of another"), state="queued", node="b", queued_at=running.queued_at)
+    make_run(make_job("not sent"), node=running.node)
+
+    for url in page_urls(Node.objects.get()):
+        html = admin_client.get(url).content.decode()
+        assert f'href="{run_url(running)}"' in html
+        assert "of another" not in html
+        assert "not sent" not in html
+
+
+def test_node_page_searches_latest_runs_only(
+    admin_client: Client, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workload, "RUNS_SEARCHED", 1)
+    make_run(make_job("later"), database_now("default"), node="b")
+
+    html = admin_client.get(page_urls(Node.objects.get())[1]).content.decode()
+    assert run_url(running) not in html
+
+
+def test_node_list_names_workers_with_queues_and_runs(admin_client: Client, running: Run) -> None:
+    for url in (list_url("node"), list_part_url()):
+        html = admin_client.get(url).content.decode()
+        assert "celery@web-1" in html
+        assert "mail" in html
+        assert f"{list_url('attempt')}?worker=celery%40web-2%2F4242" in html
+        assert f'href="{run_url(running)}"' in html
+
+
+def test_list_part_keeps_filters_and_is_sent_only_if_it_changed(
+    admin_client: Client, node: Node
+) -> None:
+    query = "state=live&q=node&o=-1"
+    page = admin_client.get(f"{list_url('node')}?{query}").content.decode()
+    source = page.partition('id="dcron-nodes"')[2].partition('hx-get="')[2].partition('"')[0]
+    source = source.replace("&amp;", "&")
+
+    assert source.startswith(list_part_url(query))
+    assert admin_client.get(source).status_code == 204
+    Node.objects.update(shards=5)
+    changed = admin_client.get(source)
+    assert changed.status_code == 200
+    Node.objects.update(name="renamed")
+    assert "renamed" not in admin_client.get(source).content.decode()
+    assert admin_client.get(list_part_url("nonsense__x=1")).headers["HX-Refresh"] == "true"
+
+
+@pytest.mark.parametrize("missing", SEES_ALL)
+def test_runs_and_workers_need_permissions(
+    staff_with: StaffWith, running: Run, missing: str
+) -> None:
+    client = staff_with(*(each for each in SEES_ALL if each != missing))
+    page, part = page_urls(Node.objects.get())
+    answers = [client.get(url) for url in (list_part_url(), page, part)]
+
+    if missing == "view_node":
+        assert [answer.status_code for answer in answers] == [403, 403, 403]
+        return
+    htmls = [answer.content.decode() for answer in answers]
+    assert "celery@web-2" not in htmls[0]
+    shows_runs = missing == "view_attempt"
+    assert [run_url(running) in html for html in htmls] == [False, shows_runs, shows_runs]
+
+
+def test_number_of_queries_is_constant(admin_client: Client, running: Run) -> None:
+    def count() -> list[int]:
+        counts = []
+        for url in (list_url("node"), list_part_url(), *page_urls(Node.objects.get(pk="node-a"))):
+            admin_client.get(url)
+            with CaptureQueriesContext(connection) as queries:
+                assert admin_client.get(url).status_code == 200
+            counts.append(len(queries))
+        return counts
+
+    few = count()
+    for number in range(5):
+        make_node(f"node {number}")
+        run = make_run(
+            make_job(f"job {number}"),
+            state="running",
+            node=running.node,
+            queued_at=running.queued_at,
+            started_at=running.started_at,
+        )
+        make_attempt(run, worker=f"w{number}")
+
+    assert count() == few
+    assert max(few) <= QUERIES_OF_A_PAGE

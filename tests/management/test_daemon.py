@@ -36,9 +36,9 @@ def path(tmp_path: Path) -> Iterator[Path]:
     """The path of the pid file. A process that still holds it at the end is killed."""
     path = tmp_path / "dcron.pid"
     yield path
-    file = PidFile(path)
-    if pid := file.signal(signal.SIGKILL):
-        assert file.wait_for_end(pid, TIMEOUT)
+    with PidFile(path).open_holder() as holder:
+        if holder and holder.signal(signal.SIGKILL):
+            assert holder.wait_for_end(TIMEOUT)
 
 
 @pytest.fixture
@@ -150,14 +150,16 @@ def test_documented_commands_start_restart_and_stop_node(
 def test_stop_cleans_up_after_killed_node(start_node: Callable[..., int], path: Path) -> None:
     at = ("--pid-file", str(path))
     job = make_job()
-    pid = start_node()
+    start_node()
     wait_until(
         lambda: Run.objects.filter(job=job, state="succeeded").exists(), TIMEOUT, what="a run"
     )
     wait_until(lambda: "health   a is ok" in run_here("state", *at)[1], TIMEOUT, what="its health")
     assert probe(f"{path}.health").fit
-    PidFile(path).signal(signal.SIGKILL)
-    assert PidFile(path).wait_for_end(pid, TIMEOUT)
+    with PidFile(path).open_holder() as holder:
+        assert holder is not None
+        assert holder.signal(signal.SIGKILL)
+        assert holder.wait_for_end(TIMEOUT)
     assert run_here("state", *at) == (
         1,
         f"The node was killed: {path} exists, but its process has ended.",

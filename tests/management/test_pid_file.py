@@ -12,20 +12,31 @@ import pytest
 from django.core.management.base import CommandError
 
 from django_dcron.management.dcron import pid_file
-from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.management.dcron.pid_file import Holder, PidFile
 from django_dcron.management.dcron.start_options import StartOptions, store_options
 from django_dcron.scheduler.health_file import HealthFile
 from tests.waiting import TIMEOUT, wait_until
 
-HOLD = """
+IMPORTS = """
 import sys
 from django_dcron.management.dcron.pid_file import PidFile
+"""
+HOLD = f"""
+{IMPORTS}
 try:
     with PidFile(sys.argv[1]):
         print("held", flush=True)
         sys.stdin.read()
 except Exception as error:
     print(error, flush=True)
+"""
+RELEASE = f"""
+{IMPORTS}
+with PidFile(sys.argv[1]):
+    print(flush=True)
+    input()
+print(flush=True)
+input()
 """
 Hold = Callable[[], "subprocess.Popen[str]"]
 
@@ -53,6 +64,20 @@ def hold(path: Path) -> Iterator[Hold]:
         process.communicate()
 
 
+def signal_holder(path: Path, number: signal.Signals) -> int | None:
+    """Signal the holder; return its pid, or None if no process was signaled."""
+    with PidFile(path).open_holder() as holder:
+        return holder.pid if holder and holder.signal(number) else None
+
+
+def request_stop(path: Path) -> int | None:
+    with PidFile(path).open_holder() as holder:
+        if holder is None:
+            return None
+        holder.request_stop()
+        return holder.pid
+
+
 def message(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
@@ -77,7 +102,7 @@ def test_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
 def test_killed_holder_leaves_file_but_no_lock(path: Path, hold: Hold) -> None:
     process = hold()
     assert message(process) == "held"
-    assert PidFile(path).signal(signal.SIGKILL) == process.pid
+    assert signal_holder(path, signal.SIGKILL) == process.pid
     process.wait(TIMEOUT)
     assert path.read_text() == f"{process.pid}\n"
     assert PidFile(path).holder() is None
@@ -91,8 +116,8 @@ def test_reused_process_id_is_not_signalled(path: Path) -> None:
     path.write_text(f"{innocent.pid}\n")
     file = PidFile(path)
     assert file.holder() is None
-    assert file.signal(signal.SIGTERM) is None
-    assert file.request_stop() is None
+    assert signal_holder(path, signal.SIGTERM) is None
+    assert request_stop(path) is None
     innocent.communicate(b"\n")
     assert innocent.returncode == 0
 
@@ -113,7 +138,7 @@ def test_process_id_reused_during_signal_is_not_signalled(
     arrived: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: arrived.append(number))
     try:
-        assert PidFile(path).signal(signal.SIGUSR1) is None
+        assert signal_holder(path, signal.SIGUSR1) is None
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not arrived
@@ -185,28 +210,56 @@ def test_signal_works_without_pidfd_open(
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     process = hold()
     assert message(process) == "held"
-    assert PidFile(path).signal(signal.SIGTERM) == process.pid
+    assert signal_holder(path, signal.SIGTERM) == process.pid
     wait_until(lambda: PidFile(path).holder() is None, what="the process to end")
     assert process.wait(TIMEOUT) == -signal.SIGTERM
 
 
-def test_stop_is_requested_only_once(path: Path, hold: Hold) -> None:
+def test_stop_is_requested_only_once(
+    path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node exits at once on a second signal."""
     process = hold()
     assert message(process) == "held"
     os.kill(process.pid, signal.SIGSTOP)
     file = PidFile(path)
-    assert file.request_stop() == process.pid
-    assert (path.parent / "dcron.pid.stopping").exists()
-    signals: list[int] = []
-    file.signal = signals.append  # type: ignore[assignment,method-assign]
-    assert file.request_stop() == process.pid
-    assert not signals
-    assert not file.wait_for_end(process.pid, 0)
-    os.kill(process.pid, signal.SIGCONT)
-    assert file.wait_for_end(process.pid, 30)
+    with file.open_holder() as holder:
+        assert holder is not None
+        holder.request_stop()
+        assert (path.parent / "dcron.pid.stopping").exists()
+        signals: list[int] = []
+        monkeypatch.setattr(Holder, "signal", lambda self, number: signals.append(number))
+        holder.request_stop()
+        monkeypatch.undo()
+        assert not signals
+        assert not holder.wait_for_end(0)
+        os.kill(process.pid, signal.SIGCONT)
+        assert holder.wait_for_end(30)
     with file:
         assert not (path.parent / "dcron.pid.stopping").exists(), "it belongs to an earlier process"
+
+
+def test_wait_for_end_also_waits_for_a_process_that_has_released_the_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pid_file, "ENDS_WITHIN", 0)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RELEASE, str(path)],
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    message(process)
+    with PidFile(path).open_holder() as holder:
+        assert holder is not None
+        process.stdin.write("release the file\n")
+        process.stdin.flush()
+        message(process)
+        assert PidFile(path).holder() is None
+        assert not holder.wait_for_end(0)
+        process.communicate("end\n")
+        assert holder.wait_for_end(0)
 
 
 def test_refused_signal_is_not_recorded_as_request(
@@ -220,9 +273,9 @@ def test_refused_signal_is_not_recorded_as_request(
     monkeypatch.setattr(signal, "pidfd_send_signal", refused, raising=False)
     monkeypatch.setattr(os, "kill", refused)
     with pytest.raises(CommandError, match=f"process {process.pid}"):
-        PidFile(path).request_stop()
+        request_stop(path)
     monkeypatch.undo()
-    assert PidFile(path).request_stop() == process.pid
+    assert request_stop(path) == process.pid
     assert process.wait(TIMEOUT) == -signal.SIGTERM
 
 

@@ -66,12 +66,16 @@ class World(Users):
         clock = StillClock()
         super().__init__(Guarantees(clock), clock, count(1))
         self.events = TransactionEvents(self.guarantees.check)
-        self.broker = Broker(self.guarantees.dispatched.add)
+        self.broker = Broker(self._record_dispatch)
         self._nodes = [self._new_node(name) for name in "ab"]
         self._busy: set[str] = set()
         """The nodes that are within an operation."""
         self._executions: list[CurrentRun] = []
         """The runs that workers are executing."""
+
+    def _record_dispatch(self, attempt: tuple[UUID, int]) -> None:
+        self.events.check()  # so that the message counts for the state in which it was sent
+        self.guarantees.dispatched.add(attempt)
 
     def do(self, operation: str, given: dict[str, Any]) -> None:
         getattr(self, operation)(**given)

@@ -64,7 +64,7 @@ class PidFile:
                 if time.monotonic() >= deadline:
                     self.refuse_if_held()
                 time.sleep(LOOK_EVERY)
-            self.beside("stopping").unlink(missing_ok=True)
+            self.forget_stop_request()
             os.ftruncate(self._fd, 0)
             os.write(self._fd, f"{os.getpid()}\n".encode())
         return self
@@ -77,7 +77,7 @@ class PidFile:
     ) -> None:
         _held.pop(_identity(os.fstat(self._fd)), None)
         if self._is_at_path():
-            self.beside("stopping").unlink(missing_ok=True)
+            self.forget_stop_request()
             self.path.unlink()
         os.close(self._fd)  # last, because until now no other process could write the file
         self._fd = -1
@@ -113,66 +113,33 @@ class PidFile:
             )
         return pid
 
-    def signal(self, number: signal.Signals) -> int | None:
-        """Signal the holder, and no other process; return its pid."""
+    @contextmanager
+    def open_holder(self) -> Iterator[Holder | None]:
+        """Yield the process that has locked the file, or None.
+
+        Open it before a signal: after the process has released the file, its pid identifies it no
+        longer.
+        """
         pid = self.holder()
-        if pid is None:
-            return None
-        handle = _open_process(pid)
+        handle = None if pid is None else _open_process(pid)
         try:
-            if self.holder() != pid:  # now the handle refers to the holder, or to no process
-                return None
-            if handle is None:
-                os.kill(pid, number)
-            else:
-                signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return None
-        except PermissionError as error:
-            raise usage_error(f"Can't signal process {pid}: it belongs to another user.") from error
+            # If it still has the lock, the handle refers to it.
+            yield Holder(self, pid, handle) if pid is not None and self.holder() == pid else None
         finally:
             if handle is not None:
                 os.close(handle)
-        return pid
 
-    def request_stop(self) -> int | None:
-        """Send SIGTERM to the holder only once, however many callers ask; return its pid.
-
-        A second SIGTERM would make the node exit at once, without draining.
-        """
-        pid = self.holder()
-        if pid is None:
-            return None
-        stop_file = self.beside("stopping")
+    def record_stop_request(self) -> bool:
+        """Record that the holder was asked to stop; return False if it was asked before."""
         with self._usable():
             try:
-                os.close(os.open(stop_file, os.O_CREAT | os.O_EXCL, 0o644))
+                os.close(os.open(self.beside("stopping"), os.O_CREAT | os.O_EXCL, 0o644))
             except FileExistsError:
-                return pid
-        try:
-            return self.signal(signal.SIGTERM)
-        except CommandError:  # the signal wasn't sent
-            stop_file.unlink(missing_ok=True)
-            raise
+                return False
+        return True
 
-    def wait_for_end(self, pid: int, seconds: float) -> bool:
-        """Wait until process ``pid`` has released the file and ended; return whether it did.
-
-        Its other resources, such as a port, are then free.
-        """
-        deadline = time.monotonic() + seconds
-        handle = _open_process(pid)
-        try:
-            if self.holder() != pid:  # It was released, so the handle may refer to another process.
-                return True
-            while self.holder() == pid:
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(LOOK_EVERY)
-            return handle is None or _has_ended(handle, deadline - time.monotonic())
-        finally:
-            if handle is not None:
-                os.close(handle)
+    def forget_stop_request(self) -> None:
+        self.beside("stopping").unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove the files of a killed node, unless another process has locked them by now."""
@@ -212,6 +179,58 @@ class PidFile:
             return os.path.samestat(os.fstat(self._fd), self.path.lstat())
         except FileNotFoundError:
             return False
+
+
+class Holder:
+    """The process that has locked a pid file."""
+
+    def __init__(self, file: PidFile, pid: int, handle: int | None):
+        self.pid = pid
+        self._file = file
+        self._handle = handle
+        """A pidfd, or None if the system has none."""
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Signal the process; return whether it was still running."""
+        try:
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+            elif self._file.holder() == self.pid:
+                os.kill(self.pid, number)
+            else:
+                return False
+        except ProcessLookupError:
+            return False
+        except PermissionError as error:
+            raise usage_error(
+                f"Can't signal process {self.pid}: it belongs to another user."
+            ) from error
+        return True
+
+    def request_stop(self) -> None:
+        """Send SIGTERM to the process only once, however many callers ask.
+
+        A second SIGTERM would make the node exit at once, without draining.
+        """
+        if not self._file.record_stop_request():
+            return
+        try:
+            self.signal(signal.SIGTERM)
+        except CommandError:  # the signal wasn't sent
+            self._file.forget_stop_request()
+            raise
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait until the process has released the file and ended; return whether it did.
+
+        Its other resources, such as a port, are then free.
+        """
+        deadline = time.monotonic() + seconds
+        while self._file.holder() == self.pid:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK_EVERY)
+        return self._handle is None or _has_ended(self._handle, deadline - time.monotonic())
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -65,24 +65,29 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def drain(file: PidFile, timeout: timedelta, *, force: bool) -> str:
     """Drain the node and return a message about it. Raises ``CommandError`` if it still runs."""
-    pid = file.request_stop()
-    if pid is None:
-        if not file.path.exists():
-            return f"No node is running: {file.path} doesn't exist."
+    with file.open_holder() as holder:
+        if holder is None:
+            return _without_holder(file)
+        holder.request_stop()
+        if holder.wait_for_end(timeout.total_seconds()):
+            return f"The node has stopped: process {holder.pid}."
+        if not force:
+            raise negative_result(
+                f"Process {holder.pid} is still draining after {duration_text(timeout)}. Its log "
+                "lists the runs it waits for. Run stop again to keep waiting, or use --force to "
+                "kill it; other nodes then take over its runs."
+            )
+        holder.signal(signal.SIGKILL)
+        if not holder.wait_for_end(KILL_TIMEOUT):
+            raise negative_result(
+                f"Process {holder.pid} was killed but hasn't ended. It may be waiting for disk I/O."
+            )
         file.clear()
-        return f"No node is running. Removed the stale pid file {file.path}."
-    if file.wait_for_end(pid, timeout.total_seconds()):
-        return f"The node has stopped: process {pid}."
-    if not force:
-        raise negative_result(
-            f"Process {pid} is still draining after {duration_text(timeout)}. Its log lists the "
-            "runs it waits for. Run stop again to keep waiting, or use --force to kill it; other "
-            "nodes then take over its runs."
-        )
-    file.signal(signal.SIGKILL)
-    if not file.wait_for_end(pid, KILL_TIMEOUT):
-        raise negative_result(
-            f"Process {pid} was killed but hasn't ended. It may be waiting for disk I/O."
-        )
+        return f"The node was killed: process {holder.pid}."
+
+
+def _without_holder(file: PidFile) -> str:
+    if not file.path.exists():
+        return f"No node is running: {file.path} doesn't exist."
     file.clear()
-    return f"The node was killed: process {pid}."
+    return f"No node is running. Removed the stale pid file {file.path}."

@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections
 from pytest_django import Settings
 
-from django_dcron import checks, conf, control
+from django_dcron import checks, conf, control, cron, targets
 from django_dcron.checks import jobs, reporting
 from django_dcron.dispatch import celery_setup as dispatch
 from django_dcron.dispatch import make_dispatcher
@@ -136,6 +136,8 @@ def test_valid_settings_are_accepted(settings: Settings, tmp_path: Path) -> None
 def test_e002_without_time_zone_support(settings: Settings) -> None:
     settings.USE_TZ = False
     assert ids() == ["django_dcron.E002"]
+    with pytest.raises(CommandError, match="USE_TZ"):
+        call_command("dcron", "list", skip_checks=False)
 
 
 @pytest.mark.parametrize("cache", ["nowhere", "memory"])
@@ -200,6 +202,54 @@ def mysql(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default, "mysql_server_info", "8.0.36", raising=False)
 
 
+def declared_messages(**after: dict[str, str]) -> list[CheckMessage]:
+    with targets.isolated():
+        for name, predecessors in after.items():
+            cron("@daily", name=name, after=predecessors)(report)
+        return checks.check_declarations(None)
+
+
+def report() -> None:
+    """A function to declare."""
+
+
+def test_w018_for_an_after_that_no_code_declares() -> None:
+    (message,) = declared_messages(orders={}, invoices={"oders": "succeeded"})
+    assert message.id == "django_dcron.W018"
+    assert "invoices" in message.msg
+    assert "'oders'" in message.msg
+    assert "'orders'" in message.msg
+    assert not message.is_serious(), "the job may exist in the database"
+
+
+def test_w018_is_not_reported_for_a_job_of_a_task_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_task_modules() -> str:
+        cron("@daily", name="orders")(report)
+        return ""
+
+    monkeypatch.setattr(targets, "discovery_problem", import_task_modules)
+    assert declared_messages(invoices={"orders": "succeeded"}) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "cycle"),
+    [
+        ({"a": {"a": "ended"}}, {"a"}),
+        ({"a": {"c": "ended"}, "b": {"a": "ended"}, "c": {"b": "ended"}, "d": {}}, {"a", "b", "c"}),
+    ],
+)
+def test_e012_once_for_each_cycle(after: dict[str, Any], cycle: set[str]) -> None:
+    (message,) = declared_messages(**after)
+    assert (message.id, message.is_serious()) == ("django_dcron.E012", True)
+    path = message.msg.rpartition(": ")[2].rstrip(".").split(" → ")
+    assert {*path} == cycle
+    assert path[0] == path[-1]
+
+
+def test_chain_in_order_has_no_findings() -> None:
+    assert declared_messages(a={}, b={"a": "ended"}, c={"a": "failed", "b": "ended"}) == []
+
+
 def on_database() -> list[CheckMessage]:
     return checks.check_database(None, databases=["default"])
 
@@ -246,6 +296,7 @@ def test_node_does_not_start_on_mysql_even_without_checks(mysql: None) -> None:
     [
         ({"CACHES": {"default": {"BACKEND": LOCMEM}}}, "E003"),
         ({"DCRON_CACHE": "nowhere"}, "E003"),
+        ({"USE_TZ": False}, "E002"),
         ({"DCRON_DISPATCHER": "tasks", "DCRON_TASKS_BACKEND": "nowhere"}, "E009|E010"),
     ],
 )
@@ -283,6 +334,12 @@ def test_w013_names_all_causes_at_once(settings: Settings, monkeypatch: pytest.M
     (message,) = checks.check_settings(None)
     assert message.id == "django_dcron.W013"
     assert re.findall(r"\((E\d+)\)", message.msg) == ["E003", "E004"]
+    assert len(str(message.hint).splitlines()) == 1
+    settings.USE_TZ = False
+    (message,) = checks.check_settings(None)
+    assert re.findall(r"\((E\d+)\)", message.msg) == ["E002", "E003", "E004"]
+    assert len(str(message.hint).splitlines()) == 2
+    settings.USE_TZ = True
     assert ids() == ["django_dcron.E003", "django_dcron.E004"]
 
 

@@ -12,6 +12,7 @@ E008      the Healthchecks middleware is on, but DCRON_HEALTHCHECKS_URL is empty
 E009      runs are dispatched to Django's tasks, which this Django doesn't have
 E010      the configured backend of Django's tasks is missing or can't be created
 E011      the database isn't PostgreSQL, MariaDB or SQLite
+E012      jobs declared in code run after each other in a cycle
 W001      the configured worker pool can't terminate a run
 W002      SQLite doesn't take its write lock at the start of a transaction
 W003      a job's target is unknown or doesn't accept its arguments (with ``check --database``)
@@ -24,14 +25,15 @@ W009      a job's alert rules are invalid (with ``check --database``)
 W010      a calendar is invalid (with ``check --database``)
 W011      the configured backend of Django's tasks has no workers
 W012      a job names a queue that isn't allowed (with ``check --database``)
-W013      no node can start: one or more of E003, E004, E006 and E009 to E011
+W013      no node can start: one or more of E002 to E004, E006 and E009 to E011
 W014      Celery's task_always_eager is on, which doesn't apply to runs
 W015      Celery's broker is in memory, so no worker gets a run
 W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
 W017      django_dcron is after django.contrib.admin, so the admin's index lacks the jobs' state
+W018      a job declared in code runs after a job that no code declares
 ========  ======================================================================================
 
-E003, E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every
+E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every
 other command reports them as W013, so that tests, migrations and builds need no broker and no
 Redis. ``migrate`` and ``check --database`` report E011 as W013.
 """
@@ -39,8 +41,9 @@ Redis. ``migrate`` and ``check --database`` report E011 as W013.
 from __future__ import annotations
 
 from django_dcron.checks.database import check_database
+from django_dcron.checks.declared import check_declarations
 from django_dcron.checks.jobs import check_jobs
 from django_dcron.checks.reporting import as_node_start
 from django_dcron.checks.settings import check_settings
 
-__all__ = ["as_node_start", "check_database", "check_jobs", "check_settings"]
+__all__ = ["as_node_start", "check_database", "check_declarations", "check_jobs", "check_settings"]

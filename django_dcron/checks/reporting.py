@@ -77,6 +77,7 @@ PAGES = {
     "E009": "how-to/django-tasks.md",
     "E010": "how-to/django-tasks.md",
     "E011": "how-to/project-setup.md#a-second-database",
+    "E012": "how-to/chains.md",
     "W001": "reference/settings.md#execution",
     "W002": "tutorial/first-job.md#change-the-settings",
     "W003": "reference/settings.md#targets-and-arguments",
@@ -93,12 +94,14 @@ PAGES = {
     "W015": "tutorial/redis-and-celery.md",
     "W016": "reference/settings.md#shell-commands",
     "W017": "how-to/admin.md",
+    "W018": "how-to/chains.md",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.
 """
 
 NO_NODE_STARTS = "django_dcron.W013"
+BOTH = ("(E003)", "(E004)")
 WITHOUT_BOTH = (
     'Without Redis and Celery, set DCRON_LOCK = "database" and DCRON_DISPATCHER = "thread", or '
     "start nodes with runcron --embedded. With Redis and Celery, add a django-redis cache and a "
@@ -138,9 +141,12 @@ def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
     if len(obstacles) < 2:
         return list(messages)
     text = "\n".join(message.msg for message in obstacles)
-    hint = "\n".join(dict.fromkeys(str(message.hint) for message in obstacles))
-    if all(code in text for code in ("(E003)", "(E004)")):
-        hint = with_link(WITHOUT_BOTH, PAGES["E004"])
+    hints = {message.msg: str(message.hint) for message in obstacles}
+    if all(code in text for code in BOTH):
+        for message in obstacles:
+            if any(code in message.msg for code in BOTH):
+                hints[message.msg] = with_link(WITHOUT_BOTH, PAGES["E004"])
+    hint = "\n".join(dict.fromkeys(hints.values()))
     others = [message for message in messages if message.id != NO_NODE_STARTS]
     return [*others, Warning(text, hint=hint, id=NO_NODE_STARTS)]
 

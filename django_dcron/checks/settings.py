@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from django_dcron.checks.database import check_database_at_node_start
 from django_dcron.checks.reporting import (
     merged,
+    node_start_problem,
     settings_section,
     with_docs_link,
     with_link,
@@ -81,11 +82,11 @@ def _check_names() -> Iterator[CheckMessage]:
 
 def _check_time_zones() -> Iterator[CheckMessage]:
     if not django_settings.USE_TZ:
-        yield Error(
+        yield node_start_problem(
+            "E002",
             "USE_TZ is False, so the database would store local times, some of which occur "
-            "twice a year.",
-            hint="Set USE_TZ = True.",
-            id="django_dcron.E002",
+            "twice a year. Jobs can be neither saved nor run.",
+            "Set USE_TZ = True.",
         )
 
 

@@ -15,6 +15,7 @@ from keyword import iskeyword
 from textwrap import fill
 from typing import Any, NoReturn, Protocol, cast
 
+from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import (
     BaseCommand,
@@ -202,6 +203,8 @@ class Command(BaseCommand):
 
     def check(self, *args: Any, **options: Any) -> None:
         """Report errors only. ``check``, ``runserver`` and ``runcron`` also report warnings."""
+        if not django_settings.USE_TZ:  # elsewhere, this is a warning
+            raise usage_error("USE_TZ is False (E002). Set USE_TZ = True.")
         shown, self.stderr = self.stderr, OutputWrapper(StringIO())
         try:
             super().check(*args, **options)

@@ -45,13 +45,22 @@ from django_dcron.dispatch.base import (
 )
 from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
 from django_dcron.dispatch.confirms import Confirms
-from django_dcron.dispatch.messages import TASK, Content, build_message, rebuild_message, task_id_of
+from django_dcron.dispatch.message_templates import MessageTemplates
+from django_dcron.dispatch.messages import (
+    TASK,
+    Content,
+    build_message,
+    builds_like_celery,
+    rebuild_message,
+    task_id_of,
+)
 from django_dcron.dispatch.redis_queue import (
     Destination,
     RedisQueues,
     destination_of,
     encode_message,
     is_known_broker,
+    new_delivery_tag,
 )
 from django_dcron.dispatch.remote_control import ask_workers, publish_revoke
 from django_dcron.dispatch.routes import Route, Routes
@@ -106,6 +115,7 @@ class CeleryDispatcher:
         self._producer: Any = None  # a kombu Producer; the stubs lack its batches
         self._confirms: Confirms | None = None
         self._redis_queues: RedisQueues | None = None
+        self._templates = MessageTemplates()
         self._declared: set[str] = set()
         self._used_at = 0.0
         """When the connection last worked, on the monotonic clock."""
@@ -128,9 +138,11 @@ class CeleryDispatcher:
         options = (
             route.options if run.priority is None else {**route.options, "priority": run.priority}
         )
-        item = PreparedMessage(run, route, options, self._build(run))
+        item = PreparedMessage(run, route, options)
         if self._encodes and not self._signals_have_receivers():
             self._encode(item)
+        if item.text is None:
+            item.content = self._build(run)
         return item
 
     def connect_ahead(self, prepared: PreparedMessage) -> None:
@@ -319,11 +331,21 @@ class CeleryDispatcher:
 
     def _encode(self, item: PreparedMessage) -> None:
         """Encode the message for one delivery, if kombu doesn't have to publish it."""
-        item.destination = destination_of(item.route, item.options)
-        if item.destination is not None:
-            content = item.content or self._build(item.run)
-            item.text = encode_message(*content, item.destination, item.options)
-            item.content = None
+        destination = item.destination = destination_of(item.route, item.options)
+        if destination is None:
+            return
+        run, options = item.run, item.options
+
+        def encode(run: DueRun, tag: str) -> bytes:
+            return encode_message(*self._build(run), destination, options, tag)
+
+        tag = new_delivery_tag()
+        if builds_like_celery(self.app) and not tracing.headers_for(run.run_id):
+            kind = destination, options.get("delivery_mode"), run.timeout, run.attempt, self.node
+            item.text = self._templates.encode(kind, run, tag, encode)
+        else:
+            item.text = encode(run, tag)
+        item.content = None
 
     def _build(self, run: DueRun) -> Content:
         return build_message(self.app, run, self.node, self._serializer)
@@ -418,6 +440,7 @@ class CeleryDispatcher:
         the parent.
         """
         self._lock = threading.Lock()
+        self._templates.clear()  # messages contain the process id
         # Keep a reference: its destructor would send a close frame on the parent's socket.
         self._parent_producer, self._producer = self._producer, None
 

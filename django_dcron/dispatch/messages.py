@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from celery import Celery
-from celery.app.amqp import task_message
+from celery.app.amqp import AMQP, task_message
 from kombu.serialization import dumps
 
 from django_dcron import tracing
@@ -36,6 +36,13 @@ class Content(NamedTuple):
 
 def task_id_of(run_id: UUID, attempt: int) -> str:
     return f"{run_id}.{attempt}"
+
+
+def builds_like_celery(app: Celery) -> bool:
+    """Return whether Celery's own code builds messages, not an instrumentation or a project."""
+    amqp: Any = app.amqp
+    function = getattr(amqp.as_task_v2, "__func__", None)
+    return function is AMQP.as_task_v2 and function.__globals__["__name__"] == "celery.app.amqp"
 
 
 def build_message(app: Celery, run: DueRun, node: str, serializer: str) -> Content:

@@ -92,15 +92,20 @@ def destination_of(route: Route, options: dict[str, Any]) -> Destination | None:
     return Destination(route.routing_key, priority)
 
 
+def new_delivery_tag() -> str:
+    return uuid()
+
+
 def encode_message(
     message: task_message,
     body: tuple[str, str, bytes | str],
     destination: Destination,
     options: dict[str, Any],
+    tag: str,
 ) -> bytes:
-    """Return the text of the message, with a new delivery tag.
+    """Return the text of the message.
 
-    ``body``: content type, content encoding and serialized body.
+    ``body``: content type, content encoding and serialized body. ``tag``: see ``new_delivery_tag``.
     """
     content_type, content_encoding, content = body
     if isinstance(content, str):
@@ -111,7 +116,7 @@ def encode_message(
         "delivery_info": {"exchange": "", "routing_key": destination.queue},
         "priority": destination.priority,
         "body_encoding": "base64",
-        "delivery_tag": uuid(),
+        "delivery_tag": tag,
     }
     text = dumps(
         {

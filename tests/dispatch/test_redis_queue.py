@@ -16,7 +16,7 @@ from kombu import Exchange, Queue
 from kombu.transport import redis as kombu_redis
 from kombu.transport.virtual import base as kombu_virtual
 
-from django_dcron.dispatch import DispatchFailed, redis_queue
+from django_dcron.dispatch import DispatchFailed, celery, redis_queue
 from django_dcron.dispatch.base import DueRun
 from django_dcron.dispatch.celery import CeleryDispatcher
 from tests import services
@@ -147,7 +147,7 @@ def test_redis_contains_what_kombu_publishes(
     name: str,
 ) -> None:
     monkeypatch.setattr(kombu_virtual, "uuid", lambda: TAG)
-    monkeypatch.setattr(redis_queue, "uuid", lambda: TAG)
+    monkeypatch.setattr(celery, "new_delivery_tag", lambda: TAG)
     app = make_app(**(APPENDED | NOT_APPENDED)[name])
     with publishing_by_kombu():
         publish(app, *RUNS, node="node-1")

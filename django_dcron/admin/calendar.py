@@ -26,6 +26,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
 from django_dcron.admin.audit_log import LoggedAdmin
+from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.json_input import json_input
@@ -79,7 +80,9 @@ class CalendarForm(CalendarModelForm):
 
 
 @admin.register(Calendar)
-class CalendarAdmin(VersionedAdmin[Calendar], LoggedAdmin[Calendar], ListAdmin[Calendar]):
+class CalendarAdmin(
+    VersionedAdmin[Calendar], PreviewedCalendarAdmin, LoggedAdmin[Calendar], ListAdmin[Calendar]
+):
     form = CalendarForm
     list_display = ("name", "description", "number_of_jobs")
     ordering = ("name",)  # the annotation with the number of jobs drops the model's ordering

@@ -1,12 +1,14 @@
 """Test the calendar form, and the calendar field of the job form."""
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 from django.utils.timezone import localdate
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
@@ -14,7 +16,9 @@ from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import placement
 from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.testing import set_clock
 from tests.admin.conftest import (
+    StaffWith,
     add_url,
     as_rendered,
     errors,
@@ -69,6 +73,51 @@ def test_change_page_lists_next_dates_without_name_field(admin_client: Client) -
     assert 'name="name"' not in response.text
     Calendar.objects.update(dates="XMAS")
     assert admin_client.get(url_of(calendar)).status_code == 200
+
+
+def excluded_days(html: str) -> dict[str, list[str]]:
+    """Return the excluded days of each month."""
+    grid = html.partition("dcron-month-grid")[2]
+    months = re.findall(r"<caption>(.*?)</caption>(.*?)</table>", grid, flags=re.DOTALL)
+    return {name: re.findall(r"<s>(\d+)</s>", rows) for name, rows in months}
+
+
+@pytest.mark.parametrize(("language", "first"), [("en-us", "Sunday"), ("de", "Montag")])
+def test_months_show_excluded_days(
+    admin_client: Client, settings: Any, language: str, first: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    url = url_of(make_calendar("12-24..12-26\n2027-10-31\n2027-11-01"))
+    with set_clock(datetime(2026, 11, 25, 12, tzinfo=UTC)), translation.override(language):
+        html = admin_client.get(url).text
+
+    days = list(excluded_days(html).values())
+    assert days == [[], ["24", "25", "26"], *[[]] * 9, ["31"]]
+    assert 'class=" dcron-today">25<' in html
+    assert re.findall(r'abbr="(.*?)"', html)[0] == first
+
+
+def test_preview_of_typed_dates_shows_months_or_error_and_saves_nothing(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    calendar = make_calendar("12-25")
+    filled = as_rendered(admin_client.get(url_of(calendar)))
+    url = f"{reverse('admin:django_dcron_calendar_preview')}?calendar={calendar.pk}"
+
+    def preview(dates: str) -> str:
+        response = admin_client.post(url, {**filled, "dates": dates})
+        assert response.status_code == 200
+        return response.text
+
+    assert list(filter(None, excluded_days(preview("12-31")).values())) == [["31"]]
+    assert "errorlist" in preview("XMAS")
+    assert excluded_days(preview("XMAS")) == excluded_days(preview("")) == {}
+    assert Calendar.objects.get().dates == "12-25"
+
+    assert admin_client.get(url).status_code == 405
+    assert admin_client.post(f"{url}nonsense", filled).status_code == 404
+    assert staff_with("view_calendar").post(url, filled).status_code == 403
+    assert staff_with("add_calendar").post(url, filled).status_code in (403, 404)
 
 
 def test_conflicting_save_shows_other_version_before_overwriting(admin_client: Client) -> None:

@@ -38,6 +38,7 @@ PAGES: dict[str, Callable[[Sample], str]] = {
     "attempt": lambda sample: dcron_url("attempt_change", sample.attempt.pk),
     "alert list": lambda sample: dcron_url("alert_changelist"),
     "alert": lambda sample: dcron_url("alert_change", sample.alert.pk),
+    "calendar": lambda sample: dcron_url("calendar_change", sample.calendar.pk),
     "freeze list": lambda sample: dcron_url("freeze_changelist"),
     "freeze add": lambda sample: dcron_url("freeze_add"),
     "freeze": lambda sample: dcron_url("freeze_change", sample.freeze.pk),

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.models import Alert, Attempt, Freeze, Job, Node, Run
+from django_dcron.models import Alert, Attempt, Calendar, Freeze, Job, Node, Run
 from django_dcron.models.statistics import count
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_job, make_run
@@ -40,6 +40,7 @@ class Sample:
     attempt: Attempt
     """An attempt of the failed run."""
     alert: Alert
+    calendar: Calendar
     freeze: Freeze
     """In force, so that every page has the banner."""
 
@@ -77,8 +78,11 @@ def make_sample() -> Sample:
     ]
     running = _running(make_job(name="sync-stock", schedule="*/2 * * * *"), nodes[0], now)
     alert = _alert(failed, now)
+    calendar = control.save_calendar(Calendar(name="closed", dates="SAT-SUN\n12-25"))
     freeze = control.freeze("deploy of 4.2", until=now + timedelta(hours=1), by="ada")
-    return Sample(job, paused, long_named, failed, running, failed.attempts.get(), alert, freeze)
+    return Sample(
+        job, paused, long_named, failed, running, failed.attempts.get(), alert, calendar, freeze
+    )
 
 
 def _past_run(job: Job, now: datetime, number: int, state: str) -> Run:

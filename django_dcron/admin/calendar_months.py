@@ -1,0 +1,135 @@
+"""The months next to a calendar's form: the days that the typed dates exclude.
+
+Invariants:
+
+- The months are computed by the code that the scheduler uses, and from validated text only.
+- The preview writes nothing. It validates the form that saves a calendar and drops the instance.
+- An excluded day is recognizable without its color.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import render
+from django.urls import URLPattern, path, reverse
+from django.utils.dates import WEEKDAYS, WEEKDAYS_ABBR
+from django.utils.formats import date_format, get_format
+from django.utils.timezone import localdate
+
+from django_dcron.admin.base import BaseAdmin
+from django_dcron.db import clock
+from django_dcron.exceptions import InvalidCalendar
+from django_dcron.models import Calendar
+from django_dcron.models.calendar import read_dates
+
+URL_NAME = "django_dcron_calendar_preview"
+MONTHS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    number: int
+    is_in_month: bool
+    is_excluded: bool
+    is_today: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    name: str
+    weeks: tuple[tuple[Day, ...], ...]
+
+
+class CalendarPreview:
+    """The months for ``dates``, or the errors in it."""
+
+    def __init__(self, dates: str, errors: list[str]):
+        self.errors = errors
+        self.months: list[Month] = []
+        with suppress(InvalidCalendar):  # stored by an earlier release, or without validation
+            self.months = [] if errors or not dates.strip() else list(_months(dates))
+
+    @property
+    def weekdays(self) -> list[tuple[Any, Any]]:
+        """The short and long names of the weekdays, in the order of the active language."""
+        first = _first_weekday()
+        days = [(first + number) % 7 for number in range(7)]
+        return [(WEEKDAYS_ABBR[day], WEEKDAYS[day]) for day in days]
+
+    @property
+    def excludes_no_day(self) -> bool:
+        days = (day for month in self.months for week in month.weeks for day in week)
+        return bool(self.months) and not any(day.is_excluded for day in days)
+
+
+def _months(text: str) -> Iterator[Month]:
+    dates, today = read_dates(text), localdate(clock.now())
+    grid = calendar.Calendar(_first_weekday())
+    for number in range(MONTHS):
+        years, month = divmod(today.month - 1 + number, 12)
+        first = date(today.year + years, month + 1, 1)
+        weeks = tuple(
+            tuple(_day(day, first, today, dates) for day in week)
+            for week in grid.monthdatescalendar(first.year, first.month)
+        )
+        yield Month(date_format(first, "YEAR_MONTH_FORMAT"), weeks)
+
+
+def _day(day: date, first: date, today: date, dates: Any) -> Day:
+    is_in_month = day.month == first.month
+    return Day(day.day, is_in_month, is_in_month and dates.excludes(day), day == today)
+
+
+def _first_weekday() -> int:
+    """Return the first day of the week as Python counts: Monday is 0. Django's Sunday is 0."""
+    return (int(get_format("FIRST_DAY_OF_WEEK")) - 1) % 7
+
+
+class PreviewedCalendarAdmin(BaseAdmin[Calendar]):
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.preview_view)
+        return [path("preview/", view, name=URL_NAME), *super().get_urls()]
+
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        row = None
+        if "calendar" in request.GET:
+            row = self.get_object(request, unquote(request.GET["calendar"]))
+            if row is None:
+                raise Http404
+            if not self.has_change_permission(request, row):
+                raise PermissionDenied
+        form_class: Any = self.get_form(request, row, change=row is not None)
+        context = {"preview": _preview_of(form_class(request.POST, instance=row))}
+        return render(request, "admin/django_dcron/calendar/months.html", context)
+
+    def add_form_context(
+        self, request: HttpRequest, context: dict[str, Any], obj: Calendar | None
+    ) -> None:
+        super().add_form_context(request, context, obj)
+        if obj is not None and not self.has_change_permission(request, obj):
+            context["preview"] = CalendarPreview(obj.dates, [])
+            return
+        context["preview"] = _preview_of(context["adminform"].form)
+        url = reverse(f"admin:{URL_NAME}", current_app=self.admin_site.name)
+        known = obj is not None and not obj._state.adding
+        context["preview_url"] = f"{url}?calendar={quote(obj.pk)}" if obj and known else url
+
+
+def _preview_of(form: Any) -> CalendarPreview:
+    errors = [str(message) for message in form.errors.get("dates", ())]
+    if form.is_bound:
+        return CalendarPreview(form.cleaned_data.get("dates", ""), errors)
+    return CalendarPreview(form.instance.dates, [])

@@ -12,6 +12,7 @@ from django_dcron.db.routing import database_name, lacks_table
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.unknown_runs import WARN_EVERY, UnknownRuns, Warnings, published_here
 from django_dcron.models import Node, Run
+from django_dcron.runs import start_facts
 from django_dcron.runs.start import start_attempt
 
 
@@ -96,10 +97,12 @@ def test_run_is_unknown_if_the_database_lacks_the_tables(monkeypatch: pytest.Mon
     def fail(**values: object) -> None:
         raise ProgrammingError("no such table")
 
-    monkeypatch.setattr("django_dcron.runs.start._READ.first", fail)
+    monkeypatch.setattr(start_facts._READ, "first", fail)
     with pytest.raises(ProgrammingError):
         start_attempt(uuid4(), 1, token=uuid4(), worker="w")
-    monkeypatch.setattr("django_dcron.runs.start.lacks_table", lambda model, using: model is Run)
+    monkeypatch.setattr(
+        "django_dcron.runs.start_facts.lacks_table", lambda model, using: model is Run
+    )
     with pytest.raises(UnknownRun) as unknown:
         start_attempt(uuid4(), 1, token=uuid4(), worker="w")
     assert database_name("default") in str(unknown.value)

@@ -41,6 +41,7 @@ _JSON_VALUES = "django_dcron/utils/json_values.py"
 _RESCUE = "django_dcron/scheduler/rescue.py"
 _RETRY = "django_dcron/policies/retry.py"
 _START = "django_dcron/runs/start.py"
+_START_FACTS = "django_dcron/runs/start_facts.py"
 _START_DECISION = "django_dcron/policies/start_decision.py"
 _TRANSITIONS = "django_dcron/runs/transitions.py"
 
@@ -96,7 +97,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         ONE_TOKEN,
     ),
     *(
-        Equivalent(_START, "_read", line, line.replace(f"{names}, ", "None, ", 1), ALL_COLUMNS)
+        Equivalent(
+            _START_FACTS, "read_run", line, line.replace(f"{names}, ", "None, ", 1), ALL_COLUMNS
+        )
         for names, line in (
             ("_RUN", "run = Run.from_db(using, _RUN, columns[: len(_RUN)])"),
             ("_JOB", "run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])"),

@@ -51,7 +51,7 @@ PARTS = (
     ),
     Part(
         "start",
-        ("runs/start.py",),
+        ("runs/start.py", "runs/start_facts.py"),
         (
             "tests/runs/test_start.py",
             "tests/execution/test_unknown_runs.py",

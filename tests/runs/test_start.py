@@ -22,7 +22,7 @@ from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import start as module
-from django_dcron.runs import transitions
+from django_dcron.runs import start_facts, transitions
 from django_dcron.runs.start import start_attempt
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_run
@@ -139,7 +139,7 @@ def test_only_the_current_attempt_starts() -> None:
 def test_run_cancelled_between_read_and_start_does_not_start() -> None:
     run = make_run(make_idle_job(), "queued")
     with mock.patch.object(
-        module, "too_late", side_effect=lambda *_: "" if control.cancel(reread(run)) else "?"
+        start_facts, "too_late", side_effect=lambda *_: "" if control.cancel(reread(run)) else "?"
     ):
         assert deliver(run) is None
     assert state_of(run) == State.CANCELLED
@@ -151,11 +151,11 @@ def test_run_whose_attempt_changed_meanwhile_is_not_ended(why: str) -> None:
     run = make_run(
         make_idle_job(), "queued", cancel_requested_at=NOON if why == "cancelled" else None
     )
-    read = module._read(run.pk)
+    read = module.read_run(run.pk)
     Run.objects.update(attempt=2)
     with (
-        mock.patch.object(module, "_read", return_value=read),
-        mock.patch.object(module, "too_late", return_value=why),
+        mock.patch.object(module, "read_run", return_value=read),
+        mock.patch.object(start_facts, "too_late", return_value=why),
     ):
         assert deliver(run) is None
     after = reread(run)
@@ -167,10 +167,12 @@ def test_run_whose_attempt_changed_meanwhile_is_not_ended(why: str) -> None:
 )
 def test_punctual_start_is_refused_before_the_due_time(early: timedelta, starts: bool) -> None:
     run = make_run(make_idle_job(), "queued")
-    read = module._read(run.pk)
+    read = module.read_run(run.pk)
     assert read
     at = run.due_at - early
-    with mock.patch.object(module, "_read", return_value=read._replace(at=at, at_without_jump=at)):
+    with mock.patch.object(
+        module, "read_run", return_value=read._replace(at=at, at_without_jump=at)
+    ):
         if starts:
             assert start_attempt(run.pk, 1, token=uuid4(), worker="w", punctual=True)
         else:
@@ -186,8 +188,8 @@ def test_punctual_start_is_refused_before_the_due_time(early: timedelta, starts:
 @pytest.fixture
 def clock_jumps(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
     """Make the database's clock jump. An earlier start of this process saw the right time."""
-    monkeypatch.setattr(module, "_clock", ClusterClock())
-    read = module._READ.first
+    monkeypatch.setattr(start_facts, "_clock", ClusterClock())
+    read = start_facts._READ.first
     step = timedelta()
 
     def first(**parameters: Any) -> Any:
@@ -198,7 +200,7 @@ def clock_jumps(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
         nonlocal step
         step = by
 
-    monkeypatch.setattr(module, "_READ", mock.Mock(first=first))
+    monkeypatch.setattr(start_facts, "_READ", mock.Mock(first=first))
     start_attempt(make_run(make_idle_job(), "queued").pk, 1, token=uuid4(), worker="w")
     return jump
 
@@ -232,7 +234,7 @@ def test_lasting_jump_of_database_clock_is_accepted(
     assert start_attempt(runs[0].pk, 1, token=uuid4(), worker="w")
     later, monotonic = DOUBT_FOR + 1, time.monotonic
     clock_jumps(timedelta(hours=1, seconds=later))
-    with mock.patch.object(module.time, "monotonic", side_effect=lambda: monotonic() + later):
+    with mock.patch.object(start_facts.time, "monotonic", side_effect=lambda: monotonic() + later):
         assert start_attempt(runs[1].pk, 1, token=uuid4(), worker="w") is None
     assert state_of(runs[1]) == State.MISSED
 
@@ -360,7 +362,7 @@ def holder_and_newcomers(policy: str, count: int = 1, **job: Any) -> tuple[Run, 
 
 def deliver_as_read(read: Any, **changed: Any) -> Run | None:
     """Deliver the run as a worker read it, whatever has changed since then."""
-    with mock.patch.object(module, "_read", return_value=read._replace(**changed)):
+    with mock.patch.object(module, "read_run", return_value=read._replace(**changed)):
         return deliver(read.run)
 
 
@@ -529,14 +531,14 @@ def test_waiting_run_is_read_again_at_each_try_for_the_slot(now: datetime) -> No
     deliver(woken)
     wait_for_retry(holder, now)
     Job.objects.update(overlap_policy="cancel_running")
-    original, looks = module._lock_holder, iter((False, True))
+    original, looks = start_facts._lock_holder, iter((False, True))
 
     def lock_holder(run: Run) -> Run | None:
         if next(looks, False):  # the second try: the first one has ended the holder
             assert transitions.mark_waiting(late, slot=Slot.NEXT_IN_LINE, reason="")
         return original(run)
 
-    with mock.patch.object(module, "_lock_holder", lock_holder):
+    with mock.patch.object(start_facts, "_lock_holder", lock_holder):
         assert deliver(newcomer)
     states = [state_of(run) for run in (holder, woken, late)]
     assert states == [State.CANCELLED, State.CANCELLED, State.SKIPPED]
@@ -598,7 +600,7 @@ def test_duplicate_delivery_does_not_end_the_waiting_run(policy: str, slot_taken
     """The second delivery read the run before the first one made it wait."""
     _, [newcomer] = holder_and_newcomers("queue_one")
     Job.objects.update(overlap_policy=policy)
-    read = module._read(newcomer.pk)
+    read = module.read_run(newcomer.pk)
     assert transitions.mark_waiting(newcomer, slot=Slot.NEXT_IN_LINE, reason="")
     assert deliver_as_read(read, slot_taken=slot_taken) is None
     assert state_of(newcomer) == State.WAITING
@@ -607,7 +609,7 @@ def test_duplicate_delivery_does_not_end_the_waiting_run(policy: str, slot_taken
 @pytest.mark.parametrize("meanwhile", [{"state": "cancelled"}, {"attempt": 2}])
 def test_run_that_changed_meanwhile_does_not_cancel_the_holder(meanwhile: dict[str, Any]) -> None:
     holder, [newcomer] = holder_and_newcomers("cancel_running")
-    read = module._read(newcomer.pk)
+    read = module.read_run(newcomer.pk)
     Run.objects.filter(pk=newcomer.pk).update(**meanwhile)
     before = Run.objects.filter(pk=newcomer.pk).values().get()
     assert deliver_as_read(read, slot_taken=True) is None
@@ -626,23 +628,23 @@ def test_run_that_changed_meanwhile_does_not_cancel_the_holder(meanwhile: dict[s
 def test_holder_of_the_slot_is_read_once(policy: str, trigger: str, looks: int) -> None:
     _, [newcomer] = holder_and_newcomers(policy)
     Run.objects.filter(pk=newcomer.pk).update(trigger=trigger)
-    with mock.patch.object(module, "_lock_holder", wraps=module._lock_holder) as holder:
+    with mock.patch.object(start_facts, "_lock_holder", wraps=start_facts._lock_holder) as holder:
         started = deliver(newcomer)
     assert (holder.call_count, bool(started)) == (looks, policy == "allow")
 
 
 def test_holder_of_the_slot_is_read_once_for_a_cancelled_run() -> None:
     _, [newcomer] = holder_and_newcomers("skip")
-    read = module._read(newcomer.pk)
+    read = module.read_run(newcomer.pk)
     control.cancel(newcomer)
-    with mock.patch.object(module, "_lock_holder", wraps=module._lock_holder) as holder:
+    with mock.patch.object(start_facts, "_lock_holder", wraps=start_facts._lock_holder) as holder:
         deliver_as_read(read, slot_taken=True)
     assert holder.call_count == 1
 
 
 @pytest.mark.parametrize("policy", EXCLUSIVE)
 def test_free_slot_is_taken_without_reading_the_holder(policy: str) -> None:
-    with mock.patch.object(module, "_lock_holder") as holder:
+    with mock.patch.object(start_facts, "_lock_holder") as holder:
         assert deliver(make_run(make_idle_job(overlap_policy=policy), "queued"))
     assert not holder.called
 
@@ -651,7 +653,7 @@ def test_free_slot_is_taken_without_reading_the_holder(policy: str) -> None:
 def test_run_that_holds_the_slot_starts(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
     run = make_run(job, "queued", slot=Slot.RUNNING)
-    assert deliver_as_read(module._read(run.pk), slot_taken=True)
+    assert deliver_as_read(module.read_run(run.pk), slot_taken=True)
     assert state_of(run) == State.RUNNING
 
 
@@ -683,7 +685,7 @@ def test_lock_on_the_slot_is_limited_to_the_run_lease(
 )
 def test_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: State) -> None:
     _, [newcomer] = holder_and_newcomers(policy)
-    read = module._read(newcomer.pk)
+    read = module.read_run(newcomer.pk)
     assert read
     assert read.slot_taken
     assert deliver_as_read(read, slot_taken=False) is None
@@ -694,23 +696,23 @@ def test_slot_taken_since_the_run_was_read_is_noticed(policy: str, state: State)
 def test_slot_taken_is_read_with_the_run() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     of_another_job = make_run(make_idle_job())
-    taken = [module._read(run.pk).slot_taken for run in (holder, newcomer, of_another_job)]  # type: ignore[union-attr]
+    taken = [module.read_run(run.pk).slot_taken for run in (holder, newcomer, of_another_job)]  # type: ignore[union-attr]
     assert taken == [False, True, False], "the holder's own slot doesn't count as taken"
 
 
 def test_slot_freed_since_the_run_was_read_is_taken() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
-    read = module._read(newcomer.pk)
+    read = module.read_run(newcomer.pk)
     assert read
     finish(holder)
     assert read.slot_taken
     assert deliver_as_read(read)
-    assert not module._read(newcomer.pk).slot_taken  # the run holds the slot itself
+    assert not module.read_run(newcomer.pk).slot_taken  # the run holds the slot itself
 
 
 def test_run_that_loses_the_race_for_the_slot_tries_again() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
-    with mock.patch.object(module, "_lock_holder", side_effect=[None, holder]):
+    with mock.patch.object(start_facts, "_lock_holder", side_effect=[None, holder]):
         assert deliver(newcomer) is None
     assert state_of(newcomer) == State.SKIPPED
 
@@ -718,7 +720,7 @@ def test_run_that_loses_the_race_for_the_slot_tries_again() -> None:
 def test_start_gives_up_after_losing_the_slot_repeatedly() -> None:
     _, [newcomer] = holder_and_newcomers("skip")
     with (
-        mock.patch.object(module, "_lock_holder", return_value=None) as holder,
+        mock.patch.object(start_facts, "_lock_holder", return_value=None) as holder,
         pytest.raises(IntegrityError),
     ):
         deliver(newcomer)

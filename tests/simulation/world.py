@@ -28,7 +28,7 @@ from django_dcron.execution.current import current_run
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Freeze, Job, Run
 from django_dcron.policies.lifecycle import FINAL
-from django_dcron.runs import start
+from django_dcron.runs import start_facts
 from django_dcron.targets import functions
 from django_dcron.utils import sync_points
 from tests.simulation import database, primitives
@@ -270,7 +270,7 @@ class World:
                 patch.object(best_effort, "shared_dispatcher", self.broker.dispatcher)
             )
             stack.enter_context(patch.object(sync_points, "listener", self._reach))
-            stack.enter_context(patch.object(start, "_clock", None))
+            stack.enter_context(patch.object(start_facts, "_clock", None))
             stack.enter_context(patch.object(best_effort, "_broker_unreachable_until", 0.0))
             if self.story is not None:
                 handler = _Teller(self)
@@ -293,7 +293,7 @@ class World:
         clock = process.module_globals.get("clock")
         if clock is None:
             clock = process.module_globals["clock"] = ClusterClock()
-        start._clock = clock
+        start_facts._clock = clock
         self._last_process = process
 
     def tell(self, text: str) -> None:

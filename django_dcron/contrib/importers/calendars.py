@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from django_dcron import control
-from django_dcron.contrib.importers.comparison import (
+from django_dcron.contrib.importers.entry_plans import (
     DIFFERENCES,
     PROBLEMS,
     EntryPlan,

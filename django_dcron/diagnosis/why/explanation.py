@@ -24,18 +24,16 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.diagnosis.why.explanation_data import OF_OCCURRENCES, ExplanationData
-from django_dcron.diagnosis.why.named_time import occurrence_note
-from django_dcron.diagnosis.why.no_run import (
+from django_dcron.diagnosis.why.cluster_sentences import (
     after_freeze,
-    changed_since,
     doctor_sentence,
     freeze_sentences,
-    no_occurrence,
     node_sentences,
-    without_run,
     worker_sentences,
 )
+from django_dcron.diagnosis.why.explanation_data import OF_OCCURRENCES, ExplanationData
+from django_dcron.diagnosis.why.named_time import occurrence_note
+from django_dcron.diagnosis.why.no_run import changed_since, no_occurrence, without_run
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
     of_late_claim,

@@ -5,27 +5,32 @@ The most likely reason that is certain comes first. Unknown facts are stated as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
-from django_dcron.conf import settings
 from django_dcron.diagnosis.lookahead import translate_problem
+from django_dcron.diagnosis.why.cluster_sentences import (
+    after_freeze,
+    doctor_sentence,
+    freeze_sentences,
+    node_sentences,
+)
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
-from django_dcron.diagnosis.why.run_sentences import reason_sentence
+from django_dcron.diagnosis.why.pause_sentences import (
+    pause_sentences,
+    present_pause_sentences,
+    reason_sentences,
+)
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.dispatch.queues import queue_name
-from django_dcron.jobs.audit.entries import LoggedChange
 from django_dcron.jobs.placement import matches_definition
-from django_dcron.models import Freeze, Job
+from django_dcron.models import Job
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.runs.retention import kept_from
 from django_dcron.schedules.calendar import ExclusionPolicy
-from django_dcron.utils.time_parsing import parse_datetime
 
 FIELDS_NAMED = 10
 
@@ -52,13 +57,13 @@ def no_occurrence(data: ExplanationData) -> Reason:
             return WhyVerdict.AFTER_END, [ends, *changed_since(data)]
     for instant in data.nearby.excluded[:1]:
         return WhyVerdict.EXCLUDED, [
-            *_pause_in_effect(data),
+            *present_pause_sentences(data),
             _excluded_sentence(data, instant),
             *_nearest_occurrences(data),
             *changed_since(data),
         ]
     return WhyVerdict.NO_OCCURRENCE, [
-        *_pause_in_effect(data),
+        *present_pause_sentences(data),
         _falls_elsewhere(data),
         *_nearest_occurrences(data),
         *changed_since(data),
@@ -71,7 +76,7 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
         return _not_due(data, occurrence)
     if occurrence < data.job.created_at:
         return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
-    if paused := list(_pause_sentences(data, occurrence)):
+    if paused := list(pause_sentences(data, occurrence)):
         return WhyVerdict.PAUSED, paused
     cursor = data.cursor
     if cursor is None or not matches_definition(cursor, data.job):
@@ -105,75 +110,6 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
     return WhyVerdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()]
 
 
-def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
-    """Yield who has frozen the job's namespace, since when and why."""
-    for freeze in freezes:
-        values = {"by": freeze.frozen_by or _("Someone"), "since": data.format_time(freeze.since)}
-        if freeze.namespace:
-            text = _("%(by)s froze scheduling of the namespace %(namespace)s at %(since)s.")
-            yield Sentence("frozen_namespace", text, namespace=freeze.namespace, **values)
-        else:
-            text = _("%(by)s froze scheduling of all namespaces at %(since)s.")
-            yield Sentence("frozen_all", text, **values)
-        yield Sentence("freeze_reason", _("Reason of the freeze: %(reason)s"), reason=freeze.reason)
-        if freeze.until and not freeze.extent.is_in_force(data.now):
-            text = _("The freeze ended at %(until)s.")
-            yield Sentence("freeze_ended", text, until=data.format_time(freeze.until))
-        elif freeze.until:
-            text = _("The freeze ends at %(until)s.")
-            yield Sentence("freeze_ends", text, until=data.format_time(freeze.until))
-
-
-def after_freeze() -> Sentence:
-    text = _("After the freeze, the job's misfire policy decides about the occurrence.")
-    return Sentence("after_freeze", text)
-
-
-def node_sentences(data: ExplanationData) -> list[Sentence]:
-    """Return sentences about the nodes, or none if the reader may not see nodes."""
-    if not data.show_nodes:
-        return []
-    sentences = [_live_nodes_sentence(data)]
-    live = data.live_nodes
-    if live and all(node.broker_unreachable_since for node in live):
-        text = _("No live node can reach the broker. Check that the broker is running.")
-        sentences.append(Sentence("no_broker", text))
-    return sentences
-
-
-def worker_sentences(data: ExplanationData) -> list[Sentence]:
-    """Return a sentence about the workers that a queued run needs, if it needs workers."""
-    queue = queue_name(data.job.target, data.job.queue)
-    if settings.DISPATCHER == "thread" or not queue:
-        return []
-    text = _("If no worker of the queue “%(queue)s” is running, start one.")
-    return [Sentence("needs_worker", text, queue=queue)]
-
-
-def _live_nodes_sentence(data: ExplanationData) -> Sentence:
-    if live := len(data.live_nodes):
-        text = ngettext(
-            "%(count)d live node serves the job.",
-            "%(count)d live nodes serve the job.",
-            live,
-        )
-        return Sentence("live_nodes", text, count=live)
-    if not data.nodes:
-        text = _(
-            "No node that serves the job has been active in the last 24 hours. Start one with "
-            "“manage.py runcron”."
-        )
-        return Sentence("no_nodes", text)
-    last = max(data.nodes, key=lambda node: node.heartbeat_at)
-    text = _("No node that serves the job is live. The last heartbeat was from %(node)s at %(at)s.")
-    return Sentence("no_live_node", text, node=last.name, at=data.format_time(last.heartbeat_at))
-
-
-def doctor_sentence() -> Sentence:
-    text = _("Run “manage.py dcron doctor” to check all occurrences against the recorded runs.")
-    return Sentence("ask_doctor", text)
-
-
 def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
     job, until = data.job, data.job.paused_until
     if data.cursor and data.cursor.problem:
@@ -187,7 +123,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
         )
         return WhyVerdict.PAUSED, [
             Sentence("to_come_paused", text),
-            *_reason_sentences(job.pause_reason),
+            *reason_sentences(job.pause_reason),
         ]
     due = occurrence + jitter_delay(job.pk, occurrence, job.jitter)
     if due == occurrence:
@@ -207,80 +143,6 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
     if data.show_nodes and not data.live_nodes:
         sentences += node_sentences(data)
     return WhyVerdict.NOT_DUE, sentences
-
-
-def _pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Sentence]:
-    """Yield that the job was paused at the time, if the log or the job's row says so."""
-    if data.job.enabled and not data.definition_may_be_newer:
-        return  # The job has been enabled since before that time.
-    switches = [change for change in data.changes if change.switched is not None]
-    before = next((change for change in reversed(switches) if change.at <= occurrence), None)
-    after = next((change for change in switches if change.at > occurrence), None)
-    resumed = after if after and after.switched else None
-    pause = (
-        before if before and before.switched is False and not _ends_by(before, occurrence) else None
-    )
-    if pause and _pause_covers(data, pause, occurrence):
-        text = _("The job was paused at that time. %(by)s had paused it at %(at)s.")
-        yield Sentence("was_paused_by", text, by=pause.by, at=data.format_time(pause.at))
-        yield from _reason_sentences(_pause_reason(pause, after=True))
-        if resumed:
-            text = _("%(by)s resumed the job at %(at)s.")
-            yield Sentence("resumed_by", text, by=resumed.by, at=data.format_time(resumed.at))
-        elif data.is_paused and _unrecorded_changes(data, pause, None) <= 1:
-            yield Sentence("still_paused", _("The job is still paused."))
-    elif resumed:
-        text = _(
-            "The job was paused until %(by)s resumed it at %(at)s. The time of the pause isn't "
-            "recorded."
-        )
-        yield Sentence("was_paused_until", text, by=resumed.by, at=data.format_time(resumed.at))
-        yield from _reason_sentences(_pause_reason(resumed, after=False))
-    elif data.is_paused and not data.definition_may_be_newer:
-        yield Sentence("paused_since_then", _("The job was paused at that time and still is."))
-        yield from _reason_sentences(data.job.pause_reason)
-
-
-def _pause_covers(data: ExplanationData, pause: LoggedChange, occurrence: datetime) -> bool:
-    """Return whether the pause was certainly in effect at ``occurrence``.
-
-    Changes made outside the admin leave no log entry. Two of them may have ended the pause and
-    begun another. One may have ended it, except in two cases:
-
-    - The next log entry resumed the job, so the pause was still in effect.
-    - There is no later log entry. The one change then placed the current definition, after the
-      occurrence.
-    """
-    later = (
-        change for change in data.changes if change.version is not None and change.at > occurrence
-    )
-    until = next(later, None)
-    unseen = _unrecorded_changes(data, pause, until)
-    return not unseen or (unseen == 1 and (until is None or until.switched is True))
-
-
-def _unrecorded_changes(
-    data: ExplanationData, since: LoggedChange, until: LoggedChange | None
-) -> int:
-    """Return the number of changes between two log entries that left no entry themselves.
-
-    Without ``until``, changes up to now count.
-    """
-    first, last = (
-        (change.version if change else data.job.version) or 0 for change in (since, until)
-    )
-    return (
-        last
-        - first
-        - len({each.version for each in data.changes if first < (each.version or 0) <= last})
-    )
-
-
-def _ends_by(pause: LoggedChange, instant: datetime) -> bool:
-    """Return whether the pause was to end automatically by ``instant``."""
-    until = pause.of("paused_until")
-    end = parse_datetime(until.new) if until and until.new else None
-    return end is not None and end <= instant
 
 
 def changed_since(data: ExplanationData) -> Iterator[Sentence]:
@@ -348,21 +210,6 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
     return Sentence("excluded_skipped", text, **values)
 
 
-def _pause_in_effect(data: ExplanationData) -> Iterator[Sentence]:
-    """Yield that the job is paused, if its present pause covers the end of the time in question."""
-    job, cursor = data.job, data.cursor
-    ends_before = job.paused_until is not None and job.paused_until <= data.requested.start
-    starts_after = cursor is not None and data.requested.end <= cursor.placed_at
-    if not data.is_paused or ends_before or starts_after:
-        return
-    if job.paused_until:
-        text = _("The job is paused until %(until)s and then resumes automatically.")
-        yield Sentence("paused_until", text, until=data.format_time(job.paused_until))
-    else:
-        yield Sentence("paused", _("The job is paused. It has no runs until it is resumed."))
-    yield from _reason_sentences(job.pause_reason)
-
-
 def _falls_elsewhere(data: ExplanationData) -> Sentence:
     text = _("The schedule “%(schedule)s” doesn't match that time.")
     return Sentence("no_match", text, schedule=data.job.schedule)
@@ -381,18 +228,6 @@ def _nearest_occurrences(data: ExplanationData) -> Iterator[Sentence]:
     elif after:
         text = _("The first occurrence is %(after)s.")
         yield Sentence("first", text, after=data.format_time(after))
-
-
-def _pause_reason(change: LoggedChange, *, after: bool) -> str:
-    reason = change.of("pause_reason")
-    if reason is None:
-        return ""
-    return str(reason.new if after else reason.old)
-
-
-def _reason_sentences(reason: str) -> Iterator[Sentence]:
-    if reason:
-        yield reason_sentence(reason)
 
 
 def _format_value(value: Any) -> str:

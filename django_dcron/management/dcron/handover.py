@@ -26,7 +26,7 @@ from django.db.models import F, Max
 
 from django_dcron import control
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.comparison import HANDED_BACK
+from django_dcron.contrib.importers.entry_plans import HANDED_BACK
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS

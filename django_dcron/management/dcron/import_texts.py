@@ -8,7 +8,7 @@ from typing import Any
 
 from django_dcron import targets
 from django_dcron.contrib.importers.calendars import CalendarPlan
-from django_dcron.contrib.importers.comparison import DIFFERENCES, EntryPlan, ImportOutcome
+from django_dcron.contrib.importers.entry_plans import DIFFERENCES, EntryPlan, ImportOutcome
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.representation import public, text_of
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import celery_beat, celery_entry
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
+from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.entry_plans import ImportOutcome
 from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Job

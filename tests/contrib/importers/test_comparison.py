@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from django_dcron import control
 from django_dcron.contrib.importers import calendars as import_calendars
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
+from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.entry_plans import ImportOutcome
 from django_dcron.contrib.importers.names import clean_name, with_distinct_names
 from django_dcron.contrib.importers.reading import SourceCalendar, SourceEntry
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
     refuse_without_calendar,
 )
-from django_dcron.management.dcron.import_ import _change_texts
+from django_dcron.management.dcron.import_output import _change_texts
 from django_dcron.models import Calendar, Job
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import crontab, django_crontab
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
+from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.entry_plans import ImportOutcome
 from django_dcron.contrib.importers.names import with_distinct_names
 from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule

@@ -9,7 +9,7 @@ import pytest
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
-from django_dcron.contrib.importers.comparison import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger

@@ -8,14 +8,12 @@ import pytest
 
 from django_dcron import control
 from django_dcron.contrib.importers.comparison import (
-    ARRIVED_PAUSED,
-    EntryPlan,
-    ImportOutcome,
     awaiting_handover,
     compare_entries,
     jobs_without_entry,
     shadows_left,
 )
+from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, EntryPlan, ImportOutcome
 from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
 from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
 from django_dcron.jobs.cursors import EXHAUSTED

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from django_dcron import control, targets
-from django_dcron.contrib.importers.comparison import ImportOutcome, compare_entries
+from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.entry_plans import ImportOutcome
 from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
 from django_dcron.contrib.importers.report import (
     Coverage,

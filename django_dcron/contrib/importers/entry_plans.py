@@ -1,0 +1,147 @@
+"""What an import does with each entry of a source, and helpers to change and compare jobs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from django_dcron.contrib.importers.origins import (
+    Match,
+    stored_key,
+    stored_source,
+)
+from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.jobs.portable import check_rules
+from django_dcron.jobs.representation import JOB_FIELDS, definition_of
+from django_dcron.jobs.sync.changes import messages_of
+from django_dcron.models import Calendar, Job
+from django_dcron.utils.json_values import same_json
+
+ARRIVED_PAUSED = "imported with --disabled"
+
+HANDED_BACK = "handed back with dcron handover --back"
+
+PAUSE = ("enabled", "pause_reason", "paused_until")
+
+
+class ImportOutcome(StrEnum):
+    CREATE = "create"
+    CHANGE = "change"
+    SAME = "same"
+    KEPT = "kept"
+    OMITTED = "omitted"
+    DELETED = "deleted here"
+    CONFLICT = "conflict"
+    REFUSED = "refused"
+
+
+PROBLEMS = frozenset({ImportOutcome.CONFLICT, ImportOutcome.REFUSED})
+
+DIFFERENCES = frozenset({ImportOutcome.CREATE, ImportOutcome.CHANGE})
+
+Changes = Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPlan:
+    """The action for one entry, or why there is none."""
+
+    outcome: ImportOutcome
+    entry: SourceEntry
+    namespace: str
+    reasons: tuple[str, ...] = ()
+    changes: Changes = field(default_factory=dict)
+    """Maps fields to old and new values, as in an export.
+
+    For a new job, all fields of the source, with None as the old value.
+    """
+    kept: Changes = field(default_factory=dict)
+    """Maps fields that a person changed to the job's value and the source's."""
+    job: Job | None = field(default=None, repr=False)
+    """The job to save."""
+    existing: Job | None = field(default=None, repr=False)
+    """The job that the entry matches, as read."""
+    ran_until: datetime | None = None
+    """Until when the source ran the entry. The job continues from there; None: from now."""
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    def __str__(self) -> str:
+        return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOptions:
+    """How to compare.
+
+    ``disabled``: new jobs are paused, and whether existing jobs are enabled isn't compared.
+    ``shadow``: new jobs are shadows. ``overwrite``: fields that the source's values replace even if
+    a person changed them. ``restore``: patterns of the names of deleted jobs to create again, ``*``
+    for all. ``calendars``: the imported calendars to save, by name. ``take_over``:
+    shadows become jobs, jobs that were imported paused or handed back are enabled, and jobs that
+    start now continue from the source's last run.
+    """
+
+    source: str = ""
+    disabled: bool = False
+    shadow: bool = False
+    overwrite: Collection[str] = ()
+    restore: Collection[str] = ()
+    calendars: Mapping[str, Calendar] = field(default_factory=dict)
+    take_over: bool = False
+
+
+def awaits_handover(job: Job) -> bool:
+    return not job.enabled and job.pause_reason in (ARRIVED_PAUSED, HANDED_BACK)
+
+
+def store_origin(
+    job: Job, matched: Match, options: ComparisonOptions, base: Mapping[str, Any]
+) -> None:
+    """Store the origin and the values of the source."""
+    job.import_source, job.import_key = stored_source(options.source), stored_key(matched.entry)
+    name = job.name
+    if matched.job is not None and matched.job.name == name:  # a person may have renamed it
+        name = (matched.job.imported or {}).get("as", name)
+    job.imported = {"name": matched.source_name, "as": name, "values": dict(sorted(base.items()))}
+
+
+def with_values(before: Job, values: Mapping[str, Any], options: ComparisonOptions) -> Job:
+    """Return a copy of the job with the values."""
+    job = copy.copy(before)
+    for name, value in values.items():
+        setattr(job, JOB_FIELDS[name].attname, value)
+    if (calendar := options.calendars.get(job.calendar_id or "")) is not None:
+        job.calendar = calendar
+    return job
+
+
+def differing_values(before: Job, after: Job, names: Iterable[str]) -> dict[str, tuple[Any, Any]]:
+    old_values, new_values = definition_of(before), definition_of(after)
+    pairs = {name: (old_values[name], new_values[name]) for name in names}
+    return {name: pair for name, pair in pairs.items() if not same_json(*pair)}
+
+
+def validated(plan: EntryPlan) -> EntryPlan:
+    """Refuse the job if its fields are invalid. The caller has checked that its name is free."""
+    assert plan.job is not None  # noqa: S101 (for the type checker)
+    try:
+        check_rules(plan.job)
+    except ValidationError as error:
+        return replace(
+            plan,
+            outcome=ImportOutcome.REFUSED,
+            reasons=messages_of(error),
+            changes={},
+            kept={},
+            job=None,
+        )
+    return plan

@@ -1,0 +1,161 @@
+"""Merge three states of a job: the job, the source, and the source as last imported.
+
+Invariants:
+
+- A field follows the source only while the job has the value last imported (``Job.imported``). A
+  field that a person changed stays, and is listed, until ``overwrite`` names it.
+- A pause ends only if the import itself, or the end of the schedule, caused it.
+- The start of an interval that keeps its phase is written only when the import creates, enables or
+  reschedules the job. A run of the source in between changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from django_dcron.contrib.importers.entry_plans import (
+    ARRIVED_PAUSED,
+    HANDED_BACK,
+    PAUSE,
+    ComparisonOptions,
+    EntryPlan,
+    ImportOutcome,
+    awaits_handover,
+    differing_values,
+    store_origin,
+    validated,
+    with_values,
+)
+from django_dcron.contrib.importers.origins import (
+    Match,
+)
+from django_dcron.jobs.cursors import EXHAUSTED
+from django_dcron.jobs.representation import definition_of
+from django_dcron.jobs.sync.comparison import TIMING
+from django_dcron.models import Job
+from django_dcron.targets.shadow import PREFIX
+
+
+def plan_merge(
+    matched: Match, before: Job, unchanged: EntryPlan, options: ComparisonOptions
+) -> EntryPlan:
+    """Return the plan for a job that was imported before."""
+    base: dict[str, Any] = (before.imported or {}).get("values", {})
+    pause = {name: value for name, value in unchanged.entry.values.items() if name in PAUSE}
+    values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
+    updates, kept = _merged(before, values, base, options)
+    source_values = definition_of(with_values(before, values, options))
+    new_base = base | {name: source_values[name] for name in values}
+    state = _new_state(before, pause, base, {*updates} & TIMING, options)
+    if state.kept and state.values:
+        kept |= differing_values(before, with_values(before, state.values, options), ["enabled"])
+    elif state.values:
+        updates |= state.values
+    if not options.disabled and not state.kept:
+        new_base |= {name: pause.get(name, base.get(name, "")) for name in PAUSE[:2]}
+    if unchanged.entry.next_due is not None and _takes_phase(before, updates):
+        due = {"starts_at": unchanged.entry.next_due}
+        taken, also_kept = _merged(before, due, base, options)
+        updates, kept = updates | taken, kept | also_kept
+        new_base |= {"starts_at": definition_of(with_values(before, due, options))["starts_at"]}
+    job = with_values(before, updates, options)
+    changes = differing_values(before, job, updates)
+    if (renamed := _rename(matched, before)) is not None:
+        if "name" in options.overwrite:
+            job.name, changes["name"] = renamed, (before.name, renamed)
+            unchanged = replace(unchanged, entry=replace(unchanged.entry, name=renamed))
+        else:
+            kept["name"] = (before.name, renamed)
+    store_origin(job, matched, options, new_base)
+    outcome = (
+        ImportOutcome.CHANGE if changes else ImportOutcome.KEPT if kept else ImportOutcome.SAME
+    )
+    plan = replace(unchanged, outcome=outcome, changes=changes, kept=kept)
+    if options.take_over and _takes_over(before, updates):
+        plan = replace(plan, ran_until=unchanged.entry.last_run)
+    if not changes and _origin_of(job) == _origin_of(before):
+        return plan
+    return validated(replace(plan, job=job))
+
+
+def _merged(
+    before: Job, values: Mapping[str, Any], base: Mapping[str, Any], options: ComparisonOptions
+) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
+    """Return the values to write, and the fields that a person changed."""
+    updates, kept = {}, {}
+    for name, both in differing_values(
+        before, with_values(before, values, options), values
+    ).items():
+        if name in options.overwrite or (name in base and base[name] == both[0]):
+            updates[name] = values[name]
+        else:
+            kept[name] = both
+    return updates, kept
+
+
+@dataclass(frozen=True, slots=True)
+class _NewState:
+    values: Mapping[str, Any] = field(default_factory=dict)
+    kept: bool = False
+    """Whether a person's decision stays instead of ``values``."""
+
+
+def _new_state(
+    before: Job,
+    pause: Mapping[str, Any],
+    base: Mapping[str, Any],
+    schedule_changes: Collection[str],
+    options: ComparisonOptions,
+) -> _NewState:
+    """Return the new values of ``enabled`` and its reason."""
+    enabled = pause.get("enabled", before.enabled)
+    if options.disabled or enabled == before.enabled:
+        return _NewState()
+    overwritten = "enabled" in options.overwrite
+    starts = options.take_over or options.shadow
+    if awaits_handover(before) and not (starts or overwritten):
+        return _NewState()
+    values = {"enabled": enabled, "pause_reason": pause.get("pause_reason", "")}
+    values |= {"paused_until": None}
+    if overwritten:
+        return _NewState(values)
+    if before.enabled:
+        set_by_source = base.get("enabled", True)
+    else:
+        reasons = {EXHAUSTED} if schedule_changes else set()
+        if starts:
+            reasons |= {ARRIVED_PAUSED, HANDED_BACK}
+        if not base.get("enabled", True):
+            reasons |= {str(base.get("pause_reason"))} - {""}
+        set_by_source = before.pause_reason in reasons
+        if before.pause_reason == EXHAUSTED and not schedule_changes:
+            return _NewState()
+    return _NewState(values, kept=not set_by_source)
+
+
+def _takes_phase(before: Job, updates: Mapping[str, Any]) -> bool:
+    return "schedule" in updates or _takes_over(before, updates)
+
+
+def _takes_over(before: Job, updates: Mapping[str, Any]) -> bool:
+    """Return whether the job starts to do the work."""
+    becomes_job = before.target.startswith(PREFIX) and "target" in updates
+    return becomes_job or updates.get("enabled") is True
+
+
+def _rename(matched: Match, before: Job) -> str | None:
+    """Return the name that the source has for the job, if it was renamed here or there."""
+    known = before.imported or {}
+    renamed_here = before.name != known.get("as", before.name)
+    renamed_there = matched.source_name != known.get("name", matched.source_name)
+    return (
+        matched.proposed
+        if (renamed_here or renamed_there) and (matched.proposed != before.name)
+        else None
+    )
+
+
+def _origin_of(job: Job) -> tuple[Any, ...]:
+    return job.import_source, job.import_key, job.imported

@@ -1,0 +1,83 @@
+"""Describe in words what freezes, nodes and workers do for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_dcron.conf import settings
+from django_dcron.diagnosis.why.explanation_data import ExplanationData
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.dispatch.queues import queue_name
+from django_dcron.models import Freeze
+
+
+def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
+    """Yield who has frozen the job's namespace, since when and why."""
+    for freeze in freezes:
+        values = {"by": freeze.frozen_by or _("Someone"), "since": data.format_time(freeze.since)}
+        if freeze.namespace:
+            text = _("%(by)s froze scheduling of the namespace %(namespace)s at %(since)s.")
+            yield Sentence("frozen_namespace", text, namespace=freeze.namespace, **values)
+        else:
+            text = _("%(by)s froze scheduling of all namespaces at %(since)s.")
+            yield Sentence("frozen_all", text, **values)
+        yield Sentence("freeze_reason", _("Reason of the freeze: %(reason)s"), reason=freeze.reason)
+        if freeze.until and not freeze.extent.is_in_force(data.now):
+            text = _("The freeze ended at %(until)s.")
+            yield Sentence("freeze_ended", text, until=data.format_time(freeze.until))
+        elif freeze.until:
+            text = _("The freeze ends at %(until)s.")
+            yield Sentence("freeze_ends", text, until=data.format_time(freeze.until))
+
+
+def after_freeze() -> Sentence:
+    text = _("After the freeze, the job's misfire policy decides about the occurrence.")
+    return Sentence("after_freeze", text)
+
+
+def node_sentences(data: ExplanationData) -> list[Sentence]:
+    """Return sentences about the nodes, or none if the reader may not see nodes."""
+    if not data.show_nodes:
+        return []
+    sentences = [_live_nodes_sentence(data)]
+    live = data.live_nodes
+    if live and all(node.broker_unreachable_since for node in live):
+        text = _("No live node can reach the broker. Check that the broker is running.")
+        sentences.append(Sentence("no_broker", text))
+    return sentences
+
+
+def worker_sentences(data: ExplanationData) -> list[Sentence]:
+    """Return a sentence about the workers that a queued run needs, if it needs workers."""
+    queue = queue_name(data.job.target, data.job.queue)
+    if settings.DISPATCHER == "thread" or not queue:
+        return []
+    text = _("If no worker of the queue “%(queue)s” is running, start one.")
+    return [Sentence("needs_worker", text, queue=queue)]
+
+
+def _live_nodes_sentence(data: ExplanationData) -> Sentence:
+    if live := len(data.live_nodes):
+        text = ngettext(
+            "%(count)d live node serves the job.",
+            "%(count)d live nodes serve the job.",
+            live,
+        )
+        return Sentence("live_nodes", text, count=live)
+    if not data.nodes:
+        text = _(
+            "No node that serves the job has been active in the last 24 hours. Start one with "
+            "“manage.py runcron”."
+        )
+        return Sentence("no_nodes", text)
+    last = max(data.nodes, key=lambda node: node.heartbeat_at)
+    text = _("No node that serves the job is live. The last heartbeat was from %(node)s at %(at)s.")
+    return Sentence("no_live_node", text, node=last.name, at=data.format_time(last.heartbeat_at))
+
+
+def doctor_sentence() -> Sentence:
+    text = _("Run “manage.py dcron doctor” to check all occurrences against the recorded runs.")
+    return Sentence("ask_doctor", text)

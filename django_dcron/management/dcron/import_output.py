@@ -1,0 +1,239 @@
+"""The output of ``dcron import``: each plan, what remains to be done, and the JSON document."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from django_dcron.contrib.importers.calendars import CalendarPlan
+from django_dcron.contrib.importers.comparison import (
+    awaiting_handover,
+    jobs_without_entry,
+    shadows_left,
+)
+from django_dcron.contrib.importers.entry_plans import (
+    PAUSE,
+    PROBLEMS,
+    Changes,
+    EntryPlan,
+    ImportOutcome,
+)
+from django_dcron.contrib.importers.origins import stored_key
+from django_dcron.contrib.importers.reading import Reading
+from django_dcron.contrib.importers.sources import SCHEDULERS
+from django_dcron.jobs.representation import JOB_FIELDS, definition_of
+from django_dcron.management.dcron.import_texts import (
+    STYLES,
+    changes_document,
+    format_counts,
+    missing_queues,
+    show_queues,
+    verb_of,
+)
+from django_dcron.management.dcron.output import WARNING, Output
+from django_dcron.management.dcron.progress_bar import ProgressBar
+from django_dcron.models import Job
+from django_dcron.targets.shadow import PREFIX
+from django_dcron.utils.counts import number_of
+from django_dcron.utils.json_values import same_json
+
+SAME_WARNINGS = 3
+"""How many jobs with the same warning are named. The others are counted."""
+
+SHOWN_ANYWAY = {"namespace", "name", "schedule", "timezone", "target", "description", *PAUSE}
+"""Fields that the line of a new job shows in another form, or that are too long for it."""
+
+
+def gone_from_source(reading: Reading, plans: list[EntryPlan]) -> list[Job]:
+    return jobs_without_entry(reading.source, plans) if reading.source else []
+
+
+def show_entry_plans(
+    out: Output, reading: Reading, results: Iterable[EntryPlan], total: int, *, applied: bool
+) -> list[EntryPlan]:
+    """Show each plan as soon as it is made or applied."""
+    plans = []
+    warned: Counter[str] = Counter()
+    with ProgressBar(out) as bar:
+        for plan in results:
+            plans.append(plan)
+            if plan.outcome is not ImportOutcome.SAME:
+                _show_plan(bar, plan, warned, applied=applied)
+            if applied and out.is_terminal:
+                bar.show(len(plans), total)
+    for warning, times in warned.items():
+        if times > SAME_WARNINGS:
+            out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
+    for note in reading.notes:
+        out.line(f"! {note}", WARNING)
+    _show_shell(out, reading)
+    show_queues(out, plans)
+    message = format_counts((plan.outcome for plan in plans), applied=applied)
+    out.line(f"{message or 'Nothing to import'}.")
+    return plans
+
+
+def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, applied: bool) -> None:
+    """Show a plan. ``warned``: how often each warning was found before."""
+    verb = verb_of(plan.outcome, applied=applied)
+    details = list(plan.reasons)
+    if plan.outcome is ImportOutcome.CREATE and plan.job is not None:
+        why = f": {plan.job.pause_reason}" if plan.job.pause_reason else ""
+        paused = "" if plan.job.enabled else f", paused{why}"
+        details.append(
+            f"{plan.job.schedule} ({plan.job.timezone}) {plan.job.target}"
+            f"{_other_fields(plan)}{paused}"
+        )
+    else:
+        details += _change_texts(plan.changes)
+    if plan.entry.origin not in (plan.name, str(plan)) and plan.outcome in (
+        *PROBLEMS,
+        ImportOutcome.OMITTED,
+        ImportOutcome.DELETED,
+    ):
+        details = [f"({plan.entry.origin}) {detail}" for detail in details]
+    for detail in details:
+        out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
+    for name, (here, there) in plan.kept.items():
+        text = JOB_FIELDS[name].text
+        out.line(
+            f"kept {plan} {name}: {text(here)} ({_why_kept(name)}; source: {text(there)})",
+            STYLES[ImportOutcome.KEPT],
+        )
+    warned.update(plan.entry.warnings)
+    for warning in plan.entry.warnings:
+        if warned[warning] <= SAME_WARNINGS:
+            out.line(f"! {plan} {warning}", WARNING)
+
+
+def _change_texts(changes: Changes) -> list[str]:
+    """Return one text per change. The reason and the end of a pause belong to ``enabled``."""
+    switched, texts = "enabled" in changes, []
+    for name, (was, now) in changes.items():
+        if switched and name in PAUSE[1:]:
+            continue
+        text = JOB_FIELDS[name].text
+        reason = " ".join(filter(None, changes.get("pause_reason", ()))) if name == PAUSE[0] else ""
+        texts.append(f"{name}: {text(was)} -> {text(now)}{f' ({reason})' if reason else ''}")
+    return texts
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return definition_of(Job())
+
+
+def _other_fields(plan: EntryPlan) -> str:
+    """Return the fields of a new job that differ from the defaults, such as `` queue=mail``."""
+    defaults = _defaults()
+    return "".join(
+        f" {name}={JOB_FIELDS[name].text(value)}"
+        for name, (_was, value) in plan.changes.items()
+        if name not in SHOWN_ANYWAY and not same_json(value, defaults[name])
+    )
+
+
+def _why_kept(field: str) -> str:
+    if field == "name":
+        return "a job keeps its name; to rename it: --overwrite name"
+    return "changed here"
+
+
+def show_remaining_work(
+    out: Output, options: dict[str, Any], gone: list[Job], plans: list[EntryPlan]
+) -> None:
+    """Show the jobs that the source no longer has, and the shadows that stay shadows."""
+    for job in gone:
+        state = "enabled" if job.enabled else "paused"
+        out.line(
+            f"! {job} is gone from the source, but {state} here; to stop it: manage.py dcron "
+            f"pause {shlex.quote(str(job))}"
+            if job.enabled
+            else f"! {job} is gone from the source, and {state} here",
+            WARNING,
+        )
+    for job in [] if options["shadow"] else _shadows(gone, plans):
+        out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
+    if waiting := _awaiting_handover(options, plans):
+        out.line(
+            f"! {number_of(len(waiting), 'job stays', 'jobs stay')} paused or a shadow until "
+            f"manage.py dcron handover {options['source']}",
+            WARNING,
+        )
+
+
+def _awaiting_handover(options: dict[str, Any], plans: list[EntryPlan]) -> list[Job]:
+    if options["source"] not in SCHEDULERS or options.get("take_over"):
+        return []
+    return awaiting_handover(plans)
+
+
+def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
+    return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
+
+
+def _show_shell(out: Output, reading: Reading) -> None:
+    if not reading.shell:
+        return
+    out.line("Add these commands to your settings:")
+    out.line("DCRON_SHELL = {")
+    for name, argv in reading.shell.items():
+        out.line(f"    {name!r}: {argv!r},")
+    out.line("}")
+
+
+def import_document(
+    options: dict[str, Any],
+    reading: Reading,
+    calendar_results: list[CalendarPlan],
+    plans: list[EntryPlan],
+    *,
+    applied: bool,
+) -> dict[str, Any]:
+    gone = gone_from_source(reading, plans)
+    return {
+        "version": 1,
+        "source": options["source"],
+        "applied": applied,
+        "counts": {
+            str(outcome): sum(plan.outcome is outcome for plan in plans)
+            for outcome in ImportOutcome
+        },
+        "calendars": [
+            {
+                "name": calendar.name,
+                "outcome": calendar.outcome,
+                "reasons": calendar.reasons,
+                "warnings": calendar.warnings,
+                "changes": changes_document(calendar),
+            }
+            for calendar in calendar_results
+        ],
+        "jobs": [
+            {
+                "origin": plan.entry.origin,
+                "key": stored_key(plan.entry),
+                "namespace": plan.namespace,
+                "name": plan.name,
+                "outcome": plan.outcome,
+                "reasons": plan.reasons,
+                "warnings": plan.entry.warnings,
+                "changes": changes_document(plan),
+                "kept": changes_document(plan, plan.kept),
+            }
+            for plan in plans
+        ],
+        "gone": [_reference(job) for job in gone],
+        "shadows": [_reference(job) for job in _shadows(gone, plans)],
+        "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],
+        "notes": reading.notes,
+        "shell": reading.shell,
+        "queues": missing_queues(plans),
+    }
+
+
+def _reference(job: Job) -> dict[str, Any]:
+    return {"namespace": job.namespace, "name": job.name, "enabled": job.enabled}

@@ -1,0 +1,215 @@
+"""Load the facts that decide about the start of an attempt.
+
+Invariants:
+
+- One query reads the run, its job, and whether the running slot is taken or a freeze is in force.
+- Other runs are read only if the decision asks for them. They stay locked for the transaction.
+- Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
+- A jump of the database's clock ends no run as missed. For ten seconds, the time without the jump
+  counts, too, because nodes dispatched the run by that time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import OperationalError, ProgrammingError
+from django.db.models import Exists, OuterRef
+
+from django_dcron.db import clock
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for, database_name, lacks_table
+from django_dcron.db.statements import Given, Select
+from django_dcron.exceptions import UnknownRun
+from django_dcron.models import Job, Run
+from django_dcron.models.freeze import frozen_job
+from django_dcron.policies.freezing import AUTOMATIC
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import Slot
+from django_dcron.policies.start_decision import (
+    UNKNOWN,
+    LoadFact,
+    OtherRun,
+    Reason,
+    StartFacts,
+)
+from django_dcron.runs import transitions
+from django_dcron.runs.start_deadline import too_late
+from django_dcron.utils.sync_points import reach_sync_point
+
+_clock = clock.ClusterClock()
+"""Notices that the database's clock has jumped between two starts of this process."""
+
+_clock_lock = threading.Lock()
+
+
+class RunAsRead(NamedTuple):
+    run: Run
+    """The run with its job."""
+    at: datetime
+    """Time of the read, by the database's clock."""
+    at_without_jump: datetime
+    """The same time without a jump that the database's clock has just made."""
+    slot_taken: bool
+    """Whether another run had the job's slot at that time."""
+    is_frozen: bool
+    """Whether a freeze held back the run at that time."""
+
+
+_RUN = [field.attname for field in Run._meta.concrete_fields]
+
+_JOB = [field.attname for field in Job._meta.concrete_fields]
+
+_READ = Select(
+    Run,
+    lambda: (
+        transitions.runs()
+        .filter(pk=Given(Run, "id"))
+        .order_by()
+        .annotate(
+            read_at=UtcNow(),
+            slot_taken=Exists(transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))),
+            is_frozen=frozen_job("job_id", "job__namespace"),
+        )
+        .values_list(
+            *_RUN, *(f"job__{name}" for name in _JOB), "is_frozen", "read_at", "slot_taken"
+        )
+    ),
+)
+
+
+def read_run(run_id: UUID) -> RunAsRead | None:
+    using = alias_for(Run)
+    queried_at = time.monotonic()
+    try:
+        row = _READ.first(id=run_id)
+    except (ProgrammingError, OperationalError) as error:
+        if lacks_table(Run, using):  # another project's database, or one without migrations
+            raise UnknownRun(f"{database_name(using)} has no table of runs") from error
+        raise
+    if row is None:
+        return None
+    *columns, is_frozen, read_at, slot_taken = row
+    run = Run.from_db(using, _RUN, columns[: len(_RUN)])
+    run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
+    at_without_jump = _without_jump(read_at, queried_at, time.monotonic())
+    slot_taken = bool(slot_taken) and run.slot != Slot.RUNNING
+    is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC
+    return RunAsRead(run, read_at, at_without_jump, slot_taken, is_frozen)
+
+
+def _without_jump(read_at: datetime, queried_at: float, answered_at: float) -> datetime:
+    """Return the database's time without a recent jump, by earlier starts of this process."""
+    if clock.fixed_at is not None:
+        return read_at
+    with _clock_lock:
+        _clock.add(read_at, queried_at, answered_at)
+        return read_at - _clock.doubt
+
+
+class Delivery:
+    """A run that a worker has received, and the facts that have been loaded about it."""
+
+    holder: Run
+    """The run that has the slot. Set if it has been looked for and exists."""
+    next_in_line: Run
+    """The run that is next in line. Set if it has been looked for and exists."""
+    missed_because: str
+    """Why the run is too late, or empty. Set once the start deadline has been checked."""
+
+    def __init__(
+        self, read: RunAsRead, attempt: int, *, token: UUID, worker: str, punctual: bool = False
+    ) -> None:
+        run = self.run = read.run
+        self.token = token
+        self.worker = worker
+        self.read_at = read.at
+        earliest, latest = sorted((read.at, read.at_without_jump))
+        self._attempt = attempt
+        self._earliest = earliest
+        # Nobody can wait for a clock that stands still (``clock.fixed_at``).
+        waits = punctual and clock.fixed_at is None
+        self.facts = StartFacts(
+            state=State(run.state),
+            is_current_attempt=run.attempt == attempt,
+            cancel_requested=run.cancel_requested_at is not None,
+            is_frozen=read.is_frozen,
+            due_in=run.due_at - latest if waits else timedelta(0),
+            overlap=run.job.overlap,
+            scheduled_at=run.scheduled_at,
+            is_backfilled=run.trigger == Trigger.BACKFILL,
+            slot_taken=read.slot_taken,
+        )
+
+    def load(self, look: LoadFact) -> None:
+        """Load the facts that ``look`` asks for. Locks the holder, the run, the next in line."""
+        match look:
+            case LoadFact.START_DEADLINE:
+                self.missed_because = too_late(self.run, self._earliest)
+                self.facts = replace(self.facts, too_late=bool(self.missed_because))
+            case LoadFact.HOLDER:
+                holder = _lock_holder(self.run)
+                self.facts = replace(self.facts, holder=_as_fact(holder))
+                if holder is not None:
+                    self.holder = holder
+                    reach_sync_point("start.held")
+                    self._lock_run()
+            case LoadFact.NEXT_IN_LINE:
+                other = transitions.runs().lock_holder(Slot.NEXT_IN_LINE, self.run.job_id)
+                self.facts = replace(self.facts, next_in_line=_as_fact(other))
+                if other is not None:
+                    self.next_in_line = other
+
+    def _lock_run(self) -> None:
+        """Lock the run and read its state again.
+
+        Another process may have withdrawn it, or another delivery may have made it wait.
+        """
+        row = transitions.runs().select_for_update().filter(pk=self.run.pk)
+        state, attempt = row.values_list("state", "attempt").first() or (self.run.state, None)
+        self.facts = replace(
+            self.facts, state=State(state), is_current_attempt=attempt == self._attempt
+        )
+
+    def forget_other_runs(self) -> None:
+        """Forget the other runs: the slot has a new holder, which the next try reads and locks."""
+        self.facts = replace(self.facts, slot_taken=True, holder=UNKNOWN, next_in_line=UNKNOWN)
+
+    def text_of(self, reason: Reason) -> str:
+        """Return the reason as it is stored."""
+        match reason:
+            case Reason.CANCEL_REQUESTED:
+                return self.run.reason
+            case Reason.TOO_LATE:
+                return self.missed_because
+            case Reason.HOLDER_UNFINISHED:
+                return _unfinished_reason(self.holder)
+            case Reason.LINE_TAKEN:
+                holder = _unfinished_reason(self.holder)
+                return f"{holder}; {self.next_in_line.pk} waits for it already"
+            case Reason.NEWER_IN_LINE:
+                return _unfinished_reason(self.next_in_line)
+
+
+def _lock_holder(run: Run) -> Run | None:
+    """Lock and return the other run that has the job's slot, or None."""
+    return transitions.runs().exclude(pk=run.pk).lock_holder(Slot.RUNNING, run.job_id)
+
+
+def _as_fact(run: Run | None) -> OtherRun | None:
+    if run is None:
+        return None
+    is_running = run.state == State.RUNNING
+    return OtherRun(is_running, run.scheduled_at, run.trigger == Trigger.BACKFILL)
+
+
+def _unfinished_reason(other: Run) -> str:
+    return f"{run_label(other)} was unfinished: {other.state}"
+
+
+def run_label(run: Run) -> str:
+    return f"the run of {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC ({run.pk})"

@@ -25,6 +25,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
-    left_out = [report for report in skipped if REASON in str(report.longrepr)]
-    if left_out:
-        terminalreporter.line(f"NOT RUN {len(left_out)} tests: {REASON}")
+    not_run = [report for report in skipped if REASON in str(report.longrepr)]
+    if not_run:
+        terminalreporter.line(f"NOT RUN {len(not_run)} tests: {REASON}")

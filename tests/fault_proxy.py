@@ -54,14 +54,14 @@ class FaultProxy:
         self.resets = 0
         """How many connections were reset in the middle of an answer."""
         self._resets_left = 0
-        self.mend()
+        self.restore()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
     # --- faults ----------------------------------------------------------------------------------
 
     def hold(self, *ways: Way) -> None:
-        """Pass no more data in these directions until ``mend``, on old and new connections.
+        """Pass no more data in these directions until ``restore``, on old and new connections.
 
         That is a network that drops all packets for a while: TCP sends them again later.
         """
@@ -69,11 +69,11 @@ class FaultProxy:
             self._passing[way].clear()
 
     def slow_down(self, seconds: float) -> None:
-        """Pass each piece of data so many seconds later, in both directions, until ``mend``."""
+        """Pass each piece of data so many seconds later, in both directions, until ``restore``."""
         self._delay = seconds
 
     def cut(self) -> None:
-        """Close all connections, and new ones at once, until ``mend``."""
+        """Close all connections, and new ones at once, until ``restore``."""
         self._cut = True
         self._end_all()
 
@@ -93,7 +93,7 @@ class FaultProxy:
         with self._lock:
             self._resets_left = number
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """End all faults. Connections that were broken for good stay broken."""
         self._cut, self._delay = False, 0.0
         for passing in self._passing.values():
@@ -104,7 +104,7 @@ class FaultProxy:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._accepting.join()
         self._listener.close()
-        self.mend()
+        self.restore()
         self._end_all()
         for pump in self._pumps:
             pump.join()

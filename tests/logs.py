@@ -16,7 +16,7 @@ def logged(
 ) -> list[str]:
     """Return the messages of an event that contain all ``values`` and whose record has ``extras``.
 
-    ``values`` are facts such as names, numbers and the texts of foreign errors.
+    ``values`` are facts such as names, numbers and the texts of third-party errors.
     """
     return [
         record.getMessage()

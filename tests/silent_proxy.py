@@ -45,7 +45,7 @@ class SilentProxy:
         self._cut = True
         self._end_all()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._cut = False
 
     def close(self) -> None:

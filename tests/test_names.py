@@ -1,6 +1,6 @@
 """Public classes and functions at the top level of modules have one meaning each.
 
-Whoever reads a name, or searches for it, finds one definition. Modules that implement the same
+A search for a name finds one definition. Modules that implement the same
 interface, of which a caller picks one by name, are the exception.
 """
 
@@ -23,7 +23,7 @@ INTERFACES = {
     "read": "contrib.importers.*",  # sources of imports
     "runs_since": "contrib.importers.*",
     "hand_back": "contrib.importers.*",
-    "find": "targets.*",  # kinds of targets, which targets.registry asks in turn
+    "find": "targets.*",  # kinds of targets, which targets.registry calls in turn
     "keys": "targets.*",
     "discovery_problem": "targets.*",
     "why_unknown": "targets.*",

@@ -49,8 +49,8 @@ def of_visible_runs(
 def visible_nodes(request: HttpRequest, site: admin.AdminSite) -> Callable[[Node], bool]:
     """Return a predicate that is true for visible nodes.
 
-    Callers need it because they compute shares of shards from all nodes. It queries the database
-    only if the nodes are narrowed.
+    Callers get a predicate instead of rows, because they compute each node's share of the shards
+    from all nodes. The database is queried only if the nodes are narrowed.
     """
     scope = admin_scope(request, site)
     if not scope.narrows(Node):

@@ -13,7 +13,7 @@ MISSING = re.compile(
 
 
 def remedy_for(error: Exception) -> str:
-    """Return a sentence that tells a missing table from an unreachable database."""
+    """Return what to do about a missing table or an unreachable database, in one sentence."""
     if MISSING.search(str(error)):
         return "Run manage.py migrate."
     return "Check that the database is running and that its settings are correct."

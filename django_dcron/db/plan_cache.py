@@ -15,7 +15,7 @@ Invariants:
   pgcat, PgDog). A pooler that reports the server's is taken for a direct connection. If it then
   changes the server connection, the server doesn't know the random name, and refuses.
 - Django's own option decides, if the project sets it: ``OPTIONS["prepare_threshold"] = None``
-  prepares nothing, and a number says that the pooler supports prepared statements.
+  prepares nothing, and a number means that the pooler supports prepared statements.
 - Other statements of the project are neither prepared nor bound on the server: the connection's
   settings are restored at once.
 - A project's own cursor class isn't bypassed: nothing is prepared on its connections.

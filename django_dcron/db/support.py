@@ -16,7 +16,7 @@ REMEDY = (
 def unsupported_database(using: str) -> str | None:
     """Return the name and version of a database that django-dcron doesn't support, or None.
 
-    Connects only on MySQL and MariaDB, to tell one from the other.
+    Connects only on MySQL and MariaDB, to distinguish them.
     """
     connection: Any = connections[using]
     if connection.vendor in ("postgresql", "sqlite"):

@@ -13,7 +13,7 @@ MARIADB = ("@@global.read_only", "@@session.tx_read_only", "@@session.transactio
 
 
 def refuses_writes(using: str) -> bool:
-    """Return whether the session of ``using`` is read-only; False if the database can't tell."""
+    """Return whether the session of ``using`` is read-only; False if this is unknown."""
     connection = connections[using]
     match connection.vendor:
         case "postgresql":

@@ -33,15 +33,15 @@ class Scope:
 
     def __init__(self, narrowed: Callable[[type[Model]], QuerySet[Any] | None]) -> None:
         self._narrow = narrowed
-        self._known: dict[type[Model], QuerySet[Any] | None] = {}
+        self._cache: dict[type[Model], QuerySet[Any] | None] = {}
 
     def narrows(self, model: type[Model]) -> bool:
         return self._narrowed(model) is not None
 
     def _narrowed(self, model: type[Model]) -> QuerySet[Any] | None:
-        if model not in self._known:
-            self._known[model] = self._narrow(model)
-        return self._known[model]
+        if model not in self._cache:
+            self._cache[model] = self._narrow(model)
+        return self._cache[model]
 
     def rows(self, model: type[M]) -> QuerySet[M]:
         """Return the visible rows, unordered and without related rows."""

@@ -55,8 +55,8 @@ OLDEST = 200
 """The number of undelivered runs whose queues are examined."""
 LATEST_STARTS = 200
 """The number of latest starts in which the last start from each queue is searched."""
-ANSWERS_EXPIRE = timedelta(minutes=2)
-"""Older answers of workers to a node are outdated."""
+REPLIES_EXPIRE = timedelta(minutes=2)
+"""Older replies of workers are outdated."""
 
 LONG_RUN = timedelta(minutes=10)
 """A shorter run is never reported as too long."""
@@ -148,28 +148,28 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         else (),
         "unserved": _some(unserved),
         "stalled_namespaces": len(idle),
-        "workers": _answers(live),
+        "workers": _worker_replies(live),
     }
 
 
-def _answers(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
-    """Return the workers' answers to the node that asked last.
+def _worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
+    """Return the workers' replies to the node that asked last.
 
-    The runs unknown to a worker are combined from all nodes that learned of them.
+    The runs unknown to a worker are combined from all nodes that know of them.
     """
-    answers = [
-        (at, node.workers["answered"])
+    replies = [
+        (at, node.workers["replies"])
         for node in live
         if node.workers
-        and cluster.age(node, at := datetime.fromisoformat(node.workers["at"])) < ANSWERS_EXPIRE
+        and cluster.age(node, at := datetime.fromisoformat(node.workers["at"])) < REPLIES_EXPIRE
     ]
-    if not answers:
+    if not replies:
         return None
     unknown: defaultdict[str, set[str]] = defaultdict(set)
-    for _, answered in answers:
-        for each in answered:
+    for _, workers in replies:
+        for each in workers:
             unknown[each["name"]] |= set(each["unknown_runs"])
-    _, latest = max(answers, key=lambda answer: answer[0])
+    _, latest = max(replies, key=lambda reply: reply[0])
     return tuple(
         WorkerFacts(
             each["name"], tuple(each["queues"]), each["executes"], len(unknown[each["name"]])
@@ -193,7 +193,7 @@ def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=_QUARANTINED),
         failing=Count("pk", filter=_FAILING),
-        paused_themselves=Count("pk", filter=_AUTO_PAUSED),
+        auto_paused=Count("pk", filter=_AUTO_PAUSED),
         ran_lately=Count("pk", filter=ran),
         failed_lately=Count("pk", filter=lately & _FAILED_LAST),
         failures_lately=Sum(
@@ -211,7 +211,7 @@ def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, An
         name: total(name)
         for name in ("enabled_jobs", "ran_lately", "failed_lately", "failures_lately")
     }
-    named = {"quarantined": _QUARANTINED, "failing": _FAILING, "paused_themselves": _AUTO_PAUSED}
+    named = {"quarantined": _QUARANTINED, "failing": _FAILING, "auto_paused": _AUTO_PAUSED}
     for name, which in named.items():
         number = total(name)
         facts[name] = Named(number, _names(jobs.filter(which)) if number else ())

@@ -90,7 +90,7 @@ class UnknownAtWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAnswer:
+class WorkerReply:
     """The state that one worker reports."""
 
     name: str
@@ -110,7 +110,7 @@ class AsksWorkers(Protocol):
     node: str
     """The id of the node that publishes through this dispatcher."""
 
-    def ask_workers(self) -> list[WorkerAnswer] | None:
+    def ask_workers(self) -> list[WorkerReply] | None:
         """Return the workers that reply within a few seconds.
 
         None: the broker or the project doesn't support remote control. Uses a separate connection,

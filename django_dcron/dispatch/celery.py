@@ -41,7 +41,7 @@ from django_dcron.dispatch.base import (
     DueRun,
     PartlyPublished,
     Undeliverable,
-    WorkerAnswer,
+    WorkerReply,
 )
 from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
 from django_dcron.dispatch.confirms import Confirms
@@ -219,7 +219,7 @@ class CeleryDispatcher:
         finally:
             self._lock.release()
 
-    def ask_workers(self) -> list[WorkerAnswer] | None:
+    def ask_workers(self) -> list[WorkerReply] | None:
         if not self.app.conf.worker_enable_remote_control:
             return None
         connection = self._new_connection()

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from django_dcron.dispatch.base import UnknownAtWorker, WorkerAnswer
+from django_dcron.dispatch.base import UnknownAtWorker, WorkerReply
 
 REVOKE = "dcron_revoke"
 UNKNOWN_RUNS = "dcron_unknown_runs"
@@ -49,7 +49,7 @@ def publish_revoke(producer: Any, app: Any, task_id: str, worker: str) -> None:
 
 def ask_workers(
     app: Any, connection: Any, task: str, timeout: float = REPLY_TIMEOUT
-) -> list[WorkerAnswer]:
+) -> list[WorkerReply]:
     """Ask all workers for their queues, whether they have ``task``, and their unknown runs.
 
     ``connection``: a connected kombu connection. Its errors propagate.
@@ -59,7 +59,7 @@ def ask_workers(
     executing = [name for name, tasks in registered.items() if _has_task(tasks, task)]
     unknown = _send_command(app, connection, UNKNOWN_RUNS, executing, timeout)
     return [
-        WorkerAnswer(
+        WorkerReply(
             name,
             tuple(sorted(str(queue.get("name")) for queue in _entries(queues.get(name)))),
             name in executing,

@@ -64,7 +64,7 @@ class Syntax(StrEnum):
 
 
 class UnreadableDocument(DcronError, ValueError):
-    """The document as a whole is invalid. The message says why."""
+    """The document as a whole is invalid. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

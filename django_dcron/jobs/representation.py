@@ -43,7 +43,7 @@ _LOCAL = frozenset(
 
 
 class InvalidField(TranslatableError, DcronError, ValueError):
-    """A JSON value is invalid for a field, or the field is unknown. ``code`` says which."""
+    """A JSON value is invalid for a field, or the field is unknown. ``code`` is the reason."""
 
 
 class Format(StrEnum):

@@ -93,7 +93,7 @@ class Node(models.Model):
     )
     """The answers of the workers, or None::
 
-        {"at": instant, "answered": [{"name", "queues", "executes", "unknown_runs"}, ...]}
+        {"at": instant, "replies": [{"name", "queues", "executes", "unknown_runs"}, ...]}
 
     ``at`` is the cluster time of the answer, in ISO 8601. ``executes``: the worker has
     django-dcron's task. ``unknown_runs``: ids of runs in this database that the worker received and

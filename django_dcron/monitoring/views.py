@@ -22,7 +22,7 @@ from django.views.decorators.http import require_safe
 from django_dcron.db.errors import in_one_line
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.monitoring import health_json
-from django_dcron.monitoring.http.answer import HttpAnswer, json_answer, text_answer
+from django_dcron.monitoring.http.response import RenderedResponse, json_response, text_response
 from django_dcron.monitoring.migration_check import missing_migration
 from django_dcron.policies.health.verdict import SystemStatus, assess
 
@@ -33,11 +33,11 @@ DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_d
 View = Callable[[HttpRequest], HttpResponse]
 
 
-def probe_view(answer: Callable[[HttpRequest], HttpAnswer]) -> View:
+def probe_view(respond: Callable[[HttpRequest], RenderedResponse]) -> View:
     """Return a view for GET and HEAD requests: no authentication, no caching, no transaction."""
 
     def view(request: HttpRequest) -> HttpResponse:
-        status, content_type, body = answer(request)
+        status, content_type, body = respond(request)
         return HttpResponse(body, status=status, content_type=content_type)
 
     for alias in connections:
@@ -47,27 +47,27 @@ def probe_view(answer: Callable[[HttpRequest], HttpAnswer]) -> View:
 
 
 @probe_view
-def livez(request: HttpRequest) -> HttpAnswer:
+def livez(request: HttpRequest) -> RenderedResponse:
     """Answer that the process is alive, without using the database."""
-    return text_answer("ok", healthy=True)
+    return text_response("ok", healthy=True)
 
 
 @probe_view
-def readyz(request: HttpRequest) -> HttpAnswer:
+def readyz(request: HttpRequest) -> RenderedResponse:
     """Check that the database is reachable and has the tables of this release."""
     try:
         missing = missing_migration()
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        return text_answer(DATABASE_UNUSABLE, healthy=False)
-    return text_answer(
+        return text_response(DATABASE_UNUSABLE, healthy=False)
+    return text_response(
         f"migration missing: {missing}; run manage.py migrate" if missing else "ok",
         healthy=not missing,
     )
 
 
 @probe_view
-def health(request: HttpRequest) -> HttpAnswer:
+def health(request: HttpRequest) -> RenderedResponse:
     """Return the health verdict that the dashboard and ``dcron doctor`` also show."""
     try:
         facts = read_facts()
@@ -76,7 +76,7 @@ def health(request: HttpRequest) -> HttpAnswer:
         content = health_json.verdict_as_json(verdict)
         if sees_nodes:
             content["nodes"] = health_json.nodes_as_json()
-        return json_answer(content, healthy=verdict.status is not SystemStatus.UNFIT)
+        return json_response(content, healthy=verdict.status is not SystemStatus.UNFIT)
     except (DatabaseError, InterfaceError) as error:
         _log(error)
         content = {
@@ -84,7 +84,7 @@ def health(request: HttpRequest) -> HttpAnswer:
             "summary": DATABASE_UNUSABLE,
             "reasons": [DATABASE_UNUSABLE],
         }
-        return json_answer(content, healthy=False)
+        return json_response(content, healthy=False)
 
 
 def _may(request: HttpRequest, permission: str) -> bool:

@@ -1,14 +1,14 @@
 """The misfire policy: which late occurrences run and which are recorded as missed.
 
-An occurrence is *late* once ``misfire_grace`` has passed since its time. ``settle`` decides which
-late occurrences run when a node claims them. ``should_start`` decides whether a worker still starts
-a late run.
+An occurrence is *late* once ``misfire_grace`` has passed since its time. When a node claims late
+occurrences, ``plan_runs`` decides which of them run. ``should_start`` decides whether a worker
+still starts a late run.
 
 Invariants:
 
 - An occurrence that isn't late runs.
 - No late occurrence is dropped without a record: it runs or is recorded as missed.
-- ``settle`` and ``should_start`` apply the same rule.
+- ``plan_runs`` and ``should_start`` apply the same rule.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Misfire:
     def is_late(self, scheduled_at: datetime, now: datetime) -> bool:
         return now - scheduled_at > self.grace
 
-    def settle(self, backlog: MissedOccurrences) -> list[PlannedRun]:
+    def plan_runs(self, backlog: MissedOccurrences) -> list[PlannedRun]:
         """Return the planned runs that cover the whole backlog, oldest first."""
         match self.policy:
             case MisfirePolicy.SKIP:

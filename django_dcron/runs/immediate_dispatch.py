@@ -34,7 +34,7 @@ def _deliver(run: Run, dispatcher: Dispatcher) -> None:
     began = time_ns()
     dispatcher.publish([dispatcher.prepare(due)])
     tracing.record_dispatch([due], began, time_ns())
-    # The slot tells a woken run from one that this dispatch has made wait: see ``mark_queued``.
+    # The slot distinguishes a woken run from one that waits again: see ``mark_queued``.
     transitions.mark_queued([due.key], UtcNow(), slot=run.slot)
 
 

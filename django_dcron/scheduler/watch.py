@@ -54,11 +54,11 @@ class Watch:
             return
         node = health.facts.name
         if health.status.fit:
-            logger.info("node healthy again: node=%s", node, extra={"event": "fit", "node": node})
+            logger.info("node fit again: node=%s", node, extra={"event": "fit", "node": node})
         else:
             reasons = "; ".join(health.reasons)
             extra = {"event": "unfit", "node": node}
-            logger.error("node unhealthy: node=%s reasons=%s", node, reasons, extra=extra)
+            logger.error("node unfit: node=%s reasons=%s", node, reasons, extra=extra)
 
     def _write(self, health: Health) -> None:
         if self._file is None:

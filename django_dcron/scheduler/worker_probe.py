@@ -33,7 +33,7 @@ from django_dcron.conf import settings
 from django_dcron.db.clock import Clock
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
-from django_dcron.dispatch.base import AsksWorkers, DispatchFailed, WorkerAnswer
+from django_dcron.dispatch.base import AsksWorkers, DispatchFailed, WorkerReply
 from django_dcron.models import Node
 from django_dcron.runs import transitions
 
@@ -80,20 +80,20 @@ class ActivityRecorder(Protocol):
     def record_activity(self, thread: str, rest: float = 0.0) -> None: ...
 
 
-def foreign_workers(answers: Iterable[WorkerAnswer], known_here: Collection[UUID]) -> set[str]:
+def foreign_workers(replies: Iterable[WorkerReply], known_here: Collection[UUID]) -> set[str]:
     """Return the names of the workers that don't know a run of this database.
 
     ``known_here``: the reported runs that exist in this database.
     """
     return {
-        answer.name
-        for answer in answers
-        if any(unknown.run_id in known_here for unknown in answer.unknown_runs)
+        reply.name
+        for reply in replies
+        if any(unknown.run_id in known_here for unknown in reply.unknown_runs)
     }
 
 
 def dropped_runs(
-    answers: Sequence[WorkerAnswer],
+    replies: Sequence[WorkerReply],
     waiting: Iterable[WaitingRun],
     now: datetime,
     foreign: Collection[str],
@@ -102,13 +102,13 @@ def dropped_runs(
 
     Only runs that another worker may take from the same queue are returned.
     """
-    good = [answer for answer in answers if answer.executes and answer.name not in foreign]
-    served = {queue for answer in good for queue in answer.queues}
+    good = [reply for reply in replies if reply.executes and reply.name not in foreign]
+    served = {queue for reply in good for queue in reply.queues}
     dropped_at = {
         unknown.run_id: now - timedelta(seconds=unknown.age)
-        for answer in answers
-        if answer.name in foreign and served & set(answer.queues)
-        for unknown in answer.unknown_runs
+        for reply in replies
+        if reply.name in foreign and served & set(reply.queues)
+        for unknown in reply.unknown_runs
         if unknown.dropped
     }
     return [
@@ -118,24 +118,24 @@ def dropped_runs(
     ]
 
 
-def answers_as_json(
-    answers: Iterable[WorkerAnswer], known_here: Collection[UUID], at: datetime
+def replies_as_json(
+    replies: Iterable[WorkerReply], known_here: Collection[UUID], at: datetime
 ) -> dict[str, Any]:
     """Return the value of ``Node.workers``."""
     return {
         "at": at.isoformat(),
-        "answered": [
+        "replies": [
             {
-                "name": answer.name,
-                "queues": list(answer.queues),
-                "executes": answer.executes,
+                "name": reply.name,
+                "queues": list(reply.queues),
+                "executes": reply.executes,
                 "unknown_runs": [
                     str(unknown.run_id)
-                    for unknown in answer.unknown_runs
+                    for unknown in reply.unknown_runs
                     if unknown.run_id in known_here
                 ],
             }
-            for answer in answers
+            for reply in replies
         ],
     }
 
@@ -180,9 +180,9 @@ class WorkerProbe:
         if self._clock.monotonic() - self._probed_at < every:
             return False
         self._probed_at = self._clock.monotonic()
-        answers = self._dispatcher.ask_workers()
-        if answers is not None:
-            self._process(answers, waiting)
+        replies = self._dispatcher.ask_workers()
+        if replies is not None:
+            self._process(replies, waiting)
         return True
 
     def _waiting(self, shards: Collection[int]) -> list[WaitingRun]:
@@ -201,17 +201,17 @@ class WorkerProbe:
             if queued_at is not None
         ]
 
-    def _process(self, answers: Sequence[WorkerAnswer], waiting: Sequence[WaitingRun]) -> None:
+    def _process(self, replies: Sequence[WorkerReply], waiting: Sequence[WaitingRun]) -> None:
         now = self._clock.now()
-        reported = {unknown.run_id for answer in answers for unknown in answer.unknown_runs}
+        reported = {unknown.run_id for reply in replies for unknown in reply.unknown_runs}
         known_here = set(transitions.runs().filter(pk__in=reported).values_list("pk", flat=True))
-        foreign = foreign_workers(answers, known_here)
-        document = answers_as_json(answers, known_here, now)
+        foreign = foreign_workers(replies, known_here)
+        document = replies_as_json(replies, known_here, now)
         Node.objects.using(alias_for(Node)).filter(pk=self._leader.id).update(workers=document)
         self._report(foreign)
         redelivered = [
             run
-            for run in dropped_runs(answers, waiting, now, foreign)
+            for run in dropped_runs(replies, waiting, now, foreign)
             if transitions.redeliver_dropped(run.run_id, run.attempt, run.queued_at, run.deliveries)
         ]
         if redelivered:

@@ -110,7 +110,7 @@ class Timetable:
         if next_at < late_before:
             runs = misfire.catchup_limit if misfire.policy is MisfirePolicy.RUN_ALL else 0
             backlog = self.backlog(next_at, late_before, runs + MAX_COUNTED)
-            planned_runs, previous = misfire.settle(backlog), backlog.newest
+            planned_runs, previous = misfire.plan_runs(backlog), backlog.newest
             occurrence = self.next_after(previous)
         while (
             occurrence is not None

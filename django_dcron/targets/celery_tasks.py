@@ -2,7 +2,7 @@
 Invariants:
 
 - A task runs inside a worker, but not from its own message: django-dcron's message carries it.
-- Its request says ``is_eager``. So ``self.retry()`` and ``autoretry_for`` raise ``Retry`` and
+- Its request has ``is_eager`` set. So ``self.retry()`` and ``autoretry_for`` raise ``Retry`` and
   publish nothing, and the job's retry policy decides.
 - The shared task object never changes. Only the request that is pushed for this thread differs.
 - Celery sends its own signals for the carrying task only.

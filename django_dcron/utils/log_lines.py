@@ -56,7 +56,7 @@ class EscapingFilter(logging.Filter):
         elif isinstance(record.args, Mapping):
             record.args = {name: _escaped(value) for name, value in record.args.items()}
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            with suppress(Exception):  # a foreign exception may raise anything
+            with suppress(Exception):  # a third-party exception may raise anything
                 record.exc_text = escape_log_text(_PLAIN.formatException(record.exc_info))
         return True
 

@@ -77,7 +77,7 @@ def test_alert_about_a_node_links_to_the_nodes(admin_client: Client) -> None:
     ("permissions", "linked"),
     [(("view_alert",), False), (("view_alert", "view_job", "view_run", "view_node"), True)],
 )
-def test_links_of_an_alert_need_the_permissions_of_what_they_link_to(
+def test_links_of_an_alert_need_the_permissions_for_the_linked_pages(
     staff_with: StaffWith, permissions: tuple[str, ...], linked: bool
 ) -> None:
     job = make_job()

@@ -94,11 +94,11 @@ def test_confirmation_excludes_inapplicable_rows_with_reason(admin_client: Clien
 
     assert page.context["keys"] == [job.pk]
     text = page.content.decode()
-    chosen, left_out = text.split('<ul class="dcron-chosen">')[1:]
+    chosen, omitted = text.split('<ul class="dcron-chosen">')[1:]
     assert (">b</a>" in chosen, ">a</a>" in chosen) == (True, False)
     refusal = str(escape(page.context["action"].refusal(paused)))
     assert refusal
-    assert left_out.index(">a</a>") < left_out.index(refusal)
+    assert omitted.index(">a</a>") < omitted.index(refusal)
     assert _ask(admin_client, "pause", job).content.decode().count("dcron-chosen") == 1
 
 

@@ -155,7 +155,7 @@ def _queries(rows: Rows) -> list[str]:
 
 def _crawl_addresses(crawler: Crawler) -> None:
     for endpoint in ENDPOINTS:
-        method, reached = endpoint.method, 403 if endpoint.needs in NEVER else endpoint.answer
+        method, reached = endpoint.method, 403 if endpoint.needs in NEVER else endpoint.status
         response = crawler.request(method, endpoint.url(crawler.world.mine), endpoint.post)
         refused_here = {
             ("django_dcron_calendar_delete", "POST"),  # a job refers to the calendar
@@ -389,11 +389,11 @@ def test_action_does_not_link_run_that_its_user_may_not_view(
 ) -> None:
     client, job = on_site(getattr(narrowed_sites, site)), world.mine.job
 
-    answer = client.post(action_url(job, "run_now"))
+    status = client.post(action_url(job, "run_now"))
 
     made = Run.objects.get(job=job, trigger="manual")
-    assert answer["Location"] == job_url(job)
-    told = " ".join(map(str, get_messages(answer.wsgi_request)))
+    assert status["Location"] == job_url(job)
+    told = " ".join(map(str, get_messages(status.wsgi_request)))
     assert str(made.pk) in told
     assert "href=" not in told
 
@@ -401,11 +401,11 @@ def test_action_does_not_link_run_that_its_user_may_not_view(
 def test_action_links_run_that_its_user_may_view(world: World, on_site: Any) -> None:
     client, job = on_site(narrowed_sites.watched), world.mine.job
 
-    answer = client.post(action_url(job, "run_now"))
+    status = client.post(action_url(job, "run_now"))
 
     made = Run.objects.get(job=job, trigger="manual")
-    assert answer["Location"] == run_url(made)
-    assert str(made.pk) in " ".join(map(str, get_messages(answer.wsgi_request)))
+    assert status["Location"] == run_url(made)
+    assert str(made.pk) in " ".join(map(str, get_messages(status.wsgi_request)))
 
 
 RUN_TEXTS = (

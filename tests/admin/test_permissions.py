@@ -81,7 +81,7 @@ class Endpoint:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     post: Mapping[str, Any] | None = None
     """The POST data, or None for a GET request."""
-    answer: int = 200
+    status: int = 200
     """The status for a user with the permissions.
 
     A 302 to a POST means that the action was performed.
@@ -96,11 +96,11 @@ class Endpoint:
         return reverse(f"admin:{self.name}", kwargs={**arguments, **self.arguments})
 
     def is_open_to(self, permissions: Iterable[str]) -> bool:
-        held = {*permissions}
-        held |= {
-            each.replace("change_", "view_") for each in held if each.startswith("change_")
+        granted = {*permissions}
+        granted |= {
+            each.replace("change_", "view_") for each in granted if each.startswith("change_")
         }  # Django's rule
-        return any(held >= {*all_of.split()} for all_of in self.needs.split(" or "))
+        return any(granted >= {*all_of.split()} for all_of in self.needs.split(" or "))
 
     @property
     def is_for_viewers(self) -> bool:
@@ -116,16 +116,16 @@ def _of_model(model: str) -> list[Endpoint]:
         Endpoint(f"{prefix}_change", f"view_{model}", row),
         Endpoint(f"{prefix}_history", f"view_{model}", row),
         Endpoint(f"{prefix}_delete", f"delete_{model}", row),
-        Endpoint(f"{prefix}_delete", f"delete_{model}", row, post={"post": "yes"}, answer=302),
+        Endpoint(f"{prefix}_delete", f"delete_{model}", row, post={"post": "yes"}, status=302),
     ]
 
 
 def _action(model: str, name: str, needs: str, **options: Any) -> Endpoint:
     """Return the endpoint of an action: its POST request, or its form with ``post=None``."""
     given = {"post": {}, "rows": {"object_id": model}} | options
-    answer = 200 if given["post"] is None else 302
+    status = 200 if given["post"] is None else 302
     return Endpoint(
-        f"django_dcron_{model}_action", needs, arguments={"name": name}, answer=answer, **given
+        f"django_dcron_{model}_action", needs, arguments={"name": name}, status=status, **given
     )
 
 
@@ -153,7 +153,7 @@ ENDPOINTS = [
     Endpoint("django_dcron_freeze_changelist", "view_job"),
     Endpoint("django_dcron_freeze_add", "view_job freeze_jobs"),
     Endpoint(
-        "django_dcron_freeze_add", "view_job freeze_jobs", post={"reason": "deploy"}, answer=302
+        "django_dcron_freeze_add", "view_job freeze_jobs", post={"reason": "deploy"}, status=302
     ),
     Endpoint("django_dcron_freeze_change", "view_job", FREEZE),
     Endpoint("django_dcron_freeze_history", "view_job", FREEZE),
@@ -169,7 +169,7 @@ ENDPOINTS = [
         "view_job trigger_job",
         JOB,
         post={**RANGE, "version": "1", "create": "1"},
-        answer=302,
+        status=302,
     ),
     _action("job", "run_now", "view_job trigger_job"),
     _action("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
@@ -310,7 +310,7 @@ def rows(db: None) -> Rows:
     )
 
 
-def _everything() -> list[Any]:
+def _all_rows() -> list[Any]:
     kept = (Job, Run, Attempt, Node, Calendar, Freeze)
     return [
         *(list(model._default_manager.order_by("pk").values()) for model in kept),
@@ -323,7 +323,7 @@ class Crawler:
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.before = _everything()
+        self.before = _all_rows()
         self.wrong_responses: list[str] = []
         self.requests = 0
 
@@ -335,7 +335,7 @@ class Crawler:
         self.requests += 1
         with transaction.atomic(), noticed_writes() as writes:
             response = client.get(url) if sent is None else client.post(url, sent)
-            changed = bool(writes.number) and _everything() != self.before
+            changed = bool(writes.number) and _all_rows() != self.before
             transaction.set_rollback(True)
         return response, changed
 
@@ -344,13 +344,13 @@ class Crawler:
             self.wrong_responses.append(f"{found} and not {expected}: {', '.join(map(str, about))}")
 
     def finish(self, *, at_least: int) -> None:
-        assert not self.wrong_responses, "\n".join(self.breaches)
+        assert not self.wrong_responses, "\n".join(self.wrong_responses)
         assert self.requests >= at_least
 
 
-def _is_done(endpoint: Endpoint) -> bool:
+def _performs_change(endpoint: Endpoint) -> bool:
     """Return whether a request to the endpoint performs a change."""
-    return endpoint.post is not None and endpoint.answer == 302
+    return endpoint.post is not None and endpoint.status == 302
 
 
 GROUPS = ("no", "all", "only", "views")
@@ -361,9 +361,8 @@ GROUPS = ("no", "all", "only", "views")
 def test_staff_can_access_and_sees_links_to_permitted_urls_only(
     group: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each set of permissions, check every endpoint, every link and the actions of the
-    lists."""
-    crawler, of_url, client = Crawler(rows), lru_cache(maxsize=None)(_address_of), Client()
+    """For each set of permissions, check every endpoint, link and action."""
+    crawler, of_url, client = Crawler(rows), lru_cache(maxsize=None)(_endpoint_of), Client()
     crawled = {
         who: permissions
         for who, permissions in PERMISSIONS_BY_USER.items()
@@ -381,7 +380,7 @@ def test_staff_can_access_and_sees_links_to_permitted_urls_only(
                 continue  # same as for users with all view permissions or all permissions
             response, changed = crawler.request(client, endpoint)
             if endpoint.is_open_to(permissions):
-                expected = (endpoint.answer, _is_done(endpoint))
+                expected = (endpoint.status, _performs_change(endpoint))
             else:
                 expected = (403, False)
             crawler.expect((response.status_code, changed), expected, who, endpoint)
@@ -431,7 +430,7 @@ def test_superuser_can_access_all_permitted_urls_and_get_changes_nothing(
     for endpoint in ENDPOINTS:
         response, changed = crawler.request(admin_client, endpoint)
         crawler.expect(
-            response.status_code, 403 if endpoint.needs in NEVER else endpoint.answer, endpoint
+            response.status_code, 403 if endpoint.needs in NEVER else endpoint.status, endpoint
         )
         if endpoint.post is None:
             crawler.expect(changed, False, endpoint)
@@ -494,7 +493,7 @@ class Targets(HTMLParser):
             self.found.add((method, urlsplit(url).path))
 
 
-def _address_of(method: str, url: str) -> Endpoint | None:
+def _endpoint_of(method: str, url: str) -> Endpoint | None:
     """Return the listed endpoint of a URL, or None for Django's own URLs."""
     match = resolve(url)
     for endpoint in ENDPOINTS:

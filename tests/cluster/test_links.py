@@ -56,7 +56,7 @@ def links(redis_server: services.Server) -> Iterator[Links]:
 
 
 def break_link(cluster: Cluster, proxy: FaultProxy, fault: str) -> None:
-    """Inject the fault. If it lasts, mend it after ``FAULT``."""
+    """Inject the fault. If it lasts, restore it after ``FAULT``."""
     if fault == "half-open":
         proxy.half_open()
         return
@@ -71,7 +71,7 @@ def break_link(cluster: Cluster, proxy: FaultProxy, fault: str) -> None:
         ways = {"requests": (Way.TO_SERVER,), "answers": (Way.TO_CLIENT,)}
         proxy.hold(*ways.get(fault.removeprefix("black hole, ").partition(" ")[0], BOTH_WAYS))
     cluster.wait_for(now() + FAULT)
-    proxy.mend()
+    proxy.restore()
 
 
 @pytest.mark.timeout(240)

@@ -61,13 +61,13 @@ def test_other_nodes_work_for_a_node_without_database_or_broker(
 
     to_database.cut()
     wait_for_all_due("the work of a node without database")
-    to_database.mend()
+    to_database.restore()
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the database", interval=0.1)
 
     to_broker.cut()
     far.process.wait_for_log("broker unreachable, shards released", TIMEOUT)
     wait_for_all_due("the work of a node without broker")
-    to_broker.mend()
+    to_broker.restore()
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the broker", interval=0.1)
 
     made = to_database.made

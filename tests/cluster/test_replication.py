@@ -114,7 +114,7 @@ def fail_over(proxy: FaultProxy, primary: services.Server, standby: Standby) -> 
     standby.promote()
     use(standby)
     proxy.server = standby.answers_at
-    proxy.mend()
+    proxy.restore()
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_synchronous_failover_loses_nothing(
 
 
 @pytest.mark.timeout(300)
-def test_asynchronous_failover_repeats_what_it_loses(
+def test_asynchronous_failover_repeats_lost_runs(
     cluster: Cluster,
     proxy: FaultProxy,
     database_server: services.Server,

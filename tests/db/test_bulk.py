@@ -57,7 +57,7 @@ def test_inserted_rows_are_those_of_the_orm(number: int) -> None:
     assert list(Run.objects.order_by("id").values()) == expected
 
 
-def test_rows_that_conflict_are_left_out_and_not_counted() -> None:
+def test_rows_that_conflict_are_omitted_and_not_counted() -> None:
     jobs = [make_idle_job() for _ in range(4)]
     first, second = columns(jobs[:2], node=["a", "a"]), columns(jobs, node=["b"] * 4)
     assert insert_new(Run, first, "default") == 2

@@ -84,7 +84,7 @@ def answers(*workers: tuple[str, list[str], bool, list[str]], at: datetime) -> d
     keys = ("name", "queues", "executes", "unknown_runs")
     return {
         "at": at.isoformat(),
-        "answered": [dict(zip(keys, each, strict=True)) for each in workers],
+        "replies": [dict(zip(keys, each, strict=True)) for each in workers],
     }
 
 
@@ -267,7 +267,7 @@ def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:
 
     facts = read_facts()
     assert facts.quarantined.names == ("report",)
-    assert facts.paused_themselves.names == ("broken",)
+    assert facts.auto_paused.names == ("broken",)
     assert read_facts("elsewhere").quarantined.number == 0
 
 

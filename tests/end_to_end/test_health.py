@@ -117,7 +117,7 @@ def test_node_is_unfit_while_the_database_is_unreachable_for_long(
     finally:
         database_server.start() if how == "stopped" else database_server.thaw()
     wait_for_probe(path, fit=True, saying="a is ok")
-    assert 1 <= node.log.count("node unhealthy: ") == node.log.count("node healthy again")
+    assert 1 <= node.log.count("node unfit: ") == node.log.count("node fit again")
     wait_until(lambda: Node.objects.get().shards == 64, TIMEOUT, what="the node to lead again")
     due = make_run(make_idle_job())
     wait_until(
@@ -149,7 +149,7 @@ def test_tick_that_hangs_in_the_database_is_logged_with_its_stack(
     node = start_runcron("--name", "a", "--health-file", str(path), env=QUICK)
     wait_until(lambda: file_says(path).get("shards") == 64, TIMEOUT, what="a node that leads")
     with TableLock():
-        node.wait_for_log("node unhealthy: node=a", TIMEOUT)
+        node.wait_for_log("node unfit: node=a", TIMEOUT)
         node.wait_for_log("shards=0/64", TIMEOUT)
         wait_for_probe(
             path, fit=False, saying="a is unfit: the tick thread hangs: no activity for "
@@ -161,13 +161,13 @@ def test_tick_that_hangs_in_the_database_is_logged_with_its_stack(
     assert "Thread dcron-tick:" in stack.splitlines()[1]
     assert stack.index("in tick") < stack.index("Thread dcron-agenda:")
     assert 1 <= node.log.count("thread hangs: node=") == node.log.count("thread recovered: ")
-    assert 1 <= node.log.count("node unhealthy: ") == node.log.count("node healthy again")
+    assert 1 <= node.log.count("node unfit: ") == node.log.count("node fit again")
 
 
 def test_another_node_takes_over_from_a_hanging_node(
     start_runcron: StartProcess, tmp_path: Path
 ) -> None:
-    """The thread hangs in the project's router, as deep in foreign code as possible."""
+    """The thread hangs in the project's router, as deep in third-party code as possible."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     stuck = {

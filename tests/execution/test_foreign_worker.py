@@ -50,7 +50,7 @@ def trigger() -> Run:
 
 def answers() -> list[dict[str, Any]]:
     node = Node.objects.first()
-    return node.workers["answered"] if node is not None and node.workers else []
+    return node.workers["replies"] if node is not None and node.workers else []
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.nightly)])

@@ -227,8 +227,8 @@ def test_hostile_form_data_causes_no_server_error(
         ),
         st.sets(fields, max_size=2),
     )
-    def send(changes: dict[str, Any], left_out: set[str]) -> None:
-        sent = {key: value for key, value in (form.sent | changes).items() if key not in left_out}
+    def send(changes: dict[str, Any], omitted: set[str]) -> None:
+        sent = {key: value for key, value in (form.sent | changes).items() if key not in omitted}
         status = status_of(client, form.url, sent)
         assert isinstance(status, int), status
         assert status < 500

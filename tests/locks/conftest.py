@@ -22,7 +22,7 @@ class Backend:
     """One backend: its kind, how to clear its store, and a lock whose store is unreachable."""
 
     kind: str
-    forget: Callable[[], object]
+    clear: Callable[[], object]
     unreachable: Callable[[], Lock]
 
     def lock(self) -> Lock:

@@ -106,7 +106,7 @@ class TestExpiry:
 
     def test_lock_is_free_after_store_is_flushed(self, backend: Backend, lock: Lock) -> None:
         lock.hold(["1", "2"], "a", LONG)
-        backend.forget()
+        backend.clear()
         assert lock.holders(["1", "2"]) == {}
         assert held(lock, ["1"], "b") == ["1"]
         assert held(lock, ["1", "2"], "a") == ["2"]

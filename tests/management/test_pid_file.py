@@ -324,8 +324,8 @@ def test_temporary_file_is_not_written_through_symbolic_link(path: Path, tmp_pat
     health._temporary_path.symlink_to(precious)
     with pytest.raises(OSError, match="symbolic"):
         health.write({"id": "a"}, 2.0)
-    draft = path.with_name(f".{path.name}.options.{os.getpid()}")
-    draft.symlink_to(precious)
+    temporary = path.with_name(f".{path.name}.options.{os.getpid()}")
+    temporary.symlink_to(precious)
     options = StartOptions(
         daemon=False,
         directory="",

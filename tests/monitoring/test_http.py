@@ -16,7 +16,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_dcron.monitoring.http import server as module
-from django_dcron.monitoring.http.answer import HttpAnswer, Route
+from django_dcron.monitoring.http.response import RenderedResponse, Route
 from django_dcron.monitoring.http.routes import routes
 from django_dcron.monitoring.http.server import Address, HttpServer
 from django_dcron.scheduler.health import Facts, judge
@@ -142,10 +142,10 @@ def test_failed_request_is_logged_and_hides_error(
 ) -> None:
     secrets = iter([ZeroDivisionError("the password is x")])
 
-    def route(accept: str) -> HttpAnswer:
+    def route(accept: str) -> RenderedResponse:
         for error in secrets:
             raise error
-        return HttpAnswer(200, "text/plain", b"well\n")
+        return RenderedResponse(200, "text/plain", b"well\n")
 
     server = serve({"/": route})
     assert get(server, "/")[::2] == (500, b"Internal error. See the log of the node.\n")
@@ -208,7 +208,7 @@ def test_slow_request_is_closed(
 
 
 def test_slow_reader_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = serve({"/": lambda accept: HttpAnswer(200, "text/plain", b"x" * 50_000_000)})
+    server = serve({"/": lambda accept: RenderedResponse(200, "text/plain", b"x" * 50_000_000)})
     with closing(send(server, b"GET / HTTP/1.0\r\n\r\n")) as connection:
         assert connection.recv(15) == b"HTTP/1.0 200 OK"
         monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
@@ -243,9 +243,9 @@ def test_probe_is_answered_while_metrics_wait(
     monkeypatch.setattr(module, "ANSWER_TIMEOUT", TIMEOUT)
     database = threading.Event()
 
-    def metrics(accept: str) -> HttpAnswer:
+    def metrics(accept: str) -> RenderedResponse:
         database.wait(TIMEOUT)
-        return HttpAnswer(200, "text/plain", b"")
+        return RenderedResponse(200, "text/plain", b"")
 
     server = serve({**routes(lambda: judge(node.facts, 300.0)), "/metrics": metrics})
     slow = [send(server, b"GET /metrics HTTP/1.0\r\n\r\n") for _ in range(2)]
@@ -325,7 +325,7 @@ def test_invalid_address_is_refused(text: str, message: str) -> None:
 def test_server_listens_on_ipv6_address() -> None:
     try:
         server = HttpServer(
-            Address("::1", 0), {"/": lambda accept: HttpAnswer(200, "text/plain", b"")}, "a"
+            Address("::1", 0), {"/": lambda accept: RenderedResponse(200, "text/plain", b"")}, "a"
         )
     except OSError as error:  # a machine without IPv6
         assert error.errno in (97, 99)  # noqa: PT017 (what it is when it comes)

@@ -82,7 +82,7 @@ def test_node_exposes_every_metric_once(settings: Settings) -> None:
 
     assert {sample.metric for sample in samples} == set(METRICS)
     assert len({(sample.metric.name, sample.labels) for sample in samples}) == len(samples)
-    shown = values(metrics.answer().body)
+    shown = values(metrics.response().body)
     assert shown["dcron_node_shards"] == 3
     assert shown["dcron_node_leases"] == 2
     assert shown["dcron_node_lag_seconds"] == 0.5
@@ -100,21 +100,23 @@ def test_node_exposes_every_metric_once(settings: Settings) -> None:
 )
 def test_invalid_format_version_gets_default_format(accept: str) -> None:
     """prometheus-client raises an error for such a version."""
-    assert node_metrics().answer(accept)[:2] == node_metrics().answer("")[:2]
+    assert node_metrics().response(accept)[:2] == node_metrics().response("")[:2]
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("accept", ["", "text/plain", "*/*", OPENMETRICS])
 def test_both_formats_are_valid(accept: str) -> None:
     count([make_idle_job(namespace="a@b").pk], State.FAILED, 7)
-    answer = node_metrics().answer(accept)
+    response = node_metrics().response(accept)
 
     openmetrics = accept == OPENMETRICS
-    assert answer.status == 200
-    assert answer.content_type.startswith(
+    assert response.status == 200
+    assert response.content_type.startswith(
         "application/openmetrics-text" if openmetrics else "text/plain"
     )
-    families = list((openmetrics_families if openmetrics else text_families)(answer.body.decode()))
+    families = list(
+        (openmetrics_families if openmetrics else text_families)(response.body.decode())
+    )
     by_name = {family.name: family for family in families}
     assert len(by_name) == len(families) == len(METRICS)
     assert {sample.labels["outcome"]: sample.value for sample in by_name["dcron_runs"].samples}[
@@ -130,13 +132,13 @@ def test_both_formats_are_valid(accept: str) -> None:
 
 
 def test_node_name_with_quotes_is_escaped() -> None:
-    body = node_metrics(raise_unreachable).answer().body.decode()
+    body = node_metrics(raise_unreachable).response().body.decode()
     (info,) = [family for family in text_families(body) if family.name == "dcron_node_info"]
     assert info.samples[0].labels["node_name"] == 'a"b\\c'
 
 
 def test_node_without_database_exposes_its_own_metrics() -> None:
-    shown = values(node_metrics(raise_unreachable).answer().body)
+    shown = values(node_metrics(raise_unreachable).response().body)
 
     assert shown["dcron_database_up"] == 0
     wanted = {metric.name for metric in METRICS if metric.source is not Source.CLUSTER}
@@ -339,10 +341,10 @@ def without_prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_prometheus")
 def test_missing_prometheus_client_is_reported() -> None:
-    answer = node_metrics(raise_unreachable).answer()
+    response = node_metrics(raise_unreachable).response()
 
-    assert (answer.status, answer.content_type) == (501, "text/plain; charset=utf-8")
-    assert answer.body == b"Metrics need prometheus-client: pip install django-dcron[metrics]\n"
+    assert (response.status, response.content_type) == (501, "text/plain; charset=utf-8")
+    assert response.body == b"Metrics need prometheus-client: pip install django-dcron[metrics]\n"
     with pytest.raises(ImproperlyConfigured, match=r"pip install django-dcron\[metrics\]"):
         Collector().collect()
 

@@ -165,19 +165,19 @@ class _Finder(cst.CSTVisitor):
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         self._around.append(node)
-        if self._left_out(node):
+        if self._is_omitted(node):
             return False
         for kind, operator in OPERATORS:
             if isinstance(node, kind):
                 for mutated in operator(node):
-                    if not _changes_what_is_left_out(node, mutated):
+                    if not _changes_what_is_omitted(node, mutated):
                         self._add(node, mutated)
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
         self._around.pop()
 
-    def _left_out(self, node: cst.CSTNode) -> bool:
+    def _is_omitted(self, node: cst.CSTNode) -> bool:
         if isinstance(node, NOT_CODE):
             return True
         if m.matches(node, OMITTED_CALLS | m.Expr(OMITTED_CALLS)):
@@ -249,7 +249,7 @@ def _argument_left_out(call: cst.Call, argument: cst.Arg) -> bool:
     )
 
 
-def _changes_what_is_left_out(node: cst.CSTNode, mutated: cst.CSTNode) -> bool:
+def _changes_what_is_omitted(node: cst.CSTNode, mutated: cst.CSTNode) -> bool:
     """Return whether the mutation drops or replaces an argument that isn't to be mutated."""
     if not isinstance(node, cst.Call) or not isinstance(mutated, cst.Call):
         return False

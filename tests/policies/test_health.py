@@ -119,7 +119,7 @@ def test_healthy_system_has_no_issues() -> None:
             [(P.EVERY_RUN_FAILS, ERROR)],
         ),
         ({"quarantined": Named(1)}, [(P.QUARANTINED, ERROR)]),
-        ({"paused_themselves": Named(1)}, [(P.JOB_PAUSED_ITSELF, WARNING)]),
+        ({"auto_paused": Named(1)}, [(P.JOB_AUTO_PAUSED, WARNING)]),
         ({"long_runs": (LongRun("j", 60 * MINUTE, MINUTE),)}, [(P.RUN_OVERLONG, WARNING)]),
         # nodes that differ
         ({"degraded": Named(1)}, [(P.NODE_DEGRADED, WARNING)]),
@@ -346,7 +346,7 @@ def facts_with_names(**given: Any) -> SystemFacts:
         unserved=named("secret-space"),
         quarantined=named("secret-job"),
         failing=named("secret-job"),
-        paused_themselves=named("secret-job"),
+        auto_paused=named("secret-job"),
         long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
         freezes=(FreezeFacts("secret-space", "deploy", "ann", NOW, None),),
         **{
@@ -389,7 +389,7 @@ def test_visible_facts_differ_only_in_names() -> None:
     jobs_hidden: dict[str, Any] = {
         "quarantined": Named(1),
         "failing": Named(1),
-        "paused_themselves": Named(1),
+        "auto_paused": Named(1),
         "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
         "freezes": (FreezeFacts("", "", "", NOW, None),),
         "shows_queues": False,
@@ -666,8 +666,8 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
-            {"paused_themselves": NAMES},
-            (P.JOB_PAUSED_ITSELF, WARNING, None, {"jobs": 3}, NAMES),
+            {"auto_paused": NAMES},
+            (P.JOB_AUTO_PAUSED, WARNING, None, {"jobs": 3}, NAMES),
             {"jobs": LISTED},
             {},
         ),
@@ -909,7 +909,7 @@ def test_facts_default_to_a_system_without_work() -> None:
     )
     no_names = (
         "stalled degraded without_broker clock_doubted_by skewed unserved quarantined failing "
-        "paused_themselves"
+        "auto_paused"
     )
 
     assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {

@@ -115,17 +115,21 @@ def test_exception_names_decide_whether_to_retry(
 
 
 def test_retry_later_overrides_retry_on_but_not_the_other_limits() -> None:
-    asked = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), True, timedelta(minutes=7))
-    assert policy(retry_on=["OSError"], jitter=0.5).retry_after(asked, 1) == timedelta(minutes=7)
-    assert policy(max_attempts=1).retry_after(asked, 1) is None
-    assert policy(never_retry_on=["RetryLater"]).retry_after(asked, 1) is None
+    requested = Failure(
+        FailureClass.TRANSIENT, frozenset({"RetryLater"}), True, timedelta(minutes=7)
+    )
+    assert policy(retry_on=["OSError"], jitter=0.5).retry_after(requested, 1) == timedelta(
+        minutes=7
+    )
+    assert policy(max_attempts=1).retry_after(requested, 1) is None
+    assert policy(never_retry_on=["RetryLater"]).retry_after(requested, 1) is None
 
 
 def test_retry_later_without_delay_uses_the_backoff() -> None:
-    asked = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), retry_wanted=True)
-    assert policy(retry_on=["OSError"]).retry_after(asked, 2) == 20 * SECOND
+    requested = Failure(FailureClass.TRANSIENT, frozenset({"RetryLater"}), retry_wanted=True)
+    assert policy(retry_on=["OSError"]).retry_after(requested, 2) == 20 * SECOND
 
 
 def test_retry_later_with_negative_delay_retries_immediately() -> None:
-    asked = Failure(FailureClass.TRANSIENT, retry_wanted=True, retry_after=-SECOND)
-    assert policy().retry_after(asked, 1) == timedelta()
+    requested = Failure(FailureClass.TRANSIENT, retry_wanted=True, retry_after=-SECOND)
+    assert policy().retry_after(requested, 1) == timedelta()

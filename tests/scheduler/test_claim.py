@@ -209,9 +209,9 @@ def test_number_of_queries_does_not_grow_with_the_number_of_jobs(
             make_job(schedule="*/10 * * * *")
         Cursor.objects.update(next_at=T)
         with CaptureQueriesContext(connection) as captured:
-            answer = claim_at(T + outage)
-        assert answer.considered >= jobs
-        assert bool(answer.missed) is bool(outage)
+            claimed = claim_at(T + outage)
+        assert claimed.considered >= jobs
+        assert bool(claimed.missed) is bool(outage)
         return len(captured)
 
     few, many = queries(10), queries(200)
@@ -230,27 +230,27 @@ def test_number_of_queries_does_not_grow_with_the_number_of_jobs(
 
 def test_run_latest_runs_one_late_occurrence_and_counts_the_others() -> None:
     job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="run_latest")
-    answer = claim_at(T)
+    claimed = claim_at(T)
     latest, in_grace, present = Run.objects.filter(job=job).order_by("scheduled_at")
     assert (latest.scheduled_at, latest.state) == (T - 2 * MINUTE, "pending")
     assert (latest.missed_before, latest.missed_from) == (58, T - HOUR)
     assert [run.missed_before for run in (in_grace, present)] == [0, 0]
     assert (in_grace.scheduled_at, present.scheduled_at) == (T - MINUTE, T)
-    assert (len(answer.runs), answer.missed) == (3, 58)
+    assert (len(claimed.runs), claimed.missed) == (3, 58)
     assert next_at(job) == T + MINUTE
 
 
 def test_skip_records_late_occurrences_as_missed() -> None:
     job = job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="skip")
-    answer = claim_at(T)
+    claimed = claim_at(T)
     missed, *others = Run.objects.filter(job=job).order_by("scheduled_at")
     assert (missed.scheduled_at, missed.state) == (T - 2 * MINUTE, "missed")
     assert (missed.missed_before, missed.missed_from) == (58, T - HOUR)
     assert missed.finished_at == T
     assert "within 1m" in missed.reason
     assert [run.state for run in others] == ["pending", "pending"]
-    assert (len(answer.runs), answer.missed) == (2, 59)
-    assert missed.pk not in {run.run_id for run in answer.runs}
+    assert (len(claimed.runs), claimed.missed) == (2, 59)
+    assert missed.pk not in {run.run_id for run in claimed.runs}
     statistics = Statistics.objects.get(pk=job.pk)
     assert (statistics.missed, statistics.last_state) == (59, "missed")
 
@@ -355,8 +355,8 @@ def test_job_with_unreadable_schedule_is_quarantined(
     bad, good = job_due_at(T), job_due_at(T)
     for rows in (Job.objects.filter(pk=bad.pk), Cursor.objects.filter(pk=bad.pk)):
         rows.update(timezone="Mars/Olympus")
-    answer = claim_at(T)
-    assert (answer.quarantined, answer.considered) == (1, 2)
+    claimed = claim_at(T)
+    assert (claimed.quarantined, claimed.considered) == (1, 2)
     assert len(scheduled(good)) == 11
     assert not scheduled(bad)
     cursor = Cursor.objects.get(pk=bad.pk)
@@ -429,8 +429,8 @@ def test_claim_counts_quarantined_jobs_and_missed_occurrences() -> None:
         bad = job_due_at(T)
         Job.objects.filter(pk=bad.pk).update(misfire_policy="whatever")
         job_due_at(T - HOUR, schedule="* * * * *", misfire_policy="skip")
-    answer = claim_at(T)
-    assert (answer.considered, answer.quarantined, answer.missed) == (4, 2, 118)
+    claimed = claim_at(T)
+    assert (claimed.considered, claimed.quarantined, claimed.missed) == (4, 2, 118)
 
 
 def test_jobs_with_same_schedule_and_occurrence_share_a_timetable() -> None:
@@ -535,13 +535,13 @@ def test_concurrent_claims_create_each_run_exactly_once(
             for second in range(0, 20, 2):
                 for _ in range(MANY):
                     try:
-                        answer = claim(ALL, T + second * SECOND, node=name)
+                        result = claim(ALL, T + second * SECOND, node=name)
                     except OperationalError as error:
                         if not is_contention(error):
                             raise
                         continue
-                    claimed.extend((run.job_id, run.due_at) for run in answer.runs)
-                    if not answer.considered:
+                    claimed.extend((run.job_id, run.due_at) for run in result.runs)
+                    if not result.considered:
                         break
         except BaseException as error:
             failures.append(error)

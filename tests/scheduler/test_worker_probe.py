@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from django_dcron.db.now import database_now
-from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerAnswer
+from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerReply
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.locks.file import FileLock
 from django_dcron.models import Node
@@ -28,14 +28,14 @@ from tests.factories import make_idle_job, make_run
 from tests.scheduler.stand_ins import START, StillClock
 
 SECOND = timedelta(seconds=1)
-GOOD = WorkerAnswer("good", ("celery",), executes=True)
+GOOD = WorkerReply("good", ("celery",), executes=True)
 RUN = UUID(int=7)
 
 
 def foreign(
     run_id: UUID = RUN, age: float = 5.0, dropped: bool = True, queue: str = "celery"
-) -> WorkerAnswer:
-    return WorkerAnswer(
+) -> WorkerReply:
+    return WorkerReply(
         "foreign", (queue,), executes=True, unknown_runs=(UnknownAtWorker(run_id, age, dropped),)
     )
 
@@ -56,14 +56,14 @@ def waiting(queued_before: float) -> WaitingRun:
         pytest.param([foreign()], 10, False, id="no other worker"),
         pytest.param([foreign(queue="other"), GOOD], 10, False, id="no other worker of this queue"),
         pytest.param(
-            [foreign(), WorkerAnswer("w", ("celery",), False)], 10, False, id="none that executes"
+            [foreign(), WorkerReply("w", ("celery",), False)], 10, False, id="none that executes"
         ),
         pytest.param([foreign(run_id=UUID(int=8)), GOOD], 10, False, id="another run"),
         pytest.param([GOOD], 10, False, id="no foreign worker"),
     ],
 )
 def test_run_dropped_by_a_foreign_worker_is_dispatched_again(
-    answers: list[WorkerAnswer], queued_before: float, again: bool
+    answers: list[WorkerReply], queued_before: float, again: bool
 ) -> None:
     run = waiting(queued_before)
     named = foreign_workers(answers, {RUN, UUID(int=8)})
@@ -85,11 +85,11 @@ class Workers:
 
     node = ""
 
-    def __init__(self, answers: list[WorkerAnswer] | Exception | None) -> None:
+    def __init__(self, answers: list[WorkerReply] | Exception | None) -> None:
         self.answers = answers
         self.asked = 0
 
-    def ask_workers(self) -> list[WorkerAnswer] | None:
+    def ask_workers(self) -> list[WorkerReply] | None:
         self.asked += 1
         if isinstance(self.answers, Exception):
             raise self.answers
@@ -140,8 +140,8 @@ def test_probe_stores_answers_and_redelivers_dropped_runs(
 ) -> None:
     run, deleted = queued_run(clock.now(), 20, deliveries=3), uuid4()
     unknown = tuple(UnknownAtWorker(each, 5.0, True) for each in (run.pk, deleted))
-    bad = WorkerAnswer("bad", ("celery",), True, unknown)
-    mute = WorkerAnswer("mute", ("celery", "mail"), False)
+    bad = WorkerReply("bad", ("celery",), True, unknown)
+    mute = WorkerReply("mute", ("celery", "mail"), False)
     probe = WorkerProbe(Leader(), clock, Workers([bad, GOOD, mute]))
     for _ in range(2):  # the first because a run waits, the second by its interval
         clock.advance(ASK_IDLE_EVERY)
@@ -150,7 +150,7 @@ def test_probe_stores_answers_and_redelivers_dropped_runs(
     node.refresh_from_db()
     assert node.workers == {
         "at": clock.now().isoformat(),
-        "answered": [
+        "replies": [
             {"name": "bad", "queues": ["celery"], "executes": True, "unknown_runs": [str(run.pk)]},
             {"name": "good", "queues": ["celery"], "executes": True, "unknown_runs": []},
             {"name": "mute", "queues": ["celery", "mail"], "executes": False, "unknown_runs": []},

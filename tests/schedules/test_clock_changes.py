@@ -126,20 +126,20 @@ def test_reported_effects_match_the_occurrences(text: str, zone: str, year: int)
     schedule = parse_schedule(text, zone)
     shown = {change.at: change for change in changes(text, zone, year)}
     for at, before, now in _shifts(zone, year):
-        there = set(schedule.occurrences(at - 4 * HOUR, at + 4 * HOUR))
+        nearby = set(schedule.occurrences(at - 4 * HOUR, at + 4 * HOUR))
         affected = _matches(text, min(before, now), max(before, now))
         if at in shown:
             assert affected
-            _check(shown[at], there, affected, zone, schedule)
+            _check(shown[at], nearby, affected, zone, schedule)
         elif affected:  # no reported effect: the gaps between the runs stay the same
-            gaps = [later - earlier for earlier, later in pairwise(sorted(there))]
+            gaps = [later - earlier for earlier, later in pairwise(sorted(nearby))]
             assert len(set(gaps)) <= 2
             assert max(gaps) <= HOUR
 
 
 def _check(
     change: ClockChange,
-    there: set[datetime],
+    nearby: set[datetime],
     affected: list[datetime],
     zone: str,
     schedule: Schedule,
@@ -150,17 +150,17 @@ def _check(
     second = {at + shift for at in first}
     match change.effect:
         case Effect.ONCE_AFTER:
-            assert change.at in there
+            assert change.at in nearby
         case Effect.NOT_AT_ALL:
             regular = _matches(
                 schedule.text, change.shown_after, change.shown_after + timedelta(seconds=1)
             )
-            assert (change.at in there) == bool(regular)
+            assert (change.at in nearby) == bool(regular)
         case Effect.FIRST_TIME:
-            assert first <= there
-            assert not second & there
+            assert first <= nearby
+            assert not second & nearby
         case Effect.BOTH_TIMES:
-            assert first | second <= there
+            assert first | second <= nearby
 
 
 def _shifts(zone: str, year: int) -> list[tuple[datetime, datetime, datetime]]:

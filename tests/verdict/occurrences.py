@@ -1,4 +1,4 @@
-"""Rules about occurrences and their rows: loss, doubling, rows off the schedule, missed counts.
+"""Rules about occurrences and their rows: losses, duplicates, rows off the schedule, counts.
 
 An occurrence is accounted for by its own row, or by a later row that counts it as missed. It is
 lost if no row accounts for it, and doubled if two do.
@@ -51,7 +51,7 @@ def timetable_of(history: History, job: Job) -> Timetable:
 
 
 def expect(history: History, job: Job) -> Expectation:
-    """Return what is expected of the job. Raises ``NotJudged``."""
+    """Return the occurrences that the job must have. Raises ``NotJudged``."""
     timetable = timetable_of(history, job)
     after = max(history.after, job.since)
     instants = [at for at in timetable.between(after, history.until) if at > after]
@@ -77,7 +77,7 @@ def is_planned(run: Run) -> bool:
 
 
 def not_judged(history: History) -> list[Finding]:
-    """Report what can't be judged as a finding, so that nobody takes it for a pass."""
+    """Report each part that can't be judged as a finding, so that the history doesn't pass."""
     found = []
     for job in history.jobs:
         try:
@@ -95,7 +95,7 @@ def not_judged(history: History) -> list[Finding]:
 
 @lru_cache(maxsize=2)
 def expectations(history: History) -> tuple[Expectation, ...]:
-    """Return what is expected of each job that can be judged."""
+    """Return the occurrences that each job must have, for the jobs that can be judged."""
     found = []
     for job in history.jobs:
         try:
@@ -143,7 +143,7 @@ def pruned(history: History, job: Job) -> int:
 
 
 def doubled(history: History) -> list[Finding]:
-    """No two rows have the same occurrence, and no row counts one as missed that has its own."""
+    """No two rows have the same occurrence, and no occurrence with a row is counted as missed."""
     rows = Counter((run.job, run.scheduled_at) for run in history.runs)
     found = [
         Finding("doubled", name_of(history, job), f"{number} rows for {at}")
@@ -238,7 +238,7 @@ def misfires(history: History) -> list[Finding]:
 def _miscounted(run: Run, timetable: Timetable) -> Iterator[str]:
     if run.missed_from is None:
         if run.missed_before:
-            yield f"counts {run.missed_before} missed occurrences from nowhere"
+            yield f"counts {run.missed_before} missed occurrences without a start time"
         return
     number = len(timetable.between(run.missed_from, run.scheduled_at - SECOND))
     is_right = run.missed_before == number or COUNTED <= run.missed_before <= number
@@ -265,7 +265,7 @@ def _misjudged(run: Run, each: Expectation, runs: list[Run]) -> Iterator[str]:
     if job.misfire_policy == "run_all" and job.start_deadline is None:
         in_all = sum(1 + other.missed_before for other in runs if other.trigger == "schedule")
         if (missed or run.missed_before) and in_all <= job.catchup_limit:
-            yield f"missed under run_all, of {in_all} occurrences in all"
+            yield f"missed under run_all, although there are only {in_all} occurrences"
 
 
 def name_of(history: History, job: int) -> str:

@@ -40,7 +40,7 @@ _LISTINGS: dict[Problem, Listing] = {
     Problem.EVERY_RUN_FAILS: _FAILED,
     Problem.JOBS_FAILING: _FAILED,
     Problem.QUARANTINED: (Job, {"state": "quarantined"}),
-    Problem.JOB_PAUSED_ITSELF: (Job, {"enabled__exact": "0"}),
+    Problem.JOB_AUTO_PAUSED: (Job, {"enabled__exact": "0"}),
     Problem.CURSOR_OVERDUE: (Job, {}),
 }
 """The list that shows the rows behind a problem. All other problems link the list of nodes."""

@@ -7,7 +7,7 @@ Invariants:
 - The page stretches the image to its width, so the image contains no text. Ticks are at fixed
   heights: bottom, middle and top.
 - The scale is linear from zero, unless the longest run takes more than ``LOG_SCALE_RATIO`` times
-  the median. Then the scale is logarithmic, and a label says so.
+  the median. Then the scale is logarithmic, which a label indicates.
 """
 
 from __future__ import annotations

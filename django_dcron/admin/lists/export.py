@@ -4,7 +4,7 @@ Invariants:
 
 - Memory is bounded. The export loads up to ``MAX_ROWS`` keys, then ``CHUNK_SIZE`` rows at a time.
 - No database cursor stays open while a slow client reads. Rows deleted meanwhile are omitted.
-- An incomplete export says so: in the file name, and in JSON as ``"complete": false``.
+- An incomplete export is marked in the file name, and in JSON as ``"complete": false``.
 - Spreadsheets interpret no CSV cell as a formula. JSON contains the values as they are.
 - Times are ISO 8601 in UTC. Durations of runs are in seconds, fields of jobs are those of
   ``jobs.representation``.

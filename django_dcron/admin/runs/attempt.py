@@ -196,7 +196,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
             return []
         late = ["late_outcome_column"] if obj.late_outcome else []
         progress = ["progress"] if progress_of(obj) else []
-        # The exception of a cancelled attempt only says that it was cancelled.
+        # The exception of a cancelled attempt contains only that it was cancelled.
         output = ["exception_class"] if obj.exception_class and not _is_cancelled(obj) else []
         output += [f"{name}_text" for name, text in obj.texts.items() if text]
         wait_times = ["due_column"] if obj.due_at else []

@@ -26,15 +26,15 @@ LONG_INTERVAL = timedelta(minutes=10)
 
 
 class SourceProblem(DcronError):
-    """The source as a whole can't be read. The message says why."""
+    """The source as a whole can't be read. The message is the reason."""
 
 
 class EntryRefused(Exception):
-    """An entry can't be imported. The message says why, and what to do instead."""
+    """An entry can't be imported. The message is the reason, and what to do instead."""
 
 
 class Omitted(Exception):
-    """An entry need not be imported. The message says why."""
+    """An entry need not be imported. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

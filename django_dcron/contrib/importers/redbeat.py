@@ -101,8 +101,8 @@ def _hand_back_entry(key: str, ran_until: datetime) -> bool:
     return True
 
 
-def sign_of_life() -> str:
-    """Return why beat may still run; empty if there is no sign of it.
+def why_running() -> str:
+    """Return why beat may still run; empty if nothing indicates that.
 
     Beat holds a lock while it runs, and releases it when it is stopped. Raises ``SourceProblem``.
     """

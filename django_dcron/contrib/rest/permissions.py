@@ -70,8 +70,8 @@ They don't know our actions, so ``HasPermissions`` replaces them.
 def project_permissions() -> Iterator[Any]:
     """Yield each of the project's ``DEFAULT_PERMISSION_CLASSES`` that can refuse a request.
 
-    ``AllowAny``, REST framework's default, is omitted. With it, the OpenAPI document would say
-    that no login is needed.
+    ``AllowAny``, REST framework's default, is omitted. With it, the OpenAPI document would
+    describe operations without a login.
     """
     rules: Sequence[Any] = api_settings.DEFAULT_PERMISSION_CLASSES
     for rule in rules:

@@ -1,13 +1,13 @@
 """The rows that a request may see, which the project decides with ``DCRON_REST_QUERYSET``.
 
 The setting names a function that gets the request and a queryset and returns the visible rows. It
-is called for jobs, runs, attempts, calendars and nodes; ``queryset.model`` tells which. By default,
-all rows are visible.
+is called for jobs, runs, attempts, calendars and nodes; ``queryset.model`` is the model. By
+default, all rows are visible.
 
 Invariants:
 
-- Every view reads its rows from ``View.scope``. A hidden row is answered as one that doesn't exist:
-  404.
+- Every view reads its rows from ``View.scope``. A hidden row gets the same response as a missing
+  one: 404.
 - The function gets only runs of visible jobs, and only attempts of visible runs.
 - Nobody saves a row that they couldn't see afterwards.
 """

@@ -264,7 +264,7 @@ def _report_gap(gap: Gap, findings: Findings) -> None:
         Code.OCCURRENCE_MISSING,
         about_job(gap.job),
         f"{number_of(number, 'occurrence')} lost, without a run: {format_times(gap.missing)}. Run "
-        "the important ones by hand. Unless rows were deleted by hand, report a bug, with the "
+        "the important ones manually. Unless rows were deleted manually, report a bug, with the "
         "logs of the nodes at that time.",
         at=gap.missing[0],
     )

@@ -34,7 +34,7 @@ class Code(StrEnum):
     TASK_UNKNOWN_TO_WORKER = "task_unknown_to_worker"
     EVERY_RUN_FAILS = "every_run_fails"
     JOBS_FAILING = "jobs_failing"
-    JOB_PAUSED_ITSELF = "job_paused_itself"
+    JOB_AUTO_PAUSED = "job_auto_paused"
     RUN_OVERLONG = "run_overlong"
     # Occurrences against runs.
     OCCURRENCE_MISSING = "occurrence_missing"
@@ -83,7 +83,7 @@ class Code(StrEnum):
 WARNINGS = frozenset(
     {
         Code.JOBS_FAILING,
-        Code.JOB_PAUSED_ITSELF,
+        Code.JOB_AUTO_PAUSED,
         Code.RUN_OVERLONG,
         Code.RUN_OFF_SCHEDULE,
         Code.CURSOR_OUTDATED,

@@ -13,6 +13,7 @@ from django_dcron.diagnosis.doctor.findings import Code, Findings, Subject
 from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
+from django_dcron.utils.time_format import format_duration
 
 CLOCK_TOLERANCE = timedelta(milliseconds=50)
 """A node's sample of the database's clock may be wrong by this much."""
@@ -124,8 +125,9 @@ def breaches(run: StoredRun) -> Iterator[Breach]:
     ):
         yield (
             Code.STARTED_EARLY,
-            f"The run started {run.scheduled_at - run.started_at} early: the node misread the "
-            "database clock, or that clock was set back. Check the clock of the database server.",
+            f"The run started {format_duration(run.scheduled_at - run.started_at)} early: the node "
+            "misread the database clock, or that clock was set back. Check the clock of the "
+            "database server.",
         )
     yield from _attempt_breaches(run, state)
 
@@ -161,8 +163,8 @@ def _possible_numbers(run: StoredRun, state: State) -> set[int]:
         case State.RUNNING | State.SUCCEEDED:
             return {run.attempt}
         case State.FAILED:
-            # A failed run has no started attempt only if it couldn't be dispatched. Its reason then
-            # says so.
+            # A failed run has no started attempt only if it couldn't be dispatched. Then it has a
+            # reason.
             return {run.attempt, run.attempt - 1} if run.reason else {run.attempt}
         case State.CANCELLED:
             return {run.attempt, run.attempt - 1}

@@ -13,6 +13,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
 from django_dcron.models import Node
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.time_format import format_duration
 
 Groups = dict[str, list[Node]]
 """The live nodes by the namespace that they serve. The empty namespace serves all."""
@@ -88,7 +89,8 @@ def _check_shards(
             subject,
             f"{number_of(len(free), 'shard')} of {settings.SHARDS} without a leader "
             f"({_some(free)}), so their jobs aren't scheduled. If this lasts longer than the "
-            f"lease ({settings.LEASE}), check DCRON_SHARDS, DCRON_LOCK and the logs of the nodes.",
+            f"lease ({format_duration(settings.LEASE)}), check DCRON_SHARDS, DCRON_LOCK and the "
+            "logs of the nodes.",
         )
     known = {node.pk for node in nodes}
     for holder in sorted(set(holders.values()) - known):
@@ -97,8 +99,9 @@ def _check_shards(
             Code.LEASE_ORPHANED,
             Subject("node", holder, holder),
             f"The node isn't live but still has the leases of {number_of(len(held), 'shard')} "
-            f"({_some(held)}) until they expire. If this lasts longer than the lease "
-            f"({settings.LEASE}), look for a process that can't reach the database.",
+            f"({_some(held)}) until they expire. If this lasts longer than the "
+            f"lease ({format_duration(settings.LEASE)}), look for a process that can't reach the "
+            "database.",
         )
 
 

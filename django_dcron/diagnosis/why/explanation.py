@@ -3,13 +3,13 @@
 Invariants:
 
 - Nothing is guessed. Sentences state what the rows and the admin's log record, and what is unknown.
-  If nothing explains a gap, the answer says so.
+  If nothing explains a gap, a sentence states this.
 - A run's row takes precedence: it records what happened at an occurrence, whatever the job's
   definition is now.
 - The current definition applies to occurrences after its cursor was placed, as in the doctor's
   ``account``. For earlier ones, the rows and the log of changes apply.
-- Nodes keep working during the query. The cursor is read before the runs, so that the runs it has
-  passed are there.
+- Nodes keep working during the query. The cursor is read before the runs, so each occurrence that
+  the cursor has passed has its row.
 - The work doesn't depend on the length of the history, with one exception. Detecting pruned rows
   counts the job's rows, but only for an occurrence that is older than all of them and that nothing
   else explains.
@@ -70,9 +70,10 @@ class Answer:
 def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool = False) -> Answer:
     """Explain what happened at ``instant``, an aware time.
 
-    A whole minute means that minute, any other time means the second. With ``exact``, each time
-    means the second. An instant in the job's own
-    zone may be one that the local clocks skip. ``show_nodes`` is whether the reader may see nodes.
+    If ``instant`` is a whole minute, the answer is about that minute, otherwise about that second.
+    With ``exact``, it is always about the second. ``instant`` may be a local time that the clocks
+    of the job's zone skip. With ``show_nodes``, the reader may see nodes.
+
     Raises ``ValueError`` for an instant that is naive or out of range.
     """
     if instant.utcoffset() is None:
@@ -87,7 +88,7 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
     return Answer(
         instant,
         verdict,
-        (*_notes(data, occurrences), *sentences, *_by_hand(data)),
+        (*_notes(data, occurrences), *sentences, *_other_runs(data)),
         data.zone.key,
         occurrence,
         run or next(iter(data.other_runs), None),
@@ -108,7 +109,7 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is None or (answer.run and answer.run.pk == run.pk):
         return answer
-    sentences = (*answer.sentences, _created_later(data, run), *_of_run(data, run)[1])
+    sentences = (*answer.sentences, _created_later(data, run), *_run_outcome(data, run)[1])
     return replace(answer, sentences=sentences, run=answer.run or run)
 
 
@@ -161,17 +162,21 @@ def _outcome_of(
     data: ExplanationData, occurrence: datetime | None
 ) -> tuple[Run | None, WhyVerdict, Sequence[Sentence]]:
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
-        return run, *_of_run(data, run)
+        return run, *_run_outcome(data, run)
     if data.definition_may_be_newer:
         if run := _run_covering(data, occurrence or data.requested.start):
-            return run, WhyVerdict.CHANGED, [_counts(data, run), *changed_since(data)]
+            return (
+                run,
+                WhyVerdict.CHANGED,
+                [_covered_by_other_definition(data, run), *changed_since(data)],
+            )
     elif occurrence and (run := _run_covering(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
         return run, WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes]
     return None, *(no_occurrence(data) if occurrence is None else without_run(data, occurrence))
 
 
-def _of_run(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sentence]]:
+def _run_outcome(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sentence]]:
     if run.state not in set(State):
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
@@ -202,7 +207,7 @@ def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:
     return None
 
 
-def _counts(data: ExplanationData, run: Run) -> Sentence:
+def _covered_by_other_definition(data: ExplanationData, run: Run) -> Sentence:
     """Return the recorded facts if the missed occurrences belong to another definition."""
     text = ngettext(
         "The run at %(run)s covers %(count)d earlier missed occurrence, scheduled at %(since)s.",
@@ -249,7 +254,7 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield Sentence("several", text, count=number, first=data.format_time(occurrences[0]))
 
 
-def _by_hand(data: ExplanationData) -> Iterator[Sentence]:
+def _other_runs(data: ExplanationData) -> Iterator[Sentence]:
     chained = sum(run.trigger == Trigger.CHAIN for run in data.other_runs)
     if chained:
         text = ngettext(

@@ -15,7 +15,7 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 
 def pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Sentence]:
-    """Yield that the job was paused at the time, if the log or the job's row says so."""
+    """Yield that the job was paused at the time, if the log or the job's row shows that."""
     if data.job.enabled and not data.definition_may_be_newer:
         return  # The job has been enabled since before that time.
     switches = [change for change in data.changes if change.switched is not None]

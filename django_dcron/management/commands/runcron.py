@@ -133,7 +133,7 @@ def _http_server(address: Address | None, runner: Runner, *, once: bool) -> Http
     try:
         membership = runner.membership
         metrics = NodeMetrics(runner.health, membership.namespace, lambda: membership.shards)
-        table = {**routes(runner.health), "/metrics": metrics.answer}
+        table = {**routes(runner.health), "/metrics": metrics.response}
         return HttpServer(address, table, membership.name)
     except OSError as error:
         raise CommandError(

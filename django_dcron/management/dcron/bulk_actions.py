@@ -89,7 +89,7 @@ def add_confirmation(parser: CommandParser) -> None:
         dest="yes",
         help="don't ask for confirmation of a selection by pattern or option",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list the selection, do nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the selection; change nothing")
 
 
 def one_by_one(do: Callable[[T], Done]) -> Callable[[Sequence[T]], Sequence[Done]]:

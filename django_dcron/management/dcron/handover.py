@@ -59,8 +59,8 @@ handover django-celery-beat --back --apply
 """
 
 
-class ShowsLife(Protocol):
-    def sign_of_life(self) -> str: ...
+class DetectsRunning(Protocol):
+    def why_running(self) -> str: ...
 
 
 class Resumable(Protocol):
@@ -76,12 +76,12 @@ RESUMABLE = {
 }
 
 
-SHOWS_LIFE = {
-    name: cast("ShowsLife", source)
+DETECT_RUNNING = {
+    name: cast("DetectsRunning", source)
     for name, source in SCHEDULERS.items()
-    if hasattr(source, "sign_of_life")
+    if hasattr(source, "why_running")
 }
-"""The sources that can say whether they still run."""
+"""The sources that can detect that their scheduler still runs."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -129,17 +129,17 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
     out.line(
         f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", WARNING
     )
-    if sign := _sign_of_life(options["source"]):
-        out.line(f"! {options['source']} may still be running: {sign}", BAD)
+    if reason := _why_running(options["source"]):
+        out.line(f"! {options['source']} may still be running: {reason}", BAD)
     if not Node.objects.live(settings.LEASE).exists():
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
 
-def _sign_of_life(source: str) -> str:
-    if source not in SHOWS_LIFE:
+def _why_running(source: str) -> str:
+    if source not in DETECT_RUNNING:
         return ""
     try:
-        return SHOWS_LIFE[source].sign_of_life()
+        return DETECT_RUNNING[source].why_running()
     except SourceProblem as error:
         raise usage_error(str(error)) from error
 
@@ -165,8 +165,8 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
             f"{source} can't continue after another scheduler's runs (possible: "
             f"{', '.join(RESUMABLE)}). Pause the jobs, and start it without its missed runs."
         )
-    if not out.is_json and (sign := _sign_of_life(source)):
-        out.line(f"! {source} may still be running: {sign}", BAD)
+    if not out.is_json and (reason := _why_running(source)):
+        out.line(f"! {source} may still be running: {reason}", BAD)
     try:
         planned = _plan(source)
     except SourceProblem as error:

@@ -15,7 +15,7 @@ from django_dcron.scheduler.health_file import probe
 from django_dcron.utils.control_characters import without_control_characters
 
 HELP = (
-    "Check a node's health by its health file. Exit code 1: the node is unhealthy, dead or "
+    "Check a node's health by its health file. Exit code 1: the node is unfit, dead or "
     "frozen, or the file is missing."
 )
 EXAMPLES = "health --file /run/dcron/health.json"
@@ -28,7 +28,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    answer = probe(options["file"])
-    if not answer.fit:
-        raise negative_result(answer.reason)
-    command.stdout.write(without_control_characters(answer.reason))
+    result = probe(options["file"])
+    if not result.fit:
+        raise negative_result(result.reason)
+    command.stdout.write(without_control_characters(result.reason))

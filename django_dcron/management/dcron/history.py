@@ -84,7 +84,7 @@ def add_arguments(parser: CommandParser) -> None:
         action="append",
         default=[],
         choices=[state.value for state in State],
-        help=f"runs in this state, among the latest {READ_LIMIT:,}; can be repeated",
+        help=f"runs in this state, among the latest {READ_LIMIT:,} (repeatable)",
     )
     of_job.add_argument(
         "--upcoming",

@@ -37,7 +37,7 @@ def add_filters(parser: CommandParser) -> None:
         "--tag",
         action="append",
         default=[],
-        help="only jobs with this tag; repeat to require several",
+        help="only jobs with this tag (repeatable; a job needs all of the tags)",
     )
     parser.add_argument(
         "--search",

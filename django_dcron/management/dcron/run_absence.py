@@ -1,4 +1,4 @@
-"""Decide from the system's health whether a node or worker is missing that a run needs.
+"""Decide from the system's health whether a node or worker that a run needs is missing.
 
 Invariants:
 
@@ -31,7 +31,7 @@ TEXTS = {
     Absence.WORKER: "No worker starts the run.",
     Absence.BROKER: "No node can reach the broker. Check that the broker is running.",
 }
-"""The texts where the health verdict has no issue about the absence."""
+"""The messages if the health verdict has no issue about the absence."""
 
 
 def absence_for(run: Run) -> tuple[Absence, str] | None:
@@ -58,7 +58,7 @@ def find_absence(run: Run, verdict: Verdict) -> Absence | None:
 
 
 def _problems_of_workers(run: Run, verdict: Verdict) -> list[str]:
-    """Return the issues which say that no worker consumes the run's queue."""
+    """Return the issues about a missing worker for the run's queue."""
     queue = queue_name(run.job.target, run.job.queue)
     return [
         str(issue)

@@ -32,9 +32,9 @@ class StartOptions:
 
 def store_options(pid_file: PidFile, options: StartOptions) -> None:
     path = options_path(pid_file)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    write_nofollow(draft, json.dumps(asdict(options), indent=2) + "\n")
-    draft.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    write_nofollow(temporary, json.dumps(asdict(options), indent=2) + "\n")
+    temporary.replace(path)
 
 
 def load_options(pid_file: PidFile) -> StartOptions | None:

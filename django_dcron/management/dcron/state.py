@@ -30,7 +30,7 @@ from django_dcron.utils import time_format
 
 HELP = (
     "Show whether the node of the pid file is running, since when, and its health. Exit codes: "
-    "0 if it runs, healthy or not (see dcron health); 1 if it was killed and left its pid file; "
+    "0 if it runs, fit or unfit (see dcron health); 1 if it was killed and left its pid file; "
     "3 if it isn't running; 4 if its state is unknown."
 )
 EXAMPLES = """

@@ -38,16 +38,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ended = control.unfreeze(options["namespace"], by=user_name())
     except NotPossible as error:
         raise negative_result(str(error)) from None
-    left = list(Freeze.objects.using(alias_for(Freeze)).in_force())
+    remaining = list(Freeze.objects.using(alias_for(Freeze)).in_force())
     if output.is_json:
         output.json(
             {
                 "version": 1,
                 "freeze": freeze_document(ended),
-                "in_force": [freeze_document(freeze) for freeze in left],
+                "in_force": [freeze_document(freeze) for freeze in remaining],
             }
         )
         return
     output.line(f"{scope(ended)}: unfrozen", GOOD)
-    for freeze in left:
+    for freeze in remaining:
         output.line(f"{scope(freeze)}: still frozen: {freeze.reason}", WARNING)

@@ -1,1 +1,1 @@
-"""A node's HTTP server and its answers: ``runcron --http [HOST:]PORT``."""
+"""A node's HTTP server and its responses: ``runcron --http [HOST:]PORT``."""

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from django_dcron.monitoring.http.answer import HttpAnswer, Route, json_answer, text_answer
+from django_dcron.monitoring.http.response import (
+    RenderedResponse,
+    Route,
+    json_response,
+    text_response,
+)
 from django_dcron.scheduler.health import Health
 
 
@@ -17,18 +22,18 @@ def routes(health: Callable[[], Health]) -> dict[str, Route]:
     }
 
 
-def _livez(ask: Callable[[], Health], _accept: str) -> HttpAnswer:
+def _livez(ask: Callable[[], Health], _accept: str) -> RenderedResponse:
     """Answer whether the process is alive. If it isn't, a supervisor restarts it."""
     health = ask()
-    return text_answer(str(health), healthy=health.alive)
+    return text_response(str(health), healthy=health.alive)
 
 
-def _readyz(ask: Callable[[], Health], _accept: str) -> HttpAnswer:
+def _readyz(ask: Callable[[], Health], _accept: str) -> RenderedResponse:
     """Answer whether the node does its work, which a rollout waits for."""
     health = ask()
-    return text_answer(str(health), healthy=health.ready)
+    return text_response(str(health), healthy=health.ready)
 
 
-def _health(ask: Callable[[], Health], _accept: str) -> HttpAnswer:
+def _health(ask: Callable[[], Health], _accept: str) -> RenderedResponse:
     health = ask()
-    return json_answer(health.as_json(), healthy=health.status.fit)
+    return json_response(health.as_json(), healthy=health.status.fit)

@@ -4,7 +4,7 @@ Invariants:
 
 - The node never waits for the server. All its threads are daemons.
 - A probe is never refused because of other connections. A new connection displaces the oldest one
-  that hasn't sent its whole request. The limit on concurrent answers doesn't apply to probes.
+  that hasn't sent its whole request. The limit on concurrent responses doesn't apply to probes.
 - At most ``CONNECTIONS`` connections are sending their request, each for ``REQUEST_WITHIN``.
 - At most ``CONNECTIONS`` requests other than probes are answered at once, each for
   ``ANSWER_TIMEOUT``.
@@ -23,19 +23,19 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from django_dcron.monitoring.http.answer import HttpAnswer, Route
+from django_dcron.monitoring.http.response import RenderedResponse, Route
 from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 CONNECTIONS = 16
-"""Limit on connections that are sending a request, and on concurrent answers except probes."""
+"""Limit on connections that are sending a request, and on concurrent responses except probes."""
 PROBES = ("/livez", "/readyz", "/health")
-"""Paths with short answers from memory, which never wait for a slow client."""
+"""Paths with short responses from memory, which never wait for a slow client."""
 REQUEST_WITHIN = 1.0
 """Seconds from the connection to the end of the request's headers, however slowly they arrive."""
 ANSWER_TIMEOUT = 5.0
-"""Seconds from the request to the end of the answer, however slowly the client reads it."""
+"""Seconds from the request to the end of the response, however slowly the client reads it."""
 LOOK_EVERY = 0.5
 """Seconds between checks for slow connections and for a stop."""
 LOCALHOST = "127.0.0.1"
@@ -207,16 +207,16 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         try:
-            answer = route(self.headers.get("Accept", ""))
+            response = route(self.headers.get("Accept", ""))
         except Exception:
             # An error of one request must not affect the next one.
             logger.exception(
                 "http request failed: path=%s", self.path, extra={"event": "http_failed"}
             )
-            answer = _refusal(
+            response = _refusal(
                 HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error. See the log of the node."
             )
-        self._send(answer)
+        self._send(response)
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -226,17 +226,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed  # noqa: N815 (the library's names)
 
-    def _send(self, answer: HttpAnswer) -> None:
-        self.send_response(answer.status)
-        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
+    def _send(self, response: RenderedResponse) -> None:
+        self.send_response(response.status)
+        if response.status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET, HEAD")
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
     def version_string(self) -> str:
         return "django-dcron"
@@ -258,5 +258,5 @@ def _path(target: str) -> str:
         return target
 
 
-def _refusal(status: HTTPStatus, why: str) -> HttpAnswer:
-    return HttpAnswer(status, "text/plain; charset=utf-8", why.encode() + b"\n")
+def _refusal(status: HTTPStatus, why: str) -> RenderedResponse:
+    return RenderedResponse(status, "text/plain; charset=utf-8", why.encode() + b"\n")

@@ -100,7 +100,7 @@ class AttemptObserver:
         self._open: dict[int, int] = {}
         """Unfinished attempts and their jobs.
 
-        It includes attempts of other nodes' shards, because this node may lead those shards later.
+        Attempts of other nodes' shards are included, because this node may lead those shards later.
         """
         self._start_delay = Histogram(catalogue.START_DELAY, DELAY_BUCKETS)
         self._wait = Histogram(catalogue.WAIT, DELAY_BUCKETS)

@@ -32,7 +32,7 @@ class Source(StrEnum):
     CLUSTER = "cluster"
     """Read from the database. Every scrape of any node or of Django has the same values."""
     SCRAPE = "scrape"
-    """About the answer itself, in every scrape."""
+    """About the scrape itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_dcron.monitoring.http.answer import HttpAnswer
+from django_dcron.monitoring.http.response import RenderedResponse
 from django_dcron.monitoring.metrics import catalogue, cluster
 from django_dcron.monitoring.metrics.attempts import AttemptObserver
 from django_dcron.monitoring.metrics.node import node_samples
@@ -45,7 +45,7 @@ class Collector:
             raise ImproperlyConfigured(MISSING) from error
         return families(self.samples())
 
-    def answer(self, accept: str = "") -> HttpAnswer:
+    def response(self, accept: str = "") -> RenderedResponse:
         return _answer(self.samples, accept)
 
 
@@ -65,7 +65,7 @@ class NodeMetrics:
         read = _with_database(self._reading.get())
         return (*node_samples(self._health()), *self._observed, *read)
 
-    def answer(self, accept: str = "") -> HttpAnswer:
+    def response(self, accept: str = "") -> RenderedResponse:
         return _answer(self.samples, accept)
 
     def _read(self) -> tuple[MetricSample, ...]:
@@ -81,12 +81,12 @@ def _with_database(read: tuple[MetricSample, ...] | None) -> tuple[MetricSample,
 
 def _answer(
     samples: Callable[[], Iterable[MetricSample | Distribution]], accept: str
-) -> HttpAnswer:
+) -> RenderedResponse:
     try:
         from django_dcron.monitoring.metrics.families import encode_metrics
     except ModuleNotFoundError:
-        return HttpAnswer(
+        return RenderedResponse(
             HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", MISSING.encode() + b"\n"
         )
     body, content_type = encode_metrics(samples(), accept)
-    return HttpAnswer(HTTPStatus.OK, content_type, body)
+    return RenderedResponse(HTTPStatus.OK, content_type, body)

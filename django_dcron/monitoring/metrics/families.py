@@ -69,7 +69,7 @@ def _empty(metric: catalogue.Metric) -> Metric:
 
 def _add(family: Metric, measured: MetricSample | Distribution) -> None:
     if isinstance(measured, Distribution):
-        assert isinstance(family, HistogramMetricFamily)  # noqa: S101 (as the catalogue says)
+        assert isinstance(family, HistogramMetricFamily)  # noqa: S101 (as in the catalogue)
         family.add_metric(measured.labels, list(measured.buckets), measured.sum)
         return
     name = measured.metric.name

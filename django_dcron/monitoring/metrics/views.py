@@ -2,7 +2,7 @@
 
 It answers clients that send ``DCRON_METRICS_TOKEN`` as a bearer token, as Prometheus does. It also
 answers staff who may view jobs. A project with other access control can serve
-``Collector().answer`` in its own view.
+``Collector().response`` in its own view.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django.utils.crypto import constant_time_compare
 
 from django_dcron.conf import settings
-from django_dcron.monitoring.http.answer import HttpAnswer
+from django_dcron.monitoring.http.response import RenderedResponse
 from django_dcron.monitoring.metrics.exposition import Collector
 from django_dcron.monitoring.views import probe_view
 
@@ -26,10 +26,12 @@ _collector = Collector()
 
 
 @probe_view
-def metrics(request: HttpRequest) -> HttpAnswer:
+def metrics(request: HttpRequest) -> RenderedResponse:
     if _has_token(request) or _may_view_jobs(request):
-        return _collector.answer(request.headers.get("Accept", ""))
-    return HttpAnswer(HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", CLOSED.encode() + b"\n")
+        return _collector.response(request.headers.get("Accept", ""))
+    return RenderedResponse(
+        HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", CLOSED.encode() + b"\n"
+    )
 
 
 def _has_token(request: HttpRequest) -> bool:

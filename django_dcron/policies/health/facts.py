@@ -173,7 +173,7 @@ class SystemFacts:
     """The sum of these jobs' consecutive failures."""
     failing: Named = Named()
     """Enabled jobs whose last ``FAILURES_OF_A_FAILING_JOB`` runs all failed."""
-    paused_themselves: Named = Named()
+    auto_paused: Named = Named()
     """Jobs that ``pause_after_failures`` has paused."""
 
     freezes: tuple[FreezeFacts, ...] = ()
@@ -198,7 +198,7 @@ class SystemFacts:
                 facts,
                 quarantined=facts.quarantined.unnamed,
                 failing=facts.failing.unnamed,
-                paused_themselves=facts.paused_themselves.unnamed,
+                auto_paused=facts.auto_paused.unnamed,
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
                 freezes=tuple(
                     replace(freeze, namespace="", reason="", frozen_by="")

@@ -33,9 +33,9 @@ _STOPPED_JOBS = {
         _("Open each job, fix the problem shown there and save it."),
         Severity.ERROR,
     ),
-    Problem.JOB_PAUSED_ITSELF: Listing(
+    Problem.JOB_AUTO_PAUSED: Listing(
         "jobs",
-        lambda facts: facts.paused_themselves,
+        lambda facts: facts.auto_paused,
         _("Jobs paused automatically after repeated failures: %(jobs)s."),
         _("Fix the cause, then resume the jobs."),
     ),

@@ -41,7 +41,7 @@ class Problem(StrEnum):
     EVERY_RUN_FAILS = "every_run_fails"
     QUARANTINED = "quarantined"
     JOBS_FAILING = "jobs_failing"
-    JOB_PAUSED_ITSELF = "job_paused_itself"
+    JOB_AUTO_PAUSED = "job_auto_paused"
     RUN_OVERLONG = "run_overlong"
     NODE_DEGRADED = "node_degraded"
     BROKER_UNREACHABLE = "broker_unreachable"
@@ -59,9 +59,9 @@ class Issue:
     problem: Problem
     severity: Severity
     summary: TranslatableText
-    """One sentence that says what is wrong."""
+    """What is wrong, in one sentence."""
     remedy: TranslatableText
-    """One sentence that says what to do."""
+    """What to do, in one sentence."""
     since: datetime | None = None
     figures: dict[str, int] = field(default_factory=dict)
     named: Named = NOTHING_NAMED

@@ -29,7 +29,7 @@ Kind = Literal["pickle", "yaml"]
 
 
 class Unreadable(Exception):
-    """The text can't be read. The answer says why."""
+    """The text can't be read. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def test_unsupported_entries_are_refused(configure: Any) -> None:
         assert found(name).refused
 
 
-def test_built_in_and_expired_entries_are_left_out(configure: Any) -> None:
+def test_built_in_and_expired_entries_are_omitted(configure: Any) -> None:
     configure("cleanup", task="celery.backend_cleanup")
     configure("expired", options={"expires": NOW - timedelta(seconds=1)})
     assert found("cleanup").omitted

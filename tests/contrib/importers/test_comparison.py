@@ -237,7 +237,7 @@ def test_export_can_be_imported_into_another_namespace(tmp_path: Path) -> None:
     assert set(Job.objects.values_list("namespace", "name")) == {("shop", "a"), ("copy", "a")}
 
 
-def test_declared_jobs_are_left_out(tmp_path: Path) -> None:
+def test_declared_jobs_are_omitted(tmp_path: Path) -> None:
     make_idle_job(name="a", declared={"schedule": "@daily"})
     file = tmp_path / "jobs.json"
     call("export", "--output", str(file))

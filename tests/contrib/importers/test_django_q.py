@@ -152,7 +152,7 @@ def test_repeats_of_an_interval_become_the_end() -> None:
     assert (values["starts_at"], values["ends_at"]) == (FAR, FAR + timedelta(minutes=7))
 
 
-def test_one_repeat_runs_once_and_zero_repeats_are_left_out() -> None:
+def test_one_repeat_runs_once_and_zero_repeats_are_omitted() -> None:
     row = make("D", repeats=1)
     assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
     row.repeats = 0

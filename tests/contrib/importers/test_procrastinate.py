@@ -100,7 +100,7 @@ def test_unsupported_tasks_are_refused(name: str, message: str) -> None:
     assert message in found(name).refused
 
 
-def test_own_tasks_are_left_out_and_own_strategies_are_warnings() -> None:
+def test_own_tasks_are_omitted_and_own_strategies_are_warnings() -> None:
     assert found("remove_old_jobs").omitted
     blueprint = found("of_a_blueprint")
     for message in ("OwnStrategy", "'timestamp' isn't passed"):
@@ -129,7 +129,7 @@ def test_retry_waits_match_procrastinate_or_are_reported(
     values = importer._retries(theirs, warnings.append)
     policy = Job(name="a", **values).retry
     failure = Failure(FailureClass.TRANSIENT, frozenset({"ValueError"}))
-    asked = datetime.now(UTC)
+    now = datetime.now(UTC)
     for attempt in range(1, 7):
         job = TheirJob(
             id=1, queue="q", lock=None, queueing_lock=None, task_name="t", attempts=attempt - 1
@@ -138,7 +138,7 @@ def test_retry_waits_match_procrastinate_or_are_reported(
         wait = policy.retry_after(failure, attempt)
         assert (decision is None) == (wait is None)
         if decision is not None and wait is not None and decision.retry_at is not None:
-            longest = min(decision.retry_at - asked, timedelta(hours=1))
+            longest = min(decision.retry_at - now, timedelta(hours=1))
             difference = wait - longest
             assert difference > timedelta(seconds=-30)
             assert not same or difference < timedelta(seconds=1)
@@ -166,8 +166,8 @@ def django_app(install: Install) -> Any:
 
 
 def test_missing_django_app_is_a_usage_error() -> None:
-    for answer in (call("import", "procrastinate"), call("handover", "procrastinate", "--back")):
-        assert answer.code == 2
+    for result in (call("import", "procrastinate"), call("handover", "procrastinate", "--back")):
+        assert result.code == 2
     with pytest.raises(SourceProblem):
         importer.runs_since(NOW)
 

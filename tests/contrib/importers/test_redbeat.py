@@ -127,7 +127,7 @@ def test_last_run_is_read() -> None:
     assert redbeat.runs_since(NOW + timedelta(seconds=1)).times == {}
 
 
-def test_incomplete_entries_are_left_out_or_refused() -> None:
+def test_incomplete_entries_are_omitted_or_refused() -> None:
     entry = save("gone")
     client = redbeat_client()
     client.delete(entry.key)

@@ -57,7 +57,7 @@ def make(kind: str = "Cron", name: str = "a", **fields: Any) -> Any:
     return row
 
 
-def argue(row: Any, kind: str, text: str, key: str = "") -> None:
+def add_argument(row: Any, kind: str, text: str, key: str = "") -> None:
     from scheduler.models.args import TaskArg, TaskKwarg
 
     model, extra = (TaskKwarg, {"key": key}) if key else (TaskArg, {})
@@ -77,8 +77,8 @@ def test_row_with_all_options_is_imported() -> None:
         name="nightly report", queue="slow", timeout=90, result_ttl=600, at_front=True, repeat=3
     )
     for kind, text in (("int", "1"), ("str", "two"), ("bool", "True"), ("float", "1.5")):
-        argue(row, kind, text)
-    argue(row, "json", '{"city": ["Ulm"]}', key="where")
+        add_argument(row, kind, text)
+    add_argument(row, "json", '{"city": ["Ulm"]}', key="where")
     done = call("import", "django-tasks-scheduler", "--apply")
     assert done.code == 0
     job = Job.objects.get()
@@ -97,7 +97,7 @@ def test_row_with_all_options_is_imported() -> None:
 def test_argument_values_match_the_source() -> None:
     row = make()
     for kind, text in (("int", "-3"), ("bool", "tRue"), ("bool", "no"), ("json", "[null]")):
-        argue(row, kind, text)
+        add_argument(row, kind, text)
     assert found().values["args"] == row.parse_args()
 
 
@@ -113,7 +113,7 @@ def test_argument_values_match_the_source() -> None:
     ],
 )
 def test_arguments_that_are_not_json_are_refused(kind: str, text: str) -> None:
-    argue(make(), kind, text)
+    add_argument(make(), kind, text)
     assert "argument" in found().refused or "args" in found().refused
 
 
@@ -125,7 +125,7 @@ def test_missing_timeout_becomes_the_default_of_the_source(
     assert found().values["timeout"] == (None if seconds is None else timedelta(seconds=seconds))
 
 
-def test_one_time_task_is_imported_refused_or_left_out() -> None:
+def test_one_time_task_is_imported_refused_or_omitted() -> None:
     row = make("Once", scheduled_time=FAR)
     assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
     assert "has passed" in found(FAR).refused
@@ -218,7 +218,7 @@ def test_intervals_keep_their_phase_and_end(
     assert [each for each in ours if each is not None] == expected
 
 
-def test_row_without_remaining_repeats_is_left_out() -> None:
+def test_row_without_remaining_repeats_is_omitted() -> None:
     make(
         "Repeatable",
         interval=1,

@@ -28,8 +28,8 @@ class Api:
         if user is not None:
             self.client.force_login(user)
 
-    def ask(self, method: str, address: str, body: Any = None, /, **headers: str) -> Any:
-        url = address if address.startswith(("/", "http")) else ROOT + address
+    def send(self, method: str, path: str, body: Any = None, /, **headers: str) -> Any:
+        url = path if path.startswith(("/", "http")) else ROOT + path
         sent = (
             {"data": json.dumps(body), "content_type": "application/json"}
             if body is not None
@@ -38,22 +38,20 @@ class Api:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.generic(method, url, headers=named, **sent)
 
-    def get(self, address: str, /, **query: Any) -> Any:
-        return self.client.get(
-            address if address.startswith(("/", "http")) else ROOT + address, query
-        )
+    def get(self, path: str, /, **query: Any) -> Any:
+        return self.client.get(path if path.startswith(("/", "http")) else ROOT + path, query)
 
-    def post(self, address: str, body: Any = None, /, **headers: str) -> Any:
-        return self.ask("POST", address, body, **headers)
+    def post(self, path: str, body: Any = None, /, **headers: str) -> Any:
+        return self.send("POST", path, body, **headers)
 
-    def put(self, address: str, body: Any, /, **headers: str) -> Any:
-        return self.ask("PUT", address, body, **headers)
+    def put(self, path: str, body: Any, /, **headers: str) -> Any:
+        return self.send("PUT", path, body, **headers)
 
-    def patch(self, address: str, body: Any, /, **headers: str) -> Any:
-        return self.ask("PATCH", address, body, **headers)
+    def patch(self, path: str, body: Any, /, **headers: str) -> Any:
+        return self.send("PATCH", path, body, **headers)
 
-    def delete(self, address: str, /, **headers: str) -> Any:
-        return self.ask("DELETE", address, **headers)
+    def delete(self, path: str, /, **headers: str) -> Any:
+        return self.send("DELETE", path, **headers)
 
 
 ApiWith = Callable[..., Api]

@@ -21,7 +21,7 @@ from tests.contrib.rest.conftest import Api, ApiWith, problem
 from tests.factories import make_idle_job
 
 CLOSED = {"name": "closed", "dates": "12-25"}
-ADDRESS = "calendars/closed/"
+PATH = "calendars/closed/"
 
 
 def make_calendar(name: str = "closed", dates: str = "12-25", **fields: Any) -> Calendar:
@@ -125,10 +125,10 @@ def test_change_applies_to_its_jobs_immediately(
     method: str, api: Api, django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
 ) -> None:
     job = make_idle_job(calendar=make_calendar(description="old"))
-    tag = api.get(ADDRESS)["ETag"]
+    tag = api.get(PATH)["ETag"]
 
     with django_capture_on_commit_callbacks(execute=True):
-        changed = api.ask(method, ADDRESS, {"dates": "12-26"}, if_match=tag)
+        changed = api.send(method, PATH, {"dates": "12-26"}, if_match=tag)
 
     assert changed.status_code == 200
     assert changed["ETag"] == '"2"' != tag
@@ -146,12 +146,12 @@ def test_change_applies_to_its_jobs_immediately(
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_representation_can_be_sent_back_but_name_cannot_change(method: str, api: Api) -> None:
     make_calendar(description="Ask Ada.")
-    read = api.get(ADDRESS)
+    read = api.get(PATH)
 
-    again = api.ask(method, ADDRESS, read.json(), if_match=read["ETag"])
+    again = api.send(method, PATH, read.json(), if_match=read["ETag"])
     assert again.json() == read.json() | {"version": 2}
 
-    refused = problem(api.ask(method, ADDRESS, read.json() | {"name": "open"}, if_match="*"), 400)
+    refused = problem(api.send(method, PATH, read.json() | {"name": "open"}, if_match="*"), 400)
     assert [*refused["errors"]] == ["name"]
     assert [*Calendar.objects.values_list("name", flat=True)] == ["closed"]
 
@@ -169,7 +169,7 @@ def test_if_match_prevents_lost_updates(
     control.save_calendar(calendar)
     body = None if method == "DELETE" else {"dates": "12-26"}
 
-    response = api.ask(method, ADDRESS, body, **({} if header is None else {"if_match": header}))
+    response = api.send(method, PATH, body, **({} if header is None else {"if_match": header}))
 
     if status == 200:
         assert response.status_code == (204 if method == "DELETE" else 200)
@@ -194,7 +194,7 @@ def test_concurrent_change_is_not_overwritten(
     monkeypatch.setattr(viewset, "check_match", check_match_then_change)
 
     body = None if method == "DELETE" else {"dates": "12-26"}
-    problem(api.ask(method, ADDRESS, body, if_match='"1"'), 412)
+    problem(api.send(method, PATH, body, if_match='"1"'), 412)
 
     assert [*rows.values_list("dates", flat=True)] == (["12-24"] if what == "saves" else [])
     assert not LogEntry.objects.exists()
@@ -203,7 +203,7 @@ def test_concurrent_change_is_not_overwritten(
 def test_refused_change_writes_nothing(api: Api) -> None:
     make_calendar()
 
-    refused = problem(api.patch(ADDRESS, {"description": "x", "dates": "XMAS"}, if_match="*"), 400)
+    refused = problem(api.patch(PATH, {"description": "x", "dates": "XMAS"}, if_match="*"), 400)
 
     assert [*refused["errors"]] == ["dates"]
     assert stored() == ("12-25", 1)
@@ -215,13 +215,13 @@ def test_refused_change_writes_nothing(api: Api) -> None:
 def test_calendar_used_by_a_job_is_not_deleted(api: Api) -> None:
     job = make_idle_job(name="report", calendar=make_calendar())
 
-    refused = problem(api.delete(ADDRESS, if_match="*"), 409)
+    refused = problem(api.delete(PATH, if_match="*"), 409)
 
     assert refused["code"] == "conflict"
     assert "report" in refused["detail"]
     assert Job.objects.get().calendar_id == "closed"
     control.delete(job)
-    assert api.delete(ADDRESS, if_match='"1"').status_code == 204
+    assert api.delete(PATH, if_match='"1"').status_code == 204
     assert not Calendar.objects.exists()
 
 
@@ -233,7 +233,7 @@ def test_conflict_names_the_job_only_with_permission_to_view_jobs(
 ) -> None:
     make_idle_job(name="report", calendar=make_calendar())
 
-    refused = problem(api_with("delete_calendar", *also).delete(ADDRESS, if_match="*"), 409)
+    refused = problem(api_with("delete_calendar", *also).delete(PATH, if_match="*"), 409)
 
     assert refused["code"] == "conflict"
     assert refused["detail"].endswith(f"because {named} uses it.")
@@ -243,7 +243,7 @@ def test_conflict_names_the_job_only_with_permission_to_view_jobs(
 def test_unknown_calendar_is_not_found(name: str, api: Api) -> None:
     for method in ("GET", "PATCH", "DELETE"):
         body = {"dates": "12-25"} if method == "PATCH" else None
-        problem(api.ask(method, f"calendars/{name}/", body, if_match="*"), 404)
+        problem(api.send(method, f"calendars/{name}/", body, if_match="*"), 404)
 
 
 # --- history --------------------------------------------------------------------------------------
@@ -251,11 +251,11 @@ def test_unknown_calendar_is_not_found(name: str, api: Api) -> None:
 
 def test_changes_are_recorded_in_the_history(api: Api, admin_client: Client) -> None:
     api.post("calendars/", CLOSED)
-    api.patch(ADDRESS, {"dates": "12-26"}, if_match="*")
+    api.patch(PATH, {"dates": "12-26"}, if_match="*")
     page = admin_client.get(
         reverse("admin:django_dcron_calendar_history", args=["closed"])
     ).content.decode()
-    api.delete(ADDRESS, if_match="*")
+    api.delete(PATH, if_match="*")
 
     made, changed, deleted = LogEntry.objects.order_by("pk")
     assert {entry.user.get_username() for entry in (made, changed, deleted)} == {"admin"}

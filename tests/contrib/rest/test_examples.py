@@ -112,9 +112,7 @@ def test_documented_commands_return_the_documented_responses(
 
 def test_every_operation_is_documented() -> None:
     rows = re.findall(r"^\| `([A-Z]+) (\S+)` \| .* \| (`.*`) \|$", DOCUMENT, re.MULTILINE)
-    listed = [
-        (method, address, tuple(re.findall(r"`(\w+)`", needs))) for method, address, needs in rows
-    ]
+    listed = [(method, path, tuple(re.findall(r"`(\w+)`", needs))) for method, path, needs in rows]
     offered = [
         (method, re.sub(r"<str:(\w+)>", r"{\1}", url), operation.permissions)
         for method, url, operation in operations()

@@ -66,14 +66,12 @@ def test_created_job_is_recorded_with_its_user(api: Api) -> None:
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_changed_job_is_recorded_with_old_and_new_values(method: str, api: Api) -> None:
     job = make_idle_job(name="report", description="old")
-    address = f"jobs/{job.pk}/"
+    path = f"jobs/{job.pk}/"
     sent = (
-        api.get(address).json() | {"description": "new"}
-        if method == "PUT"
-        else {"description": "new"}
+        api.get(path).json() | {"description": "new"} if method == "PUT" else {"description": "new"}
     )
 
-    assert api.ask(method, address, sent, if_match="*").status_code == 200
+    assert api.send(method, path, sent, if_match="*").status_code == 200
 
     change = _only(job)
     assert (change.by, change.message, change.version) == ("admin", "Changed Description.", 2)
@@ -222,19 +220,19 @@ def test_action_succeeds_if_its_history_entry_cannot_be_written(
 ) -> None:
     job = make_job(name="report", schedule="0 3 * * *")
     days = {"start": "2026-03-02T00:00:00Z", "end": "2026-03-04T00:00:00Z"}
-    address = f"jobs/{job.pk}/"
+    path = f"jobs/{job.pk}/"
 
-    triggered = api.post(f"{address}trigger/")
+    triggered = api.post(f"{path}trigger/")
     run = triggered.json()["id"]
     answers = [
         triggered,
         api.post(f"runs/{run}/cancel/"),
         api.post(f"runs/{run}/rerun/"),
-        api.post(f"{address}backfill/", days),
-        api.post(f"{address}pause/"),
-        api.post(f"{address}resume/"),
-        api.patch(address, {"description": "new"}, if_match="*"),
-        api.delete(address, if_match="*"),
+        api.post(f"{path}backfill/", days),
+        api.post(f"{path}pause/"),
+        api.post(f"{path}resume/"),
+        api.patch(path, {"description": "new"}, if_match="*"),
+        api.delete(path, if_match="*"),
         api.post("jobs/", JOB),
         api.post("calendars/", {"name": "closed", "dates": "12-25"}),
         api.patch("calendars/closed/", {"dates": "12-26"}, if_match="*"),

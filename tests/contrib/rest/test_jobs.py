@@ -236,7 +236,7 @@ def test_if_match_prevents_lost_updates(
     body = None if method == "DELETE" else JOB | {"description": "third"}
 
     headers = {} if header is None else {"if_match": header}
-    response = api.ask(method, _address(job), body, **headers)
+    response = api.send(method, _address(job), body, **headers)
 
     if status == 200:
         assert response.status_code == (204 if method == "DELETE" else 200)
@@ -259,7 +259,7 @@ def test_concurrent_change_is_not_overwritten(
     monkeypatch.setattr(viewset, "check_match", check_match_then_change)
 
     body = None if method == "DELETE" else JOB | {"description": "ours"}
-    problem(api.ask(method, _address(job), body, if_match='"1"'), 412)
+    problem(api.send(method, _address(job), body, if_match='"1"'), 412)
 
     assert Job.objects.values_list("description", "version").get() == ("theirs", 2)
 
@@ -487,6 +487,6 @@ def test_repeated_query_parameter_is_refused(api: Api) -> None:
     ["0", "-1", "99999999999999999999", "9" * 5000, "x", "1.5", "%00", "%F0%9F%98%80", "%D9%A1"],
 )
 def test_unknown_job_is_not_found(key: str, api: Api) -> None:
-    for address in ("", "preview/", "stats/"):
-        problem(api.get(f"jobs/{key}/{address}"), 404)
+    for path in ("", "preview/", "stats/"):
+        problem(api.get(f"jobs/{key}/{path}"), 404)
     problem(api.post(f"jobs/{key}/pause/", {}), 404)

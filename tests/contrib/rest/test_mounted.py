@@ -51,7 +51,7 @@ def test_openapi_document_of_the_project_includes_the_api(
 
     made = SchemaGenerator().get_schema(public=True)
 
-    found = {address.removeprefix(ROOT) for address in made["paths"]}
+    found = {path.removeprefix(ROOT) for path in made["paths"]}
     assert {"/jobs/", "/jobs/{job_id}/trigger/", "/runs/", "/stats/"} <= found
     assert "/schema/" not in found
     assert "Error" not in capsys.readouterr().err

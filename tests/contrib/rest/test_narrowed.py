@@ -42,16 +42,16 @@ class Walk:
         self.before = rows_of_others()
         self.breaches: list[str] = []
 
-    def ask(self, method: str, address: str, body: Any = None, **headers: str) -> Any:
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         with transaction.atomic(), noticed_writes() as writes:
-            response = self.api.ask(method, address, body, **headers)
+            response = self.api.send(method, path, body, **headers)
             if writes.number and rows_of_others() != self.before:
-                self.breaches.append(f"{method} {address} {body or ''} changes what is theirs")
+                self.breaches.append(f"{method} {path} {body or ''} changes what is theirs")
             transaction.set_rollback(True)
         shown = response.content.decode() + str(response.headers)
         for what, marker in self.world.markers.items():
-            if marker in shown and marker not in f"{address} {body}":
-                self.breaches.append(f"{method} {address} {body or ''} shows {what}: {shown}")
+            if marker in shown and marker not in f"{path} {body}":
+                self.breaches.append(f"{method} {path} {body or ''} shows {what}: {shown}")
         return response
 
 
@@ -70,13 +70,13 @@ def _keys(rows: Rows) -> dict[str, Any]:
 def test_rows_of_other_teams_are_neither_shown_nor_changed(world: World, api: Api) -> None:
     walk = Walk(api, world)
     for name, request in REQUESTS.items():
-        address = request.address.replace("closed", "{calendar}")
+        path = request.path.replace("closed", "{calendar}")
         for rows in (world.mine, world.theirs):
-            sent = address.format(calendar=rows.calendar.pk, **_keys(rows))
-            response = walk.ask(
+            sent = path.format(calendar=rows.calendar.pk, **_keys(rows))
+            response = walk.send(
                 request.method, sent, request.body_for(_keys(rows)), **request.headers
             )
-            if rows is world.theirs and "{" in address and response.status_code != 404:
+            if rows is world.theirs and "{" in path and response.status_code != 404:
                 walk.breaches.append(f"{name} is answered {response.status_code}")
     theirs = world.theirs
     for query in (
@@ -87,7 +87,7 @@ def test_rows_of_other_teams_are_neither_shown_nor_changed(world: World, api: Ap
         "state=paused",
         "limit=1",
     ):
-        assert walk.ask("GET", f"jobs/?{query}").status_code == 200
+        assert walk.send("GET", f"jobs/?{query}").status_code == 200
     for query in (
         f"job={theirs.job.pk}",
         "namespace=hush",
@@ -96,9 +96,9 @@ def test_rows_of_other_teams_are_neither_shown_nor_changed(world: World, api: Ap
         "trigger=chain",
         "limit=1",
     ):
-        assert walk.ask("GET", f"runs/?{query}").status_code == 200
-    walk.ask("GET", "nodes/?namespace=hush")
-    walk.ask("GET", "calendars/?search=hush")
+        assert walk.send("GET", f"runs/?{query}").status_code == 200
+    walk.send("GET", "nodes/?namespace=hush")
+    walk.send("GET", "calendars/?search=hush")
     assert not walk.breaches, "\n".join(walk.breaches)
 
 
@@ -116,11 +116,11 @@ def test_lists_and_statistics_include_only_own_rows(world: World, api: Api) -> N
 
 
 def test_pagination_covers_own_rows_only(world: World, api: Api) -> None:
-    found, address = [], "runs/?limit=1"
-    while address:
-        page = api.get(address).json()
+    found, path = [], "runs/?limit=1"
+    while path:
+        page = api.get(path).json()
         found += [row["job"]["name"] for row in page["results"]]
-        address = page["next"]
+        path = page["next"]
 
     assert found == ["mine-job"] * 3
 

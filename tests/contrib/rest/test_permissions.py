@@ -32,7 +32,7 @@ from tests.factories import make_idle_job, make_job, make_run
 class Request:
     needs: str
     method: str
-    address: str
+    path: str
     status: int = 200
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Request:
         return self.body(keys) if callable(self.body) else self.body
 
     @property
-    def acts(self) -> bool:
-        return self.method != "GET" and "preview" not in self.address
+    def changes_rows(self) -> bool:
+        return self.method != "GET" and "preview" not in self.path
 
 
 MATCHING = {"if_match": "*"}
@@ -163,34 +163,34 @@ def keys(db: None) -> dict[str, Any]:
     }
 
 
-def _everything() -> list[Any]:
+def _all_rows() -> list[Any]:
     return [
         list(model._default_manager.order_by("pk").values())
         for model in (Job, Calendar, Run, Attempt, Node, Freeze)
     ]
 
 
-def _ask(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
+def _send(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
     """Return the response and whether the request changed a row. Changes are rolled back."""
     with transaction.atomic():
-        before = _everything() if request.acts else None
-        address = request.address.format(**keys)
+        before = _all_rows() if request.changes_rows else None
+        path = request.path.format(**keys)
         with noticed_writes() as writes:
-            response = api.ask(request.method, address, request.body_for(keys), **request.headers)
-        changed = bool(writes.number) and _everything() != before
+            response = api.send(request.method, path, request.body_for(keys), **request.headers)
+        changed = bool(writes.number) and _all_rows() != before
         transaction.set_rollback(True)
     return response, changed
 
 
 def test_anonymous_requests_are_refused(keys: dict[str, Any]) -> None:
-    addresses = [
+    requests = [
         *REQUESTS.values(),
         Request("", "GET", "schema/"),
         Request("", "GET", ""),
         Request("", "GET", "x/"),
     ]
-    for request in addresses:
-        response, changed = _ask(Api(None), request, keys)
+    for request in requests:
+        response, changed = _send(Api(None), request, keys)
         assert response.status_code in (401, 403), request
         assert response.json()["code"] == "not_authenticated"
         assert not changed, request
@@ -213,24 +213,26 @@ USERS = {
 def test_operations_require_exactly_their_permissions(
     group: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    breaches, asked, api = [], 0, Api(None)
+    wrong_responses, count, api = [], 0, Api(None)
     walked = {who: permissions for who, permissions in USERS.items() if who.startswith(group)}
     for who, permissions in walked.items():
         log_in_as(permissions, monkeypatch, is_staff=False)
-        held = {*permissions, *(each.replace("change", "view") for each in permissions)}
+        granted = {*permissions, *(each.replace("change", "view") for each in permissions)}
         for name, request in REQUESTS.items():
-            response, changed = _ask(api, request, keys)
+            response, changed = _send(api, request, keys)
             expected = (
-                (request.status, request.acts) if held >= request.permissions else (403, False)
+                (request.status, request.changes_rows)
+                if granted >= request.permissions
+                else (403, False)
             )
             refused = response.status_code == 403 and response.json()["code"] == "permission_denied"
             if (response.status_code, changed) != expected or refused != (expected[0] == 403):
-                breaches.append(
-                    f"{who}: {name} is answered {response.status_code}: {response.content!r}"
+                wrong_responses.append(
+                    f"{who}: {name} returned {response.status_code}: {response.content!r}"
                 )
-            asked += 1
-    assert not breaches, "\n".join(breaches)
-    assert asked == len(walked) * len(REQUESTS) > 0
+            count += 1
+    assert not wrong_responses, "\n".join(wrong_responses)
+    assert count == len(walked) * len(REQUESTS) > 0
 
 
 def test_requests_of_a_deactivated_user_are_refused(keys: dict[str, Any], admin_user: User) -> None:
@@ -238,7 +240,7 @@ def test_requests_of_a_deactivated_user_are_refused(keys: dict[str, Any], admin_
     User.objects.update(is_active=False)
 
     for request in REQUESTS.values():
-        response, changed = _ask(api, request, keys)
+        response, changed = _send(api, request, keys)
         assert (response.status_code, changed) == (403, False), request
 
 
@@ -301,9 +303,9 @@ def test_project_permission_class_applies_to_every_operation(
     monkeypatch.setattr(api_settings, "DEFAULT_PERMISSION_CLASSES", [rule])
     second_factor = {"x_second_factor": "yes"}
     for name, request in {**REQUESTS, "schema": Request("", "GET", "schema/")}.items():
-        response, changed = _ask(api, request, keys)
+        response, changed = _send(api, request, keys)
         assert (response.status_code, changed) == (403, False), name
-        response, _changed = _ask(
+        response, _changed = _send(
             api, replace(request, headers={**request.headers, **second_factor}), keys
         )
         assert response.status_code == request.status, (name, response.content)
@@ -315,7 +317,7 @@ def test_django_model_permissions_of_the_project_change_nothing(
     monkeypatch.setattr(
         api_settings, "DEFAULT_PERMISSION_CLASSES", [DjangoModelPermissionsOrAnonReadOnly]
     )
-    address = f"jobs/{keys['job']}/pause/"
-    assert api_with("view_job", "pause_job").post(address, {}).status_code == 200
-    problem(api_with("view_job", "add_job").post(address, {}), 403)
+    path = f"jobs/{keys['job']}/pause/"
+    assert api_with("view_job", "pause_job").post(path, {}).status_code == 200
+    problem(api_with("view_job", "add_job").post(path, {}), 403)
     assert Api(None).get("jobs/").status_code in (401, 403)

@@ -68,15 +68,15 @@ def test_problem_without_fields_has_no_errors_member(api: Api) -> None:
     }
 
 
-@pytest.mark.parametrize("address", ["", "x/", "jobs/1/x/", "runs/x/y/z/", "%0A/", "schema/x/"])
+@pytest.mark.parametrize("path", ["", "x/", "jobs/1/x/", "runs/x/y/z/", "%0A/", "schema/x/"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_unknown_url_is_a_404_problem(address: str, method: str, api: Api) -> None:
-    problem(api.ask(method, address), 404)
+def test_unknown_url_is_a_404_problem(path: str, method: str, api: Api) -> None:
+    problem(api.send(method, path), 404)
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "PATCH"])
 def test_unsupported_method_is_a_405_problem(method: str, api: Api) -> None:
-    refused = api.ask(method, "jobs/")
+    refused = api.send(method, "jobs/")
 
     problem(refused, 405)
     assert refused["Allow"] == "GET, HEAD, POST"
@@ -85,7 +85,7 @@ def test_unsupported_method_is_a_405_problem(method: str, api: Api) -> None:
 def test_head_returns_headers_without_a_body(api: Api) -> None:
     job = make_idle_job()
 
-    response = api.ask("HEAD", f"jobs/{job.pk}/")
+    response = api.send("HEAD", f"jobs/{job.pk}/")
 
     assert (response.status_code, response["ETag"], response.content) == (200, '"1"', b"")
 
@@ -94,8 +94,8 @@ def test_head_returns_headers_without_a_body(api: Api) -> None:
     "accepted", ["text/html", "application/xml", "nonsense", "application/problem+json"]
 )
 def test_response_is_json_for_any_accept_header(accepted: str, api: Api) -> None:
-    assert api.ask("GET", "jobs/", None, accept=accepted)["Content-Type"] == "application/json"
-    problem(api.ask("GET", "jobs/1/", None, accept=accepted), 404)
+    assert api.send("GET", "jobs/", None, accept=accepted)["Content-Type"] == "application/json"
+    problem(api.send("GET", "jobs/1/", None, accept=accepted), 404)
 
 
 @pytest.mark.sqlite
@@ -206,21 +206,21 @@ def _refusals(api: Api) -> list[tuple[Any, int]]:
     """Return refusals of fields, of actions and of the API itself, with their expected status."""
     job = make_idle_job(target="tests.app.tasks.echo")
     simple, ended = make_idle_job(), make_run(job, "failed")
-    address = f"jobs/{job.pk}/"
-    api.post(f"{address}trigger/", {"args": [1]}, idempotency_key="k")
+    path = f"jobs/{job.pk}/"
+    api.post(f"{path}trigger/", {"args": [1]}, idempotency_key="k")
     limited = override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=10)
     with limited:
-        too_large = api.post(f"{address}pause/", {"reason": "0123456789"})
+        too_large = api.post(f"{path}pause/", {"reason": "0123456789"})
     return [
         (api.post("jobs/", JOB | {"schedule": "61 * * * *"}), 400),
         (api.post("jobs/", JOB | {"nonsense": 1}), 400),
-        (api.patch(address, {}, if_match="nonsense"), 400),
-        (api.patch(address, {}), 428),
-        (api.patch(address, {}, if_match='"9"'), 412),
-        (api.post(f"{address}trigger/", {"args": [2]}, idempotency_key="k"), 422),
-        (api.post(f"{address}trigger/", idempotency_key="a b"), 400),
+        (api.patch(path, {}, if_match="nonsense"), 400),
+        (api.patch(path, {}), 428),
+        (api.patch(path, {}, if_match='"9"'), 412),
+        (api.post(f"{path}trigger/", {"args": [2]}, idempotency_key="k"), 422),
+        (api.post(f"{path}trigger/", idempotency_key="a b"), 400),
         (api.post(f"jobs/{simple.pk}/trigger/", {"args": [1, 2, 3]}), 400),
-        (api.post(f"{address}pause/", {"until": "2020-01-01T00:00:00Z"}), 400),
+        (api.post(f"{path}pause/", {"until": "2020-01-01T00:00:00Z"}), 400),
         (api.post(f"runs/{ended.pk}/cancel/"), 409),
         (api.get(f"runs/{ended.pk}/log/"), 404),
         (api.get("runs/", cursor="x"), 400),

@@ -85,9 +85,9 @@ def test_job_statistics_cover_only_that_job(api: Api) -> None:
     assert shown["next_at"].endswith("-01-01T00:00:00Z")
 
 
-@pytest.mark.parametrize("address", ["stats/", "nodes/"])
-def test_statistics_and_nodes_are_read_only(address: str, api: Api) -> None:
-    refused = api.post(address, {})
+@pytest.mark.parametrize("path", ["stats/", "nodes/"])
+def test_statistics_and_nodes_are_read_only(path: str, api: Api) -> None:
+    refused = api.post(path, {})
 
     problem(refused, 405)
     assert refused["Allow"] == "GET, HEAD"

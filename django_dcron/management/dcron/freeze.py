@@ -34,9 +34,7 @@ freeze --namespace shop --reason incident-4711
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--reason", required=True, metavar="TEXT", help="shown with the freeze"
-    )
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="shown with the freeze")
     add_namespace(parser)
     end = parser.add_mutually_exclusive_group()
     end.add_argument(

@@ -29,6 +29,7 @@ from django_dcron.schedules.fields import (
     FieldKind,
     parse_field,
 )
+from django_dcron.schedules.recurrence import Recurrence, parse_recurrence
 from django_dcron.utils.messages import gettext_noop as _
 
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
@@ -56,6 +57,11 @@ class Cron:
     day_of_week: CronField
     year: CronField | None
     days: Days
+    recurrence: Recurrence | None = None
+    """The rule whose days these are, instead of the day, month and year fields.
+
+    The fields then only describe it; ``*`` stands for what no field can express.
+    """
 
     @property
     def fixed(self) -> bool:
@@ -134,6 +140,23 @@ def parse_cron(text: str, hash_key: str = "") -> Cron:
             code="never_matches",
         )
     return Cron(second, minute, hour, day_of_month, month, day_of_week, year, days)
+
+
+def recurring(text: str) -> Cron:
+    """Compile the start and the recurrence rule of an ``@rrule``; raises ``InvalidSchedule``."""
+    rule = parse_recurrence(text)
+    month_days, months, weekdays = rule.days.as_fields
+    return Cron(
+        second=parse_field(SECOND, rule.second),
+        minute=parse_field(MINUTE, rule.minute),
+        hour=parse_field(HOUR, rule.hour),
+        day_of_month=parse_field(DAY_OF_MONTH, month_days),
+        month=parse_field(MONTH, months),
+        day_of_week=parse_field(DAY_OF_WEEK, weekdays),
+        year=None,
+        days=rule.days,
+        recurrence=rule.days,
+    )
 
 
 def draw_fields(text: str, hash_key: str) -> str:

@@ -8,6 +8,7 @@ Only movable jobs can form a crowd. These jobs aren't movable:
 - A job that runs every minute: it can't move, and it isn't counted in the average.
 - A job with an ``H`` or a jitter: it is already spread.
 - A job with ``@every`` or ``@at``: it has no minute field.
+- A job with a recurrence rule: it has no minute field.
 - A job with several schedule lines: it isn't counted in the average.
 - A job whose minutes no ``H`` form can express, or that starts every few minutes.
 
@@ -93,7 +94,9 @@ def crowds(hours: Hours, groups: Sequence[TimetableGroup]) -> list[Crowd]:
             continue
         minutes = frozenset(_starts(hours, rule, group.timetable))
         starts += len(minutes) * len(group.keys)
-        if not group.spread and (form := _form(rule.cron.minute.values)):
+        if group.spread or rule.cron.recurrence:
+            continue
+        if form := _form(rule.cron.minute.values):
             movable.append(_Movable(group, form, minutes))
     enough = max(MANY, TIMES * starts / (hours.count * 60), steady / 2)
     return list(_crowds(hours, movable, enough))

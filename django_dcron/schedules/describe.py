@@ -16,6 +16,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.number_ranges import consecutive, number_ranges
+from django_dcron.schedules.recurrence import Recurrence
 from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule
 from django_dcron.schedules.special_days import (
     LastDay,
@@ -80,15 +81,40 @@ def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
 
 
 def _cron(cron: Cron, language: Language) -> str:
+    rule = cron.recurrence
     parts = {
         "time": time_of_day(cron, language),
-        "days": _days(cron, language),
+        "days": _days(cron, language) if rule is None else _period(rule, cron, language),
         "months": _months(cron.month, language),
         "years": _years(cron.year, language),
     }
     present = {name: words for name, words in parts.items() if words}
     text = language.gettext(_TOGETHER[tuple(present)]) % present
-    return text[0].upper() + text[1:]
+    text = text[0].upper() + text[1:]
+    if rule is None:
+        return text
+    return language.gettext("%(schedule)s, counted from %(date)s") % {
+        "schedule": text,
+        "date": rule.start.isoformat(),
+    }
+
+
+def _period(rule: Recurrence, cron: Cron, language: Language) -> str:
+    """Return the period of a recurrence rule and its days: every 2 weeks on Friday."""
+    count = rule.interval
+    texts = {
+        "DAILY": language.ngettext("every day", "every %(count)d days", count),
+        "WEEKLY": language.ngettext("every week", "every %(count)d weeks", count),
+        "MONTHLY": language.ngettext("every month", "every %(count)d months", count),
+        "YEARLY": language.ngettext("every year", "every %(count)d years", count),
+    }
+    period = texts[rule.frequency] % {"count": count}
+    if not rule.is_expressed:
+        template = language.gettext("%(period)s by the rule %(rule)s")
+        return template % {"period": period, "rule": rule.text}
+    if not (days := _days(cron, language)):
+        return period
+    return language.gettext("%(period)s %(days)s") % {"period": period, "days": days}
 
 
 def _days(cron: Cron, language: Language) -> str:

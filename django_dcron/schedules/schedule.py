@@ -1,8 +1,9 @@
 """Parse schedule text and a time zone into a ``Schedule``, which computes occurrences.
 
-There are four kinds of lines:
+There are five kinds of lines:
 
 - cron fields or a macro: wall-clock times of the zone (see ``daylight``)
+- ``@rrule``: wall-clock times on the days of a recurrence rule (see ``recurrence``)
 - ``@every``: elapsed time, counted from the previous occurrence
 - ``@at``: one instant
 - ``@never``: no occurrences; the job runs only manually or after other jobs
@@ -31,9 +32,10 @@ from typing import NamedTuple
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
-from django_dcron.schedules.cron import Cron, draw_fields, parse_cron
+from django_dcron.schedules.cron import Cron, draw_fields, parse_cron, recurring
 from django_dcron.schedules.daylight import next_instant, previous_instant
 from django_dcron.schedules.days import HORIZON
+from django_dcron.schedules.recurrence import EXAMPLE
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
 from django_dcron.utils.messages import TOO_LONG, any_of
 from django_dcron.utils.messages import gettext_noop as _
@@ -281,6 +283,8 @@ def _parse(text: str, zone: str, hash_key: str) -> Schedule:
         rule = Every(_interval(rest))
     elif word.lower() == "@at":
         rule = Once(_moment(rest, zone))
+    elif word.lower() == "@rrule":
+        rule = WallClock(recurring(rest), zone)
     elif body.lower() == NEVER:
         rule = Never()
     else:
@@ -325,7 +329,7 @@ def _expand_macro(body: str) -> str:
             raise InvalidSchedule(
                 _MISSPELLED, value=repr(body), near=near, code="unknown_macro"
             ) from None
-        allowed = any_of([*MACROS, NEVER, "@every 1h30m", "@at 2026-12-01T09:00"])
+        allowed = any_of([*MACROS, NEVER, "@every 1h30m", "@at 2026-12-01T09:00", EXAMPLE])
         raise InvalidSchedule(
             _("Unknown macro %(value)s. Use %(allowed)s."),
             value=repr(body),

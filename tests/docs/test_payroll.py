@@ -6,6 +6,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django_dcron import targets
+from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from tests.docs.test_documents import ROOT
 
@@ -40,4 +41,24 @@ def test_lines_add_up() -> None:
         "Sat 2026-12-05 11:00",
         "Mon 2026-12-07 09:00",
         "Tue 2026-12-08 09:00",
+    ]
+
+
+def test_recurrence_rule_counts_from_its_start() -> None:
+    schedule = schedule_of("run_payroll")
+    assert times(schedule, "2026-02-28T00:00", 3) == [
+        "Fri 2026-03-13 09:00",
+        "Fri 2026-03-27 09:00",
+        "Fri 2026-04-10 09:00",
+    ]
+    assert f"*{describe(schedule).removesuffix(' (America/New_York)')}*" in PAGE
+
+
+def test_listed_rules_have_the_listed_occurrences() -> None:
+    rules = re.findall(r"^\| [^|]+ \| `(@rrule [^`]+)` \|", PAGE, re.MULTILINE)
+    assert [times(parse_schedule(rule), "2026-02-01", 2) for rule in rules] == [
+        ["Tue 2026-03-31 18:00", "Tue 2026-06-30 18:00"],
+        ["Fri 2026-02-27 18:00", "Tue 2026-03-31 18:00"],
+        ["Tue 2026-02-10 06:00", "Fri 2026-02-20 06:00"],
+        ["Tue 2026-07-14 00:00", "Tue 2027-01-12 00:00"],
     ]

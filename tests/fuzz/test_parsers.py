@@ -125,6 +125,10 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "interval": lambda text: parse_schedule(f"@every {text}"[:255]),
     "moment": lambda text: parse_schedule(f"@at {text}"[:255]),
     "zone of a schedule": lambda text: parse_schedule(f"CRON_TZ={text} * * * * *"[:255]),
+    "recurrence rule": lambda text: parse_schedule(f"@rrule 2026-01-01 {text}"[:255]),
+    "part of a recurrence rule": lambda text: parse_schedule(
+        f"@rrule 2026-01-01 FREQ=MONTHLY;BYDAY={text}"[:255]
+    ),
     "hashed schedule": lambda text: parse_schedule(text[:255], hash_key="default/report"),
     "croniter's schedule": from_croniter,
     "Celery's schedule": crontab_of_beat,
@@ -229,6 +233,9 @@ PIECES = (
     "'a:/",
     "SAT-",
     "12-25,",
+    "-1MO,",
+    "BYMONTHDAY=",
+    ";",
     "holidays DE\n",
     "shadow:",
     "command:",

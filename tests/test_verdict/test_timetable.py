@@ -32,6 +32,9 @@ REPEAT = datetime(2026, 10, 25, 1, tzinfo=UTC)
         ("@at 2026-10-25T02:30", REPEAT, [-30]),
         ("@at 2026-10-25T01:30Z", REPEAT, [30]),
         ("@never", REPEAT, []),
+        ("@rrule 2026-03-01T02:30 FREQ=WEEKLY", GAP, [0]),
+        ("@rrule 2026-10-25T02:30 FREQ=WEEKLY;INTERVAL=2", REPEAT, [-30]),
+        ("@rrule 2026-10-18T02:30 FREQ=WEEKLY;INTERVAL=2", REPEAT, []),
         ("30 2 * * *\n*/30 * * * *", GAP, [-60, -30, 0, 30]),
         ("30 2 * * *\n45 3 * * *\n0 3 * * *", GAP, [0, 45]),
     ],
@@ -60,11 +63,40 @@ def test_h_is_the_value_that_most_rows_have() -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", ["0 0 L * *", "0 0 1W * *", "0 0 * * 1#2", "0 H,5 * * *", "* *"]
+    "schedule",
+    [
+        "0 0 L * *",
+        "0 0 1W * *",
+        "0 0 * * 1#2",
+        "0 H,5 * * *",
+        "* *",
+        "@rrule 2026-01-01 FREQ=YEARLY;BYWEEKNO=1;BYDAY=MO",
+    ],
 )
 def test_other_kinds_are_refused(schedule: str) -> None:
     with pytest.raises(NotJudged):
         Timetable(schedule)
+
+
+RULES = [
+    "FREQ=DAILY;BYHOUR=0,1,2,3;BYMINUTE=0,30",
+    "FREQ=WEEKLY;INTERVAL=2;BYDAY=SU;BYHOUR=2;BYMINUTE=30",
+    "FREQ=MONTHLY;BYDAY=-1SU;BYHOUR=1,2,3;BYMINUTE=15,45",
+    "FREQ=MONTHLY;BYDAY=SU;BYSETPOS=-1;BYHOUR=2;BYMINUTE=5;BYSECOND=7",
+    "FREQ=YEARLY;BYMONTH=2,3,10;BYMONTHDAY=25,29;BYHOUR=2",
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("around", [GAP, REPEAT, datetime(2028, 2, 29, 2, tzinfo=UTC)])
+def test_the_scheduler_agrees_on_recurrence_rules(rule: str, around: datetime) -> None:
+    for zone in (BERLIN, "UTC", "Australia/Lord_Howe"):
+        for start in ("2026-03-15", "2024-02-29", "2026-10-11"):
+            text = f"@rrule {start} {rule}"
+            after, until = around - 2 * HOUR, around + 2 * HOUR
+            schedule = parse_schedule(text, zone)
+            expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
+            assert Timetable(text, zone).between(after, until) == expected
 
 
 def _field(low: int, high: int) -> st.SearchStrategy[str]:

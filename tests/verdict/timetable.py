@@ -9,7 +9,8 @@ hours.
 ``H`` stands for one value that nobody but the scheduler knows. It is taken to be the value that
 explains most of the job's rows.
 
-Several lines have the occurrences of each line.
+A recurrence rule names days (``recurrence``) and times, with the same two rules. Several lines have
+the occurrences of each line.
 
 ``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list, and
 ``H`` in one of several lines.
@@ -23,6 +24,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
+
+from tests.verdict.recurrence import Rule
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SMALL_SHIFT = timedelta(hours=3)
@@ -141,6 +144,9 @@ def _rule(
         return (lambda instant: instant == once), SECOND
     if word == "@every":
         return _every(rest, starts_at or phase), SECOND
+    if word == "@rrule":
+        recurring = _Recurring(rest, zone)
+        return recurring.occurs_at, MINUTE if recurring.rule.times["BYSECOND"] == {0} else SECOND
     cron = _Cron(MACROS.get(text.lower(), text).upper().split(), zone)
     cron.draw(known)
     # The clocks have changed at whole minutes since 1973.
@@ -227,6 +233,26 @@ class _Cron:
             elif not fits:
                 return False
         return all(day_fits) if starred else any(day_fits)
+
+
+class _Recurring(_Cron):
+    """The times of a recurrence rule, with the daylight-saving rules of a job at fixed times."""
+
+    def __init__(self, text: str, zone: ZoneInfo) -> None:
+        try:
+            self.rule = Rule(text)
+        except ValueError as error:
+            raise NotJudged(str(error)) from error
+        self.zone, self.is_fixed = zone, True
+
+    def matches(self, local: datetime) -> bool:
+        times = self.rule.times
+        return (
+            local.hour in times["BYHOUR"]
+            and local.minute in times["BYMINUTE"]
+            and local.second in times["BYSECOND"]
+            and self.rule.falls_on(local.date())
+        )
 
 
 def _firsts(field: Field, text: str) -> range:

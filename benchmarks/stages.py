@@ -54,7 +54,7 @@ class Watch:
 def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
     from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.execution.executor import execute
-    from django_dcron.runs import transitions
+    from django_dcron.runs import deliveries
     from django_dcron.scheduler.agenda import Agenda
     from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 
@@ -73,7 +73,7 @@ def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
     with watching(place) as publishing:
         agenda.publish_due()
     with watching(place) as marking:
-        transitions.mark_queued((run.key for run in due), due_at)
+        deliveries.mark_queued((run.key for run in due), due_at)
     execute(due[-1].run_id, 1, worker="bench")  # exclude what is loaded only once
     with watching(place) as executing:
         for each in due[:runs]:

@@ -96,7 +96,7 @@ def _dcron(messages: int, server: int) -> Round:
 
 def _hand_over(due_at: datetime) -> None:
     from django_dcron.dispatch.celery import CeleryDispatcher
-    from django_dcron.runs import transitions
+    from django_dcron.runs import deliveries
     from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 
     dispatcher, runs, considered = CeleryDispatcher(), [], CLAIMED_AT_ONCE
@@ -105,7 +105,7 @@ def _hand_over(due_at: datetime) -> None:
         considered = claimed.considered
         runs += claimed.runs
     dispatcher.publish([dispatcher.prepare(run) for run in runs])
-    transitions.mark_queued((run.key for run in runs), due_at)
+    deliveries.mark_queued((run.key for run in runs), due_at)
     dispatcher.close()
 
 

@@ -42,7 +42,7 @@ from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import NotDueYet, start_attempt
 from django_dcron.utils.bounded_text import truncated
@@ -209,7 +209,7 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
                 ahead,
                 extra=extra,
             )
-            transitions.return_to_nodes(run_id, attempt)
+            deliveries.return_to_nodes(run_id, attempt)
             return None
         time.sleep(ahead)
 

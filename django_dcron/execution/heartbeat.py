@@ -48,7 +48,7 @@ from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.termination import terminate
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs import cancellation, transitions
+from django_dcron.runs import cancellation, deliveries, transitions
 from django_dcron.runs.completion import Ending
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.threads import DcronThread
@@ -231,10 +231,10 @@ class Heartbeats:
         extra = {"event": "not_handed_back", "runs": len(left)}
         try:
             self._limit_waits()
-            with transitions.unlocked([run_id for run_id, _ in left]) as free:
+            with deliveries.unlocked([run_id for run_id, _ in left]) as free:
                 done = [(run_id, attempt) for run_id, attempt in left if run_id in free]
                 for run_id, attempt in done:
-                    transitions.return_to_nodes(run_id, attempt)
+                    deliveries.return_to_nodes(run_id, attempt)
         except UNAVAILABLE as error:
             logger.info(
                 "runs not returned to the nodes yet: runs=%d error=%s",

@@ -31,7 +31,7 @@ from django_dcron.models import Freeze, Job, Run
 from django_dcron.models.job import NAME
 from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.schedules.timetable import WIDEST_OFFSET
 from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import gettext_noop as _
@@ -155,7 +155,7 @@ def await_starts(scope: str, using: str) -> None:
     run_ids = list(due.values_list("pk", flat=True))
     for start in range(0, len(run_ids), LOCKED_AT_ONCE):
         some = run_ids[start : start + LOCKED_AT_ONCE]
-        with transitions.unlocked(some) as free:
+        with deliveries.unlocked(some) as free:
             pass
         _await_locked([run_id for run_id in some if run_id not in free], using)
 

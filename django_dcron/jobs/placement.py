@@ -26,7 +26,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.creation import NewRun, insert, row_for
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
@@ -124,7 +124,7 @@ def write_placements(placements: Iterable[Placement], now: datetime, using: str)
     if due := [run for each in moved for run in each.due]:
         insert(due, using)
     if placed_before := [each.cursor.pk for each in moved if not each.is_new]:
-        transitions.delete_claimed_ahead(placed_before, now, using)
+        deliveries.delete_claimed_ahead(placed_before, now, using)
     if enabled := [each.cursor.pk for each in moved if each.enables]:
         statistics.filter(pk__in=enabled).update(consecutive_failures=0)
     Cursor.objects.using(using).bulk_create(

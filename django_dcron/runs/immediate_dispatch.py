@@ -15,7 +15,7 @@ from django_dcron.db.now import UtcNow
 from django_dcron.dispatch import Dispatcher, DueRun
 from django_dcron.dispatch.best_effort import try_request
 from django_dcron.models import Run
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries
 
 logger = logging.getLogger("django_dcron.control")
 
@@ -26,7 +26,7 @@ def dispatch_now(run: Run) -> None:
 
 
 def _deliver(run: Run, dispatcher: Dispatcher) -> None:
-    if transitions.is_run_frozen(run):
+    if deliveries.is_run_frozen(run):
         return  # a node dispatches the run after the freeze
     job = run.job
     of_job = job.pk, job.name, job.target, job.queue, job.priority, job.timeout
@@ -35,7 +35,7 @@ def _deliver(run: Run, dispatcher: Dispatcher) -> None:
     dispatcher.publish([dispatcher.prepare(due)])
     tracing.record_dispatch([due], began, time_ns())
     # The slot distinguishes a woken run from one that waits again: see ``mark_queued``.
-    transitions.mark_queued([due.key], UtcNow(), slot=run.slot)
+    deliveries.mark_queued([due.key], UtcNow(), slot=run.slot)
 
 
 def _left_to_node(run: Run, error: Exception) -> None:

@@ -54,7 +54,7 @@ from django_dcron.policies.start_decision import (
     WaitInBackfill,
     decide_start,
 )
-from django_dcron.runs import cancellation, transitions
+from django_dcron.runs import cancellation, deliveries, transitions
 from django_dcron.runs.start_facts import Delivery, read_run, run_label
 
 logger = logging.getLogger("django_dcron.runs")
@@ -137,7 +137,7 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
         case Resume():
             return _resume(run, delivery.token)
         case Hold():
-            transitions.hold(run)
+            deliveries.hold(run)
         case Postpone(due_in=due_in):
             raise NotDueYet(due_in)
         case End(state=state, reason=reason):
@@ -172,7 +172,7 @@ def _start(delivery: Delivery, slot: Slot | None) -> Started | None:
         started_at=delivery.read_at,
     )
     if fence is None:
-        transitions.hold_if_frozen(run)  # a freeze may have begun since the read
+        deliveries.hold_if_frozen(run)  # a freeze may have begun since the read
         return None
     return Started(run, delivery.read_at, fence)
 

@@ -19,7 +19,7 @@ from django_dcron.db.statements import Given, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 
 ADOPTED_AT_ONCE = 10_000
 MARKED_AT_ONCE = 1000
@@ -109,7 +109,7 @@ def _assign(run_ids: list[UUID], node: str) -> set[UUID]:
     assigned: set[UUID] = set()
     for start in range(0, len(run_ids), MARKED_AT_ONCE):
         ids = run_ids[start : start + MARKED_AT_ONCE]
-        with transitions.unlocked(ids) as free:
+        with deliveries.unlocked(ids) as free:
             transitions.runs().pending().filter(pk__in=free).update(node=node)
         assigned |= free
     return assigned

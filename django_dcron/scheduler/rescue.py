@@ -40,7 +40,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.start_deadline import too_late
 from django_dcron.runs.transitions import LastHeartbeat
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
@@ -196,7 +196,7 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
     overdue = (
         queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
     )
-    with transitions.unlocked([run.pk for run in overdue]) as free:
+    with deliveries.unlocked([run.pk for run in overdue]) as free:
         pass  # Skip locked runs, because each would cost a separate wait.
     redelivered = [run for run in overdue if run.pk in free and _rescue_one(_redeliver, run, now)]
     if redelivered:
@@ -213,7 +213,7 @@ def _end_if_too_late(run: Run, now: datetime) -> bool:
 
 
 def _redeliver(run: Run, now: datetime) -> bool:
-    return not _end_if_too_late(run, now) and transitions.redeliver(
+    return not _end_if_too_late(run, now) and deliveries.redeliver(
         run.pk, run.attempt, run.queued_at
     )
 
@@ -243,9 +243,9 @@ def _overdue_deliveries(now: datetime) -> Q:
     The limit depends on the number of deliveries and has a maximum.
     """
     overdue = Q(queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
-    for deliveries in range(DOUBLINGS + 1):
-        timeout = settings.REDELIVER_AFTER * 2 ** max(deliveries - 1, 0)
-        overdue |= Q(deliveries=deliveries, queued_at__lt=now - timeout)
+    for number in range(DOUBLINGS + 1):
+        timeout = settings.REDELIVER_AFTER * 2 ** max(number - 1, 0)
+        overdue |= Q(deliveries=number, queued_at__lt=now - timeout)
     return overdue
 
 

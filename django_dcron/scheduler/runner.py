@@ -47,7 +47,7 @@ from django_dcron.dispatch import Dispatcher
 from django_dcron.dispatch.base import AsksWorkers
 from django_dcron.locks.base import Lock
 from django_dcron.models import Node
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backoff import TickBackoff
@@ -332,7 +332,7 @@ class Runner:
         self.agenda.publish_due()
         unstarted = [] if finish else self._dispatcher.take_back()
         self.ticker.mark_dispatched()
-        transitions.unqueue(unstarted)
+        deliveries.unqueue(unstarted)
         given_back = give_back(self.membership.id)
         if self.agenda.broker_unreachable and given_back:
             text = "runs released, broker unreachable: node=%s runs=%d"

@@ -32,7 +32,7 @@ from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Job, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backfill_release import release
@@ -192,16 +192,16 @@ class Ticker:
             raise StillLocked("some runs are locked; the others were marked")
 
     def _mark_queued(self, delivered: Iterable[DueRun]) -> None:
-        transitions.mark_queued(
+        deliveries.mark_queued(
             (run.key for run in delivered), self.clock.now(), node=self.membership.id
         )
 
     def _mark_unlocked(self, delivered: list[DueRun]) -> list[DueRun]:
         """Mark the unlocked runs, without waiting for the locked ones."""
         marked: list[DueRun] = []
-        for start in range(0, len(delivered), transitions.MARKED_AT_ONCE):
-            batch = delivered[start : start + transitions.MARKED_AT_ONCE]
-            with transitions.unlocked([run.run_id for run in batch]) as free:
+        for start in range(0, len(delivered), deliveries.MARKED_AT_ONCE):
+            batch = delivered[start : start + deliveries.MARKED_AT_ONCE]
+            with deliveries.unlocked([run.run_id for run in batch]) as free:
                 of_batch = [run for run in batch if run.run_id in free]
                 self._mark_queued(of_batch)
             marked += of_batch

@@ -35,7 +35,7 @@ from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch.base import AsksWorkers, DispatchFailed, WorkerReply
 from django_dcron.models import Node
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -212,7 +212,7 @@ class WorkerProbe:
         redelivered = [
             run
             for run in dropped_runs(replies, waiting, now, foreign)
-            if transitions.redeliver_dropped(run.run_id, run.attempt, run.queued_at, run.deliveries)
+            if deliveries.redeliver_dropped(run.run_id, run.attempt, run.queued_at, run.deliveries)
         ]
         if redelivered:
             text = (

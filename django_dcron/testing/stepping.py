@@ -33,7 +33,7 @@ from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.run import RunQuerySet
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.membership import Membership
@@ -167,7 +167,7 @@ class _Stepper:
                 for run in dispatched:
                     self._execute(run)
             except BaseException:
-                transitions.unqueue(run.key for run in dispatched)  # those that haven't started
+                deliveries.unqueue(run.key for run in dispatched)  # those that haven't started
                 raise
             self._report(self._ended_now())
             if not dispatched or not self._more_is_due():

@@ -29,7 +29,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.completion import Ending
 from tests.execution.conftest import RunFunction, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
@@ -56,7 +56,7 @@ def test_each_attempt_stores_due_at_and_queued_at(make_target: Any) -> None:
     assert execute(run.pk, 1, worker="w")
     between = reread(run)
     dispatched = between.due_at + timedelta(milliseconds=2)
-    assert transitions.mark_queued([(run.pk, 2)], dispatched) == 1
+    assert deliveries.mark_queued([(run.pk, 2)], dispatched) == 1
     assert execute(run.pk, 2, worker="w")
 
     first, second = attempt_of(run, 1), attempt_of(run, 2)
@@ -565,7 +565,7 @@ def test_run_delivered_much_too_early_is_given_back_to_the_nodes(
     monkeypatch.setattr(executor.time, "sleep", lambda seconds: pytest.fail("it waits"))
     assert not execute(run.pk, 1, worker="w")
     assert (state_of(run), reread(run).node) == (State.PENDING, "")
-    assert transitions.mark_queued([(run.pk, 1)], run.due_at, node="a") == 0, (
+    assert deliveries.mark_queued([(run.pk, 1)], run.due_at, node="a") == 0, (
         "the run no longer belongs to node a"
     )
 

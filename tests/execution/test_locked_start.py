@@ -14,7 +14,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.models import Run
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries
 from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
 from tests.lock_holder import keeping_locked
@@ -94,15 +94,15 @@ def test_run_is_given_back_when_the_database_answers_again(
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
     run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
-    real = transitions.return_to_nodes
+    real = deliveries.return_to_nodes
 
     def gone(*given: Any) -> bool:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(transitions, "return_to_nodes", gone)
+    monkeypatch.setattr(deliveries, "return_to_nodes", gone)
     keeper.return_later(run.pk, 1)
     wait_until(lambda: logged(caplog, "not_handed_back"))
-    monkeypatch.setattr(transitions, "return_to_nodes", real)
+    monkeypatch.setattr(deliveries, "return_to_nodes", real)
     wait_until(lambda: reread(run).node == "", what="the run to be given back")
     wait_until(lambda: not keeper._to_return, what="the list to be empty")
 
@@ -114,13 +114,13 @@ def test_thread_that_gives_runs_back_waits_briefly_for_locks(
 ) -> None:
     """The limit applies from the thread's start, because later heartbeats wait for the thread."""
     limits: list[object] = []
-    real = transitions.return_to_nodes
+    real = deliveries.return_to_nodes
 
     def hand_back(run_id: Any, attempt: int) -> bool:
         limits.append(lock_limit())
         return real(run_id, attempt)
 
-    monkeypatch.setattr(transitions, "return_to_nodes", hand_back)
+    monkeypatch.setattr(deliveries, "return_to_nodes", hand_back)
     run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
     keeper.return_later(run.pk, 1)
     wait_until(lambda: reread(run).node == "", what="the run to be given back")

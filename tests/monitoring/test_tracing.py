@@ -23,7 +23,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import new_run_id
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.claim import claim
@@ -97,7 +97,7 @@ class Pipeline:
         assert self.agenda.add(runs) == []
         self.agenda.publish_due()
         delivered = self.agenda.take_dispatched()
-        transitions.mark_queued((run.key for run in delivered), self.now, node=node)
+        deliveries.mark_queued((run.key for run in delivered), self.now, node=node)
         self.agenda.forget(delivered)
         tracing.record_queued_spans()
 

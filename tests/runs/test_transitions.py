@@ -17,7 +17,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
 from django_dcron.policies.slots import Slot, backfill_number
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
 
@@ -58,27 +58,27 @@ def finish(state: State, token: UUID | None = None) -> Case:
 
 CASES = {
     "mark_queued": Case(
-        lambda run: transitions.mark_queued([(run.pk, run.attempt)], NOW),
+        lambda run: deliveries.mark_queued([(run.pk, run.attempt)], NOW),
         {State.PENDING},
         State.QUEUED,
     ),
     "redeliver": Case(
-        lambda run: transitions.redeliver(run.pk, run.attempt, run.queued_at or NOW),
+        lambda run: deliveries.redeliver(run.pk, run.attempt, run.queued_at or NOW),
         {State.QUEUED},
         State.PENDING,
     ),
     "redeliver_dropped": Case(
-        lambda run: transitions.redeliver_dropped(
+        lambda run: deliveries.redeliver_dropped(
             run.pk, run.attempt, run.queued_at or NOW, run.deliveries
         ),
         {State.QUEUED},
         State.PENDING,
     ),
     "unqueue": Case(
-        lambda run: transitions.unqueue([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
+        lambda run: deliveries.unqueue([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
     ),
     "return_to_nodes": Case(
-        lambda run: transitions.return_to_nodes(run.pk, run.attempt),
+        lambda run: deliveries.return_to_nodes(run.pk, run.attempt),
         {State.PENDING, State.QUEUED},
         State.PENDING,
     ),
@@ -487,8 +487,8 @@ def test_only_runs_still_owned_by_the_node_are_marked() -> None:
     woken, ours = make_run(job, node="a"), make_run(job, node="a", scheduled_at=NOW)
     assert transitions.mark_waiting(woken, slot=None, reason="")
     assert transitions.wake_next(job.pk)
-    assert transitions.mark_queued([(woken.pk, 1), (ours.pk, 1)], NOW, node="a") == 1
-    assert transitions.mark_queued([(woken.pk, 1)], NOW, slot=None) == 0
+    assert deliveries.mark_queued([(woken.pk, 1), (ours.pk, 1)], NOW, node="a") == 1
+    assert deliveries.mark_queued([(woken.pk, 1)], NOW, slot=None) == 0
     assert {run.pk: run.state for run in Run.objects.all()} == {
         woken.pk: "pending",
         ours.pk: "queued",
@@ -496,13 +496,13 @@ def test_only_runs_still_owned_by_the_node_are_marked() -> None:
 
 
 def test_runs_of_different_attempts_are_marked_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transitions, "MARKED_AT_ONCE", 2)
+    monkeypatch.setattr(deliveries, "MARKED_AT_ONCE", 2)
     job = make_idle_job()
     runs = [
         make_run(job, scheduled_at=NOW + n * timedelta(seconds=1), attempt=1 + n % 2, deliveries=n)
         for n in range(5)
     ]
-    assert transitions.mark_queued([(run.pk, run.attempt) for run in runs], NOW) == 5
+    assert deliveries.mark_queued([(run.pk, run.attempt) for run in runs], NOW) == 5
     assert sorted(Run.objects.values_list("deliveries", flat=True)) == [1, 2, 3, 4, 5]
     assert set(Run.objects.values_list("queued_at", flat=True)) == {NOW}
 
@@ -510,16 +510,16 @@ def test_runs_of_different_attempts_are_marked_in_batches(monkeypatch: pytest.Mo
 def test_redelivery_with_a_stale_queued_at_changes_nothing() -> None:
     run = make_run(make_idle_job(), "queued")
     assert run.queued_at
-    assert not transitions.redeliver(run.pk, 1, run.queued_at - timedelta(seconds=1))
-    assert transitions.redeliver(run.pk, 1, run.queued_at)
+    assert not deliveries.redeliver(run.pk, 1, run.queued_at - timedelta(seconds=1))
+    assert deliveries.redeliver(run.pk, 1, run.queued_at)
 
 
 def test_redelivery_of_a_dropped_message_requires_the_same_delivery() -> None:
     run = make_run(make_idle_job(), "queued")
     assert run.queued_at
-    assert not transitions.redeliver_dropped(run.pk, 1, run.queued_at - timedelta(seconds=1), 1)
-    assert not transitions.redeliver_dropped(run.pk, 1, run.queued_at, 2)
-    assert transitions.redeliver_dropped(run.pk, 1, run.queued_at, 1)
+    assert not deliveries.redeliver_dropped(run.pk, 1, run.queued_at - timedelta(seconds=1), 1)
+    assert not deliveries.redeliver_dropped(run.pk, 1, run.queued_at, 2)
+    assert deliveries.redeliver_dropped(run.pk, 1, run.queued_at, 1)
     run.refresh_from_db()
     assert run.deliveries == 0
 
@@ -527,7 +527,7 @@ def test_redelivery_of_a_dropped_message_requires_the_same_delivery() -> None:
 def test_deliveries_never_fall_below_zero() -> None:
     run = make_run(make_idle_job(), "queued", deliveries=0)
     assert run.queued_at
-    assert transitions.redeliver_dropped(run.pk, 1, run.queued_at, 0)
+    assert deliveries.redeliver_dropped(run.pk, 1, run.queued_at, 0)
     run.refresh_from_db()
     assert run.deliveries == 0
 
@@ -638,7 +638,7 @@ def test_withdraw_deletes_only_future_scheduled_runs() -> None:
         make_run(other, scheduled_at=NOW + second),
     ]
     make_run(job, scheduled_at=NOW + second)
-    assert transitions.delete_claimed_ahead([job.pk], NOW, "default") == 1
+    assert deliveries.delete_claimed_ahead([job.pk], NOW, "default") == 1
     assert set(Run.objects.values_list("pk", flat=True)) == {run.pk for run in kept}
 
 

@@ -13,7 +13,7 @@ from django_dcron.db.session_limits import WaitLimits
 from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler import rescue as module
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
@@ -279,13 +279,13 @@ def test_locked_queued_runs_are_skipped_without_waiting(
     runs = [
         make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago) for _ in range(4)
     ]
-    real = transitions.redeliver
+    real = deliveries.redeliver
 
     def redeliver(run_id: Any, *given: Any) -> bool:
         tried.append(run_id)
         return real(run_id, *given)
 
-    monkeypatch.setattr(transitions, "redeliver", redeliver)
+    monkeypatch.setattr(deliveries, "redeliver", redeliver)
     with keeping_locked(Run.objects.filter(pk__in=[run.pk for run in runs[:3]])):
         assert rescue(ALL, now, LEASE) == 1
     assert tried == [runs[3].pk]
@@ -314,7 +314,7 @@ def test_run_queued_too_long_is_redelivered_after_growing_timeouts(
     key = (run.pk, run.attempt)
     for delivery in range(1, 14):
         timeout = 10 * SECOND * 2 ** min(delivery - 1, 10)
-        assert transitions.mark_queued([key], now - timeout) == 1
+        assert deliveries.mark_queued([key], now - timeout) == 1
         assert rescue(ALL, now, LEASE) == 0, f"delivery {delivery} hasn't timed out yet"
         assert rescue(ALL, now + timedelta(microseconds=1), LEASE) == 1
         run.refresh_from_db()

@@ -14,7 +14,7 @@ from django_dcron.db.contention import is_contention
 from django_dcron.db.now import database_now
 from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Cursor, Job, Run, Statistics
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.scheduler import claim, tick
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.steps import StillLocked
@@ -278,7 +278,7 @@ def test_next_tick_marks_runs_that_could_not_be_marked(
     node.clock.advance(2)
     node.agenda.publish_due()
     with monkeypatch.context() as broken:
-        broken.setattr(transitions, "mark_queued", raising(OperationalError("gone")))
+        broken.setattr(deliveries, "mark_queued", raising(OperationalError("gone")))
         with pytest.raises(OperationalError):
             node.ticker.tick()
     assert "queued" not in states(job)

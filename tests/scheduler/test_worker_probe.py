@@ -13,7 +13,7 @@ from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerRe
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.locks.file import FileLock
 from django_dcron.models import Node
-from django_dcron.runs import transitions
+from django_dcron.runs import deliveries, transitions
 from django_dcron.scheduler.runner import Runner
 from django_dcron.scheduler.worker_probe import (
     ASK_EVERY,
@@ -171,9 +171,9 @@ def test_run_that_changed_meanwhile_is_not_redelivered(clock: StillClock) -> Non
     run = queued_run(clock.now(), 20)
     for stale in ({"queued_at": run.queued_at - SECOND}, {"attempt": 2}, {"deliveries": 2}):
         values = {"attempt": 1, "queued_at": run.queued_at, "deliveries": 1} | stale
-        assert not transitions.redeliver_dropped(run.pk, **values)
+        assert not deliveries.redeliver_dropped(run.pk, **values)
     transitions.runs().update(state="running")
-    assert not transitions.redeliver_dropped(run.pk, 1, run.queued_at, 1)
+    assert not deliveries.redeliver_dropped(run.pk, 1, run.queued_at, 1)
 
 
 @pytest.mark.django_db

@@ -21,7 +21,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.policies.start_decision import Start
-from django_dcron.runs import chains, start, transitions
+from django_dcron.runs import chains, deliveries, start, transitions
 from django_dcron.runs.start import Started
 from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
 from tests.simulation import primitives
@@ -96,7 +96,7 @@ def an_edit_leaves_claimed_runs(stack: ExitStack) -> None:
     def nothing(*arguments: Any) -> int:
         return 0
 
-    put(stack, transitions, "delete_claimed_ahead", nothing)
+    put(stack, deliveries, "delete_claimed_ahead", nothing)
 
 
 # --- dispatch -------------------------------------------------------------------------------------

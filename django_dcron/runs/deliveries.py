@@ -1,0 +1,138 @@
+"""Change the state of runs on their way from a node to a worker, each time by one guarded UPDATE.
+
+The invariants are those of ``transitions``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import F
+
+from django_dcron.db.contention import can_skip_locked_rows
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Freeze, Run
+from django_dcron.policies.freezing import AUTOMATIC
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.runs.transitions import NOBODY, runs
+
+MARKED_AT_ONCE = 1000
+
+
+def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **still: Any) -> int:
+    """Pending -> queued for all dispatched (run, attempt). Runs that have started stay as they are.
+
+    ``still`` names columns that must have kept these values. After the dispatch, a run may have
+    waited for the slot and been woken. It is then pending again and has the slot, but it is on no
+    node's agenda and has *not* been dispatched.
+    """
+    pending = runs().pending().filter(**still)
+    by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)
+    for run_id, attempt in delivered:
+        by_attempt[attempt].append(run_id)
+    return sum(
+        pending.filter(pk__in=ids[start : start + MARKED_AT_ONCE], attempt=attempt).update(
+            state=State.QUEUED, queued_at=at, deliveries=F("deliveries") + 1
+        )
+        for attempt, ids in by_attempt.items()
+        for start in range(0, len(ids), MARKED_AT_ONCE)
+    )
+
+
+@contextmanager
+def unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
+    """Yield the runs that nobody else has locked or that no longer exist.
+
+    Their rows stay locked within the block. On a database without row locks, yields all runs.
+    """
+    using = alias_for(Run)
+    if not run_ids or not can_skip_locked_rows(using):
+        yield set(run_ids)
+        return
+    no_key = connections[using].features.has_select_for_no_key_update
+    with transaction.atomic(using=using):
+        rows = runs().filter(pk__in=run_ids).order_by().values_list("pk", flat=True)
+        there = set(rows)
+        locked = there - set(rows.select_for_update(skip_locked=True, no_key=no_key))
+        yield set(run_ids) - locked
+
+
+def redeliver(run_id: UUID, attempt: int, queued_at: datetime | None) -> bool:
+    """Queued -> pending, same attempt, because no worker has started it since ``queued_at``."""
+    lost = runs().queued().filter(pk=run_id, attempt=attempt, queued_at=queued_at)
+    return bool(lost.update(state=State.PENDING, node=NOBODY))
+
+
+def redeliver_dropped(run_id: UUID, attempt: int, queued_at: datetime, deliveries: int) -> bool:
+    """Queued -> pending, same attempt, because a worker of another database dropped the message.
+
+    ``queued_at`` identifies the dropped delivery. It doesn't count, because no message of it is
+    left in the broker.
+    """
+    dropped = (
+        runs()
+        .queued()
+        .filter(pk=run_id, attempt=attempt, queued_at=queued_at, deliveries=deliveries)
+    )
+    return bool(dropped.update(state=State.PENDING, node=NOBODY, deliveries=max(deliveries - 1, 0)))
+
+
+def unqueue(unstarted: Iterable[tuple[UUID, int]]) -> int:
+    """Queued -> pending without a node, for all dispatched (run, attempt) that won't be started."""
+    return sum(
+        runs().queued().filter(pk=run_id, attempt=attempt).update(state=State.PENDING, node=NOBODY)
+        for run_id, attempt in unstarted
+    )
+
+
+def return_to_nodes(run_id: UUID, attempt: int) -> bool:
+    """Return a run that can't start now: it becomes pending without a node.
+
+    Its delivery is used up. A node dispatches it again.
+    """
+    # Pending runs first: without the node's name, that node no longer marks the run as queued.
+    pending = runs().pending().filter(pk=run_id, attempt=attempt)
+    return bool(pending.update(node=NOBODY) or unqueue([(run_id, attempt)]))
+
+
+def hold(run: Run) -> bool:
+    """Return a run that a freeze holds back: it becomes pending without a node.
+
+    Its delivery doesn't count: a node dispatches the run after the freeze.
+    """
+    current = runs().filter(pk=run.pk, attempt=run.attempt)
+    undelivered = {"node": NOBODY, "queued_at": None, "deliveries": 0}
+    # Pending runs first: without the node's name, that node no longer marks the run as queued.
+    return bool(
+        current.pending().update(**undelivered)
+        or current.queued().update(state=State.PENDING, **undelivered)
+    )
+
+
+def hold_if_frozen(run: Run) -> bool:
+    """Do ``hold`` if a freeze holds back the run."""
+    return is_run_frozen(run) and hold(run)
+
+
+def is_run_frozen(run: Run) -> bool:
+    """Return whether a freeze holds back the run."""
+    freezes = Freeze.objects.using(alias_for(Freeze)).in_force().covering(run.job.namespace)
+    return run.trigger in AUTOMATIC and freezes.exists()
+
+
+def delete_claimed_ahead(job_ids: Collection[int], now: datetime, using: str) -> int:
+    """Delete the runs of jobs claimed ahead of ``now``: their definitions no longer exist."""
+    ahead = (
+        Run.objects.using(using)
+        .pending()
+        .filter(job__in=job_ids, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
+    )
+    # One guarded DELETE. QuerySet.delete() would read the rows first and then delete them in
+    # whatever state they are. No row refers to a run that hasn't started.
+    return ahead._raw_delete(using)

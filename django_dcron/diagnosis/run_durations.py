@@ -18,6 +18,21 @@ def start_delay(run: Run) -> timedelta | None:
     return max(run.started_at - run.due_at, timedelta())
 
 
+def first_start_delay(run: Run, first: Attempt | None) -> timedelta | None:
+    """Return the delay from due time to start of the first attempt: of ``first``, if not None."""
+    if first is None:
+        return start_delay(run)
+    return max(first.started_at - (first.due_at or run.scheduled_at), timedelta())
+
+
+def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
+    """Return the time from the first start to the end, with the waits between the attempts."""
+    duration = run_duration(run)
+    if first is None or duration is None or run.started_at is None:
+        return duration
+    return duration + (run.started_at - first.started_at)
+
+
 def run_duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | None:
     """Return the time from start to end, or to now."""
     if timed.started_at is None:

@@ -7,9 +7,10 @@ occurrences ahead of time, so the newest runs of a job may be upcoming.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
 from django.db.models import Q
 
@@ -65,6 +66,15 @@ def has_upcoming_run(job: Job, now: datetime) -> bool:
 def _upcoming(now: datetime) -> Q:
     """Match runs claimed ahead of time. A run that waits for its next attempt isn't upcoming."""
     return Q(state=State.PENDING, attempt=1, due_at__gt=now)
+
+
+def first_attempts(runs: Sequence[Run]) -> dict[UUID, Attempt]:
+    """Return the first attempts of the runs that had more than one, without their logs."""
+    retried = [run.pk for run in runs if run.attempt > 1]
+    if not retried:
+        return {}
+    rows = Attempt.objects.using(alias_for(Attempt)).filter(run__in=retried, number=1)
+    return {row.run_id: row for row in rows.only("run", "due_at", "started_at", "finished_at")}
 
 
 def attempts_of(run: Run) -> list[Attempt]:

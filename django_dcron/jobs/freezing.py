@@ -75,7 +75,7 @@ def freeze(
     made = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)
     # A lambda, because Django can't log the error of a ``partial``.
     transaction.on_commit(lambda: await_starts(scope, using), using=using, robust=True)
-    logger.warning(
+    logger.info(
         "scheduling frozen: namespace=%s until=%s reason=%s",
         scope or "*",
         until,
@@ -196,7 +196,7 @@ def unfreeze(namespace: str | None = None, *, by: str = "") -> Freeze:
             text, values = _("There is no freeze of all namespaces."), {}
         raise NotPossible(text, code="not_frozen", **values)
     ended = rows.get(namespace=scope)
-    logger.warning(
+    logger.info(
         "scheduling unfrozen: namespace=%s",
         scope or "*",
         extra={"event": "unfrozen", "namespace": scope},

@@ -186,7 +186,30 @@ STATES: list[tuple[dict[str, Any], WhyVerdict, str, dict[str, Any]]] = [
         "backfilled",
         {"claimed": "2024-05-06 11:59:50 UTC"},
     ),
-    ({"attempt": 3, **run_times()}, WhyVerdict.SUCCEEDED, "attempts", {"count": 3}),
+    (
+        {"attempt": 3, **run_times()},
+        WhyVerdict.SUCCEEDED,
+        "succeeded_after_retries",
+        {"attempt": 3, **ENDED},
+    ),
+    (
+        {"state": "failed", "attempt": 2, "reason": "ValueError: no", **run_times()},
+        WhyVerdict.FAILED,
+        "failed_after_retries",
+        {"attempt": 2, **ENDED},
+    ),
+    (
+        {"state": "cancelled", "attempt": 2, **run_times()},
+        WhyVerdict.CANCELLED,
+        "attempts",
+        {"count": 2},
+    ),
+    (
+        {"state": "running", "attempt": 2, "started_at": NOON},
+        WhyVerdict.RUNNING,
+        "retry_running",
+        {"attempt": 2, "started": "2024-05-06 12:00:00 UTC", "late": "0 ms"},
+    ),
     (
         {"claimed_at": NOON + HOUR, **run_times(NOON + HOUR)},
         WhyVerdict.SUCCEEDED,

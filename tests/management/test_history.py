@@ -40,6 +40,33 @@ def ids(*arguments: str) -> list[str]:
     return [run["id"] for run in call("history", "report", "--json", *arguments).json["runs"]]
 
 
+def test_times_of_a_retried_run_are_those_of_all_attempts() -> None:
+    job = make_idle_job(name="report")
+    last = START + 3 * MINUTE
+    run = make_run(
+        job,
+        "failed",
+        scheduled_at=START,
+        attempt=3,
+        due_at=last,
+        started_at=last,
+        finished_at=last + timedelta(seconds=2),
+    )
+    first = Attempt(run=run, number=1, token=uuid4(), worker="w", due_at=START)
+    first.started_at = START + timedelta(milliseconds=20)
+    first.save()
+    _head, row = table(call("history", "report").out)
+    assert row[3:] == ["20 ms", "3m 02s", "attempt 3"]
+    shown = dict(
+        re.split(r" {2,}", line, maxsplit=1)
+        for line in call("history", str(run.pk)).out.partition("Attempt 1")[0].splitlines()
+        if "  " in line
+    )
+    assert shown["started"].startswith("2026-12-01 09:00:00")
+    assert (shown["start delay"], shown["duration"], shown["attempts"]) == ("20 ms", "3m 02s", "3")
+    assert "due" not in shown
+
+
 def test_history_lists_runs_newest_first() -> None:
     _job, runs = make_history(["succeeded", "failed"])
     Run.objects.filter(pk=runs[1].pk).update(

@@ -7,7 +7,7 @@ import pytest
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
-from django_dcron.models import Node, Run
+from django_dcron.models import Cursor, Job, Node, Run
 from tests.diagnosis.conftest import System, system
 from tests.factories import make_idle_job
 from tests.management.calling import call, table
@@ -81,6 +81,21 @@ def test_why_without_time_explains_current_pause(
     answer = call("why", str(system.job))
     assert (answer.code, answer.err) == (0, "")
     assert "until the audit is over" in answer.out
+
+
+def test_why_without_time_mentions_freeze_of_a_job_whose_last_run_was_long_ago(db: None) -> None:
+    idle = make_idle_job()
+    ran, paused = make_idle_job(), make_idle_job()
+    long_ago = database_now("default") - timedelta(days=400)
+    Job.objects.update(created_at=long_ago)
+    Cursor.objects.update(placed_at=long_ago)
+    control.pause(paused, "until the audit is over")
+    control.freeze("deploy 17")
+    for job in (idle, ran, paused):
+        answer = call("why", str(job), "--json").json
+        assert [sentence for sentence in answer["sentences"] if "deploy 17" in sentence]
+    assert answer["verdict"] == "paused"
+    assert "until the audit is over" in " ".join(answer["sentences"])
 
 
 def test_why_without_time_explains_new_job_as_of_now(db: None) -> None:

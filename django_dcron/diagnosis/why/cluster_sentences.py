@@ -68,10 +68,7 @@ def _live_nodes_sentence(data: ExplanationData) -> Sentence:
         )
         return Sentence("live_nodes", text, count=live)
     if not data.nodes:
-        text = _(
-            "No node that serves the job has been active in the last 24 hours. Start one with "
-            "“manage.py runcron”."
-        )
+        text = _("No node that serves the job is running. Start one with “manage.py runcron”.")
         return Sentence("no_nodes", text)
     last = max(data.nodes, key=lambda node: node.heartbeat_at)
     text = _("No node that serves the job is live. The last heartbeat was from %(node)s at %(at)s.")

@@ -34,6 +34,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
 from django_dcron.diagnosis.why.explanation_data import OF_OCCURRENCES, ExplanationData
 from django_dcron.diagnosis.why.named_time import occurrence_note
 from django_dcron.diagnosis.why.no_run import changed_since, no_occurrence, without_run
+from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
     of_late_claim,
@@ -48,6 +49,7 @@ from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
 from django_dcron.schedules.timetable import BEGIN, END
 
 LATER_READ_LIMIT = 10
+FREEZE_CODES = {"frozen_all", "frozen_namespace"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +106,27 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     """
     present = explain(job, now, exact=True)
     latest = present.occurrence or present.before
-    answer = _latest_occurrence(job, latest, now, present)
     data = ExplanationData(job, now, show_nodes=True)
+    answer = _latest_occurrence(data, latest, present)
     run = _latest_other_run(data, after=latest or BEGIN)
-    if run is None or (answer.run and answer.run.pk == run.pk):
-        return answer
-    sentences = (*answer.sentences, _created_later(data, run), *_run_outcome(data, run)[1])
-    return replace(answer, sentences=sentences, run=answer.run or run)
+    if run is not None and not (answer.run and answer.run.pk == run.pk):
+        sentences = (*answer.sentences, _created_later(data, run), *_run_outcome(data, run)[1])
+        answer = replace(answer, sentences=sentences, run=answer.run or run)
+    if FREEZE_CODES.isdisjoint(sentence.code for sentence in answer.sentences):
+        freezes = freeze_sentences(data, data.freezes_in_force())
+        answer = replace(answer, sentences=(*answer.sentences, *freezes))
+    return answer
 
 
-def _latest_occurrence(job: Job, latest: datetime | None, now: datetime, present: Answer) -> Answer:
-    if not job.enabled or latest is None:
+def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: Answer) -> Answer:
+    pause = tuple(present_pause_sentences(data))
+    if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
+        return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
+    if not data.job.enabled or latest is None:
         return present
-    answer = explain(job, latest, exact=True)
+    answer = explain(data.job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:
         return answer
-    data = ExplanationData(job, now, show_nodes=True)
     return replace(present, sentences=tuple(_first_ahead(data)), before=None)
 
 

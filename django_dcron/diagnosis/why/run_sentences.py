@@ -16,6 +16,9 @@ from django_dcron.utils.time_format import format_duration
 CLAIMED_LATE = timedelta(seconds=5)
 """Runs are claimed ahead of time. One claimed this long after its time had to wait for a node."""
 
+NAME_LAST_ATTEMPT = {State.SUCCEEDED, State.FAILED}
+"""The final states whose sentence names the number of the last attempt."""
+
 At = Callable[[datetime], str]
 
 
@@ -31,7 +34,7 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
     if state is State.RUNNING and run.cancel_requested_at:
         text = _("Cancellation was requested at %(asked)s.")
         yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
-    if run.attempt > 1 and run.is_final:
+    if run.attempt > 1 and run.is_final and state not in NAME_LAST_ATTEMPT:
         text = ngettext(
             "The run took %(count)d attempt.", "The run took %(count)d attempts.", run.attempt
         )
@@ -66,6 +69,18 @@ def _final(run: Run, at: At) -> Sentence:
     ended = at(run.finished_at) if run.finished_at else _("an unknown time")
     started = at(run.started_at) if run.started_at else ""
     match State(run.state):
+        case State.SUCCEEDED if run.attempt > 1:
+            text = _(
+                "The run succeeded in attempt %(attempt)d. That attempt started at %(started)s, "
+                "%(late)s after it was due, and took %(took)s."
+            )
+            return _of_last_attempt("succeeded_after_retries", text, run, started)
+        case State.FAILED if run.started_at and run.attempt > 1:
+            text = _(
+                "The run failed in attempt %(attempt)d, the last one. That attempt started at "
+                "%(started)s, %(late)s after it was due, and took %(took)s."
+            )
+            return _of_last_attempt("failed_after_retries", text, run, started)
         case State.SUCCEEDED:
             text = _(
                 "The run succeeded. It started at %(started)s, %(late)s after it was due, and "
@@ -103,6 +118,13 @@ def _final(run: Run, at: At) -> Sentence:
 def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sentence:
     due = at(run.due_at)
     match state:
+        case State.RUNNING if run.attempt > 1:
+            text = _(
+                "Attempt %(attempt)d of the run is in progress. It started at %(started)s, "
+                "%(late)s after it was due."
+            )
+            started = at(run.started_at) if run.started_at else ""
+            return _of_last_attempt("retry_running", text, run, started)
         case State.RUNNING:
             text = _(
                 "The run is in progress. It started at %(started)s, %(late)s after it was due."
@@ -118,6 +140,13 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
         case State.WAITING:
             text = _("The run is waiting for the previous run of the job to finish.")
             return Sentence("waiting", text)
+        case _ if run.due_at <= now and run.attempt > 1:
+            text = _(
+                "The previous attempt didn't succeed. Attempt %(attempt)d has been due since "
+                "%(due)s (%(overdue)s ago) but hasn't been sent to a worker yet."
+            )
+            overdue = format_duration(now - run.due_at)
+            return Sentence("retry_overdue", text, attempt=run.attempt, due=due, overdue=overdue)
         case _ if run.due_at <= now:
             text = _(
                 "The run has been due since %(due)s (%(overdue)s ago) but hasn't been sent to a "
@@ -132,6 +161,12 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
             return Sentence("due_with_jitter", text, due=due)
         case _:
             return Sentence("due", _("A node has claimed the run. It is due at %(due)s."), due=due)
+
+
+def _of_last_attempt(code: str, text: str, run: Run, started: str) -> Sentence:
+    """Return a sentence about a run with several attempts. The row has the times of the last."""
+    values = {"attempt": run.attempt, "started": started, "late": _late(run)}
+    return Sentence(code, text, **values, **({"took": _took(run)} if run.is_final else {}))
 
 
 def _late(run: Run) -> str:

@@ -16,10 +16,11 @@ from django.utils import timezone
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.chains import followed_run_id, followers_of
-from django_dcron.diagnosis.run_durations import run_duration, start_delay
+from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import (
     READ_LIMIT,
     attempts_of,
+    first_attempts,
     has_upcoming_run,
     read_run_history,
 )
@@ -151,7 +152,9 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
     numbers = [Column(title, right=True) for title in ("Start delay", "Duration")]
     scheduled = f"Scheduled ({timezone.get_current_timezone_name()})"
     first = [Column("Run"), Column(scheduled), Column("State")]
-    out.table([*first, *numbers, Column("Note", wraps=True)], map(_cells, page.runs))
+    attempts = first_attempts(page.runs)
+    rows = [_cells(run, attempts.get(run.pk)) for run in page.runs]
+    out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
         out.line(
             f"There may be older runs: use --until {iso(page.runs[-1].scheduled_at)} or a higher "
@@ -165,13 +168,13 @@ def _nothing(*, chosen: bool, more: bool) -> str:
     return "No runs match." if chosen else "The job has no runs yet."
 
 
-def _cells(run: Run) -> list[Cell]:
+def _cells(run: Run, first: Attempt | None) -> list[Cell]:
     return [
         str(run.pk)[:ID_SHOWN],
         f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
         styled_state(run.state),
-        duration_text(start_delay(run)),
-        duration_text(run_duration(run)),
+        duration_text(first_start_delay(run, first)),
+        duration_text(total_duration(run, first)),
         "; ".join(_notes(run)),
     ]
 
@@ -199,7 +202,7 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
         out.json({"version": 1, "run": document})
         return
     out.line(f"{run.job}, run {run.pk}", STRONG)
-    out.fields(_run_fields(run))
+    out.fields(_run_fields(run, first_attempts([run]).get(run.pk)))
     for attempt in chosen:
         out.line()
         out.line(f"Attempt {attempt.number}", STRONG)
@@ -214,11 +217,12 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
                 out.line(text.rstrip("\n"))
 
 
-def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
+def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "state", styled_state(run.state)
     yield "reason", run.reason
     yield "scheduled", time_text(run.scheduled_at)
-    yield "due", time_text(run.due_at) if run.due_at != run.scheduled_at else ""
+    due_at = first.due_at if first else run.due_at
+    yield "due", time_text(due_at) if due_at and due_at != run.scheduled_at else ""
     yield "trigger", run.trigger
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_run_id(run) or "")
@@ -226,10 +230,11 @@ def _run_fields(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "arguments", "" if run.args is None else json.dumps(redact_secrets(run.args))
     yield "keyword arguments", "" if run.kwargs is None else json.dumps(redact_secrets(run.kwargs))
     yield "idempotency key", run.idempotency_key
-    yield "started", time_text(run.started_at)
-    yield "start delay", duration_text(start_delay(run))
+    yield "attempts", run.attempt if run.attempt > 1 else ""
+    yield "started", time_text(first.started_at if first else run.started_at)
+    yield "start delay", duration_text(first_start_delay(run, first))
     yield "finished", time_text(run.finished_at)
-    yield "duration", duration_text(run_duration(run))
+    yield "duration", duration_text(total_duration(run, first))
     if run.missed_before:
         yield (
             "missed before",

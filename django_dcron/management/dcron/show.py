@@ -20,6 +20,7 @@ from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.representation import JOB_DEFINITION, document_of, public
+from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.job_selection import state_cell
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.next import (
@@ -75,6 +76,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json(_document(job, now, ahead, job_status.success_rate_of_runs(latest)))
         return
+    warn_of_freezes(out, job.namespace)
     out.line(str(job), STRONG)
     if job.description:
         out.line(job.description)

@@ -31,7 +31,7 @@ from django_dcron.models import Freeze, Job, Run
 from django_dcron.models.job import NAME
 from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE
-from django_dcron.runs import deliveries, transitions
+from django_dcron.runs import deliveries
 from django_dcron.schedules.timetable import WIDEST_OFFSET
 from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import gettext_noop as _
@@ -42,8 +42,8 @@ LONGEST_REASON = 255
 LONGEST_NAME = 150
 LOCKED_AT_ONCE = 1000
 SECOND = timedelta(seconds=1)
-START_TIMEOUT = 4 * transitions.START_LOCK_TIMEOUT
-"""How long to wait for the starts in progress. A start waits at most a quarter of it for a lock."""
+START_TIMEOUT = 4 * SECOND
+"""How long to wait for the starts in progress. A start waits for a lock for a second at most."""
 
 
 def freeze(

@@ -69,8 +69,11 @@ def _run_that_may_become(
 # --- start ----------------------------------------------------------------------------------------
 
 
-START_LOCK_TIMEOUT = timedelta(seconds=1)
-"""How long a start waits for locked rows. It is short, because a worker has other runs to start."""
+START_LOCK_TIMEOUT = timedelta(milliseconds=300)
+"""How long a start waits for locked rows. It is short, because a worker has other runs to start.
+
+MariaDB rounds it up to a second.
+"""
 
 _START = Chain(
     Update(

@@ -1,25 +1,18 @@
-"""Write the heartbeats of all runs that a worker process executes, and stop runs.
+"""Write the heartbeats of all runs that a worker process executes.
 
 One thread runs every third of ``DCRON_RUN_LEASE``. For each run, it writes the heartbeat and new
 log and progress, and reads whether the run was cancelled or declared lost and must stop. The
 process may ask for an extra round, and a run for an extra heartbeat.
 
-A second thread stops each run whose last heartbeat is older than ``DCRON_STOP_UNHEARD_AFTER``: from
-then on, a node may declare the run lost.
+Another thread stops runs whose heartbeats can't be written (``unheard``).
 
 Invariants:
 
 - A heartbeat that couldn't be written is tried again soon.
 - The thread doesn't wait for a locked row, because the lock's holder may be frozen.
 - No error of one run ends the thread.
-- The age of a heartbeat counts from before it was sent. So the stop comes no later than
-  ``DCRON_STOP_UNHEARD_AFTER`` after the time in the row.
-- A locked row counts as contact for a third of ``DCRON_RUN_LEASE``. During the lock, nobody can
-  declare the run lost. Afterwards, rescue spares it for half a lease
-  (``scheduler.delayed_heartbeats``).
 - A run that couldn't start because its rows were locked goes back to the nodes soon after they are
   unlocked. If this process ends first, rescue does the same after ``DCRON_REDELIVER_AFTER``.
-- The second thread never uses the database, because the database may block the first one.
 """
 
 from __future__ import annotations
@@ -29,7 +22,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -46,6 +39,13 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.termination import terminate
+from django_dcron.execution.unheard import (
+    AGAIN_AFTER,
+    RunHeartbeat,
+    UnheardStops,
+    after_grace_period,
+    log_fields,
+)
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import cancellation, deliveries, transitions
@@ -61,35 +61,6 @@ LOCK_TIMEOUT = timedelta(milliseconds=200)
 """How long a heartbeat waits for a lock, while all other runs wait. (MariaDB: whole seconds.)"""
 SHORTEST_SILENCE = timedelta(seconds=1)
 """Lower limit of the time after which a silent connection is given up."""
-AGAIN_AFTER = 1.0
-"""Seconds, at most, until a heartbeat that couldn't be written is tried again."""
-NEVER = float("inf")
-
-
-@dataclass(eq=False)
-class _RunHeartbeat:
-    """The heartbeats of one run."""
-
-    run: CurrentRun
-    written: dict[str, str | int | None] = field(default_factory=dict)
-    """The log and progress last written."""
-    failed: bool = False
-    """Whether the last heartbeat failed: the database was unreachable or the row was locked."""
-    heard_at: float = field(default_factory=time.monotonic)
-    """When the last heartbeat that succeeded was sent, on the monotonic clock."""
-    locked_at: float = -NEVER
-    """When the row was last found locked, on the monotonic clock."""
-    limit: float = NEVER
-    """Seconds without a successful heartbeat after which the run is stopped."""
-    stopped: bool = False
-    """Whether the run was stopped because its heartbeats couldn't be written."""
-
-    @property
-    def deadline(self) -> float:
-        """When to stop the run unless a heartbeat succeeds first, on the monotonic clock."""
-        if self.stopped or self.run.code_ended:
-            return NEVER
-        return max(self.heard_at + self.limit, self.locked_at + _lock_allowance())
 
 
 @dataclass(eq=False)
@@ -99,24 +70,20 @@ class _Request:
     ``SimpleQueue`` is implemented in C, because the waiting code may be interrupted at any point.
     """
 
-    heartbeat: _RunHeartbeat
+    heartbeat: RunHeartbeat
     done: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
 class Heartbeats:
-    """The heartbeats of all runs in this process, with the two threads that keep them up."""
+    """The heartbeats of all runs in this process."""
 
     def __init__(self) -> None:
-        self._heartbeats: list[_RunHeartbeat] = []
+        self._heartbeats: list[RunHeartbeat] = []
         self._lock = threading.Lock()
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         """Requests for extra heartbeats. None requests a heartbeat of every run."""
         self._thread: threading.Thread | None = None
-        self._stop_thread: threading.Thread | None = None
-        self._earlier_stop = threading.Condition(self._lock)
-        """Notified when a run must be stopped earlier than the second thread's next check."""
-        self._next_check_at = NEVER
-        """When the second thread checks next, on the monotonic clock."""
+        self._unheard_stops = UnheardStops(self._heartbeats, self._lock)
         self._to_return: dict[tuple[UUID, int], float] = {}
         """Runs and attempts to return to the nodes, and until when (monotonic clock) to try it."""
         self._limits = WaitLimits(alias_for(Run))
@@ -134,15 +101,14 @@ class Heartbeats:
         changed, an extra round was requested in between, perhaps for this run, and is repeated.
         ``heard_at``: When the start was requested, on the monotonic clock; by default, now.
         """
-        heartbeat = _RunHeartbeat(run, heard_at=time.monotonic() if heard_at is None else heard_at)
+        heartbeat = RunHeartbeat(run, heard_at=time.monotonic() if heard_at is None else heard_at)
         if limit := settings.STOP_UNHEARD_AFTER:
             heartbeat.limit = limit.total_seconds()
         run.request_heartbeat = lambda: self._beat_now(heartbeat)
         with self._lock:
             self._heartbeats.append(heartbeat)
             self._start_thread()
-            if heartbeat.deadline < self._next_check_at:
-                self._plan_stop(heartbeat.deadline)
+            self._unheard_stops.plan(heartbeat)
         if extra_rounds not in (None, self.extra_rounds):
             self._requests.put(None)
         try:
@@ -175,7 +141,7 @@ class Heartbeats:
         if self._thread is not None:
             self._requests.put(None)
 
-    def _beat_now(self, heartbeat: _RunHeartbeat) -> None:
+    def _beat_now(self, heartbeat: RunHeartbeat) -> None:
         request = _Request(heartbeat)
         self._requests.put(request)
         try:
@@ -185,7 +151,7 @@ class Heartbeats:
                 "heartbeat late: job=%s late_by=%gs",
                 heartbeat.run.job,
                 BEAT_TIMEOUT,
-                extra={"event": "heartbeat_late", **_log_fields(heartbeat.run)},
+                extra={"event": "heartbeat_late", **log_fields(heartbeat.run)},
             )
 
     def _run(self) -> None:
@@ -250,43 +216,6 @@ class Heartbeats:
             for key in done:
                 self._to_return.pop(key, None)
 
-    def _plan_stop(self, deadline: float) -> None:
-        """Make the second thread check at ``deadline``. The caller has the lock."""
-        self._next_check_at = deadline
-        if self._stop_thread is None:
-            self._stop_thread = DcronThread(
-                target=self._stop_unheard, name="dcron-unheard", daemon=True
-            )
-            self._stop_thread.start()
-        else:
-            self._earlier_stop.notify()
-
-    def _stop_unheard(self) -> None:
-        """Stop each run at its deadline. This is the second thread."""
-        while True:
-            with self._lock:
-                self._next_check_at = min(
-                    (heartbeat.deadline for heartbeat in self._heartbeats), default=NEVER
-                )
-                pause = self._next_check_at - time.monotonic()
-                if pause > 0:
-                    self._earlier_stop.wait(
-                        None if pause == NEVER else min(pause, threading.TIMEOUT_MAX)
-                    )
-                overdue = [
-                    heartbeat
-                    for heartbeat in self._heartbeats
-                    if heartbeat.deadline <= time.monotonic()
-                ]
-            for heartbeat in overdue:
-                heartbeat.stopped = True
-                try:
-                    _stop_unheard(heartbeat)
-                # For example, no thread can be started. The other runs must still be stopped.
-                except Exception:
-                    extra = {"event": "not_stopped_without_heartbeat", **_log_fields(heartbeat.run)}
-                    logger.exception("run not stopped: job=%s", heartbeat.run.job, extra=extra)
-
     def _limit_waits(self) -> None:
         """Limit the waits of this thread's connection: all runs of this process depend on it.
 
@@ -297,7 +226,7 @@ class Heartbeats:
             lock=LOCK_TIMEOUT, silence=max(settings.RUN_LEASE / 6, SHORTEST_SILENCE)
         )
 
-    def _beat(self, heartbeat: _RunHeartbeat) -> None:
+    def _beat(self, heartbeat: RunHeartbeat) -> None:
         run, heartbeat.failed, sent_at = heartbeat.run, False, time.monotonic()
         try:
             self._limit_waits()
@@ -311,35 +240,11 @@ class Heartbeats:
             heartbeat.failed = True
             if is_contention(error):
                 heartbeat.locked_at = sent_at
-            extra = {"event": "heartbeat_failed", **_log_fields(run)}
+            extra = {"event": "heartbeat_failed", **log_fields(run)}
             logger.warning("heartbeat not written: job=%s error=%s", run.job, error, extra=extra)
         except Exception:  # an unknown error of one run must not affect the other runs
-            extra = {"event": "heartbeat_failed", **_log_fields(run)}
+            extra = {"event": "heartbeat_failed", **log_fields(run)}
             logger.exception("heartbeat failed: job=%s", run.job, extra=extra)
-
-
-def _stop_unheard(heartbeat: _RunHeartbeat) -> None:
-    """Stop the job's code. If it doesn't stop, end its process, if that is possible."""
-    run = heartbeat.run
-    logger.error(
-        "run stopped, heartbeat not written: job=%s since=%.0fs",
-        run.job,
-        time.monotonic() - heartbeat.heard_at,
-        extra={"event": "stopped_without_heartbeat", **_log_fields(run)},
-    )
-    run.stop_unheard()
-    _after_grace_period(_end_unrecorded, run)
-
-
-def _end_unrecorded(run: CurrentRun) -> None:
-    """End the process without recording an outcome, because that would need the database."""
-    if run.end_process is not None and run.interruption.armed:
-        run.end_process()
-
-
-def _log_fields(run: CurrentRun) -> dict[str, str | int]:
-    """Return the structured fields for log records about ``run``."""
-    return {"job": str(run.job), "run": str(run.id), "attempt": run.attempt, "worker": run.worker}
 
 
 def _next_round(*, soon: bool = False) -> float:
@@ -349,28 +254,14 @@ def _next_round(*, soon: bool = False) -> float:
     return time.monotonic() + third
 
 
-def _lock_allowance() -> float:
-    """Return the seconds that a locked row counts as contact: long enough for another try."""
-    lease = settings.RUN_LEASE.total_seconds()
-    return min(max(lease / 3, 2 * AGAIN_AFTER), lease)
-
-
 def _stop(run: CurrentRun) -> None:
     """Stop the job's code, with the same grace period as after a timeout.
 
     Without a process to end, waiting any longer would achieve nothing.
     """
     if not run.cancelled:
-        _after_grace_period(_end_if_at_work, run)
+        after_grace_period(_end_if_at_work, run)
     run.cancel()
-
-
-def _after_grace_period(end: Callable[[CurrentRun], None], run: CurrentRun) -> None:
-    """Call ``end`` after ``DCRON_HARD_TIMEOUT_AFTER``, if the run has a process to end."""
-    if run.end_process is not None:
-        timer = threading.Timer(settings.HARD_TIMEOUT_AFTER.total_seconds(), end, [run])
-        timer.daemon = True
-        timer.start()
 
 
 def _end_if_at_work(run: CurrentRun) -> None:
@@ -385,7 +276,7 @@ def _cancel_requested(run: CurrentRun) -> bool:
     return transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None).exists()
 
 
-def _write_output(heartbeat: _RunHeartbeat) -> None:
+def _write_output(heartbeat: RunHeartbeat) -> None:
     """Write the log and progress if they have changed since the last write."""
     run, output = heartbeat.run, heartbeat.run.output()
     if output == heartbeat.written:

@@ -22,9 +22,11 @@ from django_dcron import control
 from django_dcron.conf import settings as conf
 from django_dcron.db.connection_sockets import KEEPALIVE_PROBES
 from django_dcron.execution import heartbeat as module
+from django_dcron.execution import unheard
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats, heartbeats
+from django_dcron.execution.unheard import RunHeartbeat
 from django_dcron.models import Attempt, Run
 from django_dcron.runs import transitions
 from django_dcron.scheduler.tick import RESCUE_EVERY
@@ -278,7 +280,7 @@ def test_run_without_heartbeats_continues_if_configured_or_locked(
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
     settings.DCRON_STOP_UNHEARD_AFTER = timeout
     monkeypatch.setattr(
-        module, "_lock_allowance", lambda: 3600.0
+        unheard, "_lock_allowance", lambda: 3600.0
     )  # a slow machine may delay the next attempt
     tries: list[int] = []
 
@@ -300,7 +302,7 @@ def test_lease_counts_from_the_request_of_the_start(settings: Any, silent: float
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    pulse = module._RunHeartbeat(watched, heard_at=1000.0 - silent, limit=3600.0)
+    pulse = RunHeartbeat(watched, heard_at=1000.0 - silent, limit=3600.0)
     assert pulse.deadline == 4600.0 - silent
     with Heartbeats().keep_alive(watched, heard_at=time.monotonic() - silent - 200):
         if silent:
@@ -318,14 +320,14 @@ def test_failed_stop_of_one_run_does_not_keep_others_running(
         CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
         for row in rows
     )
-    real = module._stop_unheard
+    real = unheard._stop_unheard
 
     def stop(pulse: Any) -> None:
         if pulse.run is first:
             raise RuntimeError("can't start new thread")
         real(pulse)
 
-    monkeypatch.setattr(module, "_stop_unheard", stop)
+    monkeypatch.setattr(unheard, "_stop_unheard", stop)
     monkeypatch.setattr(transitions, "renew_heartbeat", gone)
     keeper, long_ago = Heartbeats(), time.monotonic() - 7200
     with keeper.keep_alive(first, heard_at=long_ago):
@@ -338,14 +340,14 @@ def test_locked_row_delays_the_stop_less_than_the_rescue_waits(settings: Any) ->
     settings.DCRON_RUN_LEASE = timedelta(seconds=15)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    pulse = module._RunHeartbeat(watched, heard_at=100.0, limit=15.0)
+    pulse = RunHeartbeat(watched, heard_at=100.0, limit=15.0)
     pulse.locked_at = 109.0
     assert pulse.deadline == 115.0, "a lock never shortens the deadline"
     pulse.locked_at = 114.0
     assert pulse.deadline == 119.0
     assert 2 * module.AGAIN_AFTER < pulse.deadline - pulse.locked_at < 15 / 2 - RESCUE_EVERY
     watched.code_ended = True
-    assert pulse.deadline == module.NEVER, "a run whose code has ended is never stopped"
+    assert pulse.deadline == unheard.NEVER, "a run whose code has ended is never stopped"
 
 
 def test_failed_heartbeat_is_retried_well_within_the_lease(settings: Any) -> None:

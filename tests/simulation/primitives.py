@@ -393,8 +393,9 @@ PARTS = (
     "retry",
     "run",
     "runner",
-    "start",
+    "start_facts",
     "time_limit",
+    "unheard",
     "watch",
     "watchdog",
 )
@@ -418,6 +419,7 @@ PAUSES = (
     ("execution.database_outage", "LONGEST_PAUSE", 12),
     ("execution.executor", "START_TIMEOUT", 12),
     ("execution.heartbeat", "AGAIN_AFTER", 20),
+    ("execution.unheard", "AGAIN_AFTER", 20),
 )
 """Pauses that need only be short beside the leases, and by how much they are longer here."""
 

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 LONGEST_KEY = 120
-TRIES = 20
+MAX_TRIES = 20
 """The maximum number of tries of a function that loses a race."""
 
 STATE_NAMES = {
@@ -165,7 +165,7 @@ def cancel(run: Run, reason: str = "cancelled manually") -> Run:
     """
     using = alias_for(Run)
     try:
-        for _try in range(TRIES):
+        for _try in range(MAX_TRIES):
             if despite_contention(lambda: _cancel_once(run, reason), using):
                 break
         else:
@@ -207,7 +207,7 @@ def _make_run(
     """
     using = alias_for(Run)
     now = database_now(using)
-    for _try in range(TRIES):
+    for _try in range(MAX_TRIES):
         if idempotency_key is not None:
             existing = (
                 Run.objects.using(using).filter(job=job, idempotency_key=idempotency_key).first()

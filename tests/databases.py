@@ -3,8 +3,8 @@
 `make test` runs the whole suite on PostgreSQL. On SQLite and MariaDB, `.ci/run` runs only the tests
 marked ``every_database``.
 
-Invariant: a test whose result can depend on the database has the marker. Rules set the marker, so
-that nobody has to remember it:
+Invariant: a test whose result can depend on the database has the marker. Rules set the marker,
+so there is no list to maintain:
 
 - The test covers the engine (a folder of ``ENGINE``) and uses the database. Its result depends on
   prepared SQL, locks and transactions.

@@ -117,7 +117,7 @@ def test_trigger_fails_if_no_instant_is_free(monkeypatch: pytest.MonkeyPatch) ->
     at = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
     monkeypatch.setattr(control, "database_now", lambda using: at)
     job = make_idle_job()
-    for n in range(control.TRIES):
+    for n in range(control.MAX_TRIES):
         assert control.trigger(job).scheduled_at == at + n * control.MICROSECOND
     with pytest.raises(NotPossible, match="Try again") as refused:
         control.trigger(job)

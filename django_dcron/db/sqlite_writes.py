@@ -23,9 +23,8 @@ MODE = "IMMEDIATE"
 def early_write_locks(alias: str, *, applies: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Let new connections take the write lock at the start of each transaction.
 
-    Applies to connections that are opened within the block. ``applies`` decides about each of them,
-    in the thread that opens it. A project that sets
-    ``transaction_mode`` keeps its setting.
+    This affects connections that are opened within the block. ``applies`` decides about each of
+    them, in the thread that opens it. A project that sets ``transaction_mode`` keeps its setting.
     """
     options = connections[alias].settings_dict.get("OPTIONS", {})
     if connections[alias].vendor != "sqlite" or options.get("transaction_mode"):

@@ -52,10 +52,10 @@ def read_run_history(
     if not states:
         found = list(runs[: limit + 1])
         return RunHistory(found[:limit], len(found) > limit)
-    looked_at = list(runs.values_list("pk", "state")[:READ_LIMIT])
-    such = [run_id for run_id, state in looked_at if state in states]
+    examined = list(runs.values_list("pk", "state")[:READ_LIMIT])
+    such = [run_id for run_id, state in examined if state in states]
     found = list(runs.filter(pk__in=such[:limit]))
-    return RunHistory(found, len(such) > limit or len(looked_at) == READ_LIMIT)
+    return RunHistory(found, len(such) > limit or len(examined) == READ_LIMIT)
 
 
 def has_upcoming_run(job: Job, now: datetime) -> bool:

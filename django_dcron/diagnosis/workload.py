@@ -53,7 +53,7 @@ def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
         executed[_host_of(attempt.worker)].append(attempt)
     queues: dict[str, tuple[str, ...]] = {}
     for node in nodes:
-        for answer in (node.workers or {}).get("answered", ()):
+        for answer in (node.workers or {}).get("replies", ()):
             queues[answer["name"]] = tuple(answer["queues"])
     return [
         Workload(worker, queues.get(worker, ()), tuple(executed[worker]))

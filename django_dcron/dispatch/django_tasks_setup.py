@@ -1,6 +1,6 @@
 """The project's setup of Django's tasks, for the system checks and the start of a node.
 
-Makes no connection. Imports ``django.tasks`` only after checking that this Django has it (6.0 and
+The functions connect to nothing. They import ``django.tasks`` only if this Django has it (6.0 and
 later).
 """
 

@@ -168,20 +168,20 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
     until = min(end, claimed_from) if claimed_from else end
     ahead = _occurrences(cursor, start, until)
     without_run: list[datetime] = []
-    looked_at = 0
+    examined = 0
     continue_from = next(ahead, None)
-    while continue_from is not None and len(without_run) < limit and looked_at < READ_LIMIT:
+    while continue_from is not None and len(without_run) < limit and examined < READ_LIMIT:
         some = [continue_from, *islice(ahead, BATCH_SIZE - 1)]
         have_run = _with_run(job, some[0], some[-1], using)
         for number, occurrence in enumerate(some):
             if len(without_run) == limit:
-                looked_at += number
-                return Backfill(tuple(without_run), looked_at - limit, occurrence, until)
+                examined += number
+                return Backfill(tuple(without_run), examined - limit, occurrence, until)
             if occurrence not in have_run:
                 without_run.append(occurrence)
-        looked_at += len(some)
+        examined += len(some)
         continue_from = next(ahead, None)
-    return Backfill(tuple(without_run), looked_at - len(without_run), continue_from, until)
+    return Backfill(tuple(without_run), examined - len(without_run), continue_from, until)
 
 
 def _cursor_of(job: Job, using: str) -> Cursor:

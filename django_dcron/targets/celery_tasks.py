@@ -230,7 +230,7 @@ def is_celery_task(value: object) -> bool:
 def discovered_app() -> Celery:
     """Return the current app with the project's task modules imported.
 
-    Only workers import these modules on their own. The import happens once. Concurrent threads may
+    Only workers import these modules automatically. The import happens once. Concurrent threads may
     repeat it, which is harmless: none of them may continue with half of the tasks. During the
     import, and while Django loads its apps, the tasks known so far are used.
     """

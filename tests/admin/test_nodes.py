@@ -38,7 +38,7 @@ def page_urls(node: Node) -> tuple[str, str]:
 def node(db: None) -> Node:
     answer = {"name": "celery@web-1", "queues": ["mail"], "executes": True, "unknown_runs": []}
     at = database_now("default").isoformat()
-    return make_node(workers={"at": at, "answered": [answer]})
+    return make_node(workers={"at": at, "replies": [answer]})
 
 
 @pytest.fixture

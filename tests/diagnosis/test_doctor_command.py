@@ -101,13 +101,13 @@ def test_invalid_options_or_database_error_exit_with_2(
 
 def test_window_accepts_times_and_durations(system: System) -> None:
     start = (system.latest - 2.5 * MINUTE).isoformat()
-    assert json.loads(call("--json", "--since", start)[1])["looked_at"]["occurrences"] == 3
+    assert json.loads(call("--json", "--since", start)[1])["checked"]["occurrences"] == 3
     end = (system.latest - MINUTE).replace(tzinfo=None).isoformat()
     assert (
-        json.loads(call("--json", "--since", "2d", "--until", end)[1])["looked_at"]["occurrences"]
+        json.loads(call("--json", "--since", "2d", "--until", end)[1])["checked"]["occurrences"]
         == 4
     )
-    assert json.loads(call("--json", "--limit", "2")[1])["looked_at"]["occurrences"] == 2
+    assert json.loads(call("--json", "--limit", "2")[1])["checked"]["occurrences"] == 2
 
 
 def test_doctor_is_limited_to_namespace(system: System) -> None:
@@ -133,7 +133,7 @@ def test_json_has_documented_keys(system: System) -> None:
     assert list(report) == re.findall(r"^\| `(\w+)` \|", _section("## JSON"), re.MULTILINE)
     assert report["version"] == 1
     assert report["healthy"] is False
-    assert list(report["looked_at"]) == [
+    assert list(report["checked"]) == [
         "jobs",
         "jobs_accounted_for",
         "occurrences",

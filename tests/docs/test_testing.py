@@ -51,7 +51,7 @@ def test_documented_signatures_match_the_code() -> None:
 
 def test_documented_limits_match_the_code() -> None:
     assert f"More than {stepping.MAX_ATTEMPTS:,} attempts" in PAGE
-    assert f"triggered {control.TRIES} times at one instant" in PAGE
+    assert f"triggered {control.MAX_TRIES} times at one instant" in PAGE
 
 
 def test_documented_failure_message_matches_the_code() -> None:

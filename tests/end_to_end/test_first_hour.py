@@ -48,6 +48,6 @@ def test_embedded_node_needs_no_setting(project: NewProject, start_process: Star
     wait_until(project.succeeded, what="a succeeded run")
     project.manage("dcron", "run", "bake", "--timeout", "60s")
     found = project.python("manage.py", "dcron", "doctor", "--json", "--skip-checks")
-    assert json.loads(found.stdout)["looked_at"]["live_nodes"] == 1
+    assert json.loads(found.stdout)["checked"]["live_nodes"] == 1
     node.terminate()
     assert node.wait() == 0

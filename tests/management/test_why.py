@@ -53,7 +53,7 @@ def test_time_of_day_means_latest_one_in_time_zone_of_job(
     ):
         monkeypatch.setattr(clock, "fixed_at", datetime.fromisoformat(f"{now}+00:00"))
         document = call("why", str(system.job), clock_time, "--json").json
-        assert document["asked"] == asked
+        assert document["requested"] == asked
     first, *_rest = call("why", str(system.job), "14:30").out.splitlines()
     assert all(part in first for part in ("2027-03-27 14:30:00", "Europe/Berlin"))
     for impossible in ("24:00", "14:60", "1430:00"):
@@ -104,7 +104,7 @@ def test_why_without_time_explains_new_job_as_of_now(db: None) -> None:
     assert document["verdict"] == "no_occurrence"
     assert document["before"] is None
     assert f"{document['after'][:10]} 00:00:00 UTC" in document["sentences"][0]
-    assert document["asked"] >= f"{job.created_at:%Y-%m-%dT%H:%M:%S}"
+    assert document["requested"] >= f"{job.created_at:%Y-%m-%dT%H:%M:%S}"
 
 
 def test_why_without_time_explains_later_manual_run(db: None) -> None:

@@ -101,20 +101,20 @@ def test_cancel_succeeds_while_broker_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asked = []
+    revocations = []
 
-    def away(*args: Any) -> None:
-        asked.append(args)
-        raise DispatchFailed("gone fishing")
+    def fail(*args: Any) -> None:
+        revocations.append(args)
+        raise DispatchFailed("the broker is down")
 
-    monkeypatch.setattr(recording_dispatcher, "revoke", away)
+    monkeypatch.setattr(recording_dispatcher, "revoke", fail)
     caplog.set_level("INFO", "django_dcron.runs")
     runs = [make_run(make_idle_job(), "running") for _ in range(3)]
     for run in runs:
         assert control.cancel(run, "by hand").cancel_requested_at
-    assert len(asked) == 1
+    assert len(revocations) == 1
     assert events(caplog) == ["not_revoked"]
-    assert logged(caplog, "not_revoked", "gone fishing", run=str(runs[0].pk))
+    assert logged(caplog, "not_revoked", "the broker is down", run=str(runs[0].pk))
 
 
 # --- in threads of this process -----------------------------------------------------------------

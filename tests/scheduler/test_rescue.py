@@ -180,15 +180,15 @@ def test_all_runs_are_excused_if_the_search_for_locks_is_blocked(
 def test_locks_are_searched_after_half_a_lease_without_heartbeat(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_at: list[Run] = []
+    examined: list[Run] = []
     monkeypatch.setattr(
-        module, "_locked_run_ids", lambda silent: looked_at.extend(silent) or frozenset()
+        module, "_locked_run_ids", lambda silent: examined.extend(silent) or frozenset()
     )
     silent = [
         make_run(make_idle_job(), "running", heartbeat_at=now - n * SECOND) for n in (7, 8, 9)
     ]
     assert rescue(ALL, now, LEASE) == 0
-    assert looked_at == [silent[2], silent[1]]
+    assert examined == [silent[2], silent[1]]
 
 
 def test_locks_are_not_searched_without_skip_locked_support(

@@ -1,4 +1,4 @@
-"""A history in which everything is right, with each feature that a rule judges."""
+"""A correct history, with each feature that a rule judges."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -91,7 +91,7 @@ def good_history() -> History:
     second, third = at + 3 * SECOND, at + 8 * SECOND
     rows.add(retried, at, (at + MOMENT, "failed"), (second, "lost"), (third, "succeeded"))
     rows.add(retried, UNTIL, (UNTIL + MOMENT, "failed"), state="failed")
-    # It failed for good: the code asked for no retry.
+    # This failure is final, because the code requested no retry.
 
     late = _job(
         LATE,

@@ -60,9 +60,11 @@ def _mistaken_starts(history: History) -> Iterator[Finding]:
         given = start.job, start.scheduled_at
         recorded = name_of(history, run.job), run.scheduled_at
         if given != recorded and run.trigger != "rerun":  # a rerun has the time of the first run
-            yield Finding("starts", about, f"was told {given}, not {recorded}")
+            yield Finding("starts", about, f"received {given}, not {recorded}")
         if start.began_at < attempt.started_at - TOLERANCE:
-            message = f"began at {start.began_at}, before its row says: {attempt.started_at}"
+            message = (
+                f"began at {start.began_at}, before the start in its row: {attempt.started_at}"
+            )
             yield Finding("starts", about, message)
         if attempt.outcome == "succeeded" and attempt.finished_at is not None:
             if start.ended_at is None:
@@ -128,12 +130,12 @@ def retries(history: History) -> list[Finding]:
         job = history.job_by_id.get(run.job)
         tried = history.attempts_by_run.get(run.id, [])
         about = run_name(history, run)
-        hasty = _hasty_attempts(history, run, job, tried)
-        found += [Finding("retries", about, message) for message in hasty]
+        too_early = _early_attempts(history, run, job, tried)
+        found += [Finding("retries", about, message) for message in too_early]
     return found
 
 
-def _hasty_attempts(
+def _early_attempts(
     history: History, run: Run, job: Job | None, tried: list[Attempt]
 ) -> Iterator[str]:
     for attempt in tried:
@@ -265,7 +267,7 @@ def overlaps(history: History) -> list[Finding]:
 def _overlapping(witnesses: Iterable[Start]) -> Iterator[tuple[Start, Start]]:
     """Yield the pairs that overlap.
 
-    If a process died, nobody knows when its code ended. Such a start counts as an instant.
+    If a process died, the end of its code is unknown. Such a start counts as an instant.
     """
     running: list[Start] = []
     for start in sorted(witnesses, key=lambda start: start.began_at):

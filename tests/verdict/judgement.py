@@ -38,14 +38,14 @@ class Totals:
     runs: int
     """The number of rows in the window that account for them, and of all other runs in it."""
     attempts: int
-    """The number of attempts of these runs on record."""
+    """The number of recorded attempts of these runs."""
     starts: int
     """The number of witnessed starts of these runs."""
     lost: int
     doubled: int
     """The number of occurrences with two rows, and of starts beyond the first of an attempt."""
     faults: int
-    """The number of injected faults, if the history says so."""
+    """The number of injected faults, if the history records them."""
 
 
 @dataclass(frozen=True)

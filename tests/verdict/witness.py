@@ -3,7 +3,7 @@
 Each line is a JSON object. A start has the keys ``began``, ``run``, ``attempt``, ``job``,
 ``scheduled_at`` and ``process``. The end of its code has ``ended``, ``run``, ``attempt`` and
 ``process``. ``began`` and ``ended`` are seconds of the machine's monotonic clock: all processes
-share it, and nobody can set it.
+share it, and it can't be set.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ STARTED, SUCCEEDED, FAILED, UNFINISHED = "started", "succeeded", "failed", "unfi
 
 TIMEOUT = 5
 """Seconds for one ping."""
-TRIES = 3
+MAX_TRIES = 3
 TEXT_LIMIT = 10_000
 QUEUE_LIMIT = 1000
 MAX_AGE = 300.0
@@ -199,7 +199,7 @@ def _ping(run: CurrentRun, kind: str, text: str) -> None:
 def _send(url: str, text: str) -> None:
     request = Request(url, data=text.encode(errors="replace"), method="POST")  # noqa: S310 (the settings' own)
     message = ""
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         try:
             with urlopen(request, timeout=TIMEOUT):  # noqa: S310 (the settings' own)  # nosec B310
                 return

@@ -9,7 +9,7 @@ Invariants:
   with a reason.
 - A warning names everything else that has no equivalent. Nothing is dropped silently.
 - Reading the same source again yields the same jobs with the same names.
-- Each job is written on its own, fully validated, against the version that was compared. A job that
+- Each job is written separately, fully validated, against the version that was compared. A job that
   can't be written stops no other.
 - Nothing in the source is changed or executed.
 """

@@ -1,6 +1,6 @@
 """Apply a comparison: save the jobs in batches, after the calendars.
 
-A job whose import key another job has is saved on its own.
+A job whose import key another job has is saved separately.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Report:
             "since": self.window.since.isoformat(),
             "until": self.window.until.isoformat(),
             "namespace": self.window.namespace,
-            "looked_at": {
+            "checked": {
                 "jobs": self.jobs,
                 "jobs_accounted_for": self.totals.jobs,
                 "occurrences": self.totals.occurrences,

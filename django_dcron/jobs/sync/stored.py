@@ -1,4 +1,4 @@
-"""The stored form of declared fields: as in ``representation``, and independent of the code."""
+"""The JSON form in which declared fields are stored, as defined by ``jobs.representation``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Apply a plan on the versions that were compared.
 
-The jobs are saved in batches. Jobs to disable, and jobs that a batch refuses, are written on their
-own: other processes may be applying the same plan.
+The jobs are saved in batches. Jobs to disable, and jobs that a batch refuses, are written one by
+one, because other processes may be applying the same plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
 from django_dcron.policies.chains import in_dependency_order, split_label
 
-TRIES = 5
+MAX_TRIES = 5
 """How often a job is compared and written again if other processes write it at the same time."""
 
 
@@ -46,7 +46,7 @@ def apply(
         if not change.is_difference or change.key in saved:
             applied.append(change)
         else:
-            applied += _carry_out(change)
+            applied += _apply_alone(change)
     show(total, total)
     return applied
 
@@ -54,7 +54,7 @@ def apply(
 def _save_together(
     changes: Sequence[SyncChange], on_progress: Callable[[int], object]
 ) -> set[tuple[str, str]]:
-    """Save the jobs that still have the compared version. Returns the names of the saved ones."""
+    """Save the jobs that still have the compared version. Returns the names of the saved jobs."""
     rows = {
         job.pk: job
         for keys in in_parts({change.pk for change in changes if change.pk})
@@ -89,21 +89,23 @@ def _earlier_first(changes: list[SyncChange]) -> list[SyncChange]:
     return sorted(changes, key=lambda change: rank[change.key])
 
 
-def _carry_out(change: SyncChange) -> list[SyncChange]:
-    why: Exception | None = None
-    for attempt in range(TRIES):
+def _apply_alone(change: SyncChange) -> list[SyncChange]:
+    last_error: Exception | None = None
+    for attempt in range(MAX_TRIES):
         try:
             _write(change)
             return [change]
         except (Conflict, IntegrityError, OperationalError, ValidationError) as error:
-            why = error
+            last_error = error
         time.sleep(random.uniform(0, 0.05 * attempt))  # noqa: S311 (spreads nodes that started together)
         again = plan(only=change.key)
         differences = [other for other in again if other.is_difference]
         if not differences:  # another process applied the change, or it has become impossible
             return [other for other in again if other.is_problem]
         change = differences[0]
-    return [replace(change, kind=ChangeKind.INVALID, details=(f"couldn't be written: {why}",))]
+    return [
+        replace(change, kind=ChangeKind.INVALID, details=(f"couldn't be written: {last_error}",))
+    ]
 
 
 def _write(change: SyncChange) -> None:
@@ -114,7 +116,7 @@ def _write(change: SyncChange) -> None:
     if job is None:
         raise Conflict(f"{change.job} was changed or deleted at the same time.")
     if change.kind is ChangeKind.DISABLE:  # without validation, because its target may be missing
-        # A person's pause keeps its reason, but must no longer end on its own.
+        # A person's pause keeps its reason, but must no longer end automatically.
         pausing.pause(job, NO_LONGER_DECLARED if job.enabled else job.pause_reason)
         return
     assign(job, change.values)

@@ -89,14 +89,14 @@ class _Absences:
     """How long a node or worker has been missing."""
 
     def __init__(self) -> None:
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._since: float | None = None
 
     def lasting(self, run: Run, waited: float) -> tuple[Absence, str] | None:
         """Return what has been missing for ``ABSENT_FOR``, after ``waited`` seconds."""
-        if waited - self._looked_at < ABSENCE_EVERY:
+        if waited - self._checked_at < ABSENCE_EVERY:
             return None
-        self._looked_at = waited
+        self._checked_at = waited
         absent = absence_for(run)
         if absent is None:
             self._since = None

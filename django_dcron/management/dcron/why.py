@@ -91,7 +91,7 @@ def _document(job: Job, answer: Answer) -> dict[str, Any]:
         "version": 1,
         "job": {"id": job.pk, "namespace": job.namespace, "name": job.name},
         "timezone": answer.zone,
-        "asked": iso(answer.instant),
+        "requested": iso(answer.instant),
         "verdict": answer.verdict,
         "sentences": list(answer.sentences),
         "occurrence": iso(answer.occurrence),

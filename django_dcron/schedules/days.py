@@ -14,16 +14,19 @@ Invariants:
 
 # ruff: noqa: DTZ001 -- croniter computes in naive local time
 
+from __future__ import annotations
+
 import copy
 from calendar import isleap, monthrange
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from typing import Protocol
 
 from croniter import croniter
 
 from django_dcron.schedules.fields import CronField
-from django_dcron.schedules.special_days import NthWeekday
+from django_dcron.schedules.special_days import NthWeekday, NthWorkingDay, WorkingDays
 
 DAY = timedelta(days=1)
 HORIZON_YEARS = 50
@@ -68,6 +71,18 @@ class DayRule:
         self._months = frozenset(months.values)
         self._years = None if years is None or years.resolved == "*" else frozenset(years.values)
         self._searches = tuple(self._croniter_searches())
+        self._fields = (dom, dow, months, years)
+
+    def with_calendar(self, calendar: WorkingDays) -> DayRule:
+        """Return the rule with the working days of ``calendar``."""
+        dom, dow, months, years = self._fields
+        if not any(isinstance(special, NthWorkingDay) for special in dom.specials):
+            return self
+        specials = tuple(
+            replace(special, calendar=calendar) if isinstance(special, NthWorkingDay) else special
+            for special in dom.specials
+        )
+        return DayRule(replace(dom, specials=specials), dow, months, years)
 
     def on(self, day: date) -> bool:
         """Return whether the schedule falls on ``day``."""
@@ -117,7 +132,7 @@ class DayRule:
             )
         return None
 
-    def _croniter_searches(self) -> Iterator["_DaySearch"]:
+    def _croniter_searches(self) -> Iterator[_DaySearch]:
         windows = [
             special.window()
             for special in self._dom_specials

@@ -24,6 +24,7 @@ from django_dcron.schedules.special_days import (
     MonthSpecial,
     NearestWeekday,
     NthWeekday,
+    NthWorkingDay,
 )
 from django_dcron.schedules.time_in_words import time_of_day
 from django_dcron.utils.messages import ENGLISH, Language, all_of, any_of, join_words
@@ -175,6 +176,17 @@ def _month_day(item: MonthSpecial, language: Language) -> str:
             return text % {"count": before}
         case LastWeekday():
             return language.gettext("the last weekday (Monday to Friday)")
+        case NthWorkingDay(-1):
+            return language.gettext("the last working day")
+        case NthWorkingDay(nth) if nth < 0:
+            text = language.ngettext(
+                "the working day %(count)d working day before the last one",
+                "the working day %(count)d working days before the last one",
+                -1 - nth,
+            )
+            return text % {"count": -1 - nth}
+        case NthWorkingDay(nth):
+            return language.gettext("working day %(number)d") % {"number": nth}
         case NearestWeekday(day):
             return language.gettext("the weekday (Monday to Friday) nearest to day %(day)d") % {
                 "day": day

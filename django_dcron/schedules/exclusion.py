@@ -8,6 +8,7 @@ Invariants:
 
 - A date is a date in the schedule's local time, even if a clock change moves the occurrence past
   midnight.
+- The n-th working day of a month is counted in the dates that the calendar doesn't exclude.
 - Skipped: a date counts if the schedule falls on it and the calendar doesn't exclude it.
 - Moved: a date that isn't excluded counts if the schedule falls on it or on one of the excluded
   dates directly before it.
@@ -31,7 +32,7 @@ from zoneinfo import ZoneInfo
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, parse_cron
-from django_dcron.schedules.days import DAY, HORIZON, Days
+from django_dcron.schedules.days import DAY, HORIZON, DayRule, Days
 from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule, WallClock
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -65,12 +66,9 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
 
 
 def _kept_off(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
-    days = (
-        Moved(cron.days, calendar)
-        if policy is ExclusionPolicy.NEXT_DAY
-        else Skipped(cron.days, calendar)
-    )
-    return replace(cron, days=days)
+    days = cron.days.with_calendar(calendar) if isinstance(cron.days, DayRule) else cron.days
+    kept = Moved if policy is ExclusionPolicy.NEXT_DAY else Skipped
+    return replace(cron, days=kept(days, calendar))
 
 
 class Skipped:

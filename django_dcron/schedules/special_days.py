@@ -1,4 +1,4 @@
-"""Match the days that need a calendar: ``L``, ``L-n``, ``LW``, ``nW``, ``nL`` and ``n#k``.
+"""Match the days that a number can't name: ``L``, ``LW``, ``nW``, ``WD#n``, ``nL``, ``n#k``.
 
 ``L``, ``L-n``, ``LW`` and ``nW`` are days of month; ``nL`` and ``n#k`` are days of week. The
 meanings are Quartz's:
@@ -7,12 +7,19 @@ meanings are Quartz's:
   has none.
 - ``LW`` is the month's last weekday (Monday to Friday).
 
+``WD#n`` and ``WD#L-n`` are working days counted from the start or the end of the month. A working
+day is a day that the job's calendar doesn't exclude; without a calendar, Monday to Friday. A month
+with fewer working days has none.
+
 Days of week are numbered from 0 (Sunday) to 6.
 """
 
 from calendar import monthrange
+from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
+from typing import Protocol
 
 _SATURDAY, _SUNDAY = 5, 6  # as in date.weekday()
 
@@ -85,5 +92,36 @@ class NthWeekday:
         return f"l{self.weekday}" if self.nth is None else f"{self.weekday}#{self.nth}"
 
 
-MonthSpecial = LastDay | LastWeekday | NearestWeekday
+class WorkingDays(Hashable, Protocol):
+    """A calendar."""
+
+    def excludes(self, day: date) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NthWorkingDay:
+    """``WD#n`` (``nth`` is n), ``WD#L`` (-1) and ``WD#L-n`` (-1 - n)."""
+
+    nth: int
+    calendar: WorkingDays | None = None
+
+    def matches(self, day: date) -> bool:
+        days = _working_days(self.calendar, day.year, day.month)
+        place = self.nth - 1 if self.nth > 0 else len(days) + self.nth
+        return 0 <= place < len(days) and days[place] == day.day
+
+    def window(self) -> range:
+        return range(1, 32)
+
+
+@lru_cache(maxsize=1024)
+def _working_days(calendar: WorkingDays | None, year: int, month: int) -> tuple[int, ...]:
+    """Return the working days of the month."""
+    days = (date(year, month, number) for number in range(1, monthrange(year, month)[1] + 1))
+    if calendar is None:
+        return tuple(day.day for day in days if day.weekday() < _SATURDAY)
+    return tuple(day.day for day in days if not calendar.excludes(day))
+
+
+MonthSpecial = LastDay | LastWeekday | NearestWeekday | NthWorkingDay
 Special = MonthSpecial | NthWeekday

@@ -5,8 +5,14 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from django_dcron import targets
+from django_dcron.models import Calendar
+from django_dcron.models.calendar import read_dates
+from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.describe import describe
+from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from tests.docs.test_documents import ROOT
 
@@ -61,4 +67,19 @@ def test_listed_rules_have_the_listed_occurrences() -> None:
         ["Fri 2026-02-27 18:00", "Tue 2026-03-31 18:00"],
         ["Tue 2026-02-10 06:00", "Fri 2026-02-20 06:00"],
         ["Tue 2026-07-14 00:00", "Tue 2027-01-12 00:00"],
+    ]
+
+
+@pytest.mark.django_db
+def test_working_days_are_those_of_the_calendar() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = (block for block in blocks if "save_calendar" in block)
+    exec(block, {})  # noqa: S102 (the project's own page)
+    dates = read_dates(Calendar.objects.get(name="bank days").dates)
+    schedule = excluding(schedule_of("transfer_salaries"), dates, ExclusionPolicy.SKIP)
+    assert times(schedule, "2026-12-01T00:00", 4) == [
+        "Thu 2026-12-03 18:00",
+        "Wed 2026-12-30 18:00",
+        "Thu 2027-01-07 18:00",  # January 1 and 6 are holidays
+        "Fri 2027-01-29 18:00",
     ]

@@ -116,6 +116,10 @@ CRON = st.tuples(
     _field(1, 12),
     _field(0, 6),
 ).map(" ".join)
+WORKING_DAYS = st.sampled_from(["WD#1", "WD#18", "WD#L", "WD#L-2", "WD#L-20"])
+CRON |= st.tuples(_field(0, 59), _field(0, 23), WORKING_DAYS, _field(1, 12), _field(0, 6)).map(
+    " ".join
+)
 INSTANTS = st.sampled_from([GAP, REPEAT, datetime(2028, 2, 29, 0, tzinfo=UTC)])
 
 

@@ -10,7 +10,7 @@ hours.
 explains most of the job's rows.
 
 A recurrence rule names days (``recurrence``) and times, with the same two rules. Several lines have
-the occurrences of each line.
+the occurrences of each line. Working days (``WD#3``) are Monday to Friday.
 
 ``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list, and
 ``H`` in one of several lines.
@@ -22,7 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from tests.verdict.recurrence import Rule
@@ -190,10 +190,14 @@ class _Cron:
         self.zone = zone
         self.is_fixed = not any(text.startswith("*") for text in self.texts[:3])
         self.values: list[set[int]] = []
+        self.working_day = ""
 
     def draw(self, known: Iterable[datetime]) -> None:
         """Compute the values of each field. ``H`` becomes what most known instants agree with."""
         local = [_local(instant, self.zone) for instant in known]
+        if re.fullmatch(r"WD#(\d+|L(-\d+)?)", self.texts[DAY_OF_MONTH]):
+            self.working_day = self.texts[DAY_OF_MONTH]
+            self.texts[DAY_OF_MONTH] = "1"  # replaced in ``matches``
         for field, text in zip(FIELDS, self.texts, strict=False):
             seen = Counter(map(field.of, local))
             choices = [_values(field, text, first) for first in _firsts(field, text)]
@@ -227,6 +231,8 @@ class _Cron:
         day_fits = []
         for number, (field, values) in enumerate(zip(FIELDS, self.values, strict=False)):
             fits = field.of(local) in values
+            if number == DAY_OF_MONTH and self.working_day:
+                fits = _is_working_day(local.date(), self.working_day[3:])
             if number in (DAY_OF_MONTH, DAY_OF_WEEK):
                 starred |= self.texts[number][0] in "*?"
                 day_fits.append(fits)
@@ -253,6 +259,15 @@ class _Recurring(_Cron):
             and local.second in times["BYSECOND"]
             and self.rule.falls_on(local.date())
         )
+
+
+def _is_working_day(day: date, wanted: str) -> bool:
+    """Return whether the day is the n-th, or the last but n, from Monday to Friday of its month."""
+    month = [day.replace(day=1) + number * 24 * 60 * MINUTE for number in range(31)]
+    days = [each for each in month if each.month == day.month and each.weekday() < 5]
+    if wanted.startswith("L"):
+        days, wanted = days[::-1], str(int(wanted[2:] or "0") + 1)
+    return day in days[int(wanted) - 1 : int(wanted)]
 
 
 def _firsts(field: Field, text: str) -> range:

@@ -1,4 +1,4 @@
-"""The parts of the pages of nodes that refresh themselves.
+"""The parts of the node pages that refresh automatically.
 
 Invariants:
 
@@ -136,8 +136,8 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         if not self._may_view(request, Attempt, Run, Job):
             return None
         scope = admin_scope(request, self.admin_site)
-        answers = [] if scope.narrows(Node) else filter(cluster.is_live, cluster.nodes())
-        return workloads(answers, scope)
+        live_nodes = [] if scope.narrows(Node) else filter(cluster.is_live, cluster.nodes())
+        return workloads(live_nodes, scope)
 
     def _attempts_url(self, load: Workload) -> str:
         """Return the list of the worker's attempts, if it executes one."""

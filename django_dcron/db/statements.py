@@ -9,8 +9,8 @@ Invariants:
 - The SQL is the output of Django's compiler for that database.
 - At every execution, each value is converted by its field, like in the ORM.
 - The values must match the placeholders of the SQL. Otherwise, ``TypeError`` is raised.
-- Compiled statements belong to no connection, and threads share them. On PostgreSQL, a connection
-  that lives longer keeps their plans, too (``plan_cache``).
+- Compiled statements belong to no connection, and threads share them. On PostgreSQL, a
+  persistent connection keeps their plans, too (``plan_cache``).
 - No statement is kept that was compiled while a test had set the time.
 """
 

@@ -18,7 +18,7 @@ REDELIVERED = 2
 
 
 def takeover_time() -> timedelta:
-    """Return the time allowed for another node to take over a dead node's work and get to it."""
+    """Return the time allowed for another node to take over a dead node's work and begin it."""
     return 2 * settings.LEASE + timedelta(seconds=5)
 
 

@@ -25,7 +25,7 @@ ATTEMPTS_READ = 200
 class Workload:
     worker: str
     queues: tuple[str, ...]
-    """The queues of the worker's latest answer to a node; empty if it hasn't answered."""
+    """The queues of the worker's latest reply to a node; empty if it hasn't answered."""
     attempts: tuple[Attempt, ...]
     """The attempts that the worker executes, oldest first."""
 
@@ -53,8 +53,8 @@ def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
         executed[_host_of(attempt.worker)].append(attempt)
     queues: dict[str, tuple[str, ...]] = {}
     for node in nodes:
-        for answer in (node.workers or {}).get("replies", ()):
-            queues[answer["name"]] = tuple(answer["queues"])
+        for reply in (node.workers or {}).get("replies", ()):
+            queues[reply["name"]] = tuple(reply["queues"])
     return [
         Workload(worker, queues.get(worker, ()), tuple(executed[worker]))
         for worker in sorted({*queues, *executed})

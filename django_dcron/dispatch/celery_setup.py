@@ -1,4 +1,4 @@
-"""The project's Celery setup, for system checks and the start of a node. Makes no connection."""
+"""The project's Celery setup, for system checks and the start of a node, without a connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pool_without_kill() -> str | None:
 def transport_problem() -> str | None:
     """Return why there is no transport for the broker's URL, or None.
 
-    Makes no connection. The text contains no password.
+    The text contains no password.
     """
     try:
         current_app.connection_for_write().get_transport_cls()

@@ -36,9 +36,9 @@ def page_urls(node: Node) -> tuple[str, str]:
 
 @pytest.fixture
 def node(db: None) -> Node:
-    answer = {"name": "celery@web-1", "queues": ["mail"], "executes": True, "unknown_runs": []}
+    reply = {"name": "celery@web-1", "queues": ["mail"], "executes": True, "unknown_runs": []}
     at = database_now("default").isoformat()
-    return make_node(workers={"at": at, "replies": [answer]})
+    return make_node(workers={"at": at, "replies": [reply]})
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def test_runs_and_workers_need_permissions(
     answers = [client.get(url) for url in (list_part_url(), page, part)]
 
     if missing == "view_node":
-        assert [answer.status_code for answer in answers] == [403, 403, 403]
+        assert [reply.status_code for reply in answers] == [403, 403, 403]
         return
-    htmls = [answer.content.decode() for answer in answers]
+    htmls = [reply.content.decode() for reply in answers]
     assert "celery@web-2" not in htmls[0]
     shows_runs = missing == "view_attempt"
     assert [run_url(running) in html for html in htmls] == [False, shows_runs, shows_runs]

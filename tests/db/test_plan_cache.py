@@ -1,4 +1,4 @@
-"""PostgreSQL keeps plans for connections that live longer, and never executes another statement."""
+"""PostgreSQL keeps plans for persistent connections, and never executes another statement."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def warm_up() -> None:
         assert execute() == [(2,), (3,)]
 
 
-def test_statement_is_prepared_on_a_connection_that_lives_longer() -> None:
+def test_statement_is_prepared_on_a_persistent_connection() -> None:
     for _ in range(plan_cache.USES_BEFORE):
         execute()
     assert prepared() == set()
@@ -99,7 +99,7 @@ def test_nothing_is_prepared_in_a_transaction() -> None:
     ("options", "number"),
     [({}, 0), ({"prepare_threshold": 5}, 1), ({"prepare_threshold": None}, 0)],
 )
-def test_nothing_is_prepared_through_a_pooler_unless_the_project_asks_for_it(
+def test_nothing_is_prepared_through_a_pooler_unless_the_project_enables_it(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, int | None], number: int
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)

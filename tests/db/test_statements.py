@@ -199,7 +199,7 @@ class SecondRouter:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_statement_is_compiled_per_database_and_router_is_asked_each_time(
+def test_statement_is_compiled_per_database_and_router_is_consulted_each_time(
     second: BaseDatabaseWrapper, settings: Settings
 ) -> None:
     counting, run = Counting(), make_run(make_idle_job())

@@ -73,7 +73,7 @@ def report(now: Any) -> Report:
 
 
 @pytest.mark.parametrize("namespace", [None, "shop"])
-def test_what_a_freeze_holds_back_is_not_overdue(
+def test_frozen_runs_and_cursors_are_not_overdue(
     job: Job, clock: ManualClock, namespace: str | None
 ) -> None:
     assert read_verdict().problems & LATE
@@ -90,7 +90,7 @@ def test_what_a_freeze_holds_back_is_not_overdue(
     assert any("deploy" in note and "ann" in note for note in found.notes)
 
 
-def test_the_freeze_of_another_namespace_excuses_nothing(job: Job, clock: ManualClock) -> None:
+def test_freeze_of_another_namespace_excuses_nothing(job: Job, clock: ManualClock) -> None:
     make_job(namespace="billing")
     control.freeze("deploy", "billing")
     assert read_verdict().problems & LATE
@@ -119,7 +119,7 @@ def samples() -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def test_the_metrics(job: Job) -> None:
+def test_metrics_show_the_freeze(job: Job) -> None:
     before = samples()
     assert before[catalogue.FROZEN.name] == {("",): 0}
     assert before[catalogue.CURSORS_OVERDUE.name] == {(): 1}

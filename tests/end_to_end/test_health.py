@@ -57,7 +57,7 @@ def grow_old(path: Path) -> None:
     os.utime(path, (before, before))
 
 
-def test_health_file_tells_whether_a_node_is_alive_frozen_or_dead(
+def test_health_file_shows_whether_a_node_is_alive_frozen_or_dead(
     start_runcron: StartProcess, path: Path, command: Command
 ) -> None:
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(path))

@@ -44,7 +44,7 @@ def test_following_runs_are_executed_without_a_node(start_worker: StartProcess) 
 
 
 @pytest.mark.parametrize("point", ["finish.ended", "follow.made"])
-def test_worker_killed_while_it_ends_a_run_leaves_no_partial_end(
+def test_worker_killed_during_a_finish_leaves_no_partial_finish(
     start_worker: StartProcess, point: str
 ) -> None:
     """First the child process that executed the run dies, then the worker that records its loss.

@@ -88,7 +88,7 @@ def test_retry_later_sets_the_delay() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "allowed"), [(1, "one attempt"), (3, "3 attempts")])
-def test_message_tells_that_the_job_allows_no_retry(attempt: int, allowed: str) -> None:
+def test_message_states_that_the_job_allows_no_retry(attempt: int, allowed: str) -> None:
     said = ending(RetryLater("busy"), attempt, attempt).message
     assert allowed in said
     assert said.endswith("busy")

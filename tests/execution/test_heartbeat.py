@@ -161,7 +161,7 @@ def test_locked_run_does_not_block_other_heartbeats(
         wait_for_beats(kept)
 
 
-def test_heart_survives_an_error_while_it_closes_connections(
+def test_heartbeat_thread_survives_an_error_while_it_closes_connections(
     run: CurrentRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[int] = []

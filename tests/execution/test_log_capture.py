@@ -111,7 +111,7 @@ def test_each_thread_has_its_own_log() -> None:
         assert len(log.splitlines()) == 40
 
 
-def test_record_that_celery_makes_of_a_print_is_not_kept() -> None:
+def test_celery_record_of_a_print_is_not_kept() -> None:
     assert captured(lambda: logging.getLogger(CELERY_STDOUT).warning("printed")) == ""
 
 

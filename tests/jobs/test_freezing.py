@@ -97,7 +97,7 @@ def test_a_freeze_stays_if_the_wait_for_starts_in_progress_fails(
     assert Freeze.objects.in_force().exists()
 
 
-def test_the_freezes_of_a_namespace_and_of_all_are_independent() -> None:
+def test_freezes_of_a_namespace_and_of_all_are_independent() -> None:
     make_idle_job(namespace="shop")
     control.freeze("deploy")
     control.freeze("incident", "shop")
@@ -120,7 +120,7 @@ def test_a_freeze_ends_by_the_clock_of_the_database(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("namespace", [None, "shop"])
-def test_what_is_not_frozen_cannot_be_unfrozen(namespace: str | None) -> None:
+def test_unfreeze_without_a_freeze_is_refused(namespace: str | None) -> None:
     make_idle_job(namespace="shop")
     control.freeze("deploy", None if namespace else "shop")
     with pytest.raises(NotPossible) as refused:
@@ -143,7 +143,7 @@ def test_what_is_not_frozen_cannot_be_unfrozen(namespace: str | None) -> None:
         ({"until": datetime(2200, 1, 1, tzinfo=UTC)}, "until", "too_late"),
     ],
 )
-def test_what_makes_no_freeze_is_refused(
+def test_invalid_freeze_is_refused(
     clock: ManualClock, arguments: dict[str, Any], field: str, code: str
 ) -> None:
     make_idle_job(namespace="shop")
@@ -168,7 +168,7 @@ EXTENTS = [
 ]
 
 
-def test_the_database_decides_as_the_policy_does() -> None:
+def test_database_and_policy_agree_about_frozen_runs() -> None:
     with set_clock(START):
         jobs = {namespace: make_idle_job(namespace=namespace) for namespace in NAMESPACES}
         runs = {
@@ -221,7 +221,7 @@ def test_a_run_that_a_freeze_holds_back_returns_to_the_nodes(
 
 
 @pytest.mark.parametrize("trigger", [Trigger.MANUAL, Trigger.RERUN])
-def test_what_somebody_asked_for_starts_during_a_freeze(trigger: Trigger) -> None:
+def test_manual_runs_start_during_a_freeze(trigger: Trigger) -> None:
     run = make_run(make_idle_job(), trigger=trigger)
     control.freeze("deploy")
     assert [each.run_id for each in adopt(ALL, run.due_at, node="b")] == [run.pk]
@@ -324,7 +324,7 @@ def test_after_the_freeze_the_misfire_policy_decides(
 @pytest.mark.parametrize(
     ("policy", "starts"), [("skip", False), ("run_latest", True), ("run_all", True)]
 )
-def test_the_misfire_policy_decides_about_runs_that_were_claimed_ahead(
+def test_misfire_policy_decides_about_runs_that_were_claimed_ahead(
     clock: ManualClock, policy: str, starts: bool
 ) -> None:
     job_due_at(
@@ -410,7 +410,7 @@ def test_a_freeze_costs_a_claim_no_further_query(namespace: str | None) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif("not connection.features.has_select_for_update_skip_locked")
-def test_what_a_claim_in_progress_inserts_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_a_claim_in_progress_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The freeze is committed after the claim has read its cursors."""
     now = database_now("default").replace(microsecond=0)
     job_due_at(now, overlap_policy="allow")

@@ -140,7 +140,7 @@ def undone() -> Iterator[None]:
 
 @settings(max_examples=examples(300))
 @given(entries=ENTRIES, at_once=st.sampled_from((2, 500)))
-def test_the_results_are_those_of_a_save_of_each(
+def test_save_many_has_the_same_results_as_saving_each_job(
     entries: list[tuple[Any, int | None, dict[str, Any]]], at_once: int
 ) -> None:
     versions = [version for _source, version, _fields in entries]
@@ -403,7 +403,7 @@ def test_signals_are_sent_as_by_a_save_of_each() -> None:
     assert set(Job.objects.values_list("description", flat=True)) == {"by a receiver"}
 
 
-def test_what_receivers_wrote_for_a_refused_job_is_undone() -> None:
+def test_writes_of_signal_receivers_for_a_refused_job_are_undone() -> None:
     def write(instance: Job, **kwargs: Any) -> None:
         Calendar.objects.create(name=instance.name, dates="12-25")
 
@@ -428,7 +428,7 @@ def statements(work: Callable[[], object]) -> int:
     return len(queries)
 
 
-def test_the_number_of_statements_does_not_grow_with_the_jobs() -> None:
+def test_number_of_statements_does_not_grow_with_the_jobs() -> None:
     Calendar.objects.create(name="holidays", dates="12-25")
 
     def create(number: int, prefix: str) -> int:

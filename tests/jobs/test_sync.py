@@ -527,7 +527,7 @@ def test_command_reports_each_change() -> None:
         assert command().startswith("enabled report\n")
 
 
-def test_command_says_where_it_looks_for_declarations() -> None:
+def test_command_names_installed_apps_if_nothing_is_declared() -> None:
     assert "INSTALLED_APPS" in command()
 
 

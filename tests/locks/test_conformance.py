@@ -180,7 +180,7 @@ class TestTexts:
         with pytest.raises(ValueError, match="allowed: 1 to"):
             lock.holders([text])
 
-    def test_the_longest_texts_fit(self, lock: Lock) -> None:
+    def test_longest_texts_fit(self, lock: Lock) -> None:
         longest = "🦫" * 190
         assert held(lock, [longest], longest) == [longest]
         assert lock.holders([longest]) == {longest: longest}

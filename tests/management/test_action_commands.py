@@ -718,7 +718,7 @@ def test_pending_run_without_reachable_broker_lacks_broker() -> None:
     assert run_absence.find_absence(run, read_verdict()) is None
 
 
-def test_run_says_when_next_attempt_is_due() -> None:
+def test_run_shows_when_next_attempt_is_due() -> None:
     job = make_idle_job(name="idle")
     soon = database_now("default") + timedelta(hours=1)
     make_run(job, "pending", attempt=2, due_at=soon, idempotency_key="k")

@@ -29,9 +29,9 @@ HOUR = timedelta(hours=1)
 )
 def test_freeze_all(options: tuple[str, ...], until: object) -> None:
     with set_clock(START):
-        answer = call("freeze", "--reason", "deploy", *options)
+        result = call("freeze", "--reason", "deploy", *options)
     freeze = Freeze.objects.get()
-    assert answer.code == 0
+    assert result.code == 0
     assert (freeze.namespace, freeze.reason, freeze.until) == ("", "deploy", until)
     assert freeze.frozen_by == getuser()
 
@@ -40,10 +40,10 @@ def test_freeze_and_unfreeze_a_namespace() -> None:
     make_idle_job(namespace="shop")
     control.freeze("incident")
     assert call("freeze", "--reason", "deploy", "--namespace", "shop").code == 0
-    answer = call("unfreeze", "--namespace", "shop", "--json")
-    assert answer.code == 0
-    assert answer.json["freeze"]["ended_by"] == getuser()
-    assert [each["namespace"] for each in answer.json["in_force"]] == [""]
+    result = call("unfreeze", "--namespace", "shop", "--json")
+    assert result.code == 0
+    assert result.json["freeze"]["ended_by"] == getuser()
+    assert [each["namespace"] for each in result.json["in_force"]] == [""]
     assert call("unfreeze").code == 0
     assert not Freeze.objects.in_force().exists()
 
@@ -60,17 +60,17 @@ def test_freeze_and_unfreeze_a_namespace() -> None:
     ],
 )
 def test_invalid_input_freezes_nothing(options: tuple[str, ...]) -> None:
-    answer = call("freeze", *options)
-    assert answer.code == USAGE_ERROR
+    result = call("freeze", *options)
+    assert result.code == USAGE_ERROR
     assert not Freeze.objects.exists()
 
 
-def test_what_is_not_frozen_cannot_be_unfrozen() -> None:
+def test_unfreeze_without_a_freeze_is_refused() -> None:
     assert call("unfreeze").code == NEGATIVE
     assert call("unfreeze", "--namespace", "shop", "--json").code == NEGATIVE
 
 
-def test_the_list() -> None:
+def test_freezes_lists_the_freezes_in_force() -> None:
     assert call("freezes", "--json").json == {"version": 1, "freezes": []}
     assert call("freezes").code == 0
     make_idle_job(namespace="shop")

@@ -1,4 +1,4 @@
-"""The links of chains: which ends match which conditions, and whether every circle is found."""
+"""The links of chains: which ends match which conditions, and whether every cycle is found."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -46,7 +46,7 @@ def _reached(before: dict[int, set[int]], job: int) -> set[int]:
 
 
 @given(GRAPHS)
-def test_circle_is_found_if_and_only_if_one_exists(before: dict[int, set[int]]) -> None:
+def test_cycle_is_found_if_and_only_if_one_exists(before: dict[int, set[int]]) -> None:
     for job in range(8):
         way = find_cycle(before, job)
         assert bool(way) == (job in _reached(before, job))

@@ -16,7 +16,7 @@ def frozen(*freezes: Extent, namespace: str = "shop", trigger: Trigger = Trigger
 
 
 @pytest.mark.parametrize("trigger", Trigger)
-def test_only_runs_that_nobody_asked_for_are_held_back(trigger: Trigger) -> None:
+def test_freeze_holds_back_automatic_runs_only(trigger: Trigger) -> None:
     automatic = trigger in {Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN}
     assert frozen(Extent("", NOON, None), trigger=trigger) is automatic
     assert (trigger in AUTOMATIC) is automatic
@@ -32,7 +32,9 @@ def test_only_runs_that_nobody_asked_for_are_held_back(trigger: Trigger) -> None
         ("shop", "billing", False),
     ],
 )
-def test_the_freeze_of_a_namespace_and_of_all(of: str, namespace: str, expected: bool) -> None:
+def test_freeze_covers_its_namespace_or_all_namespaces(
+    of: str, namespace: str, expected: bool
+) -> None:
     assert frozen(Extent(of, NOON, None), namespace=namespace) is expected
 
 

@@ -767,7 +767,7 @@ def test_broker_remedy_depends_on_whether_another_node_reaches_it() -> None:
     assert some.template != all_of_them.template
 
 
-def test_clock_in_doubt_summary_tells_direction_of_the_jump() -> None:
+def test_clock_in_doubt_summary_names_direction_of_the_jump() -> None:
     ahead, back = (
         only(clock_doubted_by=Named(1), clock_step=step * SECOND).summary.template
         for step in (6, -6)

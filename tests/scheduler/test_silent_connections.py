@@ -139,7 +139,7 @@ def test_connection_with_a_running_statement_is_kept(
     assert asking.error
 
 
-def test_no_connection_is_shut_while_the_database_answers_nobody(
+def test_no_connection_is_closed_while_the_database_answers_no_connection(
     proxy: SilentProxy,
     silent: SilentConnections,
     clock: StillClock,

@@ -199,7 +199,7 @@ def test_rule_is_read_in_either_case_and_with_its_prefix() -> None:
         ("FREQ=YEARLY;BYDAY=20MO", ["BYDAY=20MO"]),
     ],
 )
-def test_description_names_what_the_rule_says(rule: str, fragments: list[str]) -> None:
+def test_description_explains_the_rule(rule: str, fragments: list[str]) -> None:
     words = describe(parse_schedule(f"@rrule 2026-01-02T09:00 {rule}"))
     assert [each for each in fragments if each not in words] == []
 

@@ -114,7 +114,7 @@ def _job(random: Random, number: int) -> dict[str, Any]:
 ACTIONS = (
     *("trigger", "trigger", "cancel", "cancel", "pause", "resume", "rerun"),
     *("edit", "edit", "edit"),
-    *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_past_save"),
+    *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_without_save"),
 )
 
 
@@ -137,7 +137,7 @@ def _action(random: Random, at: float, jobs: int) -> Item:
                     {"max_attempts": random.randint(1, 4)},
                 )
             )
-        case "edit_past_save":
+        case "edit_without_save":
             given["schedule"] = random.choice((*SCHEDULES, "every now and then"))
     return Item(at, kind, given)
 

@@ -18,7 +18,7 @@ def digest_of(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout.partition("history ")[2].split()[0].rstrip(",")
 
 
-def test_a_seed_has_one_history_which_a_replay_tells() -> None:
+def test_replay_of_a_seed_prints_the_same_history() -> None:
     simulated = simulate("--seed", "1", "--hours", HOURS)
     told = simulate("--replay", "1")
     assert digest_of(told) == digest_of(simulated)

@@ -69,7 +69,7 @@ GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "after": ONE_OF_FEW,
         "on": st.sampled_from([None, "succeeded", "failed", "ended", "ended"]),
     },
-    "edit_past_save": {"which": ONE_OF_FEW, "schedule": SCHEDULES | st.just(INVALID)},
+    "edit_without_save": {"which": ONE_OF_FEW, "schedule": SCHEDULES | st.just(INVALID)},
     "pause": {"which": ONE_OF_FEW, "seconds": st.sampled_from([None, 1.0, 7.5])},
     "resume": {"which": ONE_OF_FEW},
     "freeze": {"namespace": SCOPE, "seconds": st.sampled_from([None, 1.0, 7.5])},

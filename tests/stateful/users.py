@@ -60,15 +60,13 @@ class Users:
             control.save(job)
 
     def chain(self, which: int, after: int, on: str | None) -> None:
-        """Chain the job after another, or after none if ``on`` is None. Some links close a
-        circle.
-        """
+        """Chain the job after another, or after none if ``on`` is None. Some links form a cycle."""
         with _person():
             job = self._job(which)
             job.after = {str(self._job(after)): on} if on else {}
             control.save(job)
 
-    def edit_past_save(self, which: int, schedule: str) -> None:
+    def edit_without_save(self, which: int, schedule: str) -> None:
         with _person():
             Job.objects.filter(pk=self._job(which).pk).update(schedule=schedule)
 

@@ -206,5 +206,5 @@ def test_rows_that_retention_may_have_deleted_are_no_loss() -> None:
     assert "lost" in {finding.rule for finding in judge(gap).findings}
 
 
-def test_history_without_anything_is_good() -> None:
+def test_empty_history_has_no_findings() -> None:
     assert judge(History(T, UNTIL, counters=[Counters(1)])).findings == ()

@@ -89,7 +89,7 @@ RULES = [
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("around", [GAP, REPEAT, datetime(2028, 2, 29, 2, tzinfo=UTC)])
-def test_the_scheduler_agrees_on_recurrence_rules(rule: str, around: datetime) -> None:
+def test_scheduler_and_timetable_agree_on_recurrence_rules(rule: str, around: datetime) -> None:
     for zone in (BERLIN, "UTC", "Australia/Lord_Howe"):
         for start in ("2026-03-15", "2024-02-29", "2026-10-11"):
             text = f"@rrule {start} {rule}"
@@ -124,7 +124,7 @@ INSTANTS = st.sampled_from([GAP, REPEAT, datetime(2028, 2, 29, 0, tzinfo=UTC)])
 
 
 @given(CRON, st.sampled_from([BERLIN, "UTC", "Australia/Lord_Howe"]), INSTANTS)
-def test_the_scheduler_agrees(text: str, zone: str, around: datetime) -> None:
+def test_scheduler_and_timetable_agree(text: str, zone: str, around: datetime) -> None:
     try:
         schedule = parse_schedule(text, zone)
     except InvalidSchedule:  # it never matches

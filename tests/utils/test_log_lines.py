@@ -35,7 +35,7 @@ def formatters() -> list[logging.Formatter]:
 
 
 @pytest.mark.parametrize(("level", "hint"), [(logging.WARNING, True), (logging.INFO, False)])
-def test_node_says_if_the_project_hides_its_messages(
+def test_node_warns_if_the_project_hides_its_messages(
     level: int, hint: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logger = logging.getLogger("django_dcron")

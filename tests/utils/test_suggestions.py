@@ -34,7 +34,7 @@ def test_only_similar_names_are_suggested(name: str, suggested: list[str]) -> No
         ("clearsessions", "command:clearsessions"),
     ],
 )
-def test_last_part_of_a_name_suggests_it(name: str, known: str) -> None:
+def test_last_part_of_a_name_suggests_the_name(name: str, known: str) -> None:
     assert similar_names(name, ["Other/Merlin", known, "tasks.send_repair"]) == [known]
 
 

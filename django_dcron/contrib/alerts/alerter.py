@@ -37,7 +37,7 @@ CHECK_EVERY = 5.0
 OVERDUE_EVERY = 15.0
 HEALTH_EVERY = 15.0
 ALL_JOBS_EVERY = 600.0
-"""In between, only jobs that recently ended a run are checked."""
+"""Between two checks of all jobs, only jobs that recently ended a run are checked."""
 PRUNE_EVERY = 3600.0
 
 

@@ -59,7 +59,7 @@ class SourceEntry:
     next_due: datetime | None = None
     """When the source would run an interval next. It is the job's start when the job is enabled."""
     last_run: datetime | None = None
-    """Until when the source has run the entry, unless it is an interval. None: unknown."""
+    """The time up to which the source has run the entry. None: unknown, or an interval."""
     calendars: frozenset[str] = frozenset()
     """The calendars of a refused entry.
 

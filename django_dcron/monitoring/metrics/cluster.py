@@ -6,7 +6,7 @@ Invariants:
 - A counter is one row of ``Statistics``, not the memory of a process. All scrapes agree, and
   restarts and pruning don't change it.
 - A counter never decreases. Its labels contain the job's key, which no other job ever gets, so one
-  series never stands for two jobs.
+  series never represents two jobs.
 - The series of a deleted job ends. A renamed job gets a new series, whose first value doesn't count
   as an increase.
 - The first ``DCRON_METRICS_JOBS`` jobs by key have counters. A new job never displaces another.

@@ -49,7 +49,7 @@ def test_services_receive_plain_text(monkeypatch: pytest.MonkeyPatch, url: str) 
     assert HOSTILE in sent[0][0]
 
 
-def test_quoted_text_mentions_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quoted_text_mentions_no_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Discord and Mattermost would notify all members of a channel."""
     url = "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js"
     sent: list[tuple[str, str]] = []

@@ -30,12 +30,12 @@ def change(api: Api, *items: Any) -> Any:
 
 def test_all_jobs_are_created(api: Api) -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
-    answer = create(
+    response = create(
         api, item("one", calendar="closed"), item("two", after={"one": "ended"}, timeout="5m")
     )
-    assert answer.status_code == 201
+    assert response.status_code == 201
     one, two = Job.objects.order_by("pk")
-    assert answer.json() == {
+    assert response.json() == {
         "results": [
             {"id": job.pk, "version": 1, "namespace": "default", "name": job.name}
             for job in (one, two)
@@ -49,9 +49,9 @@ def test_all_jobs_are_created(api: Api) -> None:
 
 def test_fields_of_all_jobs_are_changed(api: Api) -> None:
     jobs = [make_idle_job(description="kept") for _ in range(2)]
-    answer = change(api, *({"id": job.pk, "version": 1, "tags": ["t"]} for job in jobs))
-    assert answer.status_code == 200
-    assert [result["version"] for result in answer.json()["results"]] == [2, 2]
+    response = change(api, *({"id": job.pk, "version": 1, "tags": ["t"]} for job in jobs))
+    assert response.status_code == 200
+    assert [result["version"] for result in response.json()["results"]] == [2, 2]
     assert list(Job.objects.values_list("tags", "description")) == [(["t"], "kept")] * 2
     assert LogEntry.objects.filter(action_flag=2).count() == 2
 
@@ -84,9 +84,9 @@ def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
         ids = [job.pk for job in jobs]
         for action, body in (("pause", {"reason": "deploy"}), ("resume", {})):
             with CaptureQueriesContext(connection) as queries:
-                answer = api.post(f"jobs/bulk/{action}/", {"ids": ids} | body)
-            assert answer.status_code == 200
-            assert [each["id"] for each in answer.json()["results"]] == ids
+                response = api.post(f"jobs/bulk/{action}/", {"ids": ids} | body)
+            assert response.status_code == 200
+            assert [each["id"] for each in response.json()["results"]] == ids
             counts.append(len(queries))
             states = Job.objects.filter(pk__in=ids).values_list("enabled", "pause_reason")
             paused = (False, "deploy (admin)")
@@ -98,9 +98,9 @@ def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
 def test_refused_job_does_not_stop_the_others(api: Api) -> None:
     good, over = make_idle_job(), make_job(schedule="@at 2020-01-01T00:00", enabled=False)
     control.pause(good)
-    answer = api.post("jobs/bulk/resume/", {"ids": [over.pk, 10**12, good.pk, good.pk]}).json()
-    assert [each["id"] for each in answer["results"]] == [good.pk]
-    assert [each["id"] for each in answer["refused"]] == [over.pk, 10**12]
+    response = api.post("jobs/bulk/resume/", {"ids": [over.pk, 10**12, good.pk, good.pk]}).json()
+    assert [each["id"] for each in response["results"]] == [good.pk]
+    assert [each["id"] for each in response["refused"]] == [over.pk, 10**12]
     assert Job.objects.get(enabled=True) == good
     assert LogEntry.objects.count() == 1
 
@@ -144,7 +144,7 @@ def test_a_change_names_the_job_and_its_version(api: Api) -> None:
     assert {*found["errors"]} == {"jobs.0.id"}
 
 
-def test_the_number_of_statements_does_not_grow_with_the_jobs(api: Api) -> None:
+def test_number_of_statements_does_not_grow_with_the_jobs(api: Api) -> None:
     def statements(number: int) -> int:
         with CaptureQueriesContext(connection) as queries:
             assert create(api, *(item(f"{number}-{n}") for n in range(number))).status_code == 201

@@ -22,7 +22,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.jobs.audit.texts import LONGEST_REASON
 from django_dcron.models import Job
-from django_dcron.models.job import MAX_DURATION
+from django_dcron.models.job_fields import MAX_DURATION
 from django_dcron.models.job_validation import wrong_type
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.time_ahead import next_time_of_day

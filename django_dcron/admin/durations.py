@@ -9,7 +9,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.models.job import MAX_DURATION
+from django_dcron.models.job_fields import MAX_DURATION
 from django_dcron.utils import durations
 from django_dcron.utils.time_parsing import parse_duration
 

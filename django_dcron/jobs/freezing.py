@@ -28,7 +28,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs.pausing import check_ahead
 from django_dcron.models import Freeze, Job, Run
-from django_dcron.models.job import NAME
+from django_dcron.models.job_fields import NAME
 from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE
 from django_dcron.runs import deliveries

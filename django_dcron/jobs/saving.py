@@ -24,13 +24,8 @@ from django.db import IntegrityError, transaction
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError
-from django_dcron.jobs.batch import (
-    JobToSave,
-    Original,
-    keys_of,
-    restore_originals,
-    save_batch,
-)
+from django_dcron.jobs.batch import Original, restore_originals, save_batch
+from django_dcron.jobs.batch_reading import JobToSave, keys_of
 from django_dcron.jobs.batching import change_in_batches
 from django_dcron.jobs.locking import lock_all
 from django_dcron.models import Job

@@ -10,7 +10,6 @@ job was written in another way (``QuerySet.update``, ``loaddata``, SQL), a node 
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -18,7 +17,6 @@ from django.core.validators import (
     MaxLengthValidator,
     MaxValueValidator,
     MinValueValidator,
-    RegexValidator,
 )
 from django.db import models
 from django.db.models import F
@@ -27,6 +25,16 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
 from django_dcron.models.exact_text import ExactCharField
+from django_dcron.models.job_fields import (
+    EXCLUSION_LABELS,
+    FROM_ONE_SECOND,
+    FROM_ZERO,
+    MISFIRE_LABELS,
+    NAME,
+    OVERLAP_LABELS,
+    QUEUE,
+    duration_field,
+)
 from django_dcron.models.job_validation import definition_errors
 from django_dcron.models.scheduled import Scheduled
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
@@ -35,26 +43,6 @@ from django_dcron.policies.retry import MAX_ATTEMPTS, RetryPolicy
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import MAX_LENGTH
 from django_dcron.utils.messages import gettext_noop
-
-NAME = RegexValidator(
-    r"^[\w.@:-]+(?: [\w.@:-]+)*\Z",
-    _("Use only letters, digits, _ . - @ : and single spaces."),
-)
-QUEUE = RegexValidator(
-    r"\A[!-~]+\Z",
-    _("“%(value)s” isn't a valid queue name. Use printable ASCII characters without spaces."),
-)
-"""AMQP refuses other names, and with them the messages of all jobs in the batch."""
-
-MAX_DURATION = MaxValueValidator(timedelta(days=36_500), _("Use at most 36500d."))
-"""The limit for all durations of a job. With longer ones, date arithmetic overflows."""
-FROM_ZERO = [MinValueValidator(timedelta(), _("Use at least 0s.")), MAX_DURATION]
-FROM_ONE_SECOND = [MinValueValidator(timedelta(seconds=1), _("Use at least 1s.")), MAX_DURATION]
-
-
-def _duration(seconds: int, **options: Any) -> models.DurationField[Any, Any]:
-    return models.DurationField(default=timedelta(seconds=seconds), **options)
-
 
 _NO_CALENDAR = gettext_noop("calendar: there is no “%(name)s” (allowed: the name of a calendar)")
 
@@ -162,16 +150,10 @@ class Job(Scheduled, models.Model):
         _("on excluded dates"),
         max_length=12,
         default=ExclusionPolicy.SKIP.value,
-        choices=[
-            (ExclusionPolicy.SKIP.value, _("Skip")),
-            (
-                ExclusionPolicy.NEXT_DAY.value,
-                _("Move to the next date that isn't excluded"),
-            ),
-        ],
+        choices=EXCLUSION_LABELS,
         help_text=_("What happens to occurrences on dates that the calendar excludes."),
     )
-    jitter = _duration(
+    jitter = duration_field(
         0,
         verbose_name=_("jitter"),
         validators=FROM_ZERO,
@@ -196,17 +178,13 @@ class Job(Scheduled, models.Model):
         _("misfire policy"),
         max_length=12,
         default=MisfirePolicy.RUN_LATEST.value,
-        choices=[
-            (MisfirePolicy.SKIP.value, _("Skip: record as missed")),
-            (MisfirePolicy.RUN_LATEST.value, _("Run latest: one run covers the others")),
-            (MisfirePolicy.RUN_ALL.value, _("Run all: oldest first, up to the catch-up limit")),
-        ],
+        choices=MISFIRE_LABELS,
         help_text=_(
             "What happens to occurrences that couldn't start in time, for example because of an "
             "outage."
         ),
     )
-    misfire_grace = _duration(
+    misfire_grace = duration_field(
         60,
         verbose_name=_("misfire grace"),
         validators=FROM_ONE_SECOND,
@@ -222,13 +200,7 @@ class Job(Scheduled, models.Model):
         _("overlap policy"),
         max_length=16,
         default=OverlapPolicy.SKIP.value,
-        choices=[
-            (OverlapPolicy.ALLOW.value, _("Allow: run in parallel")),
-            (OverlapPolicy.SKIP.value, _("Skip the new run")),
-            (OverlapPolicy.QUEUE_ONE.value, _("Queue one, skip the others")),
-            (OverlapPolicy.QUEUE_ALL.value, _("Queue all, run in order")),
-            (OverlapPolicy.CANCEL_RUNNING.value, _("Cancel the earlier run")),
-        ],
+        choices=OVERLAP_LABELS,
         help_text=_("What happens to a new run while an earlier run is unfinished."),
     )
     start_deadline = models.DurationField(
@@ -272,7 +244,7 @@ class Job(Scheduled, models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(MAX_ATTEMPTS)],
         help_text=_("How many times to try a run, including the first attempt, such as 3."),
     )
-    retry_backoff = _duration(
+    retry_backoff = duration_field(
         10,
         verbose_name=_("retry backoff"),
         validators=FROM_ZERO,
@@ -284,7 +256,7 @@ class Job(Scheduled, models.Model):
         validators=[MinValueValidator(1.0), MaxValueValidator(100.0)],
         help_text=_("Each wait is this many times longer than the previous one, such as 2."),
     )
-    retry_backoff_max = _duration(
+    retry_backoff_max = duration_field(
         3600,
         verbose_name=_("maximum backoff"),
         validators=FROM_ZERO,

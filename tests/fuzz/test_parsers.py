@@ -49,7 +49,7 @@ from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models import Job, Run
 from django_dcron.models.calendar import NAME as CALENDAR_NAME
 from django_dcron.models.calendar import read_dates
-from django_dcron.models.job import NAME, QUEUE
+from django_dcron.models.job_fields import NAME, QUEUE
 from django_dcron.monitoring.http.server import Address, _path
 from django_dcron.policies.alerting import read_rules
 from django_dcron.schedules.schedule import parse_schedule

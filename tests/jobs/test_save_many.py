@@ -326,7 +326,7 @@ def test_a_job_changed_since_it_was_read_is_refused(keep_going: bool) -> None:
     for job in jobs:
         job.description = "ours"
     # Both are called after the jobs were read, and before the transaction.
-    module, name = (batch, "_clean_fields") if keep_going else (saving, "despite_contention")
+    module, name = (batch, "clean_each") if keep_going else (saving, "despite_contention")
     original, changed = getattr(module, name), threading.Event()
 
     def change_first(*args: Any) -> Any:

@@ -13,7 +13,7 @@ from django.db.models.signals import post_save
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
-from django_dcron.jobs import batch, chains, cursors, pausing, placement, saving
+from django_dcron.jobs import batch_reading, chains, cursors, pausing, placement, saving
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted, move_outdated_cursors
 from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Cursor, Job, Run, Statistics
@@ -345,7 +345,7 @@ def test_job_whose_last_occurrence_passes_during_save_is_refused(
     """Otherwise, it would stay enabled and silently never run."""
     last = database_now("default").replace(microsecond=0) + 60 * SECOND
     old = make_idle_job()
-    monkeypatch.setattr(batch, "database_now", lambda using: last + SECOND)
+    monkeypatch.setattr(batch_reading, "database_now", lambda using: last + SECOND)
     for job in (reread(old), Job(name="new", target="tests.app.tasks.ok")):
         job.schedule, job.ends_at = schedule.format(last), last
         with pytest.raises(ValidationError) as refused:

@@ -1,0 +1,154 @@
+"""Read what the decisions about a batch of saved jobs need, in a fixed number of statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from django_dcron.db.now import database_now
+from django_dcron.jobs import chains
+from django_dcron.jobs.chains import Edges, Key, Linked
+from django_dcron.jobs.locking import lock_cursors, lock_jobs
+from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.policies.chains import split_label
+
+NAME = ("namespace", "name")
+"""The fields of a unique constraint."""
+
+IMPORT_KEY = ("import_source", "import_key")
+"""The fields of a unique constraint."""
+
+Errors = dict[str, list[ValidationError]]
+"""The problems of a job by field."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobToSave:
+    """A job to save."""
+
+    job: Job
+    expected_version: int | None = None
+    """The version that the change is based on. None: the instance's."""
+
+    @property
+    def key(self) -> int | None:
+        """The key of the stored job. None: the job is new."""
+        return self.job.pk
+
+    @property
+    def version(self) -> int:
+        return self.job.version if self.expected_version is None else self.expected_version
+
+
+def keys_of(changes: Iterable[JobToSave]) -> set[int]:
+    """Return the keys of the stored jobs."""
+    return {change.key for change in changes if change.key is not None}
+
+
+@dataclass(slots=True)
+class Owners:
+    """Which job has each value of a unique constraint, as far as the batch needs to know."""
+
+    fields: tuple[str, ...]
+    ids: dict[Key, int]
+    released: set[Key] = field(default_factory=set)
+    """Values that accepted jobs of the batch no longer have."""
+
+    def value_of(self, job: Job) -> Any:
+        value = tuple(getattr(job, name) for name in self.fields)
+        return None if None in value else value
+
+    def is_taken(self, job: Job) -> bool:
+        owner = self.ids.get(self.value_of(job))
+        return owner is not None and owner != job.pk
+
+    def move(self, before: Job | None, job: Job, node: int) -> None:
+        value = self.value_of(job)
+        if before is not None and (old := self.value_of(before)) not in (None, value):
+            self.released.add(old)
+            if self.ids.get(old) == node:
+                del self.ids[old]
+        if value is not None:
+            self.ids[value] = node
+
+
+@dataclass(slots=True)
+class Stored:
+    """What the database has about the jobs of a batch. Decisions keep it up to date."""
+
+    names: Owners
+    import_keys: Owners
+    links: Mapping[int, Linked]
+    edges: Edges
+    jobs: Mapping[int, Job]
+    """The locked rows."""
+    cursors: Mapping[int, Cursor]
+    now: datetime
+
+
+def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
+    """Validate each job without regard to other jobs."""
+    names = {job.calendar_id for job in jobs if isinstance(job.calendar_id, str)}
+    calendars = Calendar.objects.using(using).in_bulk(names) if names else {}
+    found: list[Errors] = []
+    for job in jobs:
+        if job.enabled:
+            job.paused_until = None
+        if job.calendar_id in calendars and not Job._meta.get_field("calendar").is_cached(job):
+            job.calendar = calendars[job.calendar_id]
+        errors: Errors = {}
+        for check in (partial(job.clean_fields, known_calendars=calendars), job.clean):
+            try:
+                check()
+            except ValidationError as error:
+                errors = error.update_error_dict(errors)
+        found.append(errors)
+    return found
+
+
+def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) -> Stored:
+    """Read what the decisions need, and lock the rows."""
+    keys = keys_of(changes)
+    cleaned = [(change.job, wrong) for change, wrong in zip(changes, errors, strict=True)]
+    links = chains.read_links(keys, using)
+    rechained = [
+        change
+        for change, wrong in zip(changes, errors, strict=True)
+        if not wrong and changes_links(change.job, links)
+    ]
+    named = {split_label(label) for change in rechained for label in change.job.after}
+    own = {(job.namespace, job.name) for job, wrong in cleaned if not wrong.keys() & {*NAME}}
+    cursors = lock_cursors(keys, using)
+    concerned: set[int] = set()
+    if rechained:
+        ids = chains.read_ids(named, using)
+        ahead = {ids[key] for key in named if key in ids}
+        concerned = chains.connected(ahead | keys_of(rechained), chains.read_edges(using))
+    locked = lock_jobs(keys | concerned, using)
+    return Stored(
+        names=Owners(NAME, chains.read_ids(own | named, using)),
+        import_keys=Owners(IMPORT_KEY, _import_keys(cleaned, using)),
+        links=links,
+        edges=chains.read_edges(using) if rechained else {},
+        jobs=locked,
+        cursors=cursors,
+        now=database_now(using),
+    )
+
+
+def changes_links(job: Job, links: Mapping[int, Linked]) -> bool:
+    if job._state.adding:
+        return bool(job.after)
+    return chains.changes(job, links.get(job.pk))
+
+
+def _import_keys(cleaned: Sequence[tuple[Job, Errors]], using: str) -> dict[Key, int]:
+    keys = {job.import_key for job, wrong in cleaned if not wrong.keys() & {*IMPORT_KEY}} - {None}
+    rows = Job.objects.using(using).filter(import_key__in=keys) if keys else Job.objects.none()
+    found = rows.values_list("pk", "import_source", "import_key")
+    return {(source, key): pk for pk, source, key in found}

@@ -36,7 +36,7 @@ MONTHS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class MonthDay:
     number: int
     is_in_month: bool
     is_excluded: bool
@@ -46,7 +46,7 @@ class Day:
 @dataclass(frozen=True, slots=True)
 class Month:
     name: str
-    weeks: tuple[tuple[Day, ...], ...]
+    weeks: tuple[tuple[MonthDay, ...], ...]
 
 
 class CalendarPreview:
@@ -84,9 +84,9 @@ def _months(text: str) -> Iterator[Month]:
         yield Month(date_format(first, "YEAR_MONTH_FORMAT"), weeks)
 
 
-def _day(day: date, first: date, today: date, dates: Any) -> Day:
+def _day(day: date, first: date, today: date, dates: Any) -> MonthDay:
     is_in_month = day.month == first.month
-    return Day(day.day, is_in_month, is_in_month and dates.excludes(day), day == today)
+    return MonthDay(day.day, is_in_month, is_in_month and dates.excludes(day), day == today)
 
 
 def _first_weekday() -> int:

@@ -471,7 +471,7 @@ class World:
             setattr(row, name, value)
         control.save(row)
 
-    def _do_edit_past_save(self, job: int, which: int, schedule: str) -> None:
+    def _do_edit_without_save(self, job: int, which: int, schedule: str) -> None:
         self.edited.add(f"job-{job}")
         Job.objects.filter(name=f"job-{job}").update(schedule=schedule)
 

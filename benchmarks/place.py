@@ -60,8 +60,11 @@ def make_jobs(
 ) -> list[Any]:
     """Create ``number`` jobs that are first due at ``first_at``, a whole second.
 
-    By default, they are due every minute from then on.
+    By default, they are due every minute from then on. PostgreSQL gets the statistics that it would
+    collect itself within a minute.
     """
+    from django.db import connection
+
     from django_dcron.models import Cursor, Job, Statistics
     from django_dcron.models.cursor import COPIED_FIELDS
 
@@ -85,6 +88,9 @@ def make_jobs(
         batch_size=1000,
     )
     Statistics.objects.bulk_create([Statistics(job=job) for job in jobs], batch_size=1000)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")
     return jobs
 
 

@@ -10,7 +10,8 @@ Invariants:
   columns are written faster than by the driver.
 - A column that isn't given gets the default of its field.
 - PostgreSQL gets an array for each column, SQLite executes one prepared statement for all rows, and
-  MariaDB gets one list of rows.
+  MariaDB gets one list of rows. A column whose values are all equal is sent as one value, except to
+  SQLite.
 - Names of tables and columns come from the models. All values are parameters.
 """
 
@@ -86,10 +87,15 @@ def insert_new(model: type[models.Model], columns: Columns, using: str) -> int:
                 _rows(written),
             )
         else:
+            arrays, constants = _arrays_and_constants(written)
+            names = ", ".join(column.name for column in [*arrays, *constants])
+            values = ", ".join(
+                [*(f"listed.{column.name}" for column in arrays), *repeat("%s", len(constants))]
+            )
             cursor.execute(
                 f"INSERT IGNORE INTO {_table(model, connection)} ({names}) "  # noqa: S608  # nosec B608
-                f"VALUES {_placeholders(written, number)}",
-                list(chain.from_iterable(_rows(written))),
+                f"{_listed(arrays)} SELECT {values} FROM listed",
+                [*_flat(arrays), *(column.values[0] for column in constants)],
             )
         return int(cursor.rowcount)
 
@@ -118,16 +124,16 @@ def update_by_key(model: type[models.Model], columns: Columns, using: str) -> No
                 _rows([*changed, key]),
             )
         else:
-            names = ", ".join(column.name for column in given)
-            changes = [f"{table}.{column.name} = new.{column.name}" for column in changed]
+            arrays, constants = _arrays_and_constants(given)
+            changes = [f"{table}.{column.name} = new.{column.name}" for column in arrays[1:]]
+            changes += [f"{table}.{column.name} = %s" for column in constants]
             # The list comes first, and each row is found by its key: a scan of the table would wait
             # for rows that other transactions have locked.
             cursor.execute(
-                f"UPDATE (WITH listed ({names}) AS "  # noqa: S608  # nosec B608
-                f"(VALUES {_placeholders(given, len(key.values))}) SELECT * FROM listed) AS new "
+                f"UPDATE ({_listed(arrays)} SELECT * FROM listed) AS new "  # noqa: S608  # nosec B608
                 f"STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) "
                 f"ON {table}.{key.name} = new.{key.name} SET {', '.join(changes)}",
-                list(chain.from_iterable(_rows(given))),
+                [*_flat(arrays), *(column.values[0] for column in constants)],
             )
 
 
@@ -202,17 +208,30 @@ def _placeholders(columns: Sequence[_Column], rows: int = 1) -> str:
     return ", ".join(repeat(row, rows))
 
 
-# --- PostgreSQL -----------------------------------------------------------------------------------
-
-
 def _arrays_and_constants(columns: Sequence[_Column]) -> tuple[list[_Column], list[_Column]]:
-    """Return the columns to send as arrays, and those to send as one value.
+    """Return the columns to send as arrays or lists, and those to send as one value.
 
     The key is an array, even of one element.
     """
     key, *others = columns
     arrays = [column for column in others if not column.is_constant]
     return [key, *arrays], [column for column in others if column.is_constant]
+
+
+# --- MariaDB --------------------------------------------------------------------------------------
+
+
+def _listed(columns: Sequence[_Column]) -> str:
+    names = ", ".join(column.name for column in columns)
+    return f"WITH listed ({names}) AS (VALUES {_placeholders(columns, len(columns[0].values))})"
+
+
+def _flat(columns: Sequence[_Column]) -> Iterable[Any]:
+    """Return the parameters of ``_listed``."""
+    return chain.from_iterable(_rows(columns))
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------
 
 
 def _parameter(column: _Column) -> str:

@@ -1358,7 +1358,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "cursor",
                 "verbose_name_plural": "cursors",
-                "indexes": [models.Index(fields=["next_at"], name="dcron_cursor_due")],
+                "indexes": [models.Index(fields=["next_at", "job"], name="dcron_cursor_due")],
             },
             bases=(django_dcron.models.scheduled.Scheduled, models.Model),
         ),

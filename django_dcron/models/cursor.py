@@ -62,8 +62,8 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
 
     def current(self) -> CursorQuerySet:
         """Cursors that match their job's definition."""
-        # PostgreSQL would multiply the probabilities of these conditions, expect one row, and compare
-        # all due cursors for each batch. It expects that every second CASE is true.
+        # PostgreSQL would multiply the probabilities of these conditions, expect one row, and
+        # compare all due cursors for each batch. It expects that every second CASE is true.
         same = When(same_definition("", "job__"), then=True)
         return self.filter(Case(same, default=False, output_field=models.BooleanField()))
 

@@ -7,6 +7,7 @@ import django.db.models.deletion
 from django.db import migrations, models
 
 import django_dcron.models.exact_text
+import django_dcron.models.hidden_characters
 import django_dcron.models.run
 import django_dcron.models.scheduled
 
@@ -28,7 +29,7 @@ class Migration(migrations.Migration):
                         primary_key=True,
                         serialize=False,
                         validators=[
-                            django.core.validators.RegexValidator(
+                            django_dcron.models.hidden_characters.NameValidator(
                                 "^(?!\\.+\\Z)[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
                                 "Use only letters, digits, _ . - @ : and single spaces. The name can't consist of dots only.",
                             )
@@ -41,7 +42,10 @@ class Migration(migrations.Migration):
                     models.TextField(
                         blank=True,
                         help_text="What the calendar is for and whom to contact, such as “Office holidays. Contact: HR”.",
-                        validators=[django.core.validators.MaxLengthValidator(10000)],
+                        validators=[
+                            django.core.validators.MaxLengthValidator(10000),
+                            django_dcron.models.hidden_characters.validate_text,
+                        ],
                         verbose_name="description",
                     ),
                 ),
@@ -49,6 +53,7 @@ class Migration(migrations.Migration):
                     "dates",
                     models.TextField(
                         help_text="One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public holidays of a country or region (holidays DE, holidays DE-BY). Text after # is a comment.",
+                        validators=[django_dcron.models.hidden_characters.validate_text],
                         verbose_name="excluded dates",
                     ),
                 ),
@@ -79,7 +84,7 @@ class Migration(migrations.Migration):
                         help_text="Groups jobs, such as billing. A node can serve all namespaces or only one.",
                         max_length=64,
                         validators=[
-                            django.core.validators.RegexValidator(
+                            django_dcron.models.hidden_characters.NameValidator(
                                 "^[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
                                 "Use only letters, digits, _ . - @ : and single spaces.",
                             )
@@ -93,7 +98,7 @@ class Migration(migrations.Migration):
                         help_text="Unique in the namespace. Example: import-orders.",
                         max_length=120,
                         validators=[
-                            django.core.validators.RegexValidator(
+                            django_dcron.models.hidden_characters.NameValidator(
                                 "^[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
                                 "Use only letters, digits, _ . - @ : and single spaces.",
                             )
@@ -106,7 +111,10 @@ class Migration(migrations.Migration):
                     models.TextField(
                         blank=True,
                         help_text="What the job does and whom to contact, such as “Imports orders. Contact: shop team”.",
-                        validators=[django.core.validators.MaxLengthValidator(10000)],
+                        validators=[
+                            django.core.validators.MaxLengthValidator(10000),
+                            django_dcron.models.hidden_characters.validate_text,
+                        ],
                         verbose_name="description",
                     ),
                 ),

@@ -12,16 +12,17 @@ from __future__ import annotations
 from functools import lru_cache
 
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxLengthValidator, RegexValidator
+from django.core.validators import MaxLengthValidator
 from django.db import models
 from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.exceptions import InvalidCalendar
+from django_dcron.models.hidden_characters import NameValidator, validate_text
 from django_dcron.schedules import public_holidays
 from django_dcron.schedules.calendar import ExcludedDates, parse_calendar
 
-NAME = RegexValidator(
+NAME = NameValidator(
     r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",
     _(
         "Use only letters, digits, _ . - @ : and single spaces. The name can't consist of "
@@ -54,13 +55,14 @@ class Calendar(models.Model):
     description = models.TextField(
         _("description"),
         blank=True,
-        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH)],
+        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH), validate_text],
         help_text=_(
             "What the calendar is for and whom to contact, such as “Office holidays. Contact: HR”."
         ),
     )
     dates = models.TextField(
         _("excluded dates"),
+        validators=[validate_text],
         help_text=_(
             "One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly "
             "date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public "

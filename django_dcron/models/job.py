@@ -25,6 +25,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
 from django_dcron.models.exact_text import ExactCharField
+from django_dcron.models.hidden_characters import validate_text
 from django_dcron.models.job_fields import (
     EXCLUSION_LABELS,
     FROM_ONE_SECOND,
@@ -74,7 +75,7 @@ class Job(Scheduled, models.Model):
     description = models.TextField(
         _("description"),
         blank=True,
-        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH)],
+        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH), validate_text],
         help_text=_(
             "What the job does and whom to contact, such as “Imports orders. Contact: shop team”."
         ),

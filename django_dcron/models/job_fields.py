@@ -9,11 +9,12 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.models.hidden_characters import NameValidator
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.schedules.calendar import ExclusionPolicy
 
-NAME = RegexValidator(
+NAME = NameValidator(
     r"^[\w.@:-]+(?: [\w.@:-]+)*\Z",
     _("Use only letters, digits, _ . - @ : and single spaces."),
 )

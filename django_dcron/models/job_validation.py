@@ -16,6 +16,7 @@ from django_dcron import targets
 from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
+from django_dcron.models.hidden_characters import hidden_in_label, message_for
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.policies.chains import On, split_label
 from django_dcron.schedules.schedule import parse_schedule
@@ -176,6 +177,13 @@ def _name_list_errors(field: str, job: Job) -> dict[str, str]:
     return {}
 
 
+def _tag_errors(job: Job) -> dict[str, str]:
+    for tag in job.tags:
+        if character := hidden_in_label(tag):
+            return {"tags": message_for(character)}
+    return {}
+
+
 def _length_errors(field: str, job: Job) -> dict[str, str]:
     value = getattr(job, field)
     length = len(json.dumps(value, ensure_ascii=False)) if value else 0
@@ -264,6 +272,7 @@ CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
         ({field}, partial(_name_list_errors, field))
         for field in ("retry_on", "never_retry_on", "tags")
     ),
+    ({"tags"}, _tag_errors),
     ({"retry_backoff", "retry_backoff_max"}, _backoff_errors),
     ({"keep_for", "keep_failed_for"}, _retention_errors),
     ({"alerts"}, _alert_errors),

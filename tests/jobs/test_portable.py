@@ -185,11 +185,12 @@ def test_document_format_is_stable() -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("syntax", Syntax)
 def test_control_characters_are_escaped_in_documents(syntax: Syntax) -> None:
-    description = "a\x1b[31mb\x9b31mc\x7fd"
-    text = portable.write_document([make_idle_job(description=description)], syntax)
+    argument = "a\x1b[31mb\x9b31mc\x7fd"
+    job = make_idle_job(target="tests.app.tasks.echo", args=[argument])
+    text = portable.write_document([job], syntax)
     assert not {*text} & {"\x1b", "\x9b", "\x7f"}
     (entry,) = portable.read_document(text, syntax).entries
-    assert entry.values["description"] == description
+    assert entry.values["args"] == [argument]
 
 
 @pytest.mark.django_db

@@ -47,6 +47,7 @@ section() {
         "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
     { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
+    [ "$verdict" = FAILED ] || ! grep -q '^NOT RUN ' "$log" || verdict=PARTLY
     { grep '^UNSTEADY ' "$log" || true; } | sed "s/^UNSTEADY \(.*\)/\1 ($title)/" >>"$work/unsteady"
     line=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
     if [ -n "$line" ] && { [ "$verdict" = FAILED ] || [ ! -s "$work/closing_line" ]; }; then
@@ -84,7 +85,7 @@ report() {
     printf '       %5d s  in total\n' "$SECONDS"
     sed 's/^/UNSTEADY, a bug in the test or in what it tests: /' "$work/unsteady"
     [ "$failed" -eq 0 ] || echo "$failed sections FAILED"
-    ! grep -q '^NOT RUN' "$work/summary" || echo "A part was NOT RUN, because this machine is too slow"
+    ! grep -q '^NOT RUN' "$work/summary" || echo "Some parts were NOT RUN: see the reasons above"
     [ "$unsteady" -le $tolerated ] || echo "$unsteady unsteady tests; the limit is $tolerated"
     cat "$work/closing_line"
     [ "$failed" -eq 0 ] && [ "$unsteady" -le $tolerated ]

@@ -29,6 +29,7 @@ from django_dcron.runs import transitions
 from django_dcron.runs.chains import follower_key
 from django_dcron.scheduler.claim import claim
 from tests.factories import make_idle_job, make_job, make_run
+from tests.refusals import refusal
 from tests.scheduler.stand_ins import MemoryDispatcher
 from tests.waiting import TIMEOUT
 
@@ -119,9 +120,8 @@ def test_trigger_fails_if_no_instant_is_free(monkeypatch: pytest.MonkeyPatch) ->
     job = make_idle_job()
     for n in range(control.MAX_TRIES):
         assert control.trigger(job).scheduled_at == at + n * control.MICROSECOND
-    with pytest.raises(NotPossible, match="Try again") as refused:
+    with refusal(NotPossible, "busy"):
         control.trigger(job)
-    assert refused.value.code == "busy"
 
 
 def test_idempotency_key_creates_one_run_per_job(dispatcher: MemoryDispatcher) -> None:
@@ -135,9 +135,8 @@ def test_idempotency_key_creates_one_run_per_job(dispatcher: MemoryDispatcher) -
 
 @pytest.mark.parametrize("key", ["", "x" * 121])
 def test_invalid_idempotency_key_is_refused(key: str) -> None:
-    with pytest.raises(InvalidValue, match="allowed: 1 to 120 characters") as refused:
+    with refusal(InvalidValue, "invalid_length", field="idempotency_key"):
         control.trigger(make_idle_job(), idempotency_key=key)
-    assert refused.value.field == "idempotency_key"
     assert control.trigger(make_idle_job(), idempotency_key="x" * 120)
 
 
@@ -145,9 +144,8 @@ def test_invalid_idempotency_key_is_refused(key: str) -> None:
 def test_idempotency_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
     """Otherwise the chained run would count as created already and would never be created."""
     job, run = make_idle_job(), make_run(make_idle_job())
-    with pytest.raises(InvalidValue, match="chain") as refused:
+    with refusal(InvalidValue, "reserved", field="idempotency_key"):
         control.trigger(job, idempotency_key=change(follower_key(run.pk)))
-    assert refused.value.field == "idempotency_key"
     assert not Run.objects.filter(job=job).exists()
     assert control.trigger(job, idempotency_key=f"before and {follower_key(run.pk)}")
 
@@ -351,9 +349,8 @@ def test_cancel_is_retried_if_the_run_started_meanwhile(monkeypatch: pytest.Monk
 def test_cancel_gives_up_if_the_state_keeps_changing(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job())
     monkeypatch.setattr(transitions, "end_unstarted", lambda *args: False)
-    with pytest.raises(NotPossible, match="Try again") as refused:
+    with refusal(NotPossible, "busy"):
         control.cancel(run)
-    assert refused.value.code == "busy"
 
 
 @pytest.mark.django_db(transaction=True)

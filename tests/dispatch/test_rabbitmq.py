@@ -167,9 +167,9 @@ def test_unknown_exchange_makes_only_its_run_undeliverable(app: Celery) -> None:
     app.conf.task_routes = {"tests.app.tasks.echo": {"exchange": "nowhere", "routing_key": "x"}}
     dispatcher = CeleryDispatcher(app)
     good, bad = due_run(), due_run(target="tests.app.tasks.echo")
-    with pytest.raises(Undeliverable, match="no exchange 'nowhere'"):
+    with pytest.raises(Undeliverable, match="'nowhere'"):
         publish_runs(dispatcher, good, bad)
-    with pytest.raises(Undeliverable, match="no exchange 'nowhere'"):
+    with pytest.raises(Undeliverable, match="'nowhere'"):
         publish_runs(dispatcher, bad)
     publish_runs(dispatcher, good)
     dispatcher.close()

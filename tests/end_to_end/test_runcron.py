@@ -77,13 +77,13 @@ def test_for_option_ends_the_node_after_the_given_time(redis_server: services.Se
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
 def test_invalid_duration_is_refused(value: str) -> None:
-    with pytest.raises(CommandError, match=f"'{value}' isn't a positive number"):
+    with pytest.raises(CommandError, match=f"'{value}'"):
         call_command("runcron", "--for", value)
 
 
 @pytest.mark.parametrize(("option", "limit"), [("--name", 120), ("--namespace", 64)])
 def test_too_long_name_is_refused(option: str, limit: int) -> None:
-    with pytest.raises(CommandError, match=f"has more than {limit} characters"):
+    with pytest.raises(CommandError, match=f"{option}.* {limit} "):
         call_command("runcron", option, "x" * (limit + 1))
 
 

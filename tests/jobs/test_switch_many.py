@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.exceptions import Conflict, InvalidValue, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State, Trigger
@@ -22,6 +22,7 @@ from django_dcron.testing import set_clock
 from tests.depth import examples
 from tests.factories import make_idle_job, make_job, make_run
 from tests.jobs.test_save_many import NOW, snapshot, undone
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.django_db
 
@@ -238,7 +239,7 @@ def test_pause_that_does_not_replace_keeps_reason_and_end_of_an_earlier_one() ->
 
 def test_invalid_end_changes_nothing() -> None:
     job = make_idle_job()
-    with pytest.raises(ValueError, match="past"):
+    with refusal(InvalidValue, "in_the_past", field="until"):
         control.pause_many([job], until=datetime(2020, 1, 1, tzinfo=UTC))
     assert Job.objects.get().enabled
 

@@ -4,6 +4,7 @@ The numbers in comments are those of ``locks.base``.
 """
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -173,11 +174,11 @@ class TestTexts:
         self, lock: Lock, text: str
     ) -> None:
         for unfit in ({"names": [text], "holder": "a"}, {"names": ["1"], "holder": text}):
-            with pytest.raises(ValueError, match="allowed: 1 to"):
+            with pytest.raises(ValueError, match=re.escape(repr(text))):
                 lock.hold(**unfit, lease=LONG)  # type: ignore[arg-type]
-            with pytest.raises(ValueError, match="allowed: 1 to"):
+            with pytest.raises(ValueError, match=re.escape(repr(text))):
                 lock.release(**unfit)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="allowed: 1 to"):
+        with pytest.raises(ValueError, match=re.escape(repr(text))):
             lock.holders([text])
 
     def test_longest_texts_fit(self, lock: Lock) -> None:
@@ -190,7 +191,7 @@ class TestTexts:
             lock.hold("shard", "a", LONG)
 
     def test_lease_of_zero_length_is_refused(self, lock: Lock) -> None:
-        with pytest.raises(ValueError, match="longer than zero"):
+        with pytest.raises(ValueError, match="timedelta"):
             lock.hold(["1"], "a", timedelta(0))
 
 

@@ -91,7 +91,7 @@ def test_duration_accepts_units_and_rejects_invalid_text() -> None:
 def test_whole_accepts_only_integers_in_range() -> None:
     assert parse_whole_number(1, 10)("10") == 10
     for text in ("0", "11", "-1", "1.5", "ten", "", "٣", "9" * 50):
-        with pytest.raises(ArgumentTypeError, match="from 1 to 10"):
+        with pytest.raises(ArgumentTypeError, match=r" 1 .* 10"):
             parse_whole_number(1, 10)(text)
 
 

@@ -19,6 +19,7 @@ from django_dcron.policies.chains import (
 from django_dcron.policies.lifecycle import State
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import parse_schedule
+from tests.refusals import refusal
 
 GRAPHS = st.dictionaries(st.integers(0, 7), st.sets(st.integers(0, 7), max_size=4), max_size=8)
 MET = {
@@ -90,5 +91,5 @@ def test_never_schedule_has_no_occurrences() -> None:
     assert never.previous_before(datetime(2026, 1, 1, tzinfo=UTC)) is None
     assert describe(never) == "Only on demand"
     assert not parse_schedule("@daily").is_never
-    with pytest.raises(InvalidSchedule, match="@never"):
+    with refusal(InvalidSchedule, "unknown_macro", value="'@never ever'"):
         parse_schedule("@never ever")

@@ -14,6 +14,7 @@ from django_dcron.schedules.calendar import (
     HolidaysOf,
     parse_calendar,
 )
+from tests.refusals import refusal
 
 DAY = timedelta(days=1)
 START = date(2026, 1, 1)
@@ -128,9 +129,8 @@ def test_invalid_calendar_text_is_refused_with_code_and_parameters(
 
 
 def test_unknown_holidays_are_reported_with_their_line() -> None:
-    with pytest.raises(InvalidCalendar, match="none of XX") as refused:
+    with refusal(InvalidCalendar, "unknown_holidays", line=2, problem="none of XX"):
         parse_calendar("SAT\nholidays xx", no_holidays)
-    assert (refused.value.code, refused.value.params["line"]) == ("unknown_holidays", 2)
 
 
 def test_number_of_countries_and_parts_is_limited() -> None:

@@ -16,6 +16,7 @@ from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget
 from django_dcron.targets import Invocation, TargetKind, django_tasks
 from tests.logs import logged
+from tests.refusals import refusal
 from tests.waiting import TIMEOUT
 
 
@@ -455,9 +456,9 @@ def test_arguments_of_bound_tasks_are_checked_without_self(app: celery.Celery) -
         target = targets.get(key)
         target.check_arguments(["Berlin"], {})
         target.check_arguments([], {"city": "Berlin"})
-        with pytest.raises(InvalidArguments, match="'city' is missing"):
+        with refusal(InvalidArguments, "missing_argument", field="args", name="'city'"):
             target.check_arguments([], {})
-        with pytest.raises(InvalidArguments, match=r"2 .*1.*city"):
+        with refusal(InvalidArguments, "too_many_arguments", field="args"):
             target.check_arguments(["Berlin", 1], {})
 
 
@@ -515,8 +516,9 @@ def test_task_modules_that_fail_to_import_are_reported(
     app.task(nothing, name="shop.report")
 
     assert targets.get("shop.report").key == "shop.report"
-    with pytest.raises(UnknownTarget, match=r"no module named shpo.*'shop\.report'"):
+    with refusal(UnknownTarget, "unknown_target", near="'shop.report'") as caught:
         targets.get("shop.reprot")
+    assert "no module named shpo" in str(caught.value.params["why"])
     assert logged(caplog, "tasks_not_imported")
     assert "no module named shpo" in targets.discovery_problem()
 

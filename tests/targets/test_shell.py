@@ -14,6 +14,7 @@ from pytest_django import Settings
 from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RunCancelled, UnknownTarget
 from django_dcron.targets import Invocation, ShellFailed, TargetKind, shell
+from tests.refusals import refusal
 from tests.waiting import TIMEOUT
 
 
@@ -48,9 +49,10 @@ def test_command_named_in_settings_is_a_target(settings: Settings) -> None:
     assert (target.key, target.kind, target.route_name) == ("shell:backup", TargetKind.SHELL, None)
     assert target.description == "Runs pg_dump"  # the arguments may be confidential
     assert "shell:backup" in targets.available()
-    with pytest.raises(UnknownTarget, match=r"DCRON_SHELL.*'shell:backup'") as caught:
+    names = {"target": "'shell:bakcup'", "near": "'shell:backup'"}
+    with refusal(UnknownTarget, "unknown_target", **names) as caught:
         targets.get("shell:bakcup")
-    assert caught.value.params["target"] == "'shell:bakcup'"
+    assert "DCRON_SHELL" in str(caught.value.params["why"])
 
 
 def test_output_and_errors_go_to_stdout_in_order(
@@ -117,9 +119,8 @@ def test_option_like_argument_is_accepted_only_after_double_dash(
         assert capsys.readouterr().out == f"-- {argument}\n"
         return
     for given in ([argument], ["a", argument]):
-        with pytest.raises(InvalidArguments, match="DCRON_SHELL") as caught:
+        with refusal(InvalidArguments, "option", field="args", value=repr(argument)):
             target.check_arguments(given, {})
-        assert caught.value.field == "args"
         with pytest.raises(InvalidArguments):  # arguments stored earlier or without validation
             target.call(Invocation(given))
     assert capsys.readouterr().out == ""
@@ -132,11 +133,12 @@ def test_call_with_unaccepted_arguments_is_refused(settings: Settings) -> None:
 
 
 def test_nonzero_exit_code_raises_shell_failed(settings: Settings) -> None:
-    with pytest.raises(ShellFailed, match=r"^job .*3: disk full$") as caught:
+    with pytest.raises(ShellFailed) as caught:
         run(settings, python("print('disk full'); print(); raise SystemExit(3)"))
     assert (caught.value.exit_code, caught.value.last_line) == (3, "disk full")
-    with pytest.raises(ShellFailed, match=r"^job .*1$"):
+    with pytest.raises(ShellFailed) as caught:
         run(settings, ["false"])
+    assert (caught.value.exit_code, caught.value.last_line) == (1, "")
 
 
 @pytest.mark.parametrize(

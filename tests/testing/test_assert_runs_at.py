@@ -9,10 +9,11 @@ import pytest
 from celery import shared_task
 
 from django_dcron import control, cron, targets
-from django_dcron.exceptions import InvalidSchedule
+from django_dcron.exceptions import InvalidSchedule, InvalidValue
 from django_dcron.models import Calendar, Job
 from django_dcron.testing import ManualClock, assert_runs_at, run_due, set_clock
 from tests.factories import make_job
+from tests.refusals import refusal
 from tests.testing.conftest import NINE
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -79,15 +80,15 @@ def test_expected_times_must_be_in_order() -> None:
 
 def test_invalid_arguments_are_refused() -> None:
     naive = datetime(2026, 3, 2, 10)  # noqa: DTZ001 (a naive datetime)
-    with pytest.raises(ValueError, match="expected: 2026-03-02T10:00:00 has no time zone"):
+    with refusal(InvalidValue, "naive", field="expected", value="2026-03-02T10:00:00"):
         assert_runs_at("@hourly", [naive], after=NINE)
-    with pytest.raises(ValueError, match="after: 2026-03-02T10:00:00 has no time zone"):
+    with refusal(InvalidValue, "naive", field="after", value="2026-03-02T10:00:00"):
         assert_runs_at("@hourly", [], after=naive)
-    with pytest.raises(InvalidSchedule, match="minute"):
+    with refusal(InvalidSchedule, "out_of_range"):
         assert_runs_at("61 * * * *", [], after=NINE)
-    with pytest.raises(ValueError, match="H depends"):
+    with pytest.raises(ValueError, match=r"H \* \* \* \*.*H "):
         assert_runs_at("H * * * *", [], after=NINE)
-    with pytest.raises(TypeError, match=r"^5 is neither"):
+    with pytest.raises(TypeError, match=r"^5 .*@cron"):
         assert_runs_at(5, [], after=NINE)  # type: ignore[arg-type]
 
 
@@ -137,9 +138,9 @@ def test_declared_function_or_task_is_accepted() -> None:
         def undeclared() -> None: ...
 
         assert_runs_at(task, [NINE], after=NINE - HOUR)
-        with pytest.raises(ValueError, match="several jobs: two, one"):
+        with pytest.raises(ValueError, match=": two, one"):
             assert_runs_at(function, [], after=NINE)
-        with pytest.raises(ValueError, match="has no @cron"):
+        with pytest.raises(ValueError, match="@cron"):
             assert_runs_at(undeclared, [], after=NINE)
 
 
@@ -176,7 +177,7 @@ def test_declared_django_task_is_accepted(nine: ManualClock) -> None:
             "succeeded",
             "tests.tasked.tasks.report",
         )
-        with pytest.raises(ValueError, match="has no @cron"):
+        with pytest.raises(ValueError, match="@cron"):
             run_due(jobs=[fetch])
 
 

@@ -15,11 +15,13 @@ from django_dcron.db import clock
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.dispatch import shared_dispatcher
+from django_dcron.exceptions import InvalidValue
 from django_dcron.models import Attempt, Cursor, Node, Run
 from django_dcron.runs.start import start_attempt
 from django_dcron.runs.transitions import _START
 from django_dcron.testing import ManualClock, set_clock
 from tests.factories import make_idle_job, make_job, make_run
+from tests.refusals import refusal
 from tests.testing.conftest import NINE
 
 HOUR = timedelta(hours=1)
@@ -72,13 +74,13 @@ def test_using_a_clock_after_its_block_raises_runtime_error() -> None:
 def test_invalid_times_are_refused(nine: ManualClock) -> None:
     naive = datetime(2026, 3, 2, 9)  # noqa: DTZ001 (a naive datetime)
     for use in (nine.set_to, lambda at: set_clock(at).__enter__()):
-        with pytest.raises(ValueError, match="at: 2026-03-02T09:00:00 has no time zone"):
+        with refusal(InvalidValue, "naive", field="at", value="2026-03-02T09:00:00"):
             use(naive)
-        with pytest.raises(TypeError, match="at: '9:00' is not a datetime"):
+        with pytest.raises(TypeError, match=r"^at: '9:00' "):
             use("9:00")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match=r"^advance: -1 day, 23:00:00 "):
         nine.advance(-HOUR)
-    with pytest.raises(TypeError, match="advance: 60 is not a timedelta"):
+    with pytest.raises(TypeError, match=r"^advance: 60 "):
         nine.advance(60)  # type: ignore[arg-type]
     assert nine.now() == NINE
 
@@ -151,7 +153,7 @@ def test_save_preview_pause_and_commands_use_the_set_clock(nine: ManualClock) ->
     assert Cursor.objects.get(job=job).next_at == NINE + HOUR
     assert control.preview(job, 2) == [NINE + HOUR, NINE + 2 * HOUR]
     assert control.trigger(job).due_at == NINE
-    with pytest.raises(ValueError, match="is in the past"):
+    with refusal(InvalidValue, "in_the_past", field="until", value=NINE.isoformat()):
         control.pause(job, until=NINE)
     control.pause(job, until=NINE + HOUR)
     out = StringIO()

@@ -12,11 +12,13 @@ from django.db import IntegrityError
 from django_dcron import PermanentFailure, RetryLater, control, current_run
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
+from django_dcron.exceptions import InvalidValue
 from django_dcron.models import Attempt, Calendar, Cursor, Job, Node, Run
 from django_dcron.policies.slots import Slot
 from django_dcron.testing import ManualClock, run_due, set_clock
 from django_dcron.testing import stepping as stepping_module
 from tests.factories import make_idle_job, make_job, make_run
+from tests.refusals import refusal
 from tests.testing.conftest import NINE, MakeTarget
 
 Calls = list[tuple[str, datetime, datetime]]
@@ -87,16 +89,14 @@ def test_time_is_frozen_during_call_when_no_clock_is_set(
 
 
 def test_past_or_naive_time_is_refused(nine: ManualClock) -> None:
-    with pytest.raises(
-        ValueError, match=r"is in the past: the clock is set to 2026-03-02T09:00:00\+00:00"
-    ):
+    with pytest.raises(ValueError, match=r" 2026-03-02T08:59:00\+.* 2026-03-02T09:00:00\+00:00$"):
         run_due(at=NINE - MINUTE)
-    with pytest.raises(ValueError, match="no time zone"):
+    with refusal(InvalidValue, "naive", field="at"):
         run_due(at=datetime(2026, 3, 2, 10))  # noqa: DTZ001 (a naive datetime)
 
 
 def test_past_time_is_refused_when_no_clock_is_set() -> None:
-    with pytest.raises(ValueError, match=r"is in the past: no clock is set, .* 20"):
+    with pytest.raises(ValueError, match=r" 2026-03-02T09:00:00\+00:00 .*no clock.* 20"):
         run_due(at=NINE)
 
 
@@ -148,9 +148,9 @@ def test_jobs_and_namespace_arguments_limit_what_runs(nine: ManualClock) -> None
 
 
 def test_unsaved_job_or_job_name_is_refused(nine: ManualClock) -> None:
-    with pytest.raises(ValueError, match="draft is not saved"):
+    with pytest.raises(ValueError, match=r" draft .*control\.save"):
         run_due(jobs=[Job(name="draft")])
-    with pytest.raises(TypeError, match="'draft' is neither"):
+    with pytest.raises(TypeError, match=r"^'draft' .*@cron"):
         run_due(jobs=["draft"])  # type: ignore[list-item]
 
 

@@ -28,6 +28,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from tests.contrib.importers.conftest import Install
 from tests.factories import make_job
 from tests.management.calling import call
+from tests.refusals import refusal
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -67,7 +68,7 @@ def test_shadow_checks_arguments_and_does_nothing() -> None:
 
 
 def test_shadow_of_an_unknown_target_is_refused() -> None:
-    with pytest.raises(UnknownTarget, match=r"'tests\.app\.tasks\.gone'"):
+    with refusal(UnknownTarget, "unknown_target", target="'tests.app.tasks.gone'"):
         targets.get("shadow:tests.app.tasks.gone")
 
 

@@ -45,7 +45,7 @@ MAY_BE_NEGATIVE = {"doctor", "health", "nodes", "sync"}
 """Subcommands whose exit code 1 is an answer: no node is running here."""
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
 ANY_ID = "01900000000070008000000000000000"
-CRONTAB = "30 3 * * * cd /srv/shop && python manage.py clearsessions\n"
+CRONTAB = "30 3 * * * close-day --tax\n"
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,8 @@ def test_documented_command_can_be_executed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings.DCRON_DISPATCHER, settings.DCRON_COMMANDS = "thread", ["clearsessions"]
+    settings.DCRON_DISPATCHER = "thread"
+    settings.DCRON_SHELL = {"close-day": ["close-day", "--tax"]}
     monkeypatch.chdir(tmp_path)
     with set_clock(NOW):
         done = call(*arranged(command))

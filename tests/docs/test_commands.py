@@ -200,7 +200,7 @@ def test_documented_command_can_be_executed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings.DCRON_DISPATCHER = "thread"
-    settings.DCRON_SHELL = {"close-day": ["close-day", "--tax"]}
+    settings.DCRON_SHELL = {"close-day": ["/bin/sh", "-c", "close-day --tax"]}
     monkeypatch.chdir(tmp_path)
     with set_clock(NOW):
         done = call(*arranged(command))

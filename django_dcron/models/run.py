@@ -154,7 +154,7 @@ class Run(models.Model):
     )
     idempotency_key = models.CharField(_("idempotency key"), max_length=120, null=True)
     rerun_of = models.ForeignKey(
-        "self", on_delete=models.SET_NULL, null=True, related_name="reruns"
+        "self", on_delete=models.SET_NULL, null=True, related_name="reruns", db_index=False
     )
 
     missed_before = models.PositiveIntegerField(
@@ -218,6 +218,8 @@ class Run(models.Model):
                 fields=("job", "idempotency_key"), name="dcron_run_idempotency"
             ),
             models.UniqueConstraint(fields=("slot", "job", "slot_number"), name="dcron_run_slot"),
+            # On PostgreSQL, the indexes of idempotency key, slot and rerun contain only the runs
+            # that have one (``use_partial_indexes`` in the migration).
             models.CheckConstraint(
                 condition=Q(slot_number=0) | Q(slot=Slot.BACKFILL.value, slot__isnull=False),
                 name="dcron_run_slot_number",
@@ -228,6 +230,7 @@ class Run(models.Model):
             models.Index(
                 fields=("scheduled_at", "id"), name="dcron_run_latest"
             ),  # read backwards by the admin's list
+            models.Index(fields=("rerun_of",), name="dcron_run_rerun"),
         )
 
     def __str__(self) -> str:

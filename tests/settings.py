@@ -7,6 +7,7 @@ DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of the
 DCRON_TEST_DATABASE_PORT  the database's port on 127.0.0.1 for a test's process (not its socket)
 DCRON_TEST_BROKER     URL of another broker than that Redis
 DCRON_TEST_QUEUE_TYPE "quorum" for RabbitMQ's replicated queues
+DCRON_TEST_THEME      a theme of the admin: unfold or jazzmin; the plain admin by default
 DCRON_TEST_SETTINGS   DCRON_* durations in seconds as JSON, for a test's process: {"RUN_LEASE": 1}
 
 This module starts nothing. tests/services.py creates the servers' sockets below DCRON_TEST_DIR,
@@ -132,6 +133,9 @@ if django.VERSION >= (6, 0):
             "QUEUES": ["default", "reports", "poison"],
         }
     }
+if THEME := os.environ.get("DCRON_TEST_THEME", ""):
+    INSTALLED_APPS.insert(0, THEME)
+    JAZZMIN_SETTINGS = {"use_google_fonts_cdn": False}
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

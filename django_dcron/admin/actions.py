@@ -127,6 +127,8 @@ class Button:
     is_primary: bool = False
     submit_label: StrOrPromise = ""
     """The label of the form's own button."""
+    form_id: str = ""
+    """The id of the HTML form that the button submits."""
 
 
 def submitted_reason(request: HttpRequest) -> str:
@@ -203,6 +205,7 @@ class ActionAdmin(BaseAdmin[M]):
                 action.has_page,
                 action.is_primary,
                 action.submit_label(),
+                _form_id(action),
             )
             for action in self.object_actions
             if not self.refusal(request, action, obj)
@@ -257,7 +260,12 @@ class ActionAdmin(BaseAdmin[M]):
 
     def _empty_form(self, action: ObjectAction[M], obj: M) -> ObjectActionForm | None:
         """Return an empty form with its own element ids, because a page may have several forms."""
-        return action.form(row=obj, auto_id=f"id_{action.name}_%s") if action.form else None
+        if action.form is None:
+            return None
+        form = action.form(row=obj, auto_id=f"id_{action.name}_%s")
+        for field in form.fields.values():
+            field.widget.attrs["form"] = _form_id(action)
+        return form
 
     def perform(
         self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
@@ -367,6 +375,10 @@ class ActionAdmin(BaseAdmin[M]):
     @property
     def _action_url_name(self) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_action"
+
+
+def _form_id(action: ObjectAction[Any]) -> str:
+    return f"dcron-do-{action.name}"
 
 
 def as_list_action(

@@ -30,6 +30,9 @@ else:
 
 
 class BaseAdmin(GenericAdmin[M]):
+    show_add_link = True
+    """Read by django-unfold. Its own admin class has this attribute."""
+
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> M | None:

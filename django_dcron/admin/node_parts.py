@@ -24,6 +24,7 @@ from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.lists.filters import WorkerFilter
+from django_dcron.admin.themes import UNFOLD, theme
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.workload import Workload, runs_sent_by, workloads
@@ -112,6 +113,7 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
     def _list_context(self, request: HttpRequest, changelist: ChangeList) -> dict[str, Any]:
         return {
             "cl": changelist,
+            "rows_template": f"admin/django_dcron/node/{_rows_template()}.html",
             "opts": self.opts,
             "workers": [
                 (load, self._attempts_url(load)) for load in self._workloads(request) or ()
@@ -148,3 +150,8 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
 
     def _may_view(self, request: HttpRequest, *models: type[Any]) -> bool:
         return all(may_view(request, model, self.admin_site) for model in models)
+
+
+def _rows_template() -> str:
+    """Return the template that renders the rows of a list as the admin's theme does."""
+    return "rows_unfold" if theme() == UNFOLD else "rows"

@@ -10,6 +10,7 @@ from django_htmx.jinja import htmx_script
 from django_dcron.admin import display
 from django_dcron.admin.dashboard.index_line import index_line
 from django_dcron.admin.freeze import banner
+from django_dcron.admin.themes import theme
 from django_dcron.diagnosis import run_durations
 
 register = Library()
@@ -38,3 +39,9 @@ def dcron_freezes(context: Context) -> dict[str, Any]:
 def htmx() -> str:
     """Return the script tag of htmx, or nothing if ``django_htmx`` isn't an installed app."""
     return htmx_script(version=2) if apps.is_installed("django_htmx") else SafeString("")
+
+
+@register.simple_tag
+def dcron_theme() -> str:
+    """Return the theme of the admin that needs other markup, or an empty string."""
+    return theme()

@@ -114,7 +114,7 @@ def test_cancel_confirmation_button_is_not_labelled_cancel(
 
     assert len({str(action.label), str(action.submit_label(1)), str(action.submit_label(2))}) == 3
     assert f'value="{action.submit_label(2)}"' in page.content.decode()
-    assert f'<button type="submit">{action.submit_label()}</button>' in on_its_page
+    assert f'form="dcron-do-cancel">{action.submit_label()}</button>' in on_its_page
 
 
 def test_confirmation_has_no_button_if_no_row_applies(admin_client: Client) -> None:

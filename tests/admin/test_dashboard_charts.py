@@ -396,7 +396,7 @@ def test_pictures_have_visually_hidden_tables(admin_client: Client) -> None:
     lanes, cells = part(admin_client, "timeline"), part(admin_client, "load")
     for html in (lanes, cells):
         assert html.count("<table") == 1
-        assert '<div class="visually-hidden">\n    <table>' in html
+        assert '<div class="dcron-hidden">\n    <table>' in html
     assert re.search(r'<th scope="row">report</th>\s*<td>[Ss]ucceeded: 1</td>\s*<td><time', lanes)
     assert len(re.findall("<td>", cells)) == 168
 

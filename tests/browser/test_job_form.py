@@ -66,14 +66,14 @@ def test_error_is_visible_at_field_and_hidden_in_preview(page: Page, preview: Lo
     expect(page.locator("#id_schedule_error")).to_have_text(re.compile(r"'\* \*'"))
     shown = preview.locator("[data-dcron-field=schedule]")
     expect(shown).to_contain_text("'* *'")
-    expect(shown).to_have_class("visually-hidden")
+    expect(shown).to_have_class("dcron-hidden")
     page.locator("details:has([name=kwargs]) > summary").click()
     page.locator("[name=kwargs]").fill("[]")
     page.locator("details:has([name=kwargs]) > summary").click()
     page.locator("[name=schedule]").fill("@daily")
     expect(preview.locator("[data-dcron-field=schedule]")).to_have_count(0)
     expect(preview.locator("[data-dcron-field=kwargs]")).to_be_visible()
-    expect(preview.locator("[data-dcron-field=kwargs]")).not_to_have_class("visually-hidden")
+    expect(preview.locator("[data-dcron-field=kwargs]")).not_to_have_class("dcron-hidden")
 
 
 def test_preview_draws_attempts(page: Page, preview: Locator) -> None:

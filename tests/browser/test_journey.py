@@ -72,14 +72,16 @@ def correct_a_mistake_and_save(page: Page) -> None:
 
 def press_action(page: Page, verb: str) -> None:
     """Press the button of an action without a form."""
-    page.locator(f".dcron-action form[action$='/do/{verb}/'] button").click()
+    page.locator(f".dcron-action > button[form='dcron-do-{verb}']").click()
 
 
 def open_form(page: Page, verb: str) -> Locator:
     """Open the form of an action and return it."""
-    details = page.locator(".dcron-action details", has=page.locator(f"[action$='/do/{verb}/']"))
+    details = page.locator(
+        ".dcron-action details", has=page.locator(f"button[form='dcron-do-{verb}']")
+    )
     details.locator("summary").click()
-    return details.locator("form")
+    return details.locator(".dcron-action-form")
 
 
 def run_it_and_watch_it_finish(page: Page) -> None:
@@ -174,7 +176,7 @@ def test_user_creates_and_pauses_job_without_javascript(browse: Browse) -> None:
 def test_user_pauses_job_with_keyboard_only(page: Page) -> None:
     """Reach the button of an action, fill in its form and confirm, without a mouse."""
     page.goto(dcron_url("job_change", make_idle_job(name=JOB).pk))
-    pause = page.locator("details:has([action$='/do/pause/']) > summary")
+    pause = page.locator("details:has([form='dcron-do-pause']) > summary")
     tab_to(page, (pause.text_content() or "").strip())
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

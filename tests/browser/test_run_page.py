@@ -55,7 +55,7 @@ def test_log_scrolled_up_keeps_position(page: Page) -> None:
 
 def test_page_reloads_when_run_ends(page: Page) -> None:
     open_log(page)
-    rerun = page.locator("form[action$='/do/rerun/'] button")
+    rerun = page.locator("button[form='dcron-do-rerun']")
     expect(rerun).to_have_count(0)
 
     Attempt.objects.update(outcome="succeeded", finished_at=database_now("default"))

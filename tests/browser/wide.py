@@ -9,7 +9,7 @@ FIND_WIDER_ELEMENTS = """
         let box = element.parentElement;
         for (; box !== null && box !== document.body; box = box.parentElement) {
             const scrolls = ["auto", "scroll"].includes(getComputedStyle(box).overflowX)
-                || box.matches(".visually-hidden");
+                || box.matches(".visually-hidden, .dcron-hidden");
             if (scrolls && box.getBoundingClientRect().right <= width) {
                 return true;
             }

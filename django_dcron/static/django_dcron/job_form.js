@@ -70,7 +70,7 @@
 
     // An error shown next to its field is hidden in the preview, except from screen readers.
     for (const item of result.querySelectorAll("[data-dcron-field]")) {
-        item.classList.toggle("visually-hidden", document.getElementById(listId(item.dataset.dcronField)) !== null);
+        item.classList.toggle("dcron-hidden", document.getElementById(listId(item.dataset.dcronField)) !== null);
     }
 
     preview.addEventListener("htmx:afterRequest", (event) => {
@@ -79,7 +79,7 @@
         }
         clear();
         for (const item of result.querySelectorAll("[data-dcron-field]")) {
-            item.classList.toggle("visually-hidden", mark(item.dataset.dcronField, item.querySelector("span").textContent));
+            item.classList.toggle("dcron-hidden", mark(item.dataset.dcronField, item.querySelector("span").textContent));
         }
     });
 

@@ -1,0 +1,88 @@
+"""Test the pages under the theme that DCRON_TEST_THEME names, or in the plain admin.
+
+``.ci/run`` installs each theme and runs this module.
+"""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from django_dcron.models import Run
+from tests.browser.conftest import Browse
+from tests.browser.pages import PAGES
+from tests.browser.sample import make_sample
+
+pytestmark = pytest.mark.browser
+
+MAIN_PAGES = (
+    "dashboard",
+    "job list",
+    "job add",
+    "job",
+    "why",
+    "run list",
+    "failed run",
+    "attempt",
+    "alert list",
+    "node list",
+    "node",
+    "calendar",
+    "freeze add",
+)
+READABLE, VISIBLE = 4.5, 3.0
+"""The contrast of texts and of pictures that WCAG requires."""
+CONTRAST = """
+([front, frontStyle, back, backStyle]) => {
+    const luminance = (element, style) => {
+        const context = document.createElement("canvas").getContext("2d");
+        context.fillStyle = getComputedStyle(element)[style];
+        context.fillRect(0, 0, 1, 1);
+        const [red, green, blue] = [...context.getImageData(0, 0, 1, 1).data].map((value) => {
+            const part = value / 255;
+            return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+        });
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const [low, high] = [
+        luminance(document.querySelector(front), frontStyle),
+        luminance(document.querySelector(back), backStyle),
+    ].sort((one, other) => one - other);
+    return (high + 0.05) / (low + 0.05);
+}
+"""
+SHOWN_ALTHOUGH_HIDDEN = """
+() => [...document.querySelectorAll(".dcron-hidden")].filter((element) => {
+    const { width, height } = element.getBoundingClientRect();
+    return width > 1 || height > 1;
+}).map((element) => element.outerHTML.slice(0, 200))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_main_pages_work_under_theme(browse: Browse, scheme: str) -> None:
+    sample, page = make_sample(), browse(scheme=scheme)
+    for name in MAIN_PAGES:
+        answer = page.goto(PAGES[name](sample))
+        assert answer is not None
+        assert answer.status == 200, name
+        assert page.evaluate(SHOWN_ALTHOUGH_HIDDEN) == [], name
+        if name == "dashboard":
+            assert contrast(page, ".dcron-tick", "fill", ".dcron-ahead", "fill") >= VISIBLE
+            names = ".dcron-chart ul"
+            assert contrast(page, f"{names} a", "color", names, "backgroundColor") >= READABLE
+        if name == "job list":
+            badge = ".dcron-badge.dcron-enabled"
+            assert contrast(page, badge, "color", badge, "backgroundColor") >= READABLE
+            add = page.locator("a[href^='/admin/django_dcron/job/add/']:not(#nav-sidebar a)")
+            expect(add.first).to_be_visible()
+
+    page.goto(PAGES["job"](sample))
+    expect(page.locator("[name=schedule]")).to_have_css("border-top-style", "solid")
+    number = Run.objects.count()
+    page.locator("button[form='dcron-do-run_now']").click()  # no theme nests it in another form
+    page.wait_for_url("**/run/*/change/")
+    assert Run.objects.count() == number + 1
+
+
+def contrast(page: Page, front: str, front_style: str, back: str, back_style: str) -> float:
+    found: float = page.evaluate(CONTRAST, [front, front_style, back, back_style])
+    return found

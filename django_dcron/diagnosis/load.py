@@ -23,7 +23,7 @@ from django_dcron.models.job import JobQuerySet
 from django_dcron.models.scheduled import with_calendar
 from django_dcron.schedules.crowding import Crowd, TimetableGroup, crowds
 from django_dcron.schedules.load import HOUR, MINUTE, Hours, Minute
-from django_dcron.schedules.schedule import Schedule, WallClock, has_hash, parse_drawn
+from django_dcron.schedules.schedule import Schedule, has_hash, parse_drawn
 from django_dcron.schedules.timetable import Timetable
 
 DAYS = 7
@@ -136,7 +136,7 @@ def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVE
 def in_every_minute(schedule: Schedule) -> bool:
     """Return whether the schedule starts in every minute of the hours in which it starts at all."""
     for line in schedule.lines:
-        if isinstance(line.rule, WallClock) and line.rule.cron.minute.everything:
+        if line.wall_clock and line.wall_clock.cron.minute.everything:
             return True
     return schedule.interval is not None and schedule.interval <= MINUTE
 

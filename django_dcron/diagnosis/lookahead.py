@@ -21,7 +21,7 @@ from django_dcron.jobs.preview import preview
 from django_dcron.models import Job
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.schedule import MACROS, Schedule, WallClock, has_hash, parse_schedule
+from django_dcron.schedules.schedule import MACROS, Schedule, has_hash, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
 OCCURRENCES = 10
@@ -167,8 +167,8 @@ def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterat
         "Occurrences are only %(seconds)d seconds apart. Each run is a database row.",
         seconds,
     )
-    rules = [line.rule for line in schedule.lines]
-    if any(isinstance(rule, WallClock) and rule.cron.second.starred for rule in rules):
+    rules = filter(None, (line.wall_clock for line in schedule.lines))
+    if any(rule.cron.second.starred for rule in rules):
         text += " " + _(
             "A schedule with six fields starts with the seconds. With five fields, it starts with "
             "the minutes."

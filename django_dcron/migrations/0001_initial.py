@@ -89,9 +89,9 @@ class Migration(migrations.Migration):
                 (
                     "dates",
                     models.TextField(
-                        help_text="One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public holidays of a country or region (holidays DE, holidays DE-BY). Text after # is a comment.",
+                        help_text="One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public holidays of a country or region (holidays DE, holidays DE-BY). Each may have a time (SAT 22:00-06:00); a time alone applies to every day. “only MON-FRI 09:00-17:00” excludes all other times. Text after # is a comment.",
                         validators=[django_dcron.models.hidden_characters.validate_text],
-                        verbose_name="excluded dates",
+                        verbose_name="excluded dates and times",
                     ),
                 ),
                 (
@@ -231,11 +231,12 @@ class Migration(migrations.Migration):
                         choices=[
                             ("skip", "Skip"),
                             ("next_day", "Move to the next date that isn't excluded"),
+                            ("window_end", "Run once when the excluded time ends"),
                         ],
                         default="skip",
-                        help_text="What happens to occurrences on dates that the calendar excludes.",
+                        help_text="What happens to occurrences on dates or at times that the calendar excludes.",
                         max_length=12,
-                        verbose_name="on excluded dates",
+                        verbose_name="on excluded dates and times",
                     ),
                 ),
                 (
@@ -601,7 +602,7 @@ class Migration(migrations.Migration):
                     "calendar",
                     models.ForeignKey(
                         blank=True,
-                        help_text="Calendar of the dates without runs. Empty: no dates are excluded.",
+                        help_text="Calendar of the dates and times without runs. Empty: none are excluded.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="jobs",

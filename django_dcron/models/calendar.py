@@ -1,4 +1,4 @@
-"""A calendar: dates on which the jobs that use it have no occurrences.
+"""A calendar: dates and times at which the jobs that use it have no occurrences.
 
 The name is the primary key, so that exports and declarations can refer to a calendar by name. The
 name never changes.
@@ -61,13 +61,14 @@ class Calendar(models.Model):
         ),
     )
     dates = models.TextField(
-        _("excluded dates"),
+        _("excluded dates and times"),
         validators=[validate_text],
         help_text=_(
             "One entry per line: a date (2026-12-24), a range (2026-12-24..2027-01-01), a yearly "
             "date or range (12-25, 12-24..01-01), weekdays (SAT, MON-FRI), or the public "
-            "holidays of a country or region (holidays DE, holidays DE-BY). Text after # is a "
-            "comment."
+            "holidays of a country or region (holidays DE, holidays DE-BY). Each may have a time "
+            "(SAT 22:00-06:00); a time alone applies to every day. “only MON-FRI 09:00-17:00” "
+            "excludes all other times. Text after # is a comment."
         ),
     )
 

@@ -145,14 +145,14 @@ class Job(Scheduled, models.Model):
         blank=True,
         related_name="jobs",
         verbose_name=_("calendar"),
-        help_text=_("Calendar of the dates without runs. Empty: no dates are excluded."),
+        help_text=_("Calendar of the dates and times without runs. Empty: none are excluded."),
     )
     calendar_policy = models.CharField(
-        _("on excluded dates"),
+        _("on excluded dates and times"),
         max_length=12,
         default=ExclusionPolicy.SKIP.value,
         choices=EXCLUSION_LABELS,
-        help_text=_("What happens to occurrences on dates that the calendar excludes."),
+        help_text=_("What happens to occurrences on dates or at times that the calendar excludes."),
     )
     jitter = duration_field(
         0,

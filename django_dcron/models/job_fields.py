@@ -35,6 +35,7 @@ EXCLUSION_LABELS = [
         ExclusionPolicy.NEXT_DAY.value,
         _("Move to the next date that isn't excluded"),
     ),
+    (ExclusionPolicy.WINDOW_END.value, _("Run once when the excluded time ends")),
 ]
 MISFIRE_LABELS = [
     (MisfirePolicy.SKIP.value, _("Skip: record as missed")),

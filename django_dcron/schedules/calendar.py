@@ -1,4 +1,4 @@
-"""Parse calendars: text that names the dates a schedule must avoid.
+"""Parse calendars: text that names the dates and times a schedule must avoid.
 
 A calendar has one entry per line, or several separated by commas. Text after a ``#`` is a comment.
 
@@ -6,9 +6,14 @@ A calendar has one entry per line, or several separated by commas. Text after a 
 - ``12-25``: this date every year; ``12-24..01-01``: this range every year, inclusive.
 - ``SAT``, ``MON-FRI``: weekdays.
 - ``holidays DE``, ``holidays DE-BY``: the public holidays of a country or a subdivision.
+- ``22:00-06:00``: this time of every day, up to its end; ``SAT-SUN 22:00-06:00``: of the days of an
+  entry. A time that ends before it begins ends on the next day.
+- ``only MON-FRI 09:00-17:00``: if there are such entries, all times outside them are excluded.
 
 Invariants:
 
+- Times are local times of the schedule, in whole minutes.
+- A date is excluded if all of its times are.
 - A calendar is a value. Two calendars with the same text are equal.
 - Whether a calendar excludes a date depends only on its text, the date and ``holidays_in``.
 - This module contains no holiday data; ``holidays_in`` provides it.
@@ -22,10 +27,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime, time, timedelta
 from enum import StrEnum
+from itertools import chain
 
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.schedules.days import DAY, FIRST_DAY, HORIZON, LAST_DAY
@@ -38,6 +44,8 @@ MAX_HOLIDAYS = 20
 
 A search looks up the holidays of each in each year up to ``HORIZON``. A year takes a millisecond.
 """
+MAX_WINDOWS = 50
+"""The maximum number of entries with a time or ``only``: each is checked for each day."""
 WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 LEAP_YEAR = 2000
 
@@ -56,6 +64,29 @@ class ExclusionPolicy(StrEnum):
     SKIP = "skip"
     NEXT_DAY = "next_day"
     """The occurrence moves to the same time on the next date that isn't excluded."""
+    WINDOW_END = "window_end"
+    """All occurrences of an excluded stretch of time become one, at the end of the stretch."""
+
+
+Interval = tuple[int, int]
+"""The seconds of a day from the first up to, and without, the second."""
+WHOLE_DAY: Interval = (0, 86_400)
+
+
+@dataclass(frozen=True)
+class DailyWindow:
+    """A time of day on some dates. ``end`` is past the end of the day if it is on the next one."""
+
+    on: Callable[[date], bool]
+    start: int
+    end: int
+
+    def intervals(self, day: date) -> Iterator[Interval]:
+        """Yield the seconds of ``day`` in the window."""
+        if self.on(day):
+            yield self.start, min(self.end, WHOLE_DAY[1])
+        if self.end > WHOLE_DAY[1] and self.on(day - DAY):
+            yield 0, self.end - WHOLE_DAY[1]
 
 
 @dataclass(frozen=True)
@@ -68,8 +99,62 @@ class ExcludedDates:
     ranges: tuple[tuple[date, date], ...] = field(compare=False, repr=False)
     """Sorted ranges that neither overlap nor touch."""
     holidays: tuple[HolidaysOf, ...] = field(compare=False, repr=False)
+    windows: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
+    only: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
+    """If there are such windows, all other times are excluded."""
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the calendar excludes parts of days."""
+        whole = (window.end - window.start == WHOLE_DAY[1] for window in self.only)
+        return bool(self.windows) or not all(whole)
 
     def excludes(self, day: date) -> bool:
+        """Return whether all of the day is excluded."""
+        return self._names(day) or (
+            bool(self.windows or self.only) and self.excluded_times(day) == (WHOLE_DAY,)
+        )
+
+    def excluded_times(self, day: date) -> tuple[Interval, ...]:
+        """Return the excluded times of a day, sorted. They neither overlap nor touch."""
+        if self._names(day):
+            return (WHOLE_DAY,)
+        closed = [part for window in self.windows for part in window.intervals(day)]
+        if self.only:
+            opened = _joined(part for window in self.only for part in window.intervals(day))
+            edges = [0, *chain.from_iterable(opened), WHOLE_DAY[1]]
+            gaps = zip(edges[::2], edges[1::2], strict=True)
+            closed += [(begin, end) for begin, end in gaps if begin < end]
+        return _joined(closed)
+
+    def open_time_from(self, local: datetime) -> datetime | None:
+        """Return the first second from ``local`` on that isn't excluded, None past the horizon."""
+        day: date | None = local.date()
+        second = _second_of_day(local)
+        while day is not None:
+            for begin, end in self.excluded_times(day):
+                if begin <= second < end:
+                    second = end
+            if second < WHOLE_DAY[1]:
+                return _at(day, second)
+            day, second = self.open_from(day + DAY), 0
+        return None
+
+    def open_time_until(self, local: datetime) -> datetime | None:
+        """Return the last second up to ``local`` that isn't excluded, None past the horizon."""
+        day: date | None = local.date()
+        second = _second_of_day(local)
+        while day is not None:
+            for begin, end in reversed(self.excluded_times(day)):
+                if begin <= second < end:
+                    second = begin - 1
+            if second >= 0:
+                return _at(day, second)
+            day, second = self.open_until(day - DAY), WHOLE_DAY[1] - 1
+        return None
+
+    def _names(self, day: date) -> bool:
+        """Return whether an entry without a time names the day."""
         return (
             day.weekday() in self.weekdays
             or (day.month, day.day) in self.yearly
@@ -114,24 +199,36 @@ _ENTRIES = (
     r"(?P<first>\d{4}-\d\d-\d\d)(?: ?\.\. ?(?P<last>\d{4}-\d\d-\d\d))?",
     r"(?P<from>\d\d-\d\d)(?: ?\.\. ?(?P<to>\d\d-\d\d))?",
     rf"(?P<weekday>{'|'.join(WEEKDAYS)})(?: ?- ?(?P<until>{'|'.join(WEEKDAYS)}))?",
-    r"HOLIDAYS (?P<country>[A-Z]{2,3})(?:-(?P<part>.{1,40}))?",
+    r"HOLIDAYS (?P<country>[A-Z]{2,3})(?:-(?P<part>.{1,40}?))?",
 )
-_ENTRY = re.compile("|".join(_ENTRIES), re.IGNORECASE | re.ASCII)
+_TIME = r"(?P<begin>\d\d:\d\d) ?- ?(?P<end>\d\d:\d\d)"
+_ENTRY = re.compile(
+    rf"(?P<only>ONLY )?(?:(?:{'|'.join(_ENTRIES)})(?: {_TIME})?|{_TIME.replace('<', '<daily_')})",
+    re.IGNORECASE | re.ASCII,
+)
 _NO_ENTRY = _(
     "Line %(line)d: unknown entry %(value)s (allowed: 2026-12-24, 2026-12-24..2027-01-01, "
-    "12-25, 12-24..01-01, SAT, MON-FRI, holidays DE, holidays DE-BY)"
+    "12-25, 12-24..01-01, SAT, MON-FRI, holidays DE, holidays DE-BY, each with or without a "
+    "time such as 22:00-06:00; 22:00-06:00; only MON-FRI 09:00-17:00)"
 )
 _NO_DATE = _(
     "Line %(line)d: %(value)s is not a valid date (allowed: existing dates in the years "
     "1970 to 2199)"
 )
 _BACKWARDS = _("Line %(line)d: %(value)s ends before it begins; put the earlier date first")
+_NO_TIME = _(
+    "Line %(line)d: %(value)s is not a valid time (allowed: two different times from 00:00 to "
+    "24:00, such as 22:00-06:00)"
+)
+_TOO_MANY_TIMES = _(
+    "Line %(line)d: the calendar has more than %(most)d entries with a time or with “only”."
+)
 _UNKNOWN_HOLIDAYS = _("Line %(line)d: %(problem)s")
 _TOO_MANY_HOLIDAYS = _(
     "Line %(line)d: the calendar has holidays of more than %(most)d countries and subdivisions. "
     "Remove some of them, or enter their dates."
 )
-_NOTHING = _("The calendar has no dates. Enter at least one, such as 12-25.")
+_NOTHING = _("The calendar has no entries. Enter at least one, such as 12-25.")
 _EVERYTHING = _("The calendar excludes every date. Remove an entry so that some dates remain.")
 
 
@@ -139,41 +236,87 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
     """Parse calendar text; raises ``InvalidCalendar``."""
     if len(text) > MAX_LENGTH:
         raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
-    weekdays: set[int] = set()
-    yearly: set[tuple[int, int]] = set()
-    ranges: list[tuple[date, date]] = []
-    holidays: dict[tuple[str, str], HolidaysOf] = {}
+    named: list[ExcludedDates] = []
+    windows: list[DailyWindow] = []
+    only: list[DailyWindow] = []
+    holidays: set[tuple[str, str]] = set()
     for line, value in _entries(text):
         found = _ENTRY.fullmatch(value)
         if found is None:
             raise InvalidCalendar(
                 _NO_ENTRY, line=line, value=f"{value!r:.80}", code="unknown_entry"
             )
-        if found["first"]:
-            ranges.append(_range(found["first"], found["last"], line, value))
-        elif found["from"]:
-            yearly.update(_days_of_year(found["from"], found["to"], line, value))
-        elif found["weekday"]:
-            weekdays.update(_weekdays(found["weekday"], found["until"]))
-        else:
-            country, part = found["country"].upper(), found["part"] or ""
-            try:
-                holidays[country, part.casefold()] = holidays_in(country, part)
-            except InvalidCalendar as error:
-                raise InvalidCalendar(
-                    _UNKNOWN_HOLIDAYS, line=line, problem=error.text, code="unknown_holidays"
-                ) from None
-            if len(holidays) > MAX_HOLIDAYS:
-                raise InvalidCalendar(
-                    _TOO_MANY_HOLIDAYS, line=line, most=MAX_HOLIDAYS, code="too_many_holidays"
-                )
-    if not (weekdays or yearly or ranges or holidays):
+        dates = _dates(found, line, value, holidays_in)
+        if found["country"]:
+            holidays.add((found["country"].upper(), (found["part"] or "").casefold()))
+        if len(holidays) > MAX_HOLIDAYS:
+            raise InvalidCalendar(
+                _TOO_MANY_HOLIDAYS, line=line, most=MAX_HOLIDAYS, code="too_many_holidays"
+            )
+        begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
+        if begin is None and not found["only"]:
+            named.append(dates)
+            continue
+        start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
+        on = _every_day if found["daily_begin"] else dates.excludes
+        (only if found["only"] else windows).append(DailyWindow(on, start, stop))
+        if len(windows) + len(only) > MAX_WINDOWS:
+            raise InvalidCalendar(
+                _TOO_MANY_TIMES, line=line, most=MAX_WINDOWS, code="too_many_times"
+            )
+    if not (named or windows or only):
         raise InvalidCalendar(_NOTHING, code="no_dates")
-    if len(weekdays) == 7 or len(yearly) == 366:
-        raise InvalidCalendar(_EVERYTHING, code="no_dates_left")
-    return ExcludedDates(
-        text, frozenset(weekdays), frozenset(yearly), _apart(ranges), tuple(holidays.values())
+    of_places = {each.text.casefold(): each.holidays for each in named if each.holidays}
+    result = ExcludedDates(
+        text,
+        frozenset(chain.from_iterable(each.weekdays for each in named)),
+        frozenset(chain.from_iterable(each.yearly for each in named)),
+        _apart([each for dates in named for each in dates.ranges]),
+        tuple(chain.from_iterable(of_places.values())),
+        tuple(windows),
+        tuple(only),
     )
+    if len(result.weekdays) == 7 or len(result.yearly) == 366:
+        raise InvalidCalendar(_EVERYTHING, code="no_dates_left")
+    return result
+
+
+def _dates(found: re.Match[str], line: int, value: str, holidays_in: HolidaysIn) -> ExcludedDates:
+    """Return the dates that one entry names, without its time."""
+    weekdays: frozenset[int] = frozenset()
+    yearly: frozenset[tuple[int, int]] = frozenset()
+    ranges: tuple[tuple[date, date], ...] = ()
+    holidays: tuple[HolidaysOf, ...] = ()
+    text = ""
+    if found["first"]:
+        ranges = (_range(found["first"], found["last"], line, value),)
+    elif found["from"]:
+        yearly = frozenset(_days_of_year(found["from"], found["to"], line, value))
+    elif found["weekday"]:
+        weekdays = frozenset(_weekdays(found["weekday"], found["until"]))
+    elif found["country"]:
+        country, part = found["country"].upper(), found["part"] or ""
+        text = f"{country}-{part}"
+        try:
+            holidays = (holidays_in(country, part),)
+        except InvalidCalendar as error:
+            raise InvalidCalendar(
+                _UNKNOWN_HOLIDAYS, line=line, problem=error.text, code="unknown_holidays"
+            ) from None
+    return ExcludedDates(text, weekdays, yearly, ranges, holidays)
+
+
+def _every_day(_day: date) -> bool:
+    return True
+
+
+def _seconds(begin: str, end: str, line: int, value: str) -> Interval:
+    """Return a time of day in seconds; one that ends on the next day ends past the day."""
+    first, last = (int(text[:2]) * 3600 + int(text[3:]) * 60 for text in (begin, end))
+    is_valid = int(begin[3:]) < 60 and int(end[3:]) < 60 and last <= WHOLE_DAY[1]
+    if not is_valid or first >= WHOLE_DAY[1] or first == last:
+        raise InvalidCalendar(_NO_TIME, line=line, value=repr(value), code="invalid_time")
+    return first, last if last > first else last + WHOLE_DAY[1]
 
 
 def _entries(text: str) -> Iterator[tuple[int, str]]:
@@ -226,3 +369,22 @@ def _apart(ranges: list[tuple[date, date]]) -> tuple[tuple[date, date], ...]:
         else:
             joined.append((first, last))
     return tuple(joined)
+
+
+def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Sort the intervals, and merge adjacent or overlapping ones."""
+    joined: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return tuple(joined)
+
+
+def _second_of_day(local: datetime) -> int:
+    return local.hour * 3600 + local.minute * 60 + local.second
+
+
+def _at(day: date, second: int) -> datetime:
+    return datetime.combine(day, time.min) + timedelta(seconds=second)

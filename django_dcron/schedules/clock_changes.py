@@ -25,7 +25,8 @@ from operator import attrgetter
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.daylight import SMALL_SHIFT
 from django_dcron.schedules.days import DAY
-from django_dcron.schedules.schedule import Schedule, WallClock
+from django_dcron.schedules.schedule import Schedule
+from django_dcron.schedules.windows import Windowed
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, Stretch, stretch_at
 
 HOUR = timedelta(hours=1)
@@ -58,18 +59,26 @@ def clock_changes(schedule: Schedule, after: datetime, until: datetime) -> Itera
     ``after`` and ``until`` must be aware. A change that affects several lines in the same way is
     yielded once.
     """
-    rules = [line.rule for line in schedule.lines if isinstance(line.rule, WallClock)]
-    found = merge(*(_changes_of(rule, after, until) for rule in rules), key=attrgetter("at"))
+    found = merge(
+        *(_changes_of(line, after, until) for line in schedule.lines), key=attrgetter("at")
+    )
     for _at, changes in groupby(found, key=attrgetter("at")):
         yield from dict.fromkeys(changes)
 
 
-def _changes_of(rule: WallClock, after: datetime, until: datetime) -> Iterator[ClockChange]:
-    cron, zone = rule
+def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[ClockChange]:
+    if line.wall_clock is None:
+        return
+    cron, zone = line.wall_clock
     instant, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
     while FIRST <= instant < LAST and (instant := stretch_at(zone, instant).end) <= end < LAST:
         stretch = stretch_at(zone, instant)
         before, now = instant + stretch.offset_before, instant + stretch.offset
+        if isinstance(line.rule, Windowed):
+            low, high = sorted((before, now))
+            open_time = line.rule.calendar.open_time_from(low)
+            if open_time is None or open_time >= high:
+                continue  # All skipped or repeated times are excluded.
         if effect := effect_at(cron, stretch):
             yield ClockChange(zone, instant.replace(tzinfo=UTC), before, now, effect)
 

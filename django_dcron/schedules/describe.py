@@ -27,6 +27,7 @@ from django_dcron.schedules.special_days import (
     NthWorkingDay,
 )
 from django_dcron.schedules.time_in_words import time_of_day
+from django_dcron.schedules.windows import Windowed
 from django_dcron.utils.messages import ENGLISH, Language, all_of, any_of, join_words
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -45,12 +46,18 @@ _TOGETHER = {
 _EXCLUDING = {
     ExclusionPolicy.SKIP: _("%(schedule)s, except on dates that the calendar excludes"),
     ExclusionPolicy.NEXT_DAY: _("%(schedule)s, moved to the next date that the calendar allows"),
+    ExclusionPolicy.WINDOW_END: _(
+        "%(schedule)s; at times that the calendar excludes, once when they end"
+    ),
 }
+_EXCLUDING_TIMES = _("%(schedule)s, except at times that the calendar excludes")
 
 
 def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
     """Describe a schedule, with its time zone unless that is UTC or irrelevant."""
-    rule = schedule.rule
+    rule: object = schedule.rule
+    if isinstance(rule, Windowed):
+        rule = rule.rule
     if isinstance(rule, AnyOf):
         text, *others = (describe(line, language) for line in rule.lines)
         for line in others:
@@ -70,9 +77,12 @@ def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
     elif isinstance(rule, Never):
         return language.gettext("Only on demand")
     else:
-        text = _cron(rule.cron, language)
+        fields = schedule.wall_clock
+        text = _cron(fields.cron, language) if fields else ""
     if schedule.calendar is not None:
-        text = language.gettext(_EXCLUDING[schedule.exclusion]) % {"schedule": text}
+        is_skip = schedule.exclusion is ExclusionPolicy.SKIP
+        times = _EXCLUDING_TIMES if is_skip and schedule.calendar.has_times else None
+        text = language.gettext(times or _EXCLUDING[schedule.exclusion]) % {"schedule": text}
     if schedule.timezone in ("UTC", "Etc/UTC"):
         return text
     return language.gettext("%(schedule)s (%(zone)s)") % {

@@ -1,8 +1,9 @@
 """Apply a calendar to a schedule.
 
-A calendar replaces the schedule's day rule and leaves its times of day unchanged. Everything that
-reads a schedule by its fields (the walk over clock changes, the planned load) therefore works here,
-too.
+A calendar of whole dates replaces the schedule's day rule and leaves its times of day unchanged.
+Everything that reads a schedule by its fields (the walk over clock changes, the planned load)
+therefore works here, too. A calendar with times, and a move to the end of the excluded time, select
+or move the occurrences themselves (see ``windows``).
 
 Invariants:
 
@@ -34,6 +35,8 @@ from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, parse_cron
 from django_dcron.schedules.days import DAY, HORIZON, DayRule, Days
 from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule, WallClock
+from django_dcron.schedules.windows import Windowed
+from django_dcron.utils.messages import any_of
 from django_dcron.utils.messages import gettext_noop as _
 
 
@@ -56,6 +59,23 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
         )
     if isinstance(rule, Never):
         return replace(schedule, calendar=calendar, exclusion=policy)
+    if isinstance(rule, Windowed):
+        raise TypeError("The schedule has a calendar already")
+    if policy is ExclusionPolicy.NEXT_DAY and calendar.has_times:
+        raise InvalidSchedule(
+            _(
+                "The calendar excludes times of day, so occurrences can't move to the next date. "
+                "Use %(allowed)s."
+            ),
+            allowed=any_of([ExclusionPolicy.SKIP.value, ExclusionPolicy.WINDOW_END.value]),
+            code="calendar_with_times",
+        )
+    if policy is ExclusionPolicy.WINDOW_END or calendar.has_times:
+        if isinstance(rule, WallClock):
+            rule = WallClock(replace(rule.cron, days=_counted(rule.cron, calendar)), rule.zone)
+        moves = policy is ExclusionPolicy.WINDOW_END
+        windowed = Windowed(rule, calendar, schedule.timezone, moves)
+        return replace(schedule, calendar=calendar, exclusion=policy, rule=windowed)
     if isinstance(rule, Once):
         local = rule.at.replace(tzinfo=UTC).astimezone(ZoneInfo(schedule.timezone))
         if not calendar.excludes(local.date()):
@@ -66,9 +86,13 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
 
 
 def _kept_off(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
-    days = cron.days.with_calendar(calendar) if isinstance(cron.days, DayRule) else cron.days
     kept = Moved if policy is ExclusionPolicy.NEXT_DAY else Skipped
-    return replace(cron, days=kept(days, calendar))
+    return replace(cron, days=kept(_counted(cron, calendar), calendar))
+
+
+def _counted(cron: Cron, calendar: ExcludedDates) -> Days:
+    """Return the days of the fields, with working days counted in the calendar."""
+    return cron.days.with_calendar(calendar) if isinstance(cron.days, DayRule) else cron.days
 
 
 class Skipped:

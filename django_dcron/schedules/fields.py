@@ -28,7 +28,7 @@ from django_dcron.schedules.special_days import (
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
-MOST_WORKING_DAYS = 23
+MAX_WORKING_DAYS = 23
 """The maximum number of days from Monday to Friday in a month."""
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -276,9 +276,9 @@ def _month_special(kind: FieldKind, item: str) -> MonthSpecial | None:
     if match := re.fullmatch("([0-9]+)W", item):
         return NearestWeekday(_check_bounds(kind, match[1], 1, 31))
     if match := re.fullmatch("WD#([0-9]+)", item):
-        return NthWorkingDay(_check_bounds(kind, match[1], 1, MOST_WORKING_DAYS))
+        return NthWorkingDay(_check_bounds(kind, match[1], 1, MAX_WORKING_DAYS))
     if match := re.fullmatch("WD#L(?:-([0-9]+))?", item):
-        return NthWorkingDay(-1 - _check_bounds(kind, match[1] or "0", 0, MOST_WORKING_DAYS - 1))
+        return NthWorkingDay(-1 - _check_bounds(kind, match[1] or "0", 0, MAX_WORKING_DAYS - 1))
     return None
 
 

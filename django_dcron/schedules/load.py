@@ -22,9 +22,10 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Rule, WallClock
+from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, WallClock
 from django_dcron.schedules.timetable import Timetable
-from django_dcron.schedules.zones import stretch_at
+from django_dcron.schedules.windows import Windowed
+from django_dcron.schedules.zones import SECOND, stretch_at
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -77,7 +78,7 @@ class Hours:
                 if number := len(part.minutes(rule.cron.minute.values)):
                     yield part.hour, seconds * number
             return
-        if isinstance(rule, AnyOf):
+        if isinstance(rule, AnyOf | Windowed):
             hours: Counter[int] = Counter()
             for minute, number in self.minutes(timetable):
                 hours[minute // 60] += number
@@ -110,9 +111,9 @@ class Hours:
             ):
                 if occurrences:
                     yield number, occurrences
-        elif isinstance(rule, AnyOf):
+        elif isinstance(rule, AnyOf | Windowed):
             found: dict[int, set[int]] = {}
-            for line in rule.lines:
+            for line in timetable.schedule.lines:
                 for number, seconds in self._seconds(line.rule, timetable):
                     found.setdefault(number, set()).update(seconds)
             for number in sorted(found):
@@ -121,7 +122,7 @@ class Hours:
             for number, seconds in self._seconds(rule, timetable):
                 yield number, len(seconds)
 
-    def _seconds(self, rule: Rule, timetable: Timetable) -> Iterator[tuple[int, Sequence[int]]]:
+    def _seconds(self, rule: object, timetable: Timetable) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield minutes with the seconds of their occurrences; the rule is one line."""
         bounds = self._minutes_inside(timetable)
         if isinstance(rule, WallClock):
@@ -129,10 +130,30 @@ class Hours:
                 for minute in part.minutes(rule.cron.minute.values):
                     if (number := part.real_minute(minute)) in bounds:
                         yield number, rule.cron.second.values
+        elif isinstance(rule, Windowed):
+            yield from self._windowed(rule, timetable)
         elif isinstance(rule, Once):
             at = rule.at.replace(tzinfo=UTC)
             if (number := (at - self.begin) // MINUTE) in bounds:
                 yield number, (at.second,)
+
+    def _windowed(
+        self, rule: Windowed, timetable: Timetable
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield minutes as ``_seconds`` does; excluded times begin and end at whole minutes."""
+        begin, bounds = self.begin.replace(tzinfo=None), self._minutes_inside(timetable)
+        unbounded = Timetable(timetable.schedule)
+        ends = {rule.next_after(begin - SECOND)} if rule.excludes(begin - SECOND) else set()
+        for number, seconds in self._seconds(rule.rule, unbounded):
+            instant = begin + number * MINUTE
+            if rule.excludes(instant):
+                ends.add(rule.open_from(instant))
+            elif number in bounds:
+                yield number, seconds
+        if rule.moves:
+            for end in filter(None, ends):
+                if (number := (end - begin) // MINUTE) in bounds:
+                    yield number, (end.second,)
 
     def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[Part]:
         """Yield the parts of the local hours that the timetable's cron fields match."""
@@ -206,6 +227,9 @@ class Minute:
         rule = timetable.schedule.rule
         if isinstance(rule, AnyOf):
             return any(self.has_start(replace(timetable, schedule=line)) for line in rule.lines)
+        if isinstance(rule, Windowed):
+            before, last = self.begin - _MICROSECOND, self.begin + MINUTE - _MICROSECOND
+            return any(timetable.schedule.occurrences(before, last, 1))
         if isinstance(rule, WallClock):
             local = self._shown(rule.zone)
             cron = rule.cron

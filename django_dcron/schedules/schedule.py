@@ -36,6 +36,7 @@ from django_dcron.schedules.cron import Cron, draw_fields, parse_cron, recurring
 from django_dcron.schedules.daylight import next_instant, previous_instant
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.recurrence import EXAMPLE
+from django_dcron.schedules.windows import Windowed
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
 from django_dcron.utils.messages import TOO_LONG, any_of
 from django_dcron.utils.messages import gettext_noop as _
@@ -124,7 +125,7 @@ class AnyOf(NamedTuple):
         return max(filter(None, found), default=None)
 
 
-Rule = WallClock | Every | Once | Never | AnyOf
+Rule = WallClock | Every | Once | Never | Windowed | AnyOf
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,12 @@ class Schedule:
     def lines(self) -> tuple[Schedule, ...]:
         """A schedule for each line of the text."""
         return self.rule.lines if isinstance(self.rule, AnyOf) else (self,)
+
+    @property
+    def wall_clock(self) -> WallClock | None:
+        """The cron fields of a line, before a calendar with times is applied."""
+        rule = self.rule.rule if isinstance(self.rule, Windowed) else self.rule
+        return rule if isinstance(rule, WallClock) else None
 
     @property
     def without_calendar(self) -> Schedule:

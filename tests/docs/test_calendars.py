@@ -2,17 +2,22 @@
 
 import ast
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from django_dcron import targets
 from django_dcron.jobs.cursors import MOVED_AT_ONCE
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.days import HORIZON_YEARS
+from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.declaration import JobFields
 from tests.docs.test_documents import ROOT
 
+WEEK = timedelta(weeks=1)
 PAGE = (ROOT / "docs" / "how-to" / "calendars.md").read_text()
 
 
@@ -20,7 +25,7 @@ def test_documented_calendar_entries_parse() -> None:
     entries = re.findall(
         r"^\| `([^`]+)` \| (?!is dropped|moves|the occurrence)", PAGE, re.MULTILINE
     )
-    assert len(entries) == 8
+    assert len(entries) == 12
     for entry in entries:
         assert read_dates(entry).text == entry
     (dates,) = re.findall(r'dates="([^"]+)"', PAGE)
@@ -44,7 +49,7 @@ def test_documented_limits_match_the_code() -> None:
 
 @pytest.mark.django_db
 def test_examples_create_the_documented_calendar() -> None:
-    creation, declaration = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    creation, declaration, windows = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(creation, {})  # noqa: S102 (the project's own page)
     assert Calendar.objects.get(name="bank days").dates.splitlines() == [
         "SAT-SUN",
@@ -52,3 +57,14 @@ def test_examples_create_the_documented_calendar() -> None:
         "12-24, 12-31",
     ]
     ast.parse(declaration)
+    times = {"maintenance": "SAT-SUN 02:00-04:00", "business hours": "only MON-FRI 09:00-17:00"}
+    found = []
+    with targets.isolated():
+        exec(windows, {"__name__": "shop"})  # noqa: S102
+        for each in targets.declarations():
+            dates = read_dates(times[each.fields["calendar"]])
+            policy = ExclusionPolicy(each.fields.get("calendar_policy", "skip"))
+            schedule = excluding(parse_schedule(each.fields["schedule"]), dates, policy)
+            after = datetime(2026, 12, 5, 1, 50, tzinfo=UTC)  # a Saturday
+            found.append([f"{at:%a %H:%M}" for at in schedule.occurrences(after, after + WEEK, 2)])
+    assert found == [["Sat 04:00", "Sat 04:15"], ["Mon 09:00", "Mon 10:00"]]

@@ -384,6 +384,40 @@ def test_explanation_names_the_excluded_date() -> None:
         assert elsewhere.verdict is WhyVerdict.NO_OCCURRENCE
 
 
+def test_explanation_names_the_end_of_the_excluded_time() -> None:
+    make_calendar("02:00-04:00")
+    excluded, end = (datetime(2026, 5, 1, hour, 30 * (hour < 4), tzinfo=UTC) for hour in (2, 4))
+    codes = {}
+    for policy in ("skip", "window_end"):
+        job = make_job(schedule="*/15 * * * *", calendar_id="closed", calendar_policy=policy)
+        Job.objects.filter(pk=job.pk).update(created_at=datetime(2026, 1, 1, tzinfo=UTC))
+        answer = explain(reread(job), excluded)
+        assert answer.verdict is WhyVerdict.EXCLUDED
+        codes[policy] = answer.sentences[0].code
+        notes = [each for each in explain(reread(job), end).sentences if each.code == "moved_here"]
+        assert [note.params["count"] for note in notes] == ([8] if policy == "window_end" else [])
+    assert codes == {"skip": "excluded_time_skipped", "window_end": "excluded_until_end"}
+
+
+def test_next_date_is_refused_for_a_calendar_with_times() -> None:
+    make_calendar("MON-FRI 22:00-06:00")
+    with pytest.raises(ValidationError) as caught:
+        make_job(schedule="0 9 * * *", calendar_id="closed", calendar_policy="next_day")
+    assert set(caught.value.message_dict) == {"calendar"}
+
+
+def test_job_runs_once_after_the_excluded_time() -> None:
+    make_calendar("only MON-FRI 08:00-18:00")
+    job = make_job(schedule="0 * * * *", calendar_id="closed", calendar_policy="window_end")
+    ahead = look_ahead(job, 3, after=datetime(2026, 5, 1, 16, 30, tzinfo=UTC))
+    assert [f"{each.at:%a %H:%M}" for each in ahead.occurrences] == [
+        "Fri 17:00",
+        "Mon 08:00",
+        "Mon 09:00",
+    ]
+    assert sum(planned_load(date(2026, 4, 27), UTC).hours) == 50
+
+
 def test_look_ahead_and_planned_load_respect_the_calendar() -> None:
     make_calendar("2026-05-01..2026-05-03")
     job = make_job(schedule="0 9 * * *", calendar_id="closed")

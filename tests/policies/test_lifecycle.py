@@ -75,7 +75,7 @@ def test_states_and_outcomes_fit_their_columns() -> None:
         (Trigger, "schedule manual rerun backfill chain"),
         (MisfirePolicy, "skip run_latest run_all"),
         (OverlapPolicy, "allow skip queue_one queue_all cancel_running"),
-        (ExclusionPolicy, "skip next_day"),
+        (ExclusionPolicy, "skip next_day window_end"),
         (On, "succeeded failed ended"),
     ],
 )

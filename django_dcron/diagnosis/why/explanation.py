@@ -250,6 +250,16 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield data.requested.note
     elif occurrences and (note := occurrence_note(occurrences[0], data.zone, data.timetable)):
         yield note
+    if moved := data.nearby.moved:
+        text = ngettext(
+            "The occurrence is also that of %(first)s, which calendar “%(calendar)s” excludes.",
+            "The occurrence is also that of %(count)d times from %(first)s on, which calendar "
+            "“%(calendar)s” excludes.",
+            len(moved),
+        )
+        first = data.format_time(moved[-1])
+        calendar = data.job.calendar_id
+        yield Sentence("moved_here", text, count=len(moved), first=first, calendar=calendar)
     if (number := len(occurrences)) > 1:
         text = ngettext(
             "%(count)d occurrence is in that minute. This answer is about the first one, "

@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.schedules.clock_changes import Effect, effect_at
 from django_dcron.schedules.cron import Cron
-from django_dcron.schedules.schedule import WallClock
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.zones import Stretch, stretch_at
 from django_dcron.utils.time_format import format_time, format_time_of_day
@@ -137,8 +136,8 @@ def _repeated_time_note(
 
 def _crons(timetable: Timetable | None, zone: ZoneInfo) -> list[Cron]:
     """Return the cron fields of the lines in this time zone."""
-    rules = [line.rule for line in timetable.schedule.lines] if timetable else []
-    return [rule.cron for rule in rules if isinstance(rule, WallClock) and rule.zone == zone.key]
+    rules = [line.wall_clock for line in timetable.schedule.lines] if timetable else []
+    return [rule.cron for rule in rules if rule is not None and rule.zone == zone.key]
 
 
 def _falls_on(cron: Cron, local: datetime, length: timedelta) -> bool:

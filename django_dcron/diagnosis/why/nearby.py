@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
+
+MOVED_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class Nearby:
     """The schedule falls on these times, but the job starts later or has ended."""
     excluded: tuple[datetime, ...] = ()
     """The schedule falls on these times, but the calendar excludes their dates."""
+    moved: tuple[datetime, ...] = ()
+    """The latest times, at most ``MOVED_SHOWN``, that the calendar moved to the first of inside."""
     before: datetime | None = None
     after: datetime | None = None
 
@@ -52,9 +57,25 @@ def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: d
         inside=tuple(filter(within, found)),
         out_of_bounds=tuple(each for each in found if not within(each)),
         excluded=tuple(sorted(filter(within, excluded))),
+        moved=_moved_to(schedule, found[0]) if found else (),
         before=before if before and within(before) else None,
         after=after if after and within(after) else None,
     )
+
+
+def _moved_to(schedule: Schedule, occurrence: datetime) -> tuple[datetime, ...]:
+    """Return the times before ``occurrence`` that became this occurrence, the latest first."""
+    if schedule.exclusion is not ExclusionPolicy.WINDOW_END or schedule.calendar is None:
+        return ()
+    own = schedule.without_calendar
+    found: list[datetime] = []
+    at = own.previous_before(occurrence)
+    while at is not None and len(found) < MOVED_SHOWN and schedule.next_after(at) == occurrence:
+        if any(schedule.occurrences(at - MICROSECOND, at)):
+            break  # not excluded
+        found.append(at)
+        at = own.previous_before(at)
+    return tuple(found)
 
 
 def _between(

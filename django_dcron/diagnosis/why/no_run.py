@@ -203,6 +203,22 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
             "occurrence moves to the same time on the next date that isn't excluded."
         )
         return Sentence("excluded_moved", text, **values)
+    if data.job.calendar_policy == ExclusionPolicy.WINDOW_END and data.timetable:
+        text = _(
+            "The schedule matches that time, but calendar “%(calendar)s” excludes it. The "
+            "occurrence moves to %(end)s, when the excluded time ends. All occurrences of that "
+            "time become one run."
+        )
+        end = data.timetable.next_after(instant)
+        shown = data.format_time(end) if end else "-"
+        return Sentence("excluded_until_end", text, calendar=data.job.calendar_id, end=shown)
+    calendar = data.timetable and data.timetable.schedule.calendar
+    if calendar and not calendar.excludes(instant.astimezone(data.zone).date()):
+        text = _(
+            "The schedule matches that time, but calendar “%(calendar)s” excludes it. The "
+            "occurrence is skipped."
+        )
+        return Sentence("excluded_time_skipped", text, calendar=data.job.calendar_id)
     text = _(
         "The schedule matches that time, but calendar “%(calendar)s” excludes %(date)s. The "
         "occurrence is skipped."

@@ -11,9 +11,11 @@ class DcronConfig(AppConfig):
     def ready(self) -> None:
         from django_dcron import checks  # noqa: F401  (registers the system checks)
         from django_dcron.conf import settings
+        from django_dcron.db import query_log
         from django_dcron.utils.log_lines import protect_own_loggers
 
         protect_own_loggers()
+        query_log.disable_query_log_in_own_threads()
 
         if settings.AUTOSTART is True:  # ``check`` reports other values.
             from django_dcron import autostart

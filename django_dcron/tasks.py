@@ -19,6 +19,7 @@ from celery.worker import state as worker_state
 from celery.worker.control import control_command
 from celery.worker.request import Request
 
+from django_dcron.db.query_log import forget_queries
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a signal)
 from django_dcron.dispatch.base import DispatchFailed
@@ -162,6 +163,8 @@ def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> None:
         )
     except UnknownRun:
         _return_to_queue(self, UUID(run_id), attempt, worker)
+    finally:
+        forget_queries()
 
 
 def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: str) -> None:

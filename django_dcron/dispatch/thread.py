@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.db import close_old_connections, connections
 
+from django_dcron.db.query_log import forget_queries
 from django_dcron.dispatch.base import DispatchFailed, DueRun
 from django_dcron.exceptions import UnknownRun
 from django_dcron.utils.threads import mark_dcron_thread
@@ -93,4 +94,5 @@ class ThreadDispatcher:
         finally:
             with self._lock:
                 self._submitted.pop(run.key, None)
+            forget_queries()
             connections.close_all()

@@ -65,7 +65,8 @@ def repeated(kind: str, place: int, /, **fields: Any) -> Corrupt:
 
 
 CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
-    ("not_judged", "calendar", changed("jobs", job(PLAIN), has_calendar=True)),
+    ("not_judged", "holidays", changed("jobs", job(PLAIN), calendar="holidays DE")),
+    ("off_schedule", "excluded", changed("jobs", job(PLAIN), calendar="2026-03-01 11:00-13:00")),
     ("not_judged", "last day", changed("jobs", job(PLAIN), schedule="0 0 L * *")),
     ("not_judged", "weekday", changed("jobs", job(PLAIN), schedule="0 0 15W * *")),
     ("not_judged", "nth weekday", changed("jobs", job(PLAIN), schedule="0 0 * * 5#3")),

@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.models.calendar import read_dates
+from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.schedule import parse_schedule
 from tests.verdict.timetable import NotJudged, Timetable
 
@@ -76,6 +79,36 @@ def test_h_is_the_value_that_most_rows_have() -> None:
 def test_other_kinds_are_refused(schedule: str) -> None:
     with pytest.raises(NotJudged):
         Timetable(schedule)
+
+
+CALENDARS = [
+    ("02:10-04:00", "skip"),
+    ("SUN 01:30-02:30", "window_end"),
+    ("only MON-SAT\nonly SUN 00:00-01:45, only SUN 03:15-24:00", "window_end"),
+    ("03-28 22:00-03:30, 10-25 00:00-02:20", "skip"),
+    ("2026-03-29\n2026-10-20..2026-10-24", "window_end"),
+    ("10-25..10-26", "skip"),
+    ("FRI-SAT 23:00-03:05 # maintenance", "window_end"),
+]
+
+
+@pytest.mark.parametrize(("dates", "policy"), CALENDARS)
+@pytest.mark.parametrize("around", [GAP, REPEAT])
+def test_the_scheduler_agrees_on_calendars(dates: str, policy: str, around: datetime) -> None:
+    texts = ["*/20 * * * *", "30 2 * * *", "5 1-4 * * *\n*/30 3 * * *", "*/20 10 1,2 * * *"]
+    after, until = around - 3 * HOUR, around + 3 * HOUR
+    for zone in (BERLIN, "UTC", "Australia/Lord_Howe"):
+        for text in texts:
+            own = parse_schedule(text, zone)
+            schedule = excluding(own, read_dates(dates), ExclusionPolicy(policy))
+            expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
+            timetable = Timetable(text, zone, calendar=dates, calendar_policy=policy)
+            assert timetable.between(after, until) == expected, (text, zone)
+
+
+def test_calendars_that_move_to_the_next_date_are_refused() -> None:
+    with pytest.raises(NotJudged):
+        Timetable("@daily", calendar="SAT", calendar_policy="next_day")
 
 
 RULES = [

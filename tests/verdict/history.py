@@ -38,7 +38,9 @@ class Job:
     enabled: bool = True
     starts_at: datetime | None = None
     ends_at: datetime | None = None
-    has_calendar: bool = False
+    calendar: str | None = None
+    """The text of the job's calendar."""
+    calendar_policy: str = "skip"
     witnessed: bool = True
     """Whether the job's code appends each start to the witness log."""
     next_at: datetime | None = None

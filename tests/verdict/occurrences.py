@@ -37,8 +37,6 @@ class Expectation:
 
 def timetable_of(history: History, job: Job) -> Timetable:
     """Return the job's timetable. Raises ``NotJudged``."""
-    if job.has_calendar:
-        raise NotJudged("a calendar")
     rows = [run.scheduled_at for run in history.runs_by_job.get(job.id, ()) if is_planned(run)]
     return Timetable(
         job.schedule,
@@ -47,6 +45,8 @@ def timetable_of(history: History, job: Job) -> Timetable:
         ends_at=job.ends_at,
         phase=job.next_at or job.previous_at,
         known=rows,
+        calendar=job.calendar,
+        calendar_policy=job.calendar_policy,
     )
 
 

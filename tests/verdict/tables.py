@@ -46,12 +46,13 @@ def read_history(
     ``keep_runs``: the retention of jobs that don't have their own.
     """
     cursors = {row["job_id"]: row for row in _rows(cursor, "cursor")}
+    calendars = {row["name"]: row["dates"] for row in _rows(cursor, "calendar")}
     jobs = []
     for row in _rows(cursor, "job"):
         position = cursors.get(row["id"], {})
         placed_at = _instant(position.get("placed_at"))
         since = after if is_steady or placed_at is None else placed_at
-        jobs.append(_job(row, position, since, witnessed, keep_for, keep_runs))
+        jobs.append(_job(row, position, since, witnessed, keep_for, keep_runs, calendars))
     return History(
         after=after,
         until=until,
@@ -100,6 +101,7 @@ def _job(
     witnessed: Collection[str],
     keep_for: timedelta | None,
     keep_runs: int | None,
+    calendars: dict[str, str],
 ) -> Job:
     own_keep_for = _duration(row["keep_for"])
     durations = ("misfire_grace", "start_deadline", "retry_backoff", "retry_backoff_max")
@@ -113,7 +115,8 @@ def _job(
         enabled=bool(row["enabled"]),
         starts_at=_instant(row["starts_at"]),
         ends_at=_instant(row["ends_at"]),
-        has_calendar=row["calendar_id"] is not None,
+        calendar=calendars.get(row["calendar_id"]),
+        calendar_policy=row["calendar_policy"],
         witnessed=row["target"] in witnessed,
         next_at=_instant(position.get("next_at")),
         previous_at=_instant(position.get("previous_at")),

@@ -12,6 +12,8 @@ explains most of the job's rows.
 A recurrence rule names days (``recurrence``) and times, with the same two rules. Several lines have
 the occurrences of each line. Working days (``WD#3``) are Monday to Friday.
 
+A calendar excludes local times (``calendars``).
+
 ``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list, and
 ``H`` in one of several lines.
 """
@@ -23,8 +25,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
+from tests.verdict.calendars import Calendar, with_calendar
 from tests.verdict.recurrence import Rule
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -90,9 +94,16 @@ class Timetable:
         ends_at: datetime | None = None,
         phase: datetime | None = None,
         known: Iterable[datetime] = (),
+        calendar: str | None = None,
+        calendar_policy: str = "skip",
     ) -> None:
         self._starts_at, self._ends_at = starts_at, ends_at
-        self._occurs, self._step = _rule(schedule, timezone, starts_at, phase, known)
+        try:
+            self._occurs, self._step = _rules(
+                schedule, timezone, starts_at, phase, known, calendar, calendar_policy
+            )
+        except ValueError as error:
+            raise NotJudged(str(error)) from error
 
     def occurs_at(self, instant: datetime) -> bool:
         """Return whether the aware ``instant`` is an occurrence."""
@@ -117,6 +128,33 @@ class Timetable:
         return found
 
 
+def _rules(
+    schedule: str,
+    timezone: str,
+    starts_at: datetime | None,
+    phase: datetime | None,
+    known: Iterable[datetime],
+    calendar: str | None,
+    policy: str,
+) -> tuple[Callable[[datetime], bool], timedelta]:
+    """Return whether an instant is an occurrence, and the distance of the instants to try."""
+    lines = schedule.strip().split("\n")
+    if len(lines) > 1 and "H" in schedule.upper().replace("THU", "").replace("BYHOUR", ""):
+        raise NotJudged("H in one of several lines")
+    rules, steps = [], []
+    for line in lines:
+        occurs, step = _rule(line, timezone, starts_at, phase, known)
+        if calendar is not None:
+            if "WD#" in line.upper():
+                raise NotJudged("working days of a calendar")
+            prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", line.strip())
+            local = partial(_local, zone=ZoneInfo(prefix[1] if prefix else timezone))
+            occurs = with_calendar(occurs, Calendar(calendar), local, policy, step)
+        rules.append(occurs)
+        steps.append(step)
+    return (lambda instant: any(occurs(instant) for occurs in rules)), min(steps)
+
+
 def _rule(
     schedule: str,
     timezone: str,
@@ -125,13 +163,6 @@ def _rule(
     known: Iterable[datetime],
 ) -> tuple[Callable[[datetime], bool], timedelta]:
     """Return whether an instant is an occurrence, and the distance of the instants to try."""
-    if len(lines := schedule.strip().split("\n")) > 1:
-        if "H" in schedule.upper().replace("THU", ""):
-            raise NotJudged("H in one of several lines")
-        rules = [_rule(line, timezone, starts_at, phase, known) for line in lines]
-        return (lambda instant: any(occurs(instant) for occurs, _ in rules)), min(
-            step for _, step in rules
-        )
     prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", schedule)
     zone = ZoneInfo(prefix[1] if prefix else timezone)
     text = " ".join(schedule[prefix.end() :].split() if prefix else schedule.split())

@@ -1,0 +1,94 @@
+"""The times that a calendar excludes, by brute force: is this local time one of them?
+
+Each entry of the text is checked on its own. Nothing is shared with the package. ``ValueError`` is
+raised for text beyond this: public holidays.
+
+A date is that of the occurrence itself. The package judges an occurrence that a clock change delays
+past midnight by its date before; such zones aren't for the verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+WEEKDAYS = ["MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN"]
+
+
+class Calendar:
+    def __init__(self, text: str) -> None:
+        self.only: list[Callable[[datetime], bool]] = []
+        self.excluded: list[Callable[[datetime], bool]] = []
+        lines = (line.partition("#")[0] for line in text.upper().splitlines())
+        for entry in (" ".join(item.split()) for line in lines for item in line.split(",")):
+            if entry:
+                plain = entry.removeprefix("ONLY ")
+                (self.excluded if plain == entry else self.only).append(_entry(plain))
+
+    def excludes(self, local: datetime) -> bool:
+        outside = bool(self.only) and not any(entry(local) for entry in self.only)
+        return outside or any(entry(local) for entry in self.excluded)
+
+
+def _entry(text: str) -> Callable[[datetime], bool]:
+    found = re.fullmatch(r"(.*?) ?((\d\d):(\d\d) ?- ?(\d\d):(\d\d))?", text)
+    assert found is not None
+    on = _days(found[1]) if found[1] else (lambda day: True)
+    if not found[2]:
+        return lambda local: on(local.date())
+    first, last = (int(found[n]) * 60 + int(found[n + 1]) for n in (3, 5))
+
+    def has(local: datetime) -> bool:
+        minute = local.hour * 60 + local.minute
+        if first < last:
+            return on(local.date()) and first <= minute < last
+        return (on(local.date()) and minute >= first) or (on(local.date() - DAY) and minute < last)
+
+    return has
+
+
+def _days(text: str) -> Callable[[date], bool]:
+    if text.startswith("HOLIDAYS"):
+        raise ValueError("public holidays")
+    if text[:3] in WEEKDAYS:
+        first, last = WEEKDAYS.index(text[:3]), WEEKDAYS.index(text[-3:])
+        return lambda day: (day.weekday() - first) % 7 <= (last - first) % 7
+    low, high = text.replace(" ", "").partition("..")[::2]
+    if len(low) == 10:
+        return lambda day: low <= day.isoformat() <= (high or low)
+    last_day = high or low
+    if low <= last_day:
+        return lambda day: low <= day.isoformat()[5:] <= last_day
+    return lambda day: not last_day < day.isoformat()[5:] < low
+
+
+def with_calendar(
+    occurs: Callable[[datetime], bool],
+    calendar: Calendar,
+    local: Callable[[datetime], datetime],
+    policy: str,
+    step: timedelta,
+) -> Callable[[datetime], bool]:
+    """Return whether an instant is an occurrence if the calendar is applied to ``occurs``.
+
+    ``local`` returns the local time of an instant. ``step`` is the distance of the instants to try.
+    """
+
+    def excluded(instant: datetime) -> bool:
+        return calendar.excludes(local(instant))
+
+    def moved_to(instant: datetime) -> bool:
+        at = instant - step
+        while excluded(at):
+            if occurs(at):
+                return True
+            at -= step
+        return False
+
+    if policy == "skip":
+        return lambda instant: occurs(instant) and not excluded(instant)
+    if policy == "window_end":
+        return lambda instant: not excluded(instant) and (occurs(instant) or moved_to(instant))
+    raise ValueError(f"a calendar with {policy}")

@@ -148,7 +148,7 @@ class Update(_Change):
 class Insert(_Change):
     """The prepared form of ``build().save(force_insert=True)`` for a row without a primary key.
 
-    ``Chain.insert`` returns the new key.
+    ``ChangeSequence.insert`` returns the new key.
     """
 
     def __init__(self, model: type[models.Model], build: Callable[[], models.Model]) -> None:
@@ -222,7 +222,7 @@ def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Conver
     ]
 
 
-class Chain(_Statement):
+class ChangeSequence(_Statement):
     """Changes in one transaction, each made only if the previous one has matched a row.
 
     PostgreSQL executes them in one statement and one round trip, without BEGIN and COMMIT. A step

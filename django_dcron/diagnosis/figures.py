@@ -21,8 +21,7 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import Any
 
-from django.db.models import Count as Number
-from django.db.models import Exists, Min, OuterRef, Q, QuerySet, Sum
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
@@ -38,18 +37,18 @@ UNSTARTED = (State.PENDING, State.QUEUED, State.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class LimitedCount:
     number: int
     """At most ``LIMIT``."""
     truncated: bool = False
     """Whether the real number is higher."""
 
     @classmethod
-    def of(cls, queryset: QuerySet[Any]) -> Count:
+    def of(cls, queryset: QuerySet[Any]) -> LimitedCount:
         return cls.up_to_limit(count_up_to(queryset, LIMIT))
 
     @classmethod
-    def up_to_limit(cls, found: int) -> Count:
+    def up_to_limit(cls, found: int) -> LimitedCount:
         return cls(min(found, LIMIT), found > LIMIT)
 
 
@@ -59,7 +58,7 @@ class JobFigures:
     paused: int
     quarantined: int
     """Enabled jobs that aren't scheduled, because their definition is invalid."""
-    due_soon: Count
+    due_soon: LimitedCount
     """Jobs with an occurrence within the next hour, or with a claimed run not dispatched yet."""
     next_at: datetime | None
     """The earliest of these occurrences."""
@@ -70,7 +69,7 @@ class JobFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
+class RecentStarts:
     """The latest attempts that started in the window, each only if it is its run's latest."""
 
     number: int
@@ -103,21 +102,21 @@ class SuccessRate:
 @dataclass(frozen=True, slots=True)
 class RunFigures:
     since: datetime
-    running: Count
-    queued: Count
-    waiting: Count
+    running: LimitedCount
+    queued: LimitedCount
+    waiting: LimitedCount
     # The following counts cover the window.
-    succeeded: Count
-    failed: Count
-    skipped: Count
-    missed: Count
+    succeeded: LimitedCount
+    failed: LimitedCount
+    skipped: LimitedCount
+    missed: LimitedCount
     missed_before: int
     """Additional occurrences covered by the latest ``SAMPLE`` missed runs."""
     unstarted: int
     """Runs that haven't started yet; at most ``LIMIT`` + 1."""
     missed_before_unstarted: int
     """Missed occurrences that these runs cover."""
-    starts: Starts
+    starts: RecentStarts
 
     @property
     def counted_elsewhere(self) -> int:
@@ -153,12 +152,12 @@ def window_start(now: datetime) -> datetime:
 
 def job_figures(now: datetime, scope: Scope = EVERYTHING) -> JobFigures:
     jobs = scope.jobs.aggregate(
-        total=Number("pk"),
-        paused=Number("pk", filter=Q(enabled=False)),
-        quarantined=Number("pk", filter=Q(enabled=True, cursor__problem__gt="")),
+        total=Count("pk"),
+        paused=Count("pk", filter=Q(enabled=False)),
+        quarantined=Count("pk", filter=Q(enabled=True, cursor__problem__gt="")),
     )
     number, next_at = _due(now + SOON, scope)
-    return JobFigures(**jobs, due_soon=Count.up_to_limit(number), next_at=next_at)
+    return JobFigures(**jobs, due_soon=LimitedCount.up_to_limit(number), next_at=next_at)
 
 
 def _due(horizon: datetime, scope: Scope) -> tuple[int, datetime | None]:
@@ -171,13 +170,13 @@ def _due(horizon: datetime, scope: Scope) -> tuple[int, datetime | None]:
     due = Cursor.objects.using(alias_for(Cursor)).due(horizon)
     cursors = scope.of_jobs(due, "pk")
     coming = cursors.order_by("next_at")[: LIMIT + 1].aggregate(
-        number=Number("pk"), first=Min("next_at")
+        number=Count("pk"), first=Min("next_at")
     )
     pending = scope.runs.pending().due(horizon).order_by("due_at")
     counted = Exists(cursors.order_by().filter(pk=OuterRef("job_id")))
     occurrence = Q(attempt=1, trigger=Trigger.SCHEDULE)
     claimed = pending.annotate(counted=counted)[: LIMIT + 1].aggregate(
-        number=Number("job_id", filter=occurrence & Q(counted=False), distinct=True),
+        number=Count("job_id", filter=occurrence & Q(counted=False), distinct=True),
         first=Min("due_at", filter=occurrence),
     )
     first = [each["first"] for each in (coming, claimed) if each["first"]]
@@ -192,13 +191,13 @@ def run_figures(now: datetime, scope: Scope = EVERYTHING) -> RunFigures:
     unstarted = _count_unstarted(runs.filter(due_at__gte=since))
     return RunFigures(
         since=since,
-        running=Count.of(runs.running()),
-        queued=Count.of(runs.queued()),
-        waiting=Count.of(runs.waiting()),
-        succeeded=Count.of(ended.filter(state=State.SUCCEEDED)),
-        failed=Count.of(ended.filter(state=State.FAILED)),
-        skipped=Count.of(ended.filter(state=State.SKIPPED)),
-        missed=Count.of(missed),
+        running=LimitedCount.of(runs.running()),
+        queued=LimitedCount.of(runs.queued()),
+        waiting=LimitedCount.of(runs.waiting()),
+        succeeded=LimitedCount.of(ended.filter(state=State.SUCCEEDED)),
+        failed=LimitedCount.of(ended.filter(state=State.FAILED)),
+        skipped=LimitedCount.of(ended.filter(state=State.SKIPPED)),
+        missed=LimitedCount.of(missed),
         missed_before=_missed_before(missed),
         unstarted=unstarted["number"],
         missed_before_unstarted=unstarted["before"],
@@ -226,10 +225,10 @@ def _missed_before(missed: QuerySet[Run]) -> int:
 
 def _count_unstarted(runs: QuerySet[Run]) -> dict[str, int]:
     rows = runs.filter(state__in=UNSTARTED).order_by().values("pk", "missed_before")[: LIMIT + 1]
-    return rows.aggregate(number=Number("pk"), before=Sum("missed_before", default=0))
+    return rows.aggregate(number=Count("pk"), before=Sum("missed_before", default=0))
 
 
-def _starts(since: datetime, scope: Scope) -> Starts:
+def _starts(since: datetime, scope: Scope) -> RecentStarts:
     """Return the starts since ``since`` among the latest attempts.
 
     The keys of attempts are in the order of their starts. Two queries avoid a join, with which a
@@ -246,7 +245,7 @@ def _starts(since: datetime, scope: Scope) -> Starts:
     runs = Run.objects.using(alias_for(Run)).filter(pk__in=latest, started_at__gte=since)
     rows = [row for row in runs.values_list(*columns) if row[1] == latest[row[0]]]
     states = [row[2] for row in rows]
-    return Starts(
+    return RecentStarts(
         number=len(rows),
         cut=len(found) == SAMPLE,
         succeeded=states.count(State.SUCCEEDED),

@@ -21,8 +21,8 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.scheduled import with_calendar
-from django_dcron.schedules.crowding import Crowd, TimetableGroup, crowds
-from django_dcron.schedules.load import HOUR, MINUTE, Hours, Minute
+from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
+from django_dcron.schedules.load import HOUR, MINUTE, Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_drawn
 from django_dcron.schedules.timetable import Timetable
 
@@ -41,7 +41,7 @@ class Load:
     """The number of jobs counted."""
     hours: tuple[int, ...]
     """The number of occurrences in each real hour. A day with a clock change has 23 or 25 hours."""
-    crowds: tuple[Crowd, ...]
+    crowded_minutes: tuple[CrowdedMinute, ...]
 
     def start_of(self, hour: int) -> datetime:
         """Return the start of an hour, in the load's zone."""
@@ -89,14 +89,14 @@ def _load(
 
 def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
     begin = _midnight(first_day, zone)
-    hours = Hours(begin, (_midnight(first_day + timedelta(days=DAYS), zone) - begin) // HOUR)
+    hours = RealHours(begin, (_midnight(first_day + timedelta(days=DAYS), zone) - begin) // HOUR)
     groups = groups_of(jobs, hours)
     counts = [0] * hours.count
     for group in groups:
         for hour, number in hours.occurrences(group.timetable, group.known):
             counts[hour] += number * len(group.keys)
     counted = sum(len(group.keys) for group in groups)
-    return Load(begin, zone, counted, tuple(counts), tuple(crowds(hours, groups)))
+    return Load(begin, zone, counted, tuple(counts), tuple(crowded_minutes_of(hours, groups)))
 
 
 def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVERYTHING) -> int:
@@ -168,7 +168,7 @@ def _state(jobs: JobQuerySet) -> tuple[Any, ...]:
     return tuple(state.values())
 
 
-def groups_of(jobs: JobQuerySet, hours: Hours) -> list[TimetableGroup]:
+def groups_of(jobs: JobQuerySet, hours: RealHours) -> list[TimetableGroup]:
     """Group the jobs by what determines their occurrences."""
     groups: dict[tuple[Timetable, datetime | None, bool], TimetableGroup] = {}
     for row in map(
@@ -189,7 +189,7 @@ def groups_of(jobs: JobQuerySet, hours: Hours) -> list[TimetableGroup]:
     return list(groups.values())
 
 
-def _bounds(row: _JobColumns, hours: Hours) -> tuple[datetime | None, datetime | None]:
+def _bounds(row: _JobColumns, hours: RealHours) -> tuple[datetime | None, datetime | None]:
     """Return the job's start and end if they are within the hours; others make no difference."""
     starts = row.starts_at if row.starts_at and row.starts_at > hours.begin else None
     ends = row.ends_at if row.ends_at and row.ends_at < hours.begin + hours.count * HOUR else None

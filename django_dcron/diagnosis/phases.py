@@ -58,7 +58,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class AttemptPhases:
     """The phases of one attempt."""
 
     number: int
@@ -72,7 +72,7 @@ class Course:
     """
 
 
-def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[Course]:
+def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[AttemptPhases]:
     """Return the course of each attempt, and of the next attempt if one is expected.
 
     ``attempts`` are the latest ones in order, as many as wanted. Earlier phases are omitted.
@@ -84,13 +84,15 @@ def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[Cou
         ended = attempt.finished_at or max(end, attempt.started_at)
         marks = [*_waits(run, attempt, attempt.started_at), (PhaseKind.RUNNING, ended)]
         courses.append(
-            Course(attempt.number, attempt, tuple(_phases(at, marks)), _claim_delay(run, attempt))
+            AttemptPhases(
+                attempt.number, attempt, tuple(_phases(at, marks)), _claim_delay(run, attempt)
+            )
         )
         at = max(at, ended)
     if not attempts or attempts[-1].number < run.attempt:
         until = end if run.is_final else max(now, run.due_at)
         phases = _phases(at, _waits(run, None, until))
-        courses.append(Course(run.attempt, None, tuple(phases), _claim_delay(run, None)))
+        courses.append(AttemptPhases(run.attempt, None, tuple(phases), _claim_delay(run, None)))
     return courses
 
 

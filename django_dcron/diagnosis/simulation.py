@@ -19,8 +19,8 @@ from heapq import nlargest
 
 from django_dcron.diagnosis.load import groups_of, in_every_minute, scheduled_jobs
 from django_dcron.diagnosis.selection import JobSelection
-from django_dcron.schedules.crowding import Crowd, TimetableGroup, crowds
-from django_dcron.schedules.load import MINUTE, Hours
+from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
+from django_dcron.schedules.load import MINUTE, RealHours
 from django_dcron.schedules.load import Minute as MinuteOfTime
 
 LONGEST = timedelta(days=7)
@@ -68,7 +68,7 @@ class Simulation:
     """The number of jobs that start in every minute."""
     fullest: tuple[FullMinute, ...]
     """Ordered by number of starting jobs, then by occurrences, then by time."""
-    crowds: tuple[Crowd, ...]
+    crowded_minutes: tuple[CrowdedMinute, ...]
     """Crowds of jobs that an ``H`` could spread, in whole hours from ``since`` on."""
 
     @property
@@ -99,7 +99,7 @@ def simulate(
             f"{since.isoformat()} to {until.isoformat()}: the range is longer than {LONGEST.days} "
             "days"
         )
-    hours = Hours(begin, -(-count // 60))
+    hours = RealHours(begin, -(-count // 60))
     groups = groups_of(scheduled_jobs(selection or JobSelection()), hours)
     moving = [group for group in groups if not in_every_minute(group.timetable.schedule)]
     occurrences, starting = [0] * count, [0] * count
@@ -108,7 +108,7 @@ def simulate(
         counted = (
             [occurrences] if in_every_minute(group.timetable.schedule) else [occurrences, starting]
         )
-        by_job += _of_jobs(group, _add(hours, group, *counted))
+        by_job += _job_forecasts(group, _add(hours, group, *counted))
     return Simulation(
         since=begin,
         until=begin + count * MINUTE,
@@ -119,12 +119,15 @@ def simulate(
         in_every_minute=sum(len(group.keys) for group in groups)
         - sum(len(group.keys) for group in moving),
         fullest=tuple(_fullest(begin, moving, occurrences, starting, fullest)),
-        crowds=tuple(crowds(hours, groups)),
+        crowded_minutes=tuple(crowded_minutes_of(hours, groups)),
     )
 
 
 def _add(
-    hours: Hours, group: TimetableGroup, occurrences: list[int], starting: list[int] | None = None
+    hours: RealHours,
+    group: TimetableGroup,
+    occurrences: list[int],
+    starting: list[int] | None = None,
 ) -> int:
     """Count a group into the minutes; return the number of occurrences of each job in it."""
     found, jobs, count = 0, len(group.keys), len(occurrences)
@@ -137,7 +140,7 @@ def _add(
     return found
 
 
-def _of_jobs(group: TimetableGroup, occurrences: int) -> list[JobForecast]:
+def _job_forecasts(group: TimetableGroup, occurrences: int) -> list[JobForecast]:
     if not occurrences:
         return []
     zone = group.timetable.schedule.timezone

@@ -39,10 +39,10 @@ from django_dcron.policies.health.facts import (
     FAILURES_OF_A_FAILING_JOB,
     FreezeFacts,
     LongRun,
-    Named,
+    NamedCount,
     QueueFacts,
     SystemFacts,
-    Waiting,
+    WaitingCount,
     WorkerFacts,
 )
 from django_dcron.policies.health.verdict import Verdict, assess
@@ -126,10 +126,10 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "live_nodes": len(live),
         "dead_nodes": len(nodes) - len(live),
         "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
-        "stalled": _some([node.name for node in stalled]),
+        "stalled": _name_some([node.name for node in stalled]),
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
-        "degraded": _some([node.name for node in live if node.degraded]),
-        "without_broker": _some([node.name for node in without_broker]),
+        "degraded": _name_some([node.name for node in live if node.degraded]),
+        "without_broker": _name_some([node.name for node in without_broker]),
         "without_broker_since": min(
             (
                 node.broker_unreachable_since
@@ -138,15 +138,15 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
             ),
             default=None,
         ),
-        "clock_doubted_by": _some([node.name for node in live if node.clock_doubt]),
+        "clock_doubted_by": _name_some([node.name for node in live if node.clock_doubt]),
         "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
-        "skewed": _some([node.name for node in live if cluster.is_skewed(node)]),
+        "skewed": _name_some([node.name for node in live if cluster.is_skewed(node)]),
         "releases": tuple(sorted({node.release for node in live})),
         "namespaces_overlap": "" in served and len(served) > 1,
         "shard_counts": tuple(sorted({node.shard_count for node in live} | {settings.SHARDS}))
         if live
         else (),
-        "unserved": _some(unserved),
+        "unserved": _name_some(unserved),
         "stalled_namespaces": len(idle),
         "workers": _worker_replies(live),
     }
@@ -214,7 +214,7 @@ def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, An
     named = {"quarantined": _QUARANTINED, "failing": _FAILING, "auto_paused": _AUTO_PAUSED}
     for name, which in named.items():
         number = total(name)
-        facts[name] = Named(number, _names(jobs.filter(which)) if number else ())
+        facts[name] = NamedCount(number, _names(jobs.filter(which)) if number else ())
     return facts
 
 
@@ -222,8 +222,8 @@ def _names(jobs: JobQuerySet) -> tuple[str, ...]:
     return tuple(str(job) for job in jobs.only("namespace", "name").order_by("pk")[:NAMES])
 
 
-def _some(names: list[str]) -> Named:
-    return Named(len(names), tuple(sorted(names)[:NAMES]))
+def _name_some(names: list[str]) -> NamedCount:
+    return NamedCount(len(names), tuple(sorted(names)[:NAMES]))
 
 
 # --- what is due ----------------------------------------------------------------------------------
@@ -237,14 +237,14 @@ def _due(runs: RunQuerySet, cursors: Any, working: list[str], now: datetime) -> 
     )
     return {
         "overdue_cursors": _waiting(overdue_cursors(cursors, now), "next_at"),
-        "overdue_runs": Waiting(found["number"], found["since"]),
+        "overdue_runs": WaitingCount(found["number"], found["since"]),
         "on_agendas": found["on_agendas"],
     }
 
 
-def _waiting(rows: QuerySet[Any], column: str) -> Waiting:
+def _waiting(rows: QuerySet[Any], column: str) -> WaitingCount:
     oldest = rows.order_by(column).values("pk", column)[: LIMIT + 1]
-    return Waiting(**oldest.aggregate(number=Count("pk"), since=Min(column)))
+    return WaitingCount(**oldest.aggregate(number=Count("pk"), since=Min(column)))
 
 
 # --- workers --------------------------------------------------------------------------------------
@@ -279,17 +279,17 @@ def _workers(runs: RunQuerySet, known: dict[str, Any], now: datetime) -> dict[st
     return facts
 
 
-def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, Waiting]:
+def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, WaitingCount]:
     rows = (
         undelivered_runs(runs, now)
         .order_by("due_at")
         .values_list("job__queue", "job__target", "due_at")
     )
-    found: dict[str, Waiting] = {}
+    found: dict[str, WaitingCount] = {}
     for queue, target, due_at in rows[:OLDEST]:
         name = queue_name(target, queue)
-        before = found.get(name, Waiting(0, due_at))
-        found[name] = Waiting(before.number + 1, before.since)
+        before = found.get(name, WaitingCount(0, due_at))
+        found[name] = WaitingCount(before.number + 1, before.since)
     return found
 
 

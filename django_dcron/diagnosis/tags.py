@@ -12,7 +12,7 @@ LISTS_READ_LIMIT = 1_000
 """The maximum number of distinct tag lists that are read for the choice of tags."""
 
 
-class _Shares(Func):
+class _JsonListContains(Func):
     """SQL condition that a JSON list contains the only word of another list, for each database."""
 
     output_field: BooleanField[Any, Any] = BooleanField()
@@ -37,7 +37,7 @@ class _Shares(Func):
 
 
 def with_tag(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
-    return jobs.filter(_Shares(F("tags"), Value([word], JSONField())))
+    return jobs.filter(_JsonListContains(F("tags"), Value([word], JSONField())))
 
 
 def tags_in_use(jobs: QuerySet[Job]) -> set[str]:

@@ -170,7 +170,7 @@ def _runs_of(
 ) -> dict[int, list[Runs]]:
     found: defaultdict[int, list[Runs]] = defaultdict(list)
     for run in _runs_from_before(jobs, since, rows):
-        found[run.job_id].append(_alone(run))
+        found[run.job_id].append(_one_run(run))
     summed = (
         rows.filter(job__in=[job.pk for job in jobs], scheduled_at__gt=since, scheduled_at__lte=now)
         .order_by()
@@ -246,7 +246,7 @@ def _runs_from_before(jobs: list[Job], since: datetime, rows: RunQuerySet) -> It
     )
 
 
-def _alone(run: Run) -> Runs:
+def _one_run(run: Run) -> Runs:
     times = (run.scheduled_at, run.due_at, run.started_at, run.finished_at)
     return Runs(run.state, 1, run.scheduled_at, *times, run.missed_before, run.pk)
 

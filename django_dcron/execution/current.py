@@ -192,7 +192,11 @@ class CurrentRun:
 
         ``done`` and ``total`` are numbers of steps; ``note`` is a text of up to 255 characters.
         """
-        self._progress = (_whole(done), None if total is None else _whole(total), _note(note))
+        self._progress = (
+            _whole_number(done),
+            None if total is None else _whole_number(total),
+            _note(note),
+        )
         if self.cancelled:
             raise RunCancelled
 
@@ -217,7 +221,7 @@ class CurrentRun:
         return columns
 
 
-def _whole(number: float) -> int:
+def _whole_number(number: float) -> int:
     return min(max(int(number), 0), LARGEST)
 
 

@@ -234,7 +234,7 @@ def _record(run: CurrentRun, ending: Ending, using: str) -> None:
         except Exception as error:
             match refusal_of(error, ending, using):
                 case Refusal.NOW:
-                    raise _waited_out(error) from error
+                    raise _as_outage(error) from error
                 case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
                     if not is_contention(error) and _answers(using):
                         refusals += 1
@@ -256,12 +256,12 @@ def _record(run: CurrentRun, ending: Ending, using: str) -> None:
         try:
             return end_attempt(run.run, run.attempt, ending.without_texts(why), run.token)
         except ProgrammingError as refused:
-            raise _waited_out(refused) from refused
+            raise _as_outage(refused) from refused
 
     wait_out(record, f"record outcome of {run.job}", using)
 
 
-def _waited_out(error: Exception) -> Exception:
+def _as_outage(error: Exception) -> Exception:
     """Return ``error`` as an exception that ``wait_out`` waits for."""
     return error if isinstance(error, UNAVAILABLE) else OperationalError(in_one_line(error))
 

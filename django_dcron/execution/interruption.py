@@ -61,7 +61,7 @@ class Interruption:
         with self._lock:
             self._armed = False
         if self._used:
-            _use_up(self._thread)
+            _discard_pending(self._thread)
 
     def interrupt(self, exception: type[BaseException]) -> bool:
         """Raise ``exception`` in the job's code.
@@ -98,7 +98,7 @@ class Interruption:
         return wanted if self._armed else None
 
 
-class _UsedUp(BaseException):
+class _Discarded(BaseException):
     """Replaces a pending exception that must no longer be raised."""
 
 
@@ -111,17 +111,17 @@ def _raise_in(thread: int, exception: type[BaseException]) -> bool:
     )
 
 
-def _use_up(this_thread: int) -> None:
+def _discard_pending(this_thread: int) -> None:
     """Clear a pending exception of this thread, whether or not it was raised already.
 
     Setting it to NULL doesn't work: until CPython 3.12, the interpreter then looks for an exception
     at every step of every thread. On 3.11, with a tracer such as coverage, it does so forever.
     """
     try:
-        _raise_in(this_thread, _UsedUp)
+        _raise_in(this_thread, _Discarded)
         while True:  # the interpreter raises it at the next step
             pass
-    except _UsedUp:
+    except _Discarded:
         pass
 
 

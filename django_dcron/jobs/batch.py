@@ -35,7 +35,7 @@ from django_dcron.jobs.batch_reading import (
     Errors,
     JobToSave,
     Stored,
-    changes_links,
+    affects_chains,
     clean_each,
     read_stored,
 )
@@ -179,13 +179,13 @@ class _Batch:
         )
 
     def _renames(self, job: Job) -> bool:
-        return chains.renames(job, self.stored.links.get(job.pk))
+        return chains.changes_name(job, self.stored.links.get(job.pk))
 
     def _accept(self, position: int, change: JobToSave) -> Accepted:
         """Decide about one job. Raises ``ValidationError`` or ``Conflict``."""
         job, stored, before = change.job, self.stored, None
         self._require_valid(job, self.errors[position])
-        is_rechained = changes_links(job, stored.links)
+        is_rechained = affects_chains(job, stored.links)
         node = -position - 1 if change.key is None else change.key
         if change.key is not None:
             before = check_version(stored.jobs.get(change.key), change.version)

@@ -119,7 +119,7 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
     rechained = [
         change
         for change, wrong in zip(changes, errors, strict=True)
-        if not wrong and changes_links(change.job, links)
+        if not wrong and affects_chains(change.job, links)
     ]
     named = {split_label(label) for change in rechained for label in change.job.after}
     own = {(job.namespace, job.name) for job, wrong in cleaned if not wrong.keys() & {*NAME}}
@@ -141,10 +141,10 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
     )
 
 
-def changes_links(job: Job, links: Mapping[int, Linked]) -> bool:
+def affects_chains(job: Job, links: Mapping[int, Linked]) -> bool:
     if job._state.adding:
         return bool(job.after)
-    return chains.changes(job, links.get(job.pk))
+    return chains.changes_links(job, links.get(job.pk))
 
 
 def _import_keys(cleaned: Sequence[tuple[Job, Errors]], using: str) -> dict[Key, int]:

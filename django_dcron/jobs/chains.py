@@ -100,15 +100,15 @@ def read_links(job_ids: Collection[int], using: str) -> dict[int, Linked]:
     return found
 
 
-def changes(job: Job, linked: Linked | None) -> bool:
+def changes_links(job: Job, linked: Linked | None) -> bool:
     """Return whether a save of ``job`` changes links, or its name in the ``after`` of others."""
     linked = linked or Linked()
-    if renames(job, linked):
+    if changes_name(job, linked):
         return True
     return linked.after != {split_label(label): on for label, on in job.after.items()}
 
 
-def renames(job: Job, linked: Linked | None) -> bool:
+def changes_name(job: Job, linked: Linked | None) -> bool:
     """Return whether a save of ``job`` changes its name in the ``after`` of others."""
     known_as = linked.known_as if linked else None
     return known_as is not None and known_as != (job.namespace, job.name)

@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.statements import Given
 from django_dcron.models.calendar import Calendar
-from django_dcron.models.exact_text import Exactly
+from django_dcron.models.exact_text import ExactText
 from django_dcron.models.freeze import frozen_job
 from django_dcron.models.job import Job
 from django_dcron.models.scheduled import Scheduled
@@ -77,7 +77,7 @@ def same_definition(cursor: str, job: str) -> Q:
     for field in OWN_FIELDS:
         of_job: Any = F(f"{job}{field}")
         if isinstance(Job._meta.get_field(field), models.CharField):
-            of_job = Exactly(of_job)
+            of_job = ExactText(of_job)
         equal = Q(**{f"{cursor}{field}": of_job})
         if Job._meta.get_field(field).null:
             equal |= Q(**{f"{cursor}{field}__isnull": True, f"{job}{field}__isnull": True})
@@ -85,7 +85,7 @@ def same_definition(cursor: str, job: str) -> Q:
     # A subquery instead of a join: where FOR UPDATE can't name tables, it would also lock the
     # calendars, which other jobs use, too.
     calendar = Calendar.objects.filter(
-        pk=OuterRef(f"{job}calendar"), dates=Exactly(OuterRef(f"{cursor}calendar_dates"))
+        pk=OuterRef(f"{job}calendar"), dates=ExactText(OuterRef(f"{cursor}calendar_dates"))
     )
     neither = Q(**{f"{cursor}calendar_dates__isnull": True, f"{job}calendar__isnull": True})
     return same & (neither | Q(Exists(calendar)))

@@ -35,7 +35,7 @@ class ExactCharField(CharField):
         return value.decode() if isinstance(value, bytes) else value
 
 
-class Exactly(models.Func):
+class ExactText(models.Func):
     """An exact text comparison.
 
     MariaDB's collations treat ``a`` and ``A`` as equal. ``H`` and comparisons in Python don't. Also

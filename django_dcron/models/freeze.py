@@ -20,7 +20,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.now import UtcNow
-from django_dcron.models.exact_text import ExactCharField, Exactly
+from django_dcron.models.exact_text import ExactCharField, ExactText
 from django_dcron.policies.freezing import ALL_NAMESPACES, Extent
 
 
@@ -87,5 +87,5 @@ def frozen_job(job: str, namespace: str) -> Exists:
     # MariaDB keeps the answers of a subquery by the outer columns, and compares these without
     # regard to case. With the key, each job has its own answer.
     key = models.ExpressionWrapper(OuterRef(job), output_field=models.BigIntegerField())
-    freezes = Freeze.objects.in_force().covering(Exactly(OuterRef(namespace)))
+    freezes = Freeze.objects.in_force().covering(ExactText(OuterRef(namespace)))
     return Exists(freezes.alias(job_key=key).filter(job_key__gte=0))

@@ -18,7 +18,7 @@ from django_dcron.db import clock
 from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
 from django_dcron.models.hidden_characters import hidden_in_label, message_for
 from django_dcron.policies.alerting import InvalidRule, read_rules
-from django_dcron.policies.chains import On, split_label
+from django_dcron.policies.chains import ChainCondition, split_label
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.durations import write_duration
@@ -234,8 +234,8 @@ def _after_errors(job: Job) -> dict[str, str]:
     if errors := _json_errors("after", dict, job):
         return errors
     for label, on in job.after.items():
-        if on not in list(On):
-            allowed = ", ".join(On)
+        if on not in list(ChainCondition):
+            allowed = ", ".join(ChainCondition)
             return {
                 "after": _("%(job)s: %(value)s isn't an outcome. Use one of: %(allowed)s.")
                 % {"job": label, "value": json.dumps(on), "allowed": allowed}

@@ -10,12 +10,12 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.job import Job
-from django_dcron.policies.chains import On
+from django_dcron.policies.chains import ChainCondition
 
 ON_LABELS = [
-    (On.SUCCEEDED.value, _("Succeeded")),
-    (On.FAILED.value, _("Failed")),
-    (On.ENDED.value, _("Ended")),
+    (ChainCondition.SUCCEEDED.value, _("Succeeded")),
+    (ChainCondition.FAILED.value, _("Failed")),
+    (ChainCondition.ENDED.value, _("Ended")),
 ]
 
 

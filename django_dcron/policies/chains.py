@@ -18,7 +18,7 @@ from django_dcron.policies.lifecycle import State
 Key = TypeVar("Key", bound=Hashable)
 
 
-class On(StrEnum):
+class ChainCondition(StrEnum):
     """How the previous run must end."""
 
     SUCCEEDED = "succeeded"
@@ -28,18 +28,18 @@ class On(StrEnum):
     """The run succeeded, failed, or was cancelled after it had started."""
 
 
-def conditions_met_by(state: State, *, started: bool) -> frozenset[On]:
+def conditions_met_by(state: State, *, started: bool) -> frozenset[ChainCondition]:
     """Return the conditions that a run in ``state`` meets.
 
     ``started``: whether any attempt of the run has started.
     """
     match state:
         case State.SUCCEEDED:
-            return frozenset({On.SUCCEEDED, On.ENDED})
+            return frozenset({ChainCondition.SUCCEEDED, ChainCondition.ENDED})
         case State.FAILED:
-            return frozenset({On.FAILED, On.ENDED})
+            return frozenset({ChainCondition.FAILED, ChainCondition.ENDED})
         case State.CANCELLED if started:
-            return frozenset({On.ENDED})
+            return frozenset({ChainCondition.ENDED})
     return frozenset()
 
 

@@ -34,7 +34,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.db.statements import Chain, Given, Insert, Update
+from django_dcron.db.statements import ChangeSequence, Given, Insert, Update
 from django_dcron.models import Attempt, Freeze, Job, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count, count_late_success, counter_updates
@@ -75,7 +75,7 @@ START_LOCK_TIMEOUT = timedelta(milliseconds=300)
 MariaDB rounds it up to a second.
 """
 
-_START = Chain(
+_START = ChangeSequence(
     Update(
         Run,
         lambda: _run_that_may_become(
@@ -230,7 +230,7 @@ def finish(
 
 
 @cache
-def _finish(state: State, columns: tuple[str, ...]) -> Chain:
+def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
     """Return the statements for the usual case.
 
     No run waits for the slot, none follows, the execution itself reports its end, and the job has
@@ -238,7 +238,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> Chain:
     """
     unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
     own = {name: Given(Attempt, name) for name in ("run_id", "number", "token")}
-    return Chain(
+    return ChangeSequence(
         Update(
             Run,
             lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(unfollowed),

@@ -271,7 +271,7 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
         text,
         frozenset(chain.from_iterable(each.weekdays for each in named)),
         frozenset(chain.from_iterable(each.yearly for each in named)),
-        _apart([each for dates in named for each in dates.ranges]),
+        _merge_ranges([each for dates in named for each in dates.ranges]),
         tuple(chain.from_iterable(of_places.values())),
         tuple(windows),
         tuple(only),
@@ -360,7 +360,7 @@ def _weekdays(first: str, last: str | None) -> Iterator[int]:
     yield from ((begin + number) % 7 for number in range((end - begin) % 7 + 1))
 
 
-def _apart(ranges: list[tuple[date, date]]) -> tuple[tuple[date, date], ...]:
+def _merge_ranges(ranges: list[tuple[date, date]]) -> tuple[tuple[date, date], ...]:
     """Sort the ranges and merge adjacent or overlapping ranges."""
     joined: list[tuple[date, date]] = []
     for first, last in sorted(ranges):

@@ -27,7 +27,7 @@ from django_dcron.schedules.daylight import SMALL_SHIFT
 from django_dcron.schedules.days import DAY
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.windows import Windowed
-from django_dcron.schedules.zones import FIRST, LAST, SECOND, Stretch, stretch_at
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, OffsetPeriod, stretch_at
 
 HOUR = timedelta(hours=1)
 
@@ -83,7 +83,7 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
             yield ClockChange(zone, instant.replace(tzinfo=UTC), before, now, effect)
 
 
-def effect_at(cron: Cron, stretch: Stretch) -> Effect | None:
+def effect_at(cron: Cron, stretch: OffsetPeriod) -> Effect | None:
     """Return the effect of the clock change at the start of ``stretch``, if there is one."""
     before, now = stretch.start + stretch.offset_before, stretch.start + stretch.offset
     shift = now - before

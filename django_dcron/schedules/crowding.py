@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django_dcron.schedules.fields import MINUTE, parse_field
-from django_dcron.schedules.load import Hours
+from django_dcron.schedules.load import RealHours
 from django_dcron.schedules.schedule import WallClock
 from django_dcron.schedules.timetable import Timetable
 
@@ -55,7 +55,7 @@ class TimetableGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class CrowdedMinute:
     jobs: int
     """The number of jobs that start in the most crowded minute."""
     minute: int
@@ -73,7 +73,7 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True)
-class _Movable:
+class _MovableGroup:
     """A group that could start in other minutes of its hours."""
 
     group: TimetableGroup
@@ -82,7 +82,7 @@ class _Movable:
     """The minutes of its starts, counted from the first hour's first minute."""
 
 
-def crowds(hours: Hours, groups: Sequence[TimetableGroup]) -> list[Crowd]:
+def crowded_minutes_of(hours: RealHours, groups: Sequence[TimetableGroup]) -> list[CrowdedMinute]:
     """Return at most ``MAX_CROWDS`` crowds, the worst first."""
     starts, steady, movable = 0, 0, []
     for group in groups:
@@ -92,17 +92,19 @@ def crowds(hours: Hours, groups: Sequence[TimetableGroup]) -> list[Crowd]:
         if rule.cron.minute.everything and rule.cron.hour.everything:
             steady += len(group.keys)
             continue
-        minutes = frozenset(_starts(hours, rule, group.timetable))
+        minutes = frozenset(_start_minutes(hours, rule, group.timetable))
         starts += len(minutes) * len(group.keys)
         if group.spread or rule.cron.recurrence:
             continue
         if form := _form(rule.cron.minute.values):
-            movable.append(_Movable(group, form, minutes))
+            movable.append(_MovableGroup(group, form, minutes))
     enough = max(MANY, TIMES * starts / (hours.count * 60), steady / 2)
     return list(_crowds(hours, movable, enough))
 
 
-def _crowds(hours: Hours, movable: list[_Movable], enough: float) -> Iterator[Crowd]:
+def _crowds(
+    hours: RealHours, movable: list[_MovableGroup], enough: float
+) -> Iterator[CrowdedMinute]:
     for _ in range(MAX_CROWDS):
         starting: Counter[int] = Counter()
         for each in movable:
@@ -117,8 +119,8 @@ def _crowds(hours: Hours, movable: list[_Movable], enough: float) -> Iterator[Cr
 
 
 def _crowd(
-    hours: Hours, peak: int, jobs: int, together: list[_Movable], enough: float
-) -> Crowd | None:
+    hours: RealHours, peak: int, jobs: int, together: list[_MovableGroup], enough: float
+) -> CrowdedMinute | None:
     """Return the crowd at minute ``peak``, or None if ``H`` wouldn't at least halve it."""
     at_most = _spread(together)
     if at_most * 2 > jobs:
@@ -133,7 +135,7 @@ def _crowd(
         texts[each.group.text, each.group.timetable.schedule.timezone] += number
         forms[each.form] += number
     crowded = sorted((-number, hour) for hour, number in starting.items() if number >= enough)
-    return Crowd(
+    return CrowdedMinute(
         jobs,
         minute,
         tuple(hour for _, hour in crowded),
@@ -144,7 +146,7 @@ def _crowd(
     )
 
 
-def _starts(hours: Hours, rule: WallClock, timetable: Timetable) -> Iterator[int]:
+def _start_minutes(hours: RealHours, rule: WallClock, timetable: Timetable) -> Iterator[int]:
     for part in hours.parts(rule, timetable):
         for minute in part.minutes(rule.cron.minute.values):
             yield part.real_minute(minute)
@@ -164,7 +166,7 @@ def _form(minutes: Sequence[int]) -> str:
     )
 
 
-def _spread(together: list[_Movable]) -> int:
+def _spread(together: list[_MovableGroup]) -> int:
     """Return the maximum number of jobs in one minute of the hour if each job drew its minute."""
     drawn: Counter[int] = Counter()
     for each in together:

@@ -25,7 +25,7 @@ Invariants:
 from datetime import datetime, timedelta
 
 from django_dcron.schedules.cron import Cron
-from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, Stretch, stretch_at
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, OffsetPeriod, stretch_at
 
 SMALL_SHIFT = timedelta(hours=3)
 
@@ -65,7 +65,7 @@ def previous_instant(cron: Cron, zone: str, instant: datetime) -> datetime | Non
     return None
 
 
-def _floor(stretch: Stretch, fixed: bool) -> datetime:
+def _floor(stretch: OffsetPeriod, fixed: bool) -> datetime:
     """Return the first local time that the stretch owns."""
     if fixed and abs(stretch.offset - stretch.offset_before) <= SMALL_SHIFT:
         return stretch.start + stretch.offset_before

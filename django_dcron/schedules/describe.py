@@ -138,7 +138,7 @@ def _days(cron: Cron, language: Language) -> str:
     if cron.day_of_month.starred or cron.day_of_week.starred:
         return language.gettext("%(month_days)s, only if it is %(weekdays)s") % {
             "month_days": by_month,
-            "weekdays": _weekday_it_is(cron.day_of_week, language),
+            "weekdays": _weekday_condition(cron.day_of_week, language),
         }
     return language.gettext("%(month_days)s, and also %(weekdays)s") % {
         "month_days": by_month,
@@ -234,7 +234,7 @@ def _weekdays(field: CronField, language: Language) -> str:
     return template % {"weekdays": all_of(words).translate(language)}
 
 
-def _weekday_it_is(field: CronField, language: Language) -> str:
+def _weekday_condition(field: CronField, language: Language) -> str:
     """Return the weekday condition for a day of the month."""
     words = _format_names(
         _from_monday(field.values),

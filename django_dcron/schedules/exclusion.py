@@ -86,7 +86,7 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
 
 
 def _kept_off(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
-    kept = Moved if policy is ExclusionPolicy.NEXT_DAY else Skipped
+    kept = MovedDays if policy is ExclusionPolicy.NEXT_DAY else Skipped
     return replace(cron, days=kept(_counted(cron, calendar), calendar))
 
 
@@ -124,7 +124,7 @@ class Skipped:
         return None
 
 
-class Moved:
+class MovedDays:
     """The days of a rule, with each excluded day replaced by the next day that isn't excluded."""
 
     def __init__(self, days: Days, calendar: ExcludedDates):

@@ -121,7 +121,7 @@ def parse_field(kind: FieldKind, text: str, hash_key: str = "") -> CronField:
                 repr(text),
                 code="empty_item",
             )
-        special = _special(kind, item)
+        special = _parse_special(kind, item)
         if special is not None:
             specials.append(special)
         else:
@@ -258,7 +258,7 @@ def _draw(kind: FieldKind, item: str, key: str) -> str:
     return f"{first}-{high}/{step}"
 
 
-def _special(kind: FieldKind, item: str) -> Special | None:
+def _parse_special(kind: FieldKind, item: str) -> Special | None:
     if kind is DAY_OF_MONTH:
         return _month_special(kind, item)
     if kind is DAY_OF_WEEK:

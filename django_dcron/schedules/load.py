@@ -31,7 +31,7 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Part(NamedTuple):
+class HourPart(NamedTuple):
     """The part of a real hour that lies in one local hour: the minutes ``low <= minute < high``."""
 
     hour: int
@@ -49,13 +49,13 @@ class Part(NamedTuple):
         return self.hour * 60 + (minute - self.low if self.high == 60 else 60 - self.high + minute)
 
 
-class Hours:
+class RealHours:
     """``count`` consecutive real hours, numbered from 0; ``begin`` is aware, at a whole minute."""
 
     def __init__(self, begin: datetime, count: int) -> None:
         self.begin = begin.astimezone(UTC)
         self.count = count
-        self._zones: dict[str, dict[date, dict[int, list[Part]]]] = {}
+        self._zones: dict[str, dict[date, dict[int, list[HourPart]]]] = {}
 
     def number_of(self, instant: datetime) -> int:
         """Return the number of the hour that contains the instant.
@@ -155,7 +155,7 @@ class Hours:
                 if (number := (end - begin) // MINUTE) in bounds:
                     yield number, (end.second,)
 
-    def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[Part]:
+    def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[HourPart]:
         """Yield the parts of the local hours that the timetable's cron fields match."""
         inside = self._inside(timetable)
         for day, hours in self._parts_of(rule.zone).items():
@@ -190,20 +190,20 @@ class Hours:
             yield number, following - before
             before = following
 
-    def _parts_of(self, zone: str) -> dict[date, dict[int, list[Part]]]:
+    def _parts_of(self, zone: str) -> dict[date, dict[int, list[HourPart]]]:
         """Map each local date and hour of the zone to the parts of real hours in which it occurs.
 
         A local hour has no parts where clocks go forward, and twice as many where they go back.
         """
         if zone not in self._zones:
-            days: dict[date, dict[int, list[Part]]] = {}
+            days: dict[date, dict[int, list[HourPart]]] = {}
             begin = self.begin.replace(tzinfo=None)
             for number in range(self.count):
                 instant = begin + number * HOUR
                 local = instant + stretch_at(zone, instant).offset
-                _add(days, local, Part(number, local.minute, 60))
+                _add(days, local, HourPart(number, local.minute, 60))
                 if local.minute:
-                    _add(days, local + HOUR, Part(number, 0, local.minute))
+                    _add(days, local + HOUR, HourPart(number, 0, local.minute))
             self._zones[zone] = days
         return self._zones[zone]
 
@@ -252,5 +252,5 @@ class Minute:
         return self._local[zone]
 
 
-def _add(days: dict[date, dict[int, list[Part]]], local: datetime, part: Part) -> None:
+def _add(days: dict[date, dict[int, list[HourPart]]], local: datetime, part: HourPart) -> None:
     days.setdefault(local.date(), {}).setdefault(local.hour, []).append(part)

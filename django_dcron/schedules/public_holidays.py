@@ -50,7 +50,7 @@ def holidays_in(country: str, part: str) -> partial[frozenset[date]]:
         raise InvalidCalendar(
             _NO_PART, value=value, country=country, allowed=parts, code="unknown_subdivision"
         )
-    return partial(_of_year, country, named[part.casefold()])
+    return partial(_holidays_of_year, country, named[part.casefold()])
 
 
 def is_installed() -> bool:
@@ -78,12 +78,12 @@ def _known() -> dict[str, list[str]]:
     return found
 
 
-def _of_year(country: str, part: str, year: int) -> frozenset[date]:
-    return _of_decade(country, part, year // 10)[year % 10]
+def _holidays_of_year(country: str, part: str, year: int) -> frozenset[date]:
+    return _holidays_of_decade(country, part, year // 10)[year % 10]
 
 
 @lru_cache(maxsize=1024)
-def _of_decade(country: str, part: str, decade: int) -> tuple[frozenset[date], ...]:
+def _holidays_of_decade(country: str, part: str, decade: int) -> tuple[frozenset[date], ...]:
     """Return the holidays of each year. The package needs a millisecond for a year alone."""
     years = range(10 * decade, 10 * decade + 10)
     # A holiday may be observed in the year before or after its own.

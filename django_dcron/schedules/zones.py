@@ -43,7 +43,7 @@ _MISSPELLED = _("Unknown time zone %(value)s. Did you mean %(near)s?")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class OffsetPeriod:
     """A stretch ``start <= instant < end`` in UTC, its UTC offset and the offset just before it."""
 
     start: datetime
@@ -64,7 +64,7 @@ def check_zone(name: object) -> str:
     )
 
 
-def stretch_at(zone: str, instant: datetime) -> Stretch:
+def stretch_at(zone: str, instant: datetime) -> OffsetPeriod:
     """Return the stretch of ``zone`` that contains ``instant`` (``FIRST <= instant < LAST``)."""
     starts, stretches = _block(zone, instant.year // _BLOCK_YEARS)
     return stretches[bisect_right(starts, instant) - 1]
@@ -76,14 +76,14 @@ def _zone_names() -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
-def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[Stretch, ...]]:
+def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[OffsetPeriod, ...]]:
     """Return a block's stretches, with their starts for bisecting."""
     tz = ZoneInfo(zone)
     begin = max(FIRST, datetime(max(1, number * _BLOCK_YEARS), 1, 1))
     end = min(LAST, datetime(min(9999, (number + 1) * _BLOCK_YEARS), 1, 1))
     edges = [begin, *_transitions(tz, begin, end), end]
     stretches = tuple(
-        Stretch(start, stop, _offset(tz, start), _offset(tz, start - SECOND))
+        OffsetPeriod(start, stop, _offset(tz, start), _offset(tz, start - SECOND))
         for start, stop in pairwise(edges)
     )
     return tuple(stretch.start for stretch in stretches), stretches

@@ -18,7 +18,7 @@ from django.utils.functional import Promise
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.policies.alerting import kinds
-from django_dcron.policies.chains import On
+from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import exception_name
@@ -109,7 +109,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "misfire_policy": tuple(each.value for each in MisfirePolicy),
     "overlap_policy": tuple(each.value for each in OverlapPolicy),
 }
-CONDITIONS = tuple(each.value for each in On)
+CONDITIONS = tuple(each.value for each in ChainCondition)
 """How a job in ``after`` must end."""
 SIMILAR_CHOICE = 0.6
 """The least similarity of a suggested choice, lower than that of names, because choices are few."""

@@ -16,7 +16,7 @@ BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 LONGEST_DEFAULT = 40
 
 
-class _Plain(str):
+class _UnquotedText(str):
     """A string whose ``repr`` has no quotes."""
 
     __repr__ = str.__str__
@@ -43,14 +43,18 @@ def signature_text(signature: Signature | None) -> str:
 
 def _annotation(parameter: Parameter) -> Any:
     written = parameter.annotation  # text, under ``from __future__ import annotations``
-    return _Plain(written) if isinstance(written, str) else written
+    return _UnquotedText(written) if isinstance(written, str) else written
 
 
 def _default(parameter: Parameter) -> Any:
     default = parameter.default
     if default is Parameter.empty or default is None or isinstance(default, bool | int | float):
         return default
-    return default if isinstance(default, str) and len(default) <= LONGEST_DEFAULT else _Plain("…")
+    return (
+        default
+        if isinstance(default, str) and len(default) <= LONGEST_DEFAULT
+        else _UnquotedText("…")
+    )
 
 
 def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, Any]) -> None:

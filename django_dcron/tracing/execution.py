@@ -43,11 +43,11 @@ def executing(
     """
     provider = configured()
     if provider is None:
-        return nullcontext(_nothing)
+        return nullcontext(_ignore_end)
     return _executing(provider, run_id, attempt, rerun_of, about)
 
 
-def _nothing(ending: Ended) -> None:
+def _ignore_end(ending: Ended) -> None:
     """Do nothing, because tracing is off."""
 
 

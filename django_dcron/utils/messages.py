@@ -83,7 +83,7 @@ class CountedText(TranslatableText):
         return language.ngettext(self.singular, self.template, self.number)
 
 
-class Number(TranslatableText):
+class LocalizedNumber(TranslatableText):
     """A number with the language's thousands separators."""
 
     def __init__(self, value: int, /):

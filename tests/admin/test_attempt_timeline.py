@@ -11,7 +11,7 @@ from django_dcron.admin.runs.attempt_timeline import (
     AttemptTimeline,
     draw_attempt_timeline,
 )
-from django_dcron.diagnosis.phases import Course, Phase, PhaseKind
+from django_dcron.diagnosis.phases import AttemptPhases, Phase, PhaseKind
 from django_dcron.models import Attempt
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
@@ -20,7 +20,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def make_courses(*lengths: float) -> list[Course]:
+def make_courses(*lengths: float) -> list[AttemptPhases]:
     """Build courses from pairs of lengths: the seconds of a wait and of the attempt after it."""
     found, at = [], NOON
     for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
@@ -28,7 +28,7 @@ def make_courses(*lengths: float) -> list[Course]:
         attempt = Attempt(number=number, outcome="failed", started_at=started, finished_at=ended)
         kind = PhaseKind.BETWEEN if number > 1 else PhaseKind.START
         phases = (Phase(kind, at, started), Phase(PhaseKind.RUNNING, started, ended))
-        found.append(Course(number, attempt, phases))
+        found.append(AttemptPhases(number, attempt, phases))
         at = ended
     return found
 
@@ -83,7 +83,7 @@ def test_ticks_are_round_offsets_from_start() -> None:
 
 
 def test_now_marker_is_drawn_only_for_unfinished_run() -> None:
-    waiting = [Course(1, None, (Phase(PhaseKind.BACKOFF, NOON, NOON + 100 * SECOND),))]
+    waiting = [AttemptPhases(1, None, (Phase(PhaseKind.BACKOFF, NOON, NOON + 100 * SECOND),))]
 
     assert draw_timeline(waiting, "pending", NOON + 25 * SECOND).now == 25
     assert draw_timeline(make_courses(0, 5), "failed", None).now is None
@@ -94,7 +94,9 @@ def test_lane_shows_outcome_and_duration_of_attempt() -> None:
     timeline = draw_timeline(
         [
             *make_courses(0, 5),
-            Course(2, running, (Phase(PhaseKind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),)),
+            AttemptPhases(
+                2, running, (Phase(PhaseKind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),)
+            ),
         ],
         "running",
         NOON + 8 * SECOND,
@@ -122,4 +124,4 @@ def test_wait_is_labelled_only_if_label_fits() -> None:
 
 
 def test_timeline_without_elapsed_time_is_none() -> None:
-    assert draw_attempt_timeline([Course(1, None, ())], "skipped", None) is None
+    assert draw_attempt_timeline([AttemptPhases(1, None, ())], "skipped", None) is None

@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import UtcNow, database_now
-from django_dcron.db.statements import Chain, Given, Insert, Select, Update
+from django_dcron.db.statements import ChangeSequence, Given, Insert, Select, Update
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
@@ -257,7 +257,7 @@ def in_threads(calls: list[Callable[[], Any]]) -> None:
 
 # --- chains -------------------------------------------------------------------------------------
 
-CHAIN = Chain(
+CHAIN = ChangeSequence(
     Update(
         Run,
         lambda: Run.objects.filter(pk=Given(Run, "id"), state="queued"),

@@ -14,7 +14,13 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import figures
 from django_dcron.diagnosis.failures import latest_failures
-from django_dcron.diagnosis.figures import Count, job_figures, percentile, run_figures, window_start
+from django_dcron.diagnosis.figures import (
+    LimitedCount,
+    job_figures,
+    percentile,
+    run_figures,
+    window_start,
+)
 from django_dcron.models import Attempt, Cursor, Job, Run
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_run
@@ -71,8 +77,8 @@ def test_finished_runs_count_for_24_hours_and_unfinished_ones_always(now: dateti
 
     found = run_figures(now)
 
-    assert [found.succeeded, found.failed, found.missed, found.skipped] == [Count(0)] * 4
-    assert [found.running, found.queued, found.waiting] == [Count(1)] * 3
+    assert [found.succeeded, found.failed, found.missed, found.skipped] == [LimitedCount(0)] * 4
+    assert [found.running, found.queued, found.waiting] == [LimitedCount(1)] * 3
     assert found.success_rate.percent is None
 
 
@@ -116,7 +122,11 @@ def test_counts_above_limit_are_marked_as_truncated(
 
     found = run_figures(now)
 
-    assert (found.failed, found.missed, found.skipped) == (Count(3, True), Count(3, True), Count(3))
+    assert (found.failed, found.missed, found.skipped) == (
+        LimitedCount(3, True),
+        LimitedCount(3, True),
+        LimitedCount(3),
+    )
 
 
 def test_success_rate_of_many_runs_uses_latest_starts(
@@ -186,7 +196,7 @@ def test_missed_occurrences_without_row_are_counted(now: datetime) -> None:
 
     found = run_figures(now)
 
-    assert (found.missed, found.counted_elsewhere) == (Count(1), 37)
+    assert (found.missed, found.counted_elsewhere) == (LimitedCount(1), 37)
 
 
 def test_jobs_are_counted_by_state(now: datetime) -> None:
@@ -202,7 +212,10 @@ def test_jobs_are_counted_by_state(now: datetime) -> None:
     found = job_figures(now)
 
     assert (found.total, found.enabled, found.paused, found.quarantined) == (7, 4, 2, 1)
-    assert (found.due_soon, found.next_at) == (Count(1), Cursor.objects.get(pk=soon.pk).next_at)
+    assert (found.due_soon, found.next_at) == (
+        LimitedCount(1),
+        Cursor.objects.get(pk=soon.pk).next_at,
+    )
 
 
 def test_job_with_claimed_occurrence_counts_once_as_due_soon(now: datetime) -> None:
@@ -219,7 +232,7 @@ def test_job_with_claimed_occurrence_counts_once_as_due_soon(now: datetime) -> N
 
     found = job_figures(now)
 
-    assert (found.due_soon, found.next_at) == (Count(2), first)
+    assert (found.due_soon, found.next_at) == (LimitedCount(2), first)
 
 
 def test_latest_failures_show_error_of_last_attempt(now: datetime) -> None:
@@ -307,7 +320,7 @@ def test_number_of_queries_and_rows_is_constant(
     many = read()
 
     assert many == few
-    assert run_figures(now).failed == Count(200, truncated=True)
+    assert run_figures(now).failed == LimitedCount(200, truncated=True)
 
 
 @pytest.mark.sqlite

@@ -139,6 +139,6 @@ def test_crowds_exclude_jitter_and_spread_jobs() -> None:
     for _ in range(11):
         make_job(schedule="0 5 * * *", timezone="Europe/Berlin", jitter=timedelta(minutes=5))
         make_job(schedule="0 H * * *")
-    (crowd,) = load().crowds
+    (crowd,) = load().crowded_minutes
     assert (crowd.jobs, crowd.minute, crowd.hours[0], len(crowd.hours)) == (12, 0, 3, 7)
-    assert load(namespace="none").crowds == ()
+    assert load(namespace="none").crowded_minutes == ()

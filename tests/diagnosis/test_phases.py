@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.diagnosis.phases import Course, courses_of
+from django_dcron.diagnosis.phases import AttemptPhases, courses_of
 from django_dcron.models import Attempt, Job, Run
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -41,7 +41,7 @@ def attempt(
     return Attempt(number=number, outcome="failed" if ended else "", **times)
 
 
-def shown(courses: list[Course]) -> list[list[tuple[str, float, float]]]:
+def shown(courses: list[AttemptPhases]) -> list[list[tuple[str, float, float]]]:
     """Return each phase's kind, start and end, in seconds after noon."""
     return [
         [

@@ -24,7 +24,7 @@ from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.system_health import read_facts, read_verdict
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalogue, cluster
-from django_dcron.policies.health.facts import Waiting
+from django_dcron.policies.health.facts import WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus
 from tests.factories import make_idle_job, make_run
@@ -300,8 +300,8 @@ def test_overdue_runs_and_cursors_are_reported(job: Job, now: datetime, settings
     Run.objects.update(due_at=now - MINUTE)
     Cursor.objects.update(next_at=long_ago)
     assert problems() == {Problem.CURSOR_OVERDUE}
-    assert read_facts().overdue_cursors == Waiting(1, long_ago)
-    assert read_facts("elsewhere").overdue_cursors == Waiting(0, None)
+    assert read_facts().overdue_cursors == WaitingCount(1, long_ago)
+    assert read_facts("elsewhere").overdue_cursors == WaitingCount(0, None)
 
 
 def test_run_with_stale_heartbeat_is_reported_as_stuck(job: Job, now: datetime) -> None:
@@ -361,7 +361,7 @@ def test_queues_are_judged_separately(now: datetime) -> None:
     make_queued_run(slow, now - 40 * MINUTE)
     assert problems() == {Problem.QUEUE_UNSERVED}
     (of,) = read_facts().queues
-    assert (of.name, of.waiting, of.last_start) == ("reports", Waiting(2, now - HOUR), None)
+    assert (of.name, of.waiting, of.last_start) == ("reports", WaitingCount(2, now - HOUR), None)
 
     make_started_run(slow, now - 2 * MINUTE)
     assert problems() == {Problem.WORKERS_BEHIND}

@@ -8,7 +8,7 @@ import pytest
 from django_dcron import cron, targets
 from django_dcron.jobs.sync import apply, plan
 from django_dcron.models import Job, Link
-from django_dcron.policies.chains import On
+from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs.chains import follower_key
 from tests.docs.test_documents import ROOT
@@ -33,7 +33,7 @@ def test_example_creates_the_documented_links() -> None:
 
 
 def test_documented_events_trigger_and_key_match_the_code() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(On)
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(ChainCondition)
     assert f"the trigger `{Trigger.CHAIN}`" in PAGE
     assert "the idempotency key `after run ` and the id of the run" in PROSE
     assert follower_key(UUID(int=0)) == f"after run {UUID(int=0)}"

@@ -11,11 +11,11 @@ import pytest
 from django.core.management.base import BaseCommand
 
 from django_dcron.management.dcron import output
-from django_dcron.management.dcron.output import BAD, Column, Output, Styled
+from django_dcron.management.dcron.output import BAD, Column, Output, StyledText
 
 NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
 COLUMNS = [Column("Job", wraps=True), Column("Took", right=True), Column("Note", wraps=True)]
-ROWS = [["nightly", "3.4 s", Styled("failed", BAD)], ["日本", "12 ms", None], ["x", 7, "a\nb"]]
+ROWS = [["nightly", "3.4 s", StyledText("failed", BAD)], ["日本", "12 ms", None], ["x", 7, "a\nb"]]
 ALIGNED = """\
 Job       Took  Note
 nightly  3.4 s  failed
@@ -143,5 +143,5 @@ def test_times_durations_and_states_are_formatted() -> None:
     assert output.relative_time_text(NOW + timedelta(minutes=2), NOW) == "in 2m 00s"
     assert output.relative_time_text(NOW - timedelta(days=3), NOW) == "3 days ago"
     assert output.relative_time_text(None, NOW) == "-"
-    assert output.styled_state("timed_out") == Styled("timed out", BAD)
+    assert output.styled_state("timed_out") == StyledText("timed out", BAD)
     assert output.styled_state("").text == "-"

@@ -14,7 +14,7 @@ from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, Simulation, simulate
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job
-from django_dcron.schedules.load import Hours
+from django_dcron.schedules.load import RealHours
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests.factories import make_job
@@ -55,7 +55,7 @@ def test_counted_minutes_match_listed_occurrences(text: str, zone: str) -> None:
             for instant in schedule.occurrences(before - (schedule.interval or MINUTE), end)
             if starts <= instant < ends
         )
-        counted = dict(Hours(START, 9).minutes(timetable, known))
+        counted = dict(RealHours(START, 9).minutes(timetable, known))
         assert counted == listed
 
 
@@ -110,7 +110,7 @@ def test_simulation_counts_clashes_and_fullest_minutes() -> None:
 def test_crowded_minute_is_reported_with_advice() -> None:
     for number in range(30):
         make_job(name=f"job-{number}", schedule="0 9 * * *")
-    (crowd,) = simulate(START, START + 3 * HOUR).crowds
+    (crowd,) = simulate(START, START + 3 * HOUR).crowded_minutes
     assert crowd.jobs == 30
     out = call("simulate", "--from", "2083-06-07T07:30", "--until", "2083-06-07T10:30").out
     assert re.search(r"^! .*\b30 jobs .* minute 0 of 1 hour\b.*\bH\b", out, re.MULTILINE)

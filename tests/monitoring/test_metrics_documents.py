@@ -12,7 +12,7 @@ import yaml
 
 from django_dcron.conf import Settings
 from django_dcron.monitoring.metrics import attempts, catalogue, cluster, readings
-from django_dcron.monitoring.metrics.catalogue import METRICS, Metric, Source, Type
+from django_dcron.monitoring.metrics.catalogue import METRICS, Metric, MetricSource, MetricType
 from django_dcron.monitoring.metrics.exposition import MISSING
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.scheduler.health import Status
@@ -54,10 +54,12 @@ def metric_of(name: str) -> Metric:
     for suffix in SUFFIXES:
         stem = name.removesuffix(suffix)
         if name.endswith(suffix) and stem in BY_NAME:
-            assert BY_NAME[stem].type is Type.HISTOGRAM, name
+            assert BY_NAME[stem].type is MetricType.HISTOGRAM, name
             return BY_NAME[stem]
     assert name in BY_NAME, f"there is no metric {name}"
-    assert BY_NAME[name].type is not Type.HISTOGRAM, f"{name} is a histogram: use one of its series"
+    assert BY_NAME[name].type is not MetricType.HISTOGRAM, (
+        f"{name} is a histogram: use one of its series"
+    )
     return BY_NAME[name]
 
 
@@ -147,9 +149,10 @@ def test_queries_have_valid_brackets_and_functions() -> None:
         called = set(re.findall(r"\b([a-z_]+) ?\(", re.sub(r"\{[^}]*\}", "", bare)))
         assert called <= FUNCTIONS | WORDS, where
         for each in selectors(expression):
-            counts = each.metric.type in (Type.COUNTER, Type.HISTOGRAM) and not where.startswith(
-                "$"
-            )
+            counts = each.metric.type in (
+                MetricType.COUNTER,
+                MetricType.HISTOGRAM,
+            ) and not where.startswith("$")
             assert bool(re.search(r"\b(rate|increase)\($", each.before)) == counts, (
                 where,
                 each.name,
@@ -165,7 +168,7 @@ def test_queries_sum_node_metrics_and_take_max_of_cluster_metrics() -> None:
 
     Each node observes its own attempts, but all report the same about the cluster.
     """
-    wanted = {Source.ATTEMPTS: "sum", Source.CLUSTER: "max"}
+    wanted = {MetricSource.ATTEMPTS: "sum", MetricSource.CLUSTER: "max"}
     for where, expression in expressions().items():
         for each in selectors(expression):
             if each.metric.source in wanted and not where.startswith("$"):

@@ -26,7 +26,7 @@ from pytest_django import Settings
 from django_dcron.models import Run
 from django_dcron.models.statistics import count
 from django_dcron.monitoring.metrics import Collector, NodeMetrics, readings, views
-from django_dcron.monitoring.metrics.catalogue import METRICS, Source
+from django_dcron.monitoring.metrics.catalogue import METRICS, MetricSource
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.policies.lifecycle import State
 from django_dcron.scheduler.health import Health, judge
@@ -141,7 +141,7 @@ def test_node_without_database_exposes_its_own_metrics() -> None:
     shown = values(node_metrics(raise_unreachable).response().body)
 
     assert shown["dcron_database_up"] == 0
-    wanted = {metric.name for metric in METRICS if metric.source is not Source.CLUSTER}
+    wanted = {metric.name for metric in METRICS if metric.source is not MetricSource.CLUSTER}
     names = {
         name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in shown
     }
@@ -295,7 +295,11 @@ def test_view_exposes_cluster_metrics_only(scrape: Callable[..., Any], settings:
     assert response.status_code == 200
     assert response["Content-Type"].startswith("application/openmetrics-text")
     shown = values(scrape(authorization="Bearer t").content)
-    wanted = {metric.name for metric in METRICS if metric.source in (Source.CLUSTER, Source.SCRAPE)}
+    wanted = {
+        metric.name
+        for metric in METRICS
+        if metric.source in (MetricSource.CLUSTER, MetricSource.SCRAPE)
+    }
     assert shown.keys() == wanted
     assert shown["dcron_runs_total"] == 3
 
@@ -322,7 +326,9 @@ def test_collector_can_be_registered_in_own_registry(django_assert_num_queries: 
 
     names = {sample.name for family in registry.collect() for sample in family.samples}
     assert names == {
-        metric.name for metric in METRICS if metric.source in (Source.CLUSTER, Source.SCRAPE)
+        metric.name
+        for metric in METRICS
+        if metric.source in (MetricSource.CLUSTER, MetricSource.SCRAPE)
     }
 
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from pytest_django import Settings
 
 from django_dcron.monitoring.metrics import Collector, views
-from django_dcron.monitoring.metrics.catalogue import METRICS, Source
+from django_dcron.monitoring.metrics.catalogue import METRICS, MetricSource
 from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_job
@@ -103,7 +103,9 @@ def test_scrapes_of_node_and_django_are_valid(
     django_scrape = client.get("/probes/metrics", headers={"authorization": "Bearer t"}).content
     assert total(django_scrape, "dcron_runs_total", outcome="failed")
     assert names(django_scrape) == {
-        metric.name for metric in METRICS if metric.source in (Source.CLUSTER, Source.SCRAPE)
+        metric.name
+        for metric in METRICS
+        if metric.source in (MetricSource.CLUSTER, MetricSource.SCRAPE)
     }
     assert complaints(django_scrape) == ""
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.policies.chains import (
-    On,
+    ChainCondition,
     conditions_met_by,
     find_cycle,
     in_dependency_order,
@@ -23,10 +23,10 @@ from tests.refusals import refusal
 
 GRAPHS = st.dictionaries(st.integers(0, 7), st.sets(st.integers(0, 7), max_size=4), max_size=8)
 MET = {
-    (State.SUCCEEDED, True): {On.SUCCEEDED, On.ENDED},
-    (State.FAILED, True): {On.FAILED, On.ENDED},
-    (State.FAILED, False): {On.FAILED, On.ENDED},
-    (State.CANCELLED, True): {On.ENDED},
+    (State.SUCCEEDED, True): {ChainCondition.SUCCEEDED, ChainCondition.ENDED},
+    (State.FAILED, True): {ChainCondition.FAILED, ChainCondition.ENDED},
+    (State.FAILED, False): {ChainCondition.FAILED, ChainCondition.ENDED},
+    (State.CANCELLED, True): {ChainCondition.ENDED},
 }
 """The outcomes that aren't listed trigger no following job."""
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 import pytest
 
 from django_dcron.policies.alerting import AlertKind
-from django_dcron.policies.chains import On
+from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
@@ -22,7 +22,7 @@ from django_dcron.schedules.clock_changes import Effect
         ExclusionPolicy,
         AlertKind,
         MisfirePolicy,
-        On,
+        ChainCondition,
         Outcome,
         OverlapPolicy,
         Problem,

@@ -11,10 +11,10 @@ import pytest
 from django_dcron.policies.health.facts import (
     FreezeFacts,
     LongRun,
-    Named,
+    NamedCount,
     QueueFacts,
     SystemFacts,
-    Waiting,
+    WaitingCount,
     WorkerFacts,
 )
 from django_dcron.policies.health.problems import Issue, Problem, Severity, age_text
@@ -62,7 +62,7 @@ def only(**given: Any) -> Issue:
 def queue(
     name: str = "celery", number: int = 3, waits: timedelta = 5 * MINUTE, last: Any = None
 ) -> QueueFacts:
-    return QueueFacts(name, Waiting(number, ago(waits)), last)
+    return QueueFacts(name, WaitingCount(number, ago(waits)), last)
 
 
 def worker(name: str = "w1", *queues: str, executes: bool = True, unknown: int = 0) -> WorkerFacts:
@@ -87,46 +87,46 @@ def test_healthy_system_has_no_issues() -> None:
         ({"live_nodes": 0, "last_heartbeat": None}, [(P.NO_LIVE_NODE, ERROR)]),
         ({"live_nodes": 0, "enabled_jobs": 0}, []),
         ({"live_nodes": 0, "enabled_jobs": 0, "queued": 1}, [(P.NO_LIVE_NODE, ERROR)]),
-        ({"stalled": Named(1, ("a",))}, [(P.NODE_STALLED, WARNING)]),
-        ({"stalled": Named(1, ("a",)), "stalled_namespaces": 1}, [(P.NODE_STALLED, ERROR)]),
+        ({"stalled": NamedCount(1, ("a",))}, [(P.NODE_STALLED, WARNING)]),
+        ({"stalled": NamedCount(1, ("a",)), "stalled_namespaces": 1}, [(P.NODE_STALLED, ERROR)]),
         (
-            {"stalled": Named(1), "overdue_cursors": Waiting(1, ago(MINUTE))},
+            {"stalled": NamedCount(1), "overdue_cursors": WaitingCount(1, ago(MINUTE))},
             [(P.NODE_STALLED, ERROR)],
         ),
-        ({"unserved": Named(1, ("shop",))}, [(P.NAMESPACE_UNSERVED, ERROR)]),
+        ({"unserved": NamedCount(1, ("shop",))}, [(P.NAMESPACE_UNSERVED, ERROR)]),
         # from the node to the queue
         (
-            {"overdue_runs": Waiting(4, ago(MINUTE)), "on_agendas": 4},
+            {"overdue_runs": WaitingCount(4, ago(MINUTE)), "on_agendas": 4},
             [(P.NO_BROKER, ERROR)],
         ),
-        ({"overdue_runs": Waiting(4, ago(MINUTE))}, [(P.RUN_OVERDUE, ERROR)]),
+        ({"overdue_runs": WaitingCount(4, ago(MINUTE))}, [(P.RUN_OVERDUE, ERROR)]),
         (
-            {"overdue_runs": Waiting(4, ago(MINUTE)), "on_agendas": 1},
+            {"overdue_runs": WaitingCount(4, ago(MINUTE)), "on_agendas": 1},
             [(P.NO_BROKER, ERROR), (P.RUN_OVERDUE, ERROR)],
         ),
-        ({"overdue_cursors": Waiting(1, ago(MINUTE))}, [(P.CURSOR_OVERDUE, ERROR)]),
-        ({"stuck": Waiting(1, ago(MINUTE))}, [(P.RUN_STUCK, ERROR)]),
+        ({"overdue_cursors": WaitingCount(1, ago(MINUTE))}, [(P.CURSOR_OVERDUE, ERROR)]),
+        ({"stuck": WaitingCount(1, ago(MINUTE))}, [(P.RUN_STUCK, ERROR)]),
         # outcomes of runs
         ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 3}, [(P.EVERY_RUN_FAILS, ERROR)]),
         ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 2}, []),
         ({"ran_lately": 3, "failed_lately": 2, "failures_lately": 9}, []),
         (
-            {"ran_lately": 3, "failed_lately": 2, "failures_lately": 9, "failing": Named(2)},
+            {"ran_lately": 3, "failed_lately": 2, "failures_lately": 9, "failing": NamedCount(2)},
             [(P.JOBS_FAILING, WARNING)],
         ),
         (
-            {"ran_lately": 1, "failed_lately": 1, "failures_lately": 9, "failing": Named(1)},
+            {"ran_lately": 1, "failed_lately": 1, "failures_lately": 9, "failing": NamedCount(1)},
             [(P.EVERY_RUN_FAILS, ERROR)],
         ),
-        ({"quarantined": Named(1)}, [(P.QUARANTINED, ERROR)]),
-        ({"auto_paused": Named(1)}, [(P.JOB_AUTO_PAUSED, WARNING)]),
+        ({"quarantined": NamedCount(1)}, [(P.QUARANTINED, ERROR)]),
+        ({"auto_paused": NamedCount(1)}, [(P.JOB_AUTO_PAUSED, WARNING)]),
         ({"long_runs": (LongRun("j", 60 * MINUTE, MINUTE),)}, [(P.RUN_OVERLONG, WARNING)]),
         # nodes that differ
-        ({"degraded": Named(1)}, [(P.NODE_DEGRADED, WARNING)]),
-        ({"without_broker": Named(1)}, [(P.BROKER_UNREACHABLE, WARNING)]),
-        ({"without_broker": Named(2)}, [(P.BROKER_UNREACHABLE, WARNING)]),
-        ({"clock_doubted_by": Named(1)}, [(P.CLOCK_IN_DOUBT, WARNING)]),
-        ({"skewed": Named(1)}, [(P.NODE_SKEWED, WARNING)]),
+        ({"degraded": NamedCount(1)}, [(P.NODE_DEGRADED, WARNING)]),
+        ({"without_broker": NamedCount(1)}, [(P.BROKER_UNREACHABLE, WARNING)]),
+        ({"without_broker": NamedCount(2)}, [(P.BROKER_UNREACHABLE, WARNING)]),
+        ({"clock_doubted_by": NamedCount(1)}, [(P.CLOCK_IN_DOUBT, WARNING)]),
+        ({"skewed": NamedCount(1)}, [(P.NODE_SKEWED, WARNING)]),
         ({"shard_counts": (16, 64)}, [(P.SHARDS_DIFFER, WARNING)]),
         ({"namespaces_overlap": True}, [(P.NAMESPACES_OVERLAP, WARNING)]),
         ({"releases": ("1", "2")}, [(P.RELEASES_DIFFER, WARNING)]),
@@ -219,7 +219,7 @@ def test_missed_runs_that_never_started_reveal_missing_workers(
     workers: Any, last_start: Any, expected: Any
 ) -> None:
     """A policy may end late runs before the check, so that no run is queued or running."""
-    never_started = Waiting(7, ago(4 * MINUTE))
+    never_started = WaitingCount(7, ago(4 * MINUTE))
 
     assert found(workers=workers, last_start=last_start, never_started=never_started) == expected
 
@@ -241,28 +241,31 @@ def test_thread_dispatcher_never_reports_missing_workers() -> None:
     given: dict[str, Any] = {"dispatcher": "thread", "workers": None, "last_start": LONG_AGO}
 
     assert found(**given, queues=(queue("q"),)) == [(P.WORKERS_BEHIND, ERROR)]
-    assert found(**given, never_started=Waiting(1, LONG_AGO)) == [(P.WORKERS_BEHIND, ERROR)]
+    assert found(**given, never_started=WaitingCount(1, LONG_AGO)) == [(P.WORKERS_BEHIND, ERROR)]
 
 
 def test_root_cause_hides_the_problems_that_it_explains() -> None:
-    due = {"overdue_runs": Waiting(3, ago(MINUTE)), "overdue_cursors": Waiting(2, ago(MINUTE))}
+    due = {
+        "overdue_runs": WaitingCount(3, ago(MINUTE)),
+        "overdue_cursors": WaitingCount(2, ago(MINUTE)),
+    }
     late = {"queues": (queue(),), "last_start": LONG_AGO, "workers": None}
 
     assert found(
-        database_read_only=True, live_nodes=0, stuck=Waiting(1, LONG_AGO), **due, **late
+        database_read_only=True, live_nodes=0, stuck=WaitingCount(1, LONG_AGO), **due, **late
     ) == [(P.DATABASE_READ_ONLY, ERROR)]
-    assert found(live_nodes=0, stuck=Waiting(1, LONG_AGO), **due) == [(P.NO_LIVE_NODE, ERROR)]
-    assert found(stalled=Named(1), stalled_namespaces=1, **due) == [(P.NODE_STALLED, ERROR)]
-    assert found(unserved=Named(1), **due) == [(P.NAMESPACE_UNSERVED, ERROR)]
+    assert found(live_nodes=0, stuck=WaitingCount(1, LONG_AGO), **due) == [(P.NO_LIVE_NODE, ERROR)]
+    assert found(stalled=NamedCount(1), stalled_namespaces=1, **due) == [(P.NODE_STALLED, ERROR)]
+    assert found(unserved=NamedCount(1), **due) == [(P.NAMESPACE_UNSERVED, ERROR)]
     assert found(live_nodes=0, **due, **late) == [(P.NO_LIVE_NODE, ERROR), (P.NO_WORKER, ERROR)]
 
 
 def test_issues_are_ordered_by_severity_and_urgency() -> None:
     given: dict[str, Any] = {
-        "degraded": Named(1),
-        "failing": Named(1),
-        "quarantined": Named(1),
-        "unserved": Named(1),
+        "degraded": NamedCount(1),
+        "failing": NamedCount(1),
+        "quarantined": NamedCount(1),
+        "unserved": NamedCount(1),
     }
     verdict = assess(facts(**given))
 
@@ -274,7 +277,7 @@ def test_issues_are_ordered_by_severity_and_urgency() -> None:
     ]
     assert verdict.status is SystemStatus.UNFIT
     assert str(verdict.summary) == str(verdict.issues[0].summary)
-    assert assess(facts(degraded=Named(1))).status is SystemStatus.DEGRADED
+    assert assess(facts(degraded=NamedCount(1))).status is SystemStatus.DEGRADED
 
 
 def test_no_worker_issue_text_has_age_counts_and_remedy() -> None:
@@ -298,7 +301,7 @@ def test_no_worker_issue_text_has_age_counts_and_remedy() -> None:
 def test_no_live_node_summary_has_age_and_overdue_counts() -> None:
     summary = only(live_nodes=0, last_heartbeat=ago(21 * MINUTE)).summary
     assert values(summary) == {"age": "21 min"}
-    due = {"overdue_cursors": Waiting(3, LONG_AGO), "overdue_runs": Waiting(2, LONG_AGO)}
+    due = {"overdue_cursors": WaitingCount(3, LONG_AGO), "overdue_runs": WaitingCount(2, LONG_AGO)}
     summary = only(live_nodes=0, last_heartbeat=ago(21 * MINUTE), **due).summary
     assert values(summary) == {"age": "21 min", "jobs": "3", "runs": "2"}
 
@@ -307,7 +310,7 @@ def test_no_worker_age_is_measured_from_the_oldest_waiting_run() -> None:
     """For example, no run was due all night."""
     issue = only(workers=(), last_start=ago(timedelta(hours=9)), queues=(queue(waits=2 * MINUTE),))
     assert issue.since == ago(2 * MINUTE)
-    missed = only(workers=None, last_start=None, never_started=Waiting(2, ago(3 * MINUTE)))
+    missed = only(workers=None, last_start=None, never_started=WaitingCount(2, ago(3 * MINUTE)))
     assert missed.since == ago(3 * MINUTE)
 
 
@@ -336,8 +339,8 @@ SECRETS = ("secret-node", "secret-worker", "secret-space", "secret-job", "secret
 
 
 def facts_with_names(**given: Any) -> SystemFacts:
-    def named(name: str) -> Named:
-        return Named(1, (name,))
+    def named(name: str) -> NamedCount:
+        return NamedCount(1, (name,))
 
     return facts(
         stalled=named("secret-node"),
@@ -387,18 +390,18 @@ def test_names_are_visible_only_with_permission(
 def test_visible_facts_differ_only_in_names() -> None:
     everything = facts_with_names()
     jobs_hidden: dict[str, Any] = {
-        "quarantined": Named(1),
-        "failing": Named(1),
-        "auto_paused": Named(1),
+        "quarantined": NamedCount(1),
+        "failing": NamedCount(1),
+        "auto_paused": NamedCount(1),
         "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
         "freezes": (FreezeFacts("", "", "", NOW, None),),
         "shows_queues": False,
     }
     nodes_hidden: dict[str, Any] = {
-        "stalled": Named(1),
-        "degraded": Named(1),
-        "skewed": Named(1),
-        "unserved": Named(1),
+        "stalled": NamedCount(1),
+        "degraded": NamedCount(1),
+        "skewed": NamedCount(1),
+        "unserved": NamedCount(1),
         "shows_workers": False,
     }
 
@@ -411,14 +414,14 @@ def test_visible_facts_differ_only_in_names() -> None:
 
 
 def test_long_lists_and_large_counts_are_abbreviated() -> None:
-    assert Named(3, ("a", "b")).listed == "a, b, ..."
-    assert Named(2, ("a", "b")).listed == "a, b"
-    assert Named(2).listed == "2"
+    assert NamedCount(3, ("a", "b")).listed == "a, b, ..."
+    assert NamedCount(2, ("a", "b")).listed == "a, b"
+    assert NamedCount(2).listed == "2"
     issue = only(workers=(), last_start=None, queued=10_001, queues=(queue(),))
     assert "more than 10,000 queued" in str(issue)
     issue = only(workers=(), last_start=None, queued=10_000, queues=(queue(),))
     assert values(issue.summary)["queued"] == "10,000"
-    assert Named(2, ("a",)).unnamed == Named(2)
+    assert NamedCount(2, ("a",)).unnamed == NamedCount(2)
 
 
 @pytest.mark.parametrize(
@@ -456,9 +459,9 @@ def test_any_combination_of_facts_gives_unique_complete_issues() -> None:
         "workers": [None, (), (worker(executes=False),), (worker(unknown=1),), (worker(),)],
         "queues": [(), (queue(),), (queue(""), queue("b", last=LATELY))],
         "last_start": [None, LATELY, LONG_AGO],
-        "never_started": [Waiting(), Waiting(1, LONG_AGO)],
-        "overdue_runs": [Waiting(), Waiting(2, LONG_AGO)],
-        "stalled": [Named(), Named(1, ("a",))],
+        "never_started": [WaitingCount(), WaitingCount(1, LONG_AGO)],
+        "overdue_runs": [WaitingCount(), WaitingCount(2, LONG_AGO)],
+        "stalled": [NamedCount(), NamedCount(1, ("a",))],
         "enabled_jobs": [0, 1],
     }
     base = facts()
@@ -488,7 +491,7 @@ def values(text: TranslatableText) -> dict[str, str]:
 
 WAITED = "4 min"
 WAITING_SINCE = ago(4 * MINUTE)
-NAMES = Named(3, ("a", "b"))
+NAMES = NamedCount(3, ("a", "b"))
 LISTED = "a, b, ..."
 WITH_UNKNOWN_RUNS = (worker("w1", unknown=2), worker("w2", unknown=5), worker("w3"))
 WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), worker("w3"))
@@ -499,19 +502,19 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
     [
         (
             {"database_read_only": True},
-            (P.DATABASE_READ_ONLY, ERROR, ago(SECOND), {}, Named()),
+            (P.DATABASE_READ_ONLY, ERROR, ago(SECOND), {}, NamedCount()),
             {},
             {},
         ),
         (
             {"live_nodes": 0, "last_heartbeat": None},
-            (P.NO_LIVE_NODE, ERROR, None, {"jobs": 0, "runs": 0}, Named()),
+            (P.NO_LIVE_NODE, ERROR, None, {"jobs": 0, "runs": 0}, NamedCount()),
             {},
             {},
         ),
         (
             {"live_nodes": 0, "last_heartbeat": WAITING_SINCE},
-            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 0}, Named()),
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 0}, NamedCount()),
             {"age": WAITED},
             {},
         ),
@@ -519,9 +522,9 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {
                 "live_nodes": 0,
                 "last_heartbeat": WAITING_SINCE,
-                "overdue_cursors": Waiting(3, LONG_AGO),
+                "overdue_cursors": WaitingCount(3, LONG_AGO),
             },
-            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 3, "runs": 0}, Named()),
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 3, "runs": 0}, NamedCount()),
             {"age": WAITED, "jobs": "3", "runs": "0"},
             {},
         ),
@@ -529,9 +532,9 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {
                 "live_nodes": 0,
                 "last_heartbeat": WAITING_SINCE,
-                "overdue_runs": Waiting(2, LONG_AGO),
+                "overdue_runs": WaitingCount(2, LONG_AGO),
             },
-            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 2}, Named()),
+            (P.NO_LIVE_NODE, ERROR, WAITING_SINCE, {"jobs": 0, "runs": 2}, NamedCount()),
             {"age": WAITED, "jobs": "0", "runs": "2"},
             {},
         ),
@@ -548,20 +551,20 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
-            {"overdue_runs": Waiting(4, WAITING_SINCE), "on_agendas": 4},
-            (P.NO_BROKER, ERROR, WAITING_SINCE, {"runs": 4}, Named()),
+            {"overdue_runs": WaitingCount(4, WAITING_SINCE), "on_agendas": 4},
+            (P.NO_BROKER, ERROR, WAITING_SINCE, {"runs": 4}, NamedCount()),
             {"age": WAITED, "runs": "4"},
             {},
         ),
         (
-            {"overdue_runs": Waiting(1, WAITING_SINCE)},
-            (P.RUN_OVERDUE, ERROR, WAITING_SINCE, {"runs": 1}, Named()),
+            {"overdue_runs": WaitingCount(1, WAITING_SINCE)},
+            (P.RUN_OVERDUE, ERROR, WAITING_SINCE, {"runs": 1}, NamedCount()),
             {"age": WAITED, "runs": "1"},
             {},
         ),
         (
-            {"overdue_cursors": Waiting(4, WAITING_SINCE)},
-            (P.CURSOR_OVERDUE, ERROR, WAITING_SINCE, {"jobs": 4}, Named()),
+            {"overdue_cursors": WaitingCount(4, WAITING_SINCE)},
+            (P.CURSOR_OVERDUE, ERROR, WAITING_SINCE, {"jobs": 4}, NamedCount()),
             {"age": WAITED, "jobs": "4"},
             {},
         ),
@@ -572,32 +575,32 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
                 ERROR,
                 None,
                 {"workers": 2, "runs": 7},
-                Named(2, ("w1", "w2")),
+                NamedCount(2, ("w1", "w2")),
             ),
             {"runs": "7", "workers": "w1, w2"},
             {},
         ),
         (
             {"workers": WITH_UNKNOWN_RUNS, "shows_workers": False},
-            (P.RUN_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2, "runs": 7}, Named(2)),
+            (P.RUN_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2, "runs": 7}, NamedCount(2)),
             {"runs": "7", "workers": "2"},
             {},
         ),
         (
             {"workers": WITHOUT_TASK, "recent_queues": ("celery",)},
-            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2, ("w1", "w2"))),
+            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, NamedCount(2, ("w1", "w2"))),
             {"workers": "w1, w2"},
             {},
         ),
         (
             {"workers": WITHOUT_TASK, "recent_queues": ("celery",), "shows_workers": False},
-            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, Named(2)),
+            (P.TASK_UNKNOWN_TO_WORKER, ERROR, None, {"workers": 2}, NamedCount(2)),
             {"workers": "2"},
             {},
         ),
         (
             {"workers": (), "last_start": LONG_AGO},
-            (P.NO_WORKER, WARNING, LONG_AGO, {}, Named()),
+            (P.NO_WORKER, WARNING, LONG_AGO, {}, NamedCount()),
             {},
             {},
         ),
@@ -609,7 +612,7 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
                 "missed": 9,
                 "queues": (queue("b"), queue("a", waits=4 * MINUTE)),
             },
-            (P.NO_WORKER, ERROR, LONG_AGO, {"queued": 8, "missed": 9}, Named()),
+            (P.NO_WORKER, ERROR, LONG_AGO, {"queued": 8, "missed": 9}, NamedCount()),
             {"age": "5 min", "queued": "8", "missed": "9"},
             {"queues": "a, b"},
         ),
@@ -619,37 +622,43 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
                 "missed": 9,
                 "queues": (queue("b", 3), queue("a", 4, waits=4 * MINUTE)),
             },
-            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, Named(2, ("a", "b"))),
+            (
+                P.QUEUE_UNSERVED,
+                ERROR,
+                LONG_AGO,
+                {"queues": 2, "queued": 7},
+                NamedCount(2, ("a", "b")),
+            ),
             {"age": "5 min", "queues": "a, b", "queued": "7"},
             {"queues": "a, b"},
         ),
         (
             {"queues": (queue("b", 3), queue("a", 4)), "shows_queues": False},
-            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, Named(2)),
+            (P.QUEUE_UNSERVED, ERROR, LONG_AGO, {"queues": 2, "queued": 7}, NamedCount(2)),
             {"age": "5 min", "queues": "2", "queued": "7"},
             {},
         ),
         (
             {"queued": 8, "missed": 9, "queues": (queue(last=LATELY),)},
-            (P.WORKERS_BEHIND, WARNING, LONG_AGO, {"queued": 8, "missed": 9}, Named()),
+            (P.WORKERS_BEHIND, WARNING, LONG_AGO, {"queued": 8, "missed": 9}, NamedCount()),
             {"age": "5 min", "queued": "8", "missed": "9"},
             {},
         ),
         (
-            {"last_start": LONG_AGO, "missed": 9, "never_started": Waiting(7, WAITING_SINCE)},
-            (P.WORKERS_BEHIND, ERROR, WAITING_SINCE, {"queued": 0, "missed": 9}, Named()),
+            {"last_start": LONG_AGO, "missed": 9, "never_started": WaitingCount(7, WAITING_SINCE)},
+            (P.WORKERS_BEHIND, ERROR, WAITING_SINCE, {"queued": 0, "missed": 9}, NamedCount()),
             {"age": WAITED, "queued": "0", "missed": "9"},
             {},
         ),
         (
-            {"stuck": Waiting(3, WAITING_SINCE)},
-            (P.RUN_STUCK, ERROR, WAITING_SINCE, {"runs": 3}, Named()),
+            {"stuck": WaitingCount(3, WAITING_SINCE)},
+            (P.RUN_STUCK, ERROR, WAITING_SINCE, {"runs": 3}, NamedCount()),
             {"runs": "3"},
             {},
         ),
         (
             {"ran_lately": 2, "failed_lately": 2, "failures_lately": 9},
-            (P.EVERY_RUN_FAILS, ERROR, None, {"jobs": 2, "failures": 9}, Named()),
+            (P.EVERY_RUN_FAILS, ERROR, None, {"jobs": 2, "failures": 9}, NamedCount()),
             {"jobs": "2"},
             {},
         ),
@@ -685,7 +694,7 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         ),
         (
             {"long_runs": (LongRun("", 9 * MINUTE, 2 * MINUTE),)},
-            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 1}, Named(1)),
+            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 1}, NamedCount(1)),
             {"runs": "1", "lasts": "9 min", "usual": "2 min"},
             {},
         ),
@@ -715,14 +724,19 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         ),
         (
             {"shard_counts": (16, 64)},
-            (P.SHARDS_DIFFER, WARNING, None, {}, Named()),
+            (P.SHARDS_DIFFER, WARNING, None, {}, NamedCount()),
             {"counts": "16, 64"},
             {},
         ),
-        ({"namespaces_overlap": True}, (P.NAMESPACES_OVERLAP, WARNING, None, {}, Named()), {}, {}),
+        (
+            {"namespaces_overlap": True},
+            (P.NAMESPACES_OVERLAP, WARNING, None, {}, NamedCount()),
+            {},
+            {},
+        ),
         (
             {"releases": ("1", "2")},
-            (P.RELEASES_DIFFER, WARNING, None, {}, Named()),
+            (P.RELEASES_DIFFER, WARNING, None, {}, NamedCount()),
             {"releases": "1, 2"},
             {},
         ),
@@ -743,7 +757,7 @@ def test_issue_has_figures_names_summary_and_remedy(
 
 def test_overdue_runs_are_split_by_whether_they_are_on_an_agenda() -> None:
     broker, rest = assess(
-        facts(overdue_runs=Waiting(40_000, WAITING_SINCE), on_agendas=15_000)
+        facts(overdue_runs=WaitingCount(40_000, WAITING_SINCE), on_agendas=15_000)
     ).issues
 
     assert (broker.problem, broker.figures) == (P.NO_BROKER, {"runs": 15_000})
@@ -752,24 +766,24 @@ def test_overdue_runs_are_split_by_whether_they_are_on_an_agenda() -> None:
 
 
 def test_no_broker_hides_broker_unreachable_unless_another_node_reaches_it() -> None:
-    wait: dict[str, Any] = {"overdue_runs": Waiting(4, WAITING_SINCE), "on_agendas": 4}
+    wait: dict[str, Any] = {"overdue_runs": WaitingCount(4, WAITING_SINCE), "on_agendas": 4}
 
-    assert found(**wait, without_broker=Named(2)) == [(P.NO_BROKER, ERROR)]
-    assert found(**wait, without_broker=Named(1)) == [
+    assert found(**wait, without_broker=NamedCount(2)) == [(P.NO_BROKER, ERROR)]
+    assert found(**wait, without_broker=NamedCount(1)) == [
         (P.NO_BROKER, ERROR),
         (P.BROKER_UNREACHABLE, WARNING),
     ]
 
 
 def test_broker_remedy_depends_on_whether_another_node_reaches_it() -> None:
-    some, all_of_them = (only(without_broker=Named(number)).remedy for number in (1, 2))
+    some, all_of_them = (only(without_broker=NamedCount(number)).remedy for number in (1, 2))
 
     assert some.template != all_of_them.template
 
 
 def test_clock_in_doubt_summary_names_direction_of_the_jump() -> None:
     ahead, back = (
-        only(clock_doubted_by=Named(1), clock_step=step * SECOND).summary.template
+        only(clock_doubted_by=NamedCount(1), clock_step=step * SECOND).summary.template
         for step in (6, -6)
     )
 
@@ -779,9 +793,9 @@ def test_clock_in_doubt_summary_names_direction_of_the_jump() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"live_nodes": 0, "overdue_cursors": Waiting(1, WAITING_SINCE)},
-        {"live_nodes": 0, "overdue_runs": Waiting(1, WAITING_SINCE)},
-        {"overdue_runs": Waiting(1, WAITING_SINCE), "on_agendas": 1},
+        {"live_nodes": 0, "overdue_cursors": WaitingCount(1, WAITING_SINCE)},
+        {"live_nodes": 0, "overdue_runs": WaitingCount(1, WAITING_SINCE)},
+        {"overdue_runs": WaitingCount(1, WAITING_SINCE), "on_agendas": 1},
         {"workers": (worker("w1", unknown=1),)},
     ],
     ids=str,
@@ -791,22 +805,24 @@ def test_summary_uses_the_singular_for_one_item(given: dict[str, Any]) -> None:
 
 
 def test_overdue_work_without_a_time_is_ignored() -> None:
-    assert found(overdue_runs=Waiting(4), on_agendas=3) == []
-    assert found(overdue_cursors=Waiting(4)) == []
-    assert found(overdue_cursors=Waiting(0, WAITING_SINCE)) == []
+    assert found(overdue_runs=WaitingCount(4), on_agendas=3) == []
+    assert found(overdue_cursors=WaitingCount(4)) == []
+    assert found(overdue_cursors=WaitingCount(0, WAITING_SINCE)) == []
 
 
 def test_queue_of_unknown_age_has_age_zero() -> None:
-    issue = only(workers=None, last_start=None, queues=(QueueFacts("celery", Waiting(3)),))
+    issue = only(workers=None, last_start=None, queues=(QueueFacts("celery", WaitingCount(3)),))
 
     assert (issue.problem, issue.since) == (P.NO_WORKER, NOW)
     assert values(issue.summary)["age"] == "0 s"
 
 
 def test_stalled_nodes_are_an_error_only_if_work_waits() -> None:
-    stalled: dict[str, Any] = {"stalled": Named(1)}
+    stalled: dict[str, Any] = {"stalled": NamedCount(1)}
 
-    assert found(**stalled, overdue_runs=Waiting(1, WAITING_SINCE)) == [(P.NODE_STALLED, ERROR)]
+    assert found(**stalled, overdue_runs=WaitingCount(1, WAITING_SINCE)) == [
+        (P.NODE_STALLED, ERROR)
+    ]
     assert found(**stalled, enabled_jobs=0) == []
 
 
@@ -827,7 +843,7 @@ def test_workers_behind_is_a_warning_if_they_start_runs_of_any_queue() -> None:
 
 
 def test_queued_and_missed_runs_give_one_issue() -> None:
-    missed = Waiting(7, ago(9 * MINUTE))
+    missed = WaitingCount(7, ago(9 * MINUTE))
     issue = only(last_start=LONG_AGO, queues=(queue(),), never_started=missed)
 
     assert (issue.problem, issue.since) == (P.WORKERS_BEHIND, missed.since)
@@ -869,7 +885,7 @@ def test_issue_translates_summary_and_remedy() -> None:
 
     assert issue.translate(Marked()) == "<Summary.> <Remedy.>"
     assert str(issue) == "Summary. Remedy."
-    assert (issue.since, issue.figures, issue.named) == (None, {}, Named())
+    assert (issue.since, issue.figures, issue.named) == (None, {}, NamedCount())
 
 
 def test_healthy_verdict_counts_nodes_only_if_jobs_are_enabled() -> None:
@@ -880,14 +896,14 @@ def test_healthy_verdict_counts_nodes_only_if_jobs_are_enabled() -> None:
     assert str(idle.summary) != str(busy.summary)
     assert busy == Verdict(facts(), ())
     assert busy.problems == frozenset()
-    assert assess(facts(degraded=Named(1), skewed=Named(1))).problems == {
+    assert assess(facts(degraded=NamedCount(1), skewed=NamedCount(1))).problems == {
         P.NODE_DEGRADED,
         P.NODE_SKEWED,
     }
 
 
 @pytest.mark.parametrize(
-    "work", [{"enabled_jobs": 1}, {"overdue_runs": Waiting(1)}, {"queued": 1}], ids=str
+    "work", [{"enabled_jobs": 1}, {"overdue_runs": WaitingCount(1)}, {"queued": 1}], ids=str
 )
 def test_has_work_is_true_if_jobs_or_runs_exist(work: dict[str, Any]) -> None:
     assert SystemFacts(NOW, R, **work).has_work
@@ -933,10 +949,10 @@ def test_facts_default_to_a_system_without_work() -> None:
         "shows_queues": True,
         "shows_workers": True,
         **dict.fromkeys(no_number.split(), 0),
-        **dict.fromkeys(no_names.split(), Named(0, ())),
+        **dict.fromkeys(no_names.split(), NamedCount(0, ())),
         **dict.fromkeys(
-            ["overdue_cursors", "overdue_runs", "never_started", "stuck"], Waiting(0, None)
+            ["overdue_cursors", "overdue_runs", "never_started", "stuck"], WaitingCount(0, None)
         ),
     }
-    assert QueueFacts("q", Waiting()).last_start is None
+    assert QueueFacts("q", WaitingCount()).last_start is None
     assert WorkerFacts("w", (), executes=True).unknown_runs == 0

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import pytest
 
-from django_dcron.policies.chains import On
+from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.lifecycle import (
     FINAL,
     STARTABLE,
@@ -76,7 +76,7 @@ def test_states_and_outcomes_fit_their_columns() -> None:
         (MisfirePolicy, "skip run_latest run_all"),
         (OverlapPolicy, "allow skip queue_one queue_all cancel_running"),
         (ExclusionPolicy, "skip next_day window_end"),
-        (On, "succeeded failed ended"),
+        (ChainCondition, "succeeded failed ended"),
     ],
 )
 def test_stored_values_stay_the_same(stored: type[StrEnum], values: str) -> None:

@@ -12,7 +12,7 @@ from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy, parse_calendar
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Hours, Minute
+from django_dcron.schedules.load import Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, WallClock, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests import depth
@@ -253,7 +253,7 @@ def test_description_mentions_the_calendar_policy() -> None:
 def test_forecast_respects_the_calendar() -> None:
     begin = at("2026-12-21T00:00")
     timetable = Timetable(with_calendar("*/20 3 * * *", "12-24..12-26"))
-    hours = Hours(begin, 10 * 24)
+    hours = RealHours(begin, 10 * 24)
     counted = dict(hours.occurrences(timetable))
     expected: dict[int, int] = {}
     for each in timetable.schedule.occurrences(begin - SECOND, begin + 10 * DAY):

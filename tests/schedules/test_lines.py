@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.clock_changes import Effect, clock_changes
-from django_dcron.schedules.crowding import TimetableGroup, crowds
+from django_dcron.schedules.crowding import TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Hours, Minute
+from django_dcron.schedules.load import Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests.schedules.oracle import Oracle
@@ -138,7 +138,7 @@ def test_load_counts_an_instant_of_two_lines_once() -> None:
     for _ in range(20):
         schedule = parse_schedule("\n".join(random.sample(texts, 3)), "Asia/Kolkata")
         timetable = Timetable(schedule, START + timedelta(hours=3), None)
-        hours = Hours(START, 48)
+        hours = RealHours(START, 48)
         expected = list(
             schedule.occurrences(
                 START + timedelta(hours=3) - timedelta(seconds=1),
@@ -156,7 +156,7 @@ def test_load_counts_an_instant_of_two_lines_once() -> None:
                 begin <= at < begin + MINUTE for at in expected
             )
         group = TimetableGroup(timetable, None, schedule.text, spread=False, keys=["a"] * 99)
-        assert crowds(hours, [group]) == []
+        assert crowded_minutes_of(hours, [group]) == []
 
 
 def test_clock_change_of_two_lines_is_reported_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from django_dcron.schedules.load import HOUR, MINUTE, Hours, Minute
+from django_dcron.schedules.load import HOUR, MINUTE, Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.zones import stretch_at
@@ -25,14 +25,16 @@ SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 MIDSUMMER = datetime(2026, 6, 14, 22, tzinfo=UTC)
 
 
-def listed(timetable: Timetable, hours: Hours) -> dict[int, int]:
+def listed(timetable: Timetable, hours: RealHours) -> dict[int, int]:
     end = hours.begin + hours.count * HOUR
     found = timetable.schedule.occurrences(hours.begin - SECOND, end - SECOND)
     starts, ends = timetable.starts_at or hours.begin, timetable.ends_at or end
     return dict(Counter(hours.number_of(at) for at in found if starts <= at <= ends))
 
 
-def counted(timetable: Timetable, hours: Hours, known: datetime | None = None) -> dict[int, int]:
+def counted(
+    timetable: Timetable, hours: RealHours, known: datetime | None = None
+) -> dict[int, int]:
     found: Counter[int] = Counter()
     for hour, number in hours.occurrences(timetable, known):
         found[hour] += number
@@ -70,7 +72,7 @@ def counted(timetable: Timetable, hours: Hours, known: datetime | None = None) -
 def test_hourly_counts_match_the_occurrences(text: str, zone: str) -> None:
     timetable = Timetable(parse_schedule(text, zone, hash_key="default/report"))
     for begin in (MIDSUMMER, MIDSUMMER + timedelta(minutes=30)):
-        hours = Hours(begin, 3 if text == "* * * * * *" else 168)
+        hours = RealHours(begin, 3 if text == "* * * * * *" else 168)
         assert counted(timetable, hours) == listed(timetable, hours), begin
 
 
@@ -104,7 +106,10 @@ def test_counts_per_minute_match_the_occurrences(
     text: str, zone: str, starts: datetime | None, ends: datetime | None
 ) -> None:
     """An interval takes its phase from an occurrence a day earlier."""
-    schedule, hours = parse_schedule(text, zone, hash_key="default/report"), Hours(MIDSUMMER, 30)
+    schedule, hours = (
+        parse_schedule(text, zone, hash_key="default/report"),
+        RealHours(MIDSUMMER, 30),
+    )
     known = MIDSUMMER - DAY
     found = schedule.occurrences(known, MIDSUMMER + 30 * HOUR - SECOND)
     expected = Counter(
@@ -122,7 +127,7 @@ def assert_counts(text: str, zone: str, quarters: int, count: int) -> None:
     stretch = stretch_at(zone, begin.replace(tzinfo=None))
     begins_after = begin.replace(tzinfo=None) - stretch.start
     assume(begins_after >= 3 * HOUR and stretch.end - begin.replace(tzinfo=None) >= count * HOUR)
-    timetable, hours = Timetable(parsed(text, zone)), Hours(begin, count)
+    timetable, hours = Timetable(parsed(text, zone)), RealHours(begin, count)
     assert counted(timetable, hours) == listed(timetable, hours)
 
 
@@ -150,7 +155,7 @@ def test_counts_match_for_random_second_cron_between_clock_changes(
 )
 @pytest.mark.parametrize("text", ["*/20 * * * *", "0 */2 * * *", "* 2 * * *", "15 * * * *"])
 def test_wildcard_counts_match_across_clock_changes(day: datetime, text: str) -> None:
-    timetable, hours = Timetable(parse_schedule(text, "Europe/Berlin")), Hours(day, 48)
+    timetable, hours = Timetable(parse_schedule(text, "Europe/Berlin")), RealHours(day, 48)
     assert counted(timetable, hours) == listed(timetable, hours)
 
 
@@ -161,8 +166,8 @@ def test_fixed_time_counts_are_inexact_across_clock_changes() -> None:
     counts zero and two.
     """
     fixed = Timetable(parse_schedule("30 2 * * *", "Europe/Berlin"))
-    spring = Hours(datetime(2026, 3, 28, 23, tzinfo=UTC), 23)
-    autumn = Hours(datetime(2026, 10, 24, 22, tzinfo=UTC), 25)
+    spring = RealHours(datetime(2026, 3, 28, 23, tzinfo=UTC), 23)
+    autumn = RealHours(datetime(2026, 10, 24, 22, tzinfo=UTC), 25)
     assert (counted(fixed, spring), listed(fixed, spring)) == ({}, {2: 1})
     assert (counted(fixed, autumn), listed(fixed, autumn)) == ({2: 1, 3: 1}, {2: 1})
 
@@ -174,7 +179,7 @@ def test_fixed_time_counts_are_inexact_across_clock_changes() -> None:
 def test_every_schedule_is_counted_in_phase_with_a_known_occurrence(
     text: str, away: timedelta
 ) -> None:
-    hours, known = Hours(MIDSUMMER, 30), MIDSUMMER + away
+    hours, known = RealHours(MIDSUMMER, 30), MIDSUMMER + away
     interval = parse_schedule(text).interval
     assert interval
     first = known - (known - hours.begin) // interval * interval
@@ -189,13 +194,13 @@ def test_every_schedule_is_counted_in_phase_with_a_known_occurrence(
 def test_counts_respect_start_and_end(text: str) -> None:
     starts, ends = MIDSUMMER + 14 * HOUR, MIDSUMMER + 20 * HOUR - SECOND
     timetable = Timetable(parse_schedule(text), starts, ends)
-    hours = Hours(MIDSUMMER, 48)
+    hours = RealHours(MIDSUMMER, 48)
     found = counted(timetable, hours, MIDSUMMER)
     assert found == ({14: 1} if "@at" in text else dict.fromkeys(range(14, 20), 6))
 
 
 def test_nothing_is_counted_outside_of_start_and_end() -> None:
-    hours = Hours(MIDSUMMER, 24)
+    hours = RealHours(MIDSUMMER, 24)
     every = parse_schedule("* * * * *")
     assert counted(Timetable(every, MIDSUMMER + DAY), hours) == {}
     assert counted(Timetable(every, None, MIDSUMMER - SECOND), hours) == {}
@@ -238,7 +243,7 @@ def test_drawn_text_may_exceed_the_length_limit() -> None:
 
 def test_hours_are_those_of_the_given_time_zone() -> None:
     kolkata = ZoneInfo("Asia/Kolkata")
-    hours = Hours(datetime(2026, 6, 15, tzinfo=kolkata), 24)
+    hours = RealHours(datetime(2026, 6, 15, tzinfo=kolkata), 24)
     assert counted(Timetable(parse_schedule("10 0 * * *", "Asia/Kolkata")), hours) == {0: 1}
     assert counted(Timetable(parse_schedule("10,40 0 * * *", "UTC")), hours) == {5: 1, 6: 1}
 

@@ -14,7 +14,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.clock_changes import Effect, clock_changes
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Hours
+from django_dcron.schedules.load import RealHours
 from django_dcron.schedules.recurrence import EXAMPLE, WEEKDAYS, _days_of_year
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
@@ -127,7 +127,7 @@ def test_calendar_applies_as_to_cron_fields(policy: ExclusionPolicy) -> None:
 def test_load_counts_the_days_of_the_rule() -> None:
     schedule = parse_schedule("@rrule 2026-01-01 FREQ=DAILY;INTERVAL=3;BYHOUR=6,18")
     begin = datetime(2026, 1, 1, tzinfo=UTC)
-    counts = dict(Hours(begin, 5 * 24).occurrences(Timetable(schedule)))
+    counts = dict(RealHours(begin, 5 * 24).occurrences(Timetable(schedule)))
     assert counts == {6: 1, 18: 1, 78: 1, 90: 1}
 
 

@@ -12,7 +12,7 @@ from django_dcron.schedules.calendar import WEEKDAYS, ExclusionPolicy
 from django_dcron.schedules.clock_changes import clock_changes
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Hours, Minute
+from django_dcron.schedules.load import Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests import depth
@@ -108,7 +108,7 @@ def test_occurrences_match_a_definition_by_the_minute() -> None:
         expected = oracle(own, entries, zone, policy is END, start, end)
         assert both_ways(schedule, start, end) == expected, (text, zone, dates.text, policy)
         compared += len(expected)
-        hours = Hours(start, 72)
+        hours = RealHours(start, 72)
         timetable = Timetable(schedule, start + MINUTE, end - MINUTE)
         minutes = dict(hours.minutes(timetable))
         # An end of the job is respected to the minute, and its occurrences are at whole minutes.

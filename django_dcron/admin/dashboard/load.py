@@ -35,7 +35,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.load import DAYS, Load, planned_load
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Job
-from django_dcron.schedules.crowding import Crowd
+from django_dcron.schedules.crowding import CrowdedMinute
 
 HOURS = 24
 COLUMN = 100 / HOURS
@@ -48,7 +48,7 @@ ZONE_PREFIXES = ("TZ=", "CRON_TZ=")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class HourCell:
     x: float
     y: int
     number: int
@@ -62,7 +62,7 @@ class Cell:
 class Day:
     label: str
     y: int
-    cells: tuple[Cell | None, ...]
+    cells: tuple[HourCell | None, ...]
     """The cells by hour. A cell is None if the clock skips that hour."""
 
 
@@ -105,11 +105,11 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     now = localtime(database_now(alias_for(Job)), zone)
     chosen = selection(request)
     load = planned_load(now.date(), zone, chosen, admin_scope(request, site))
-    advice = tuple(_advice(crowd, load, site, chosen) for crowd in load.crowds)
-    return {"load": _picture(load, now, advice)}
+    advice = tuple(_advice(crowd, load, site, chosen) for crowd in load.crowded_minutes)
+    return {"load": _make_picture(load, now, advice)}
 
 
-def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> LoadPicture:
+def _make_picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> LoadPicture:
     planned = [number for number in load.hours if number] or [0]
     least, greatest = min(planned), max(planned)
     if least < greatest:
@@ -120,7 +120,7 @@ def _picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> LoadPictu
         _busiest(load),
         _number(least),
         _number(greatest),
-        _swatches() if least < greatest else (MIDDLE,),
+        _legend_opacities() if least < greatest else (MIDDLE,),
         advice,
         load.jobs,
         get_current_timezone_name(),
@@ -136,7 +136,7 @@ def _days(load: Load, now: datetime, least: int, greatest: int) -> Iterator[Day]
     first = load.start_of(0).date()
     for row in range(DAYS):
         day, y = first + timedelta(days=row), AXIS + ROW * row
-        cells: list[Cell | None] = []
+        cells: list[HourCell | None] = []
         for hour in range(HOURS):
             if (day, hour) not in numbers:
                 cells.append(None)
@@ -147,7 +147,7 @@ def _days(load: Load, now: datetime, least: int, greatest: int) -> Iterator[Day]
             ) % {"when": f"{format_date(day, 'D')} {hour:02}:00", "number": _number(number)}
             opacity = _opacity(number, least, greatest)
             is_now = (day, hour) == (now.date(), now.hour)
-            cells.append(Cell(round(COLUMN * hour, 2), y, number, opacity, title, is_now))
+            cells.append(HourCell(round(COLUMN * hour, 2), y, number, opacity, title, is_now))
         yield Day(format_date(day, "D j M"), y, tuple(cells))
 
 
@@ -161,7 +161,7 @@ def _opacity(number: int, least: int, greatest: int) -> float:
     )
 
 
-def _swatches() -> tuple[float, ...]:
+def _legend_opacities() -> tuple[float, ...]:
     return tuple(_opacity(1 + index, 1, SWATCHES) for index in range(SWATCHES))
 
 
@@ -186,7 +186,9 @@ def _busiest(load: Load) -> str:
     )
 
 
-def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: JobSelection) -> Advice:
+def _advice(
+    crowd: CrowdedMinute, load: Load, site: admin.AdminSite, chosen: JobSelection
+) -> Advice:
     remedy = format_html(
         _("Use {} as the minute to spread them: at most {} per minute."),
         format_html_join(SafeString(", "), "<code>{}</code>", ((form,) for form in crowd.forms)),
@@ -205,7 +207,7 @@ def _advice(crowd: Crowd, load: Load, site: admin.AdminSite, chosen: JobSelectio
     return Advice(_crowd_text(crowd, load), remedy, tuple(links))
 
 
-def _crowd_text(crowd: Crowd, load: Load) -> str:
+def _crowd_text(crowd: CrowdedMinute, load: Load) -> str:
     starts = [load.start_of(hour) + timedelta(minutes=crowd.minute) for hour in sorted(crowd.hours)]
     times = {(start.hour, start.minute) for start in starts}
     days = {start.date() for start in starts}

@@ -26,10 +26,10 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import (
-    Count,
     JobFigures,
+    LimitedCount,
+    RecentStarts,
     RunFigures,
-    Starts,
     job_figures,
     percentile,
     run_figures,
@@ -55,13 +55,13 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     tiles: list[Tile] = []
     if may_view(request, Job, site):
         jobs = job_figures(now, scope)
-        tiles += _of_jobs(jobs, now, site)
+        tiles += _job_tiles(jobs, now, site)
     if may_view(request, Run, site):
-        tiles += _of_runs(run_figures(now, scope), site)
+        tiles += _run_tiles(run_figures(now, scope), site)
     return {"tiles": tiles}
 
 
-def _of_jobs(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator[Tile]:
+def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator[Tile]:
     parts = {
         "enabled": _number(jobs.enabled),
         "paused": _number(jobs.paused),
@@ -81,7 +81,7 @@ def _of_jobs(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator
     yield Tile("due_soon", _("Jobs due in the next hour"), _count_text(jobs.due_soon), first, "")
 
 
-def _of_runs(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
+def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     since = runs.since.isoformat()
     # The list covers all states, and only this filter's time column has an index then.
     in_24_hours = list_url(Run, site, **{PRESET: "24h"})
@@ -165,7 +165,7 @@ def _missed_note(runs: RunFigures) -> str:
     return text % {"count": _number(others)}
 
 
-def _start_delay(starts: Starts, url: str) -> Tile:
+def _start_delay(starts: RecentStarts, url: str) -> Tile:
     middle, worst = (percentile(starts.start_delays, percent) for percent in (50, 99))
     if middle is None:
         return Tile(
@@ -193,6 +193,6 @@ def _number(value: int) -> str:
     return number_format(value, force_grouping=True)
 
 
-def _count_text(count: Count) -> str:
+def _count_text(count: LimitedCount) -> str:
     number = _number(count.number)
     return _("more than %(limit)s") % {"limit": number} if count.truncated else number

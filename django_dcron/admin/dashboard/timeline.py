@@ -55,7 +55,7 @@ MIN_HEIGHT = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TimelineShape:
     """A shape at ``x``.
 
     It's a bar, a mark for runs that didn't start, or a tick or band for future occurrences.
@@ -76,9 +76,9 @@ class LaneRow:
     url: str
     title: str
     y: int
-    bars: tuple[Shape, ...]
-    marks: tuple[Shape, ...]
-    ticks: tuple[Shape, ...]
+    bars: tuple[TimelineShape, ...]
+    marks: tuple[TimelineShape, ...]
+    ticks: tuple[TimelineShape, ...]
     note: str
     """The next occurrence after the end, or why there is none; empty if there are ticks."""
     counts: tuple[tuple[StrOrPromise, int], ...]
@@ -197,7 +197,7 @@ class _Drawing:
             lane.next_at,
         )
 
-    def _bars(self, job: Job, started: Sequence[Runs], y: float) -> Iterator[Shape]:
+    def _bars(self, job: Job, started: Sequence[Runs], y: float) -> Iterator[TimelineShape]:
         """Yield the bars of a lane.
 
         Runs of one minute in several states are stacked, with the rarest state on top.
@@ -215,7 +215,7 @@ class _Drawing:
             for runs, (left, right), height in zip(stack, spans, heights, strict=True):
                 width = max(round(right - left, 2), MIN_WIDTH)
                 left = min(left, 100 - width)
-                yield Shape(
+                yield TimelineShape(
                     left,
                     top,
                     runs_title(job, runs),
@@ -230,9 +230,9 @@ class _Drawing:
         assert runs.started_at is not None  # noqa: S101 (else it has no bar)
         return self._x(runs.started_at), self._x(runs.finished_at or self._now)
 
-    def _mark(self, job: Job, runs: Runs, y: int) -> Shape:
+    def _mark(self, job: Job, runs: Runs, y: int) -> TimelineShape:
         middle = y + LANE / 2
-        return Shape(
+        return TimelineShape(
             self._x(runs.scheduled_at),
             middle,
             runs_title(job, runs),
@@ -240,10 +240,10 @@ class _Drawing:
             url=self._url(job, runs),
         )
 
-    def _tick(self, job: Job, upcoming: UpcomingRuns, y: int) -> Shape:
+    def _tick(self, job: Job, upcoming: UpcomingRuns, y: int) -> TimelineShape:
         left, right, top = self._x(upcoming.first), self._x(upcoming.last), y + (LANE - BAR) / 2
         width = 0 if upcoming.first == upcoming.last else max(round(right - left, 2), MIN_WIDTH)
-        return Shape(left, top, upcoming_title(job, upcoming), width=width, height=BAR)
+        return TimelineShape(left, top, upcoming_title(job, upcoming), width=width, height=BAR)
 
     def _url(self, job: Job, runs: Runs) -> str:
         if runs.run_id:

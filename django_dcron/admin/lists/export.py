@@ -142,7 +142,7 @@ EXPORTS = [export_csv, export_json]
 LINKS = [("csv", gettext_lazy("Export CSV")), ("json", gettext_lazy("Export JSON"))]
 
 
-class _Echo:
+class _PassThroughFile:
     """A file for ``csv.writer`` whose ``write`` returns the text."""
 
     def write(self, text: str) -> str:
@@ -152,7 +152,7 @@ class _Echo:
 def _write_csv(
     name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
 ) -> Iterator[str]:
-    writer: Any = csv.writer(_Echo())
+    writer: Any = csv.writer(_PassThroughFile())
     yield writer.writerow([title for title, _read in columns])
     for row in rows:
         yield writer.writerow([_cell(read(row)) for _title, read in columns])

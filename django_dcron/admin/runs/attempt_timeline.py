@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.display import duration_or_empty
-from django_dcron.diagnosis.phases import Course, Phase, PhaseKind
+from django_dcron.diagnosis.phases import AttemptPhases, Phase, PhaseKind
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL, State
@@ -177,7 +177,7 @@ class AttemptTimeline:
 
 
 def draw_attempt_timeline(
-    courses: Sequence[Course], state: str, now: datetime | None
+    courses: Sequence[AttemptPhases], state: str, now: datetime | None
 ) -> AttemptTimeline | None:
     """Lay out the timeline, or return None if there is no phase to show.
 
@@ -205,20 +205,20 @@ class _Scale:
         return round(min(max((at - self.since) / self.length, 0.0), 1.0) * 100, 2)
 
 
-def _lane(index: int, course: Course, state: str, scale: _Scale) -> AttemptLane:
+def _lane(index: int, course: AttemptPhases, state: str, scale: _Scale) -> AttemptLane:
     y = index * LANE + LANE - BAR
     bars = tuple(_bar(phase, course, scale) for phase in course.phases)
     return AttemptLane(course.number, y, _lane_text(course, state), bars, _claim_text(course))
 
 
-def _claim_text(course: Course) -> str:
+def _claim_text(course: AttemptPhases) -> str:
     if course.claimed is None:
         return ""
     text = CLAIMED_LATE if course.claimed > timedelta() else CLAIMED_EARLY
     return text % {"time": duration_or_empty(abs(course.claimed))}
 
 
-def _lane_text(course: Course, state: str) -> str:
+def _lane_text(course: AttemptPhases, state: str) -> str:
     """Describe a lane: the number of the attempt, the wait before it, its outcome and duration."""
     facts = [_("Attempt %(number)d") % {"number": course.number}]
     waited = sum(
@@ -236,7 +236,7 @@ def _lane_text(course: Course, state: str) -> str:
     )
 
 
-def _bar(phase: Phase, course: Course, scale: _Scale) -> AttemptBar:
+def _bar(phase: Phase, course: AttemptPhases, scale: _Scale) -> AttemptBar:
     x = scale.x(phase.since)
     width = max(scale.x(phase.until) - x, MIN_WIDTH)
     if phase.kind is PhaseKind.RUNNING:

@@ -15,18 +15,18 @@ def render_due_time(
     attempt: Attempt, near: datetime | None = None, before: Attempt | None = None
 ) -> str:
     """Render the due time. ``before`` is the previous attempt, whose end starts the wait."""
-    return _after(before.finished_at if before else None, attempt.due_at, near)
+    return _time_with_wait(before.finished_at if before else None, attempt.due_at, near)
 
 
 def render_dispatch_time(attempt: Attempt, near: datetime | None = None) -> str:
-    return _after(attempt.due_at, attempt.queued_at, near)
+    return _time_with_wait(attempt.due_at, attempt.queued_at, near)
 
 
 def render_start_time(attempt: Attempt, near: datetime | None = None) -> str:
-    return _after(attempt.queued_at or attempt.due_at, attempt.started_at, near)
+    return _time_with_wait(attempt.queued_at or attempt.due_at, attempt.started_at, near)
 
 
-def _after(before: datetime | None, at: datetime | None, near: datetime | None) -> str:
+def _time_with_wait(before: datetime | None, at: datetime | None, near: datetime | None) -> str:
     """Render ``at`` with the time since ``before``.
 
     Several processes write the times, so they may be out of order by milliseconds. Such a wait is

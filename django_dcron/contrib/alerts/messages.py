@@ -26,21 +26,21 @@ def event_message(event: Event, job: Job) -> tuple[str, str]:
     number = event.number
     match event.rule.on:
         case AlertKind.FAILED if event.rule.after == EVERY:
-            return f"{job} failed{_times(number)}", _about(job, State.FAILED)
+            return f"{job} failed{_times(number)}", _job_text(job, State.FAILED)
         case AlertKind.FAILED:
             in_a_row = f" {number} times in a row" if number > 1 else ""
-            return f"{job} failed{in_a_row}", _about(job, State.FAILED)
+            return f"{job} failed{in_a_row}", _job_text(job, State.FAILED)
         case AlertKind.RECOVERED:
             after = "a failed run" if number == 1 else f"{number} failed runs in a row"
-            return f"{job} has recovered", _about(
+            return f"{job} has recovered", _job_text(
                 job, State.SUCCEEDED, f"It succeeded after {after}."
             )
         case AlertKind.MISSED:
             occurrences = "an occurrence" if number == 1 else f"{number} occurrences"
-            return f"{job} missed {occurrences}", _about(job, State.MISSED)
+            return f"{job} missed {occurrences}", _job_text(job, State.MISSED)
         case _:
             text = f"{job.pause_reason}. The job won't run until someone resumes it."
-            return f"{job} was paused automatically", _about(job, State.FAILED, text)
+            return f"{job} was paused automatically", _job_text(job, State.FAILED, text)
 
 
 def late_message(run: Run, within: timedelta) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def silence_message(job: Job, since: datetime, span: timedelta) -> tuple[str, Ca
     """
     text = f"No run has succeeded for {write_duration(span)}, since {_moment(since)}."
     return f"{job} has had no success for {write_duration(span)}", lambda: _join_sentences(
-        text, _about(job, None)
+        text, _job_text(job, None)
     )
 
 
@@ -88,7 +88,7 @@ def unhealthy_message(issue: Issue) -> tuple[str, str]:
     )
 
 
-def _about(job: Job, state: State | None, text: str = "") -> str:
+def _job_text(job: Job, state: State | None, text: str = "") -> str:
     return _join_sentences(text, *_run(job, state), _link("job", job.pk))
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, CronPart, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Reading,
@@ -152,7 +152,7 @@ def _cron(trigger: Any) -> str:
             parts_by_name[NAMES.get(field.name, field.name)] = _part(kind, field)
         elif not any(map(_is_every_week, field.expressions)):
             raise EntryRefused("schedules can't select weeks of the year")
-    parts = Parts(**parts_by_name)
+    parts = CronParts(**parts_by_name)
     days = parts.day_of_month
     positions = tuple(special for special in days.specials if special != "L")
     if not positions:

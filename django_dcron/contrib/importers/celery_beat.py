@@ -122,12 +122,12 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
             celery_entry.no_solar(row.solar.event, row.solar.latitude, row.solar.longitude)
         )
     if row.clocked:
-        return _once(row, row.clocked.clocked_time, now, warn)
+        return _one_off_values(row, row.clocked.clocked_time, now, warn)
     if row.interval:
         length = timedelta(**{row.interval.period: row.interval.every})
         if row.one_off:
             begin = row.start_time or (row.last_run_at or row.date_changed) + length
-            return _once(row, begin, now, warn)
+            return _one_off_values(row, begin, now, warn)
         return celery_entry.schedule_fields(row.interval.schedule, warn) | _phase(row, length, now)
     if row.crontab:
         fields = celery_entry.schedule_fields(_crontab(row), warn)
@@ -161,10 +161,10 @@ def _next_occurrence_only(
     first = Timetable(schedule, row.start_time).first_after(now)
     if first is None:
         raise Omitted("the schedule has no further occurrence")
-    return _once(row, first, now, warn)
+    return _one_off_values(row, first, now, warn)
 
 
-def _once(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
+def _one_off_values(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.total_run_count or not row.enabled:
         raise Omitted("a one-off task that has already run or is disabled")
     if at <= now:

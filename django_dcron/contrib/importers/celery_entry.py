@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_dcron.contrib.importers.celery_task import LIMITS
-from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Omitted,
@@ -87,7 +87,7 @@ def crontab_text(crontab: Any) -> str:
         )
 
     return cron_text(
-        Parts(
+        CronParts(
             minute=part("minute"),
             hour=part("hour"),
             day_of_month=part("day_of_month"),

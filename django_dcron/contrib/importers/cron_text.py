@@ -49,7 +49,7 @@ class CronPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class CronParts:
     minute: CronPart
     hour: CronPart
     day_of_month: CronPart
@@ -59,7 +59,7 @@ class Parts:
     year: CronPart | None = None
 
 
-def cron_text(parts: Parts, *, both_days: bool = True) -> str:
+def cron_text(parts: CronParts, *, both_days: bool = True) -> str:
     """Return cron text. ``both_days``: whether both day fields must match, or either may."""
     days, weekdays = _days(parts.day_of_month, parts.day_of_week, both=both_days)
     time = f"{_text(MINUTE, parts.minute)} {_text(HOUR, parts.hour)}"

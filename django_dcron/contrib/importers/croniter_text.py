@@ -17,7 +17,7 @@ from typing import Any
 
 from croniter import croniter
 
-from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import EntryRefused
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
@@ -54,7 +54,7 @@ def from_croniter(text: str) -> str:
     except ValueError as error:  # includes croniter's own errors
         raise EntryRefused(f"croniter can't read {text!r:.80}: {error}") from None
     written = text.split() if not text.startswith("@") else []
-    parts = Parts(
+    parts = CronParts(
         **{
             name: _part(kind, values, written[n] if n < len(written) else "")
             for n, ((name, kind), values) in enumerate(zip(KINDS.items(), expanded, strict=False))

@@ -195,7 +195,7 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
             zone,
             user,
             _program_name(command),
-            _with_input(command),
+            _with_stdin(command),
             environment,
             shell,
             description,
@@ -265,7 +265,7 @@ def _program_name(command: str) -> str:
     return clean_name(match[0]) if match else "command"
 
 
-def _with_input(command: str) -> str:
+def _with_stdin(command: str) -> str:
     r"""Return the command with its standard input as a pipe.
 
     The input follows the first ``%``. Any further ``%`` is a line break, and ``\%`` is a literal

@@ -21,7 +21,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from django_dcron import targets
-from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     EntryRefused,
@@ -257,7 +257,7 @@ def _at_times(part: ClassPart) -> dict[str, Any]:
 
 
 def _cron(times: tuple[Time, ...], days: set[int] | None, weekdays: set[int] | None) -> Any:
-    parts = Parts(
+    parts = CronParts(
         minute=CronPart({minute for _hour, minute in times}),
         hour=CronPart({hour for hour, _minute in times}),
         day_of_month=CronPart(range(1, 32) if days is None else days),

@@ -181,7 +181,7 @@ def _check_length(name: str, text: str) -> None:
 
 def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.schedule_type == "O" or (row.repeats == 1 and row.next_run):
-        return _once(row, now, warn)
+        return _one_off_values(row, now, warn)
     zone = _zone()
     fields: dict[str, Any]
     if row.schedule_type == "C":
@@ -213,7 +213,7 @@ def _zone() -> str:
     return str(options.get("time_zone") or settings.TIME_ZONE)
 
 
-def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.next_run is None:
         raise Omitted("a one-off schedule without a run time")
     if row.next_run <= now:
@@ -265,7 +265,7 @@ def _end_after_repeats(row: Any, fields: dict[str, Any]) -> dict[str, Any]:
     if schedule.interval:
         return {
             "starts_at": starts_at,
-            "ends_at": last and _after(last, schedule.interval, row.repeats - 1),
+            "ends_at": last and _last_run_time(last, schedule.interval, row.repeats - 1),
         }
     if row.repeats > MAX_REPEATS:
         raise EntryRefused(
@@ -278,7 +278,7 @@ def _end_after_repeats(row: Any, fields: dict[str, Any]) -> dict[str, Any]:
     return {"starts_at": starts_at, "ends_at": last}
 
 
-def _after(first: datetime, interval: timedelta, times: int) -> datetime | None:
+def _last_run_time(first: datetime, interval: timedelta, times: int) -> datetime | None:
     """Return the time of the last run, or None if it is beyond the supported range."""
     try:
         last = first + interval * times

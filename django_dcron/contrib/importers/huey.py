@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from django_dcron.contrib.importers import functions
-from django_dcron.contrib.importers.cron_text import CronPart, Parts, cron_text
+from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Omitted,
@@ -167,7 +167,7 @@ def _schedule(task: Any) -> str:
         )
     month, day, weekday, hour, minute = fields
     return cron_text(
-        Parts(
+        CronParts(
             minute=CronPart(minute),
             hour=CronPart(hour),
             day_of_month=CronPart(day),

@@ -125,7 +125,7 @@ def _timeout(seconds: int | None) -> timedelta | None:
 
 def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.task_type == "OnceTaskType":
-        return _once(row, now, warn)
+        return _one_off_values(row, now, warn)
     if row.task_type == "RepeatableTaskType":
         return _interval(row, now)
     if row.task_type == "CronTaskType":
@@ -135,7 +135,7 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     raise EntryRefused(f"unknown task type {row.task_type!r:.40}")
 
 
-def _once(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
+def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.successful_runs or row.failed_runs:
         raise Omitted("a one-off task that has already run")
     if row.scheduled_time is None:

@@ -76,17 +76,17 @@ def project_permissions() -> Iterator[Any]:
     rules: Sequence[Any] = api_settings.DEFAULT_PERMISSION_CLASSES
     for rule in rules:
         if rule is not AllowAny:
-            yield _with_our_permissions(rule)()
+            yield _replace_permissions(rule)()
 
 
-def _with_our_permissions(rule: Any) -> Any:
+def _replace_permissions(rule: Any) -> Any:
     """Return ``rule`` with ``HasPermissions`` in place of model rules, also within operators."""
     if isinstance(rule, OperandHolder):
         return OperandHolder(
             rule.operator_class,
-            _with_our_permissions(rule.op1_class),
-            _with_our_permissions(rule.op2_class),
+            _replace_permissions(rule.op1_class),
+            _replace_permissions(rule.op2_class),
         )
     if isinstance(rule, SingleOperandHolder):
-        return SingleOperandHolder(rule.operator_class, _with_our_permissions(rule.op1_class))
+        return SingleOperandHolder(rule.operator_class, _replace_permissions(rule.op1_class))
     return HasPermissions if rule in MODEL_PERMISSIONS else rule

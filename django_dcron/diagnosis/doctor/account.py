@@ -188,7 +188,7 @@ def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, l
 
 def _unexplained_gaps(gaps: list[Gap], window: Window, totals: Totals) -> Iterable[Gap]:
     """Yield the gaps that neither a row after the window nor pruning explains."""
-    facts = _surroundings([gap.job.pk for gap in gaps], window)
+    facts = _times_around_window([gap.job.pk for gap in gaps], window)
     leading = [
         gap.job.pk for gap in gaps if not (facts[gap.job.pk][0] or window.now) < gap.missing[0]
     ]
@@ -205,7 +205,7 @@ def _unexplained_gaps(gaps: list[Gap], window: Window, totals: Totals) -> Iterab
             yield Gap(gap.job, tuple(missing))
 
 
-def _surroundings(
+def _times_around_window(
     job_ids: list[int], window: Window
 ) -> dict[int, tuple[datetime | None, datetime | None]]:
     """Return two times for each job.

@@ -33,7 +33,7 @@ def examine_nodes(window: Window, findings: Findings, lock: Lock) -> None:
     _check_lock(window, groups, lock, findings)
 
 
-def _about(node: Node) -> Subject:
+def _node_subject(node: Node) -> Subject:
     return Subject("node", str(node.pk), node.name)
 
 
@@ -41,7 +41,7 @@ def _dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
     taken = "Other live nodes have taken over its shards. " if has_successor else ""
     findings.add(
         Code.NODE_DEAD,
-        _about(node),
+        _node_subject(node),
         f"The last heartbeat was at {utc(node.heartbeat_at)}: process {node.pid} on {node.host} "
         f"died or hangs. {taken}Start it again. If it was replaced by a node of another name, "
         "delete its row in the admin, or wait: the row is removed after 24 hours.",
@@ -88,9 +88,9 @@ def _check_shards(
             Code.SHARDS_UNLED,
             subject,
             f"{number_of(len(free), 'shard')} of {settings.SHARDS} without a leader "
-            f"({_some(free)}), so their jobs aren't scheduled. If this lasts longer than the "
-            f"lease ({format_duration(settings.LEASE)}), check DCRON_SHARDS, DCRON_LOCK and the "
-            "logs of the nodes.",
+            f"({_list_shards(free)}), so their jobs aren't scheduled. If this lasts longer than "
+            f"the lease ({format_duration(settings.LEASE)}), check DCRON_SHARDS, DCRON_LOCK and "
+            "the logs of the nodes.",
         )
     known = {node.pk for node in nodes}
     for holder in sorted(set(holders.values()) - known):
@@ -99,11 +99,11 @@ def _check_shards(
             Code.LEASE_ORPHANED,
             Subject("node", holder, holder),
             f"The node isn't live but still has the leases of {number_of(len(held), 'shard')} "
-            f"({_some(held)}) until they expire. If this lasts longer than the "
+            f"({_list_shards(held)}) until they expire. If this lasts longer than the "
             f"lease ({format_duration(settings.LEASE)}), look for a process that can't reach the "
             "database.",
         )
 
 
-def _some(shards: list[int]) -> str:
+def _list_shards(shards: list[int]) -> str:
     return ", ".join(map(str, shards[:8])) + (", ..." if len(shards) > 8 else "")

@@ -16,7 +16,7 @@ from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.schedules.clock_changes import Effect, effect_at
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.timetable import Timetable
-from django_dcron.schedules.zones import Stretch, stretch_at
+from django_dcron.schedules.zones import OffsetPeriod, stretch_at
 from django_dcron.utils.time_format import format_time, format_time_of_day
 
 MINUTE = timedelta(minutes=1)
@@ -60,7 +60,7 @@ def occurrence_note(
     occurrence: datetime, zone: ZoneInfo, timetable: Timetable | None
 ) -> Sentence | None:
     """Return a remark if the occurrence replaces a skipped local time, else None."""
-    crons, stretch = _crons(timetable, zone), _stretch(occurrence, zone)
+    crons, stretch = _crons(timetable, zone), _offset_period_at(occurrence, zone)
     if occurrence != stretch.start.replace(tzinfo=UTC):
         return None
     first, after = _edges(stretch)
@@ -77,7 +77,7 @@ def occurrence_note(
 
 
 def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron]) -> RequestedTime:
-    stretch = _stretch(local.astimezone(UTC), zone)
+    stretch = _offset_period_at(local.astimezone(UTC), zone)
     end = stretch.start.replace(tzinfo=UTC)
     first, after = _edges(stretch)
     values = {
@@ -114,7 +114,7 @@ def _repeated_time_note(
         "meant": format_time(local, zone),
     }
     falling = [cron for cron in crons if _falls_on(cron, local, length)]
-    effects = {effect_at(cron, _stretch(second, zone)) for cron in falling}
+    effects = {effect_at(cron, _offset_period_at(second, zone)) for cron in falling}
     if effects == {Effect.FIRST_TIME}:
         note = _(
             "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
@@ -146,10 +146,10 @@ def _falls_on(cron: Cron, local: datetime, length: timedelta) -> bool:
     return found is not None and found < naive + length
 
 
-def _stretch(instant: datetime, zone: ZoneInfo) -> Stretch:
+def _offset_period_at(instant: datetime, zone: ZoneInfo) -> OffsetPeriod:
     return stretch_at(zone.key, instant.astimezone(UTC).replace(tzinfo=None))
 
 
-def _edges(stretch: Stretch) -> tuple[datetime, datetime]:
+def _edges(stretch: OffsetPeriod) -> tuple[datetime, datetime]:
     """Return the local times just before and after the change."""
     return stretch.start + stretch.offset_before, stretch.start + stretch.offset

@@ -48,7 +48,7 @@ def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: d
     before = _before(
         schedule, phase, start if ends_at is None else min(start, ends_at + MICROSECOND)
     )
-    after = _after(
+    after = _next_occurrence(
         schedule,
         phase,
         end - MICROSECOND if starts_at is None else max(end - MICROSECOND, starts_at - MICROSECOND),
@@ -82,14 +82,16 @@ def _between(
     schedule: Schedule, phase: datetime | None, start: datetime, end: datetime
 ) -> list[datetime]:
     found = []
-    occurrence = _after(schedule, phase, start - MICROSECOND)
+    occurrence = _next_occurrence(schedule, phase, start - MICROSECOND)
     while occurrence is not None and occurrence < end:
         found.append(occurrence)
-        occurrence = _after(schedule, phase, occurrence)
+        occurrence = _next_occurrence(schedule, phase, occurrence)
     return found
 
 
-def _after(schedule: Schedule, phase: datetime | None, instant: datetime) -> datetime | None:
+def _next_occurrence(
+    schedule: Schedule, phase: datetime | None, instant: datetime
+) -> datetime | None:
     if schedule.interval and phase:
         return phase + ((instant - phase) // schedule.interval + 1) * schedule.interval
     return schedule.next_after(instant)

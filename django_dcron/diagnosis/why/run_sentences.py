@@ -86,13 +86,17 @@ def _final(run: Run, at: At) -> Sentence:
                 "The run succeeded. It started at %(started)s, %(late)s after it was due, and "
                 "took %(took)s."
             )
-            return Sentence("succeeded", text, started=started, late=_late(run), took=_took(run))
+            return Sentence(
+                "succeeded", text, started=started, late=_late(run), took=_duration_text(run)
+            )
         case State.FAILED if run.started_at:
             text = _(
                 "The run failed. It started at %(started)s, %(late)s after it was due, and "
                 "took %(took)s."
             )
-            return Sentence("failed", text, started=started, late=_late(run), took=_took(run))
+            return Sentence(
+                "failed", text, started=started, late=_late(run), took=_duration_text(run)
+            )
         case State.FAILED:
             text = _("The run failed at %(ended)s, before it could start.")
             return Sentence("failed_before_start", text, ended=ended)
@@ -166,14 +170,14 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
 def _of_last_attempt(code: str, text: str, run: Run, started: str) -> Sentence:
     """Return a sentence about a run with several attempts. The row has the times of the last."""
     values = {"attempt": run.attempt, "started": started, "late": _late(run)}
-    return Sentence(code, text, **values, **({"took": _took(run)} if run.is_final else {}))
+    return Sentence(code, text, **values, **({"took": _duration_text(run)} if run.is_final else {}))
 
 
 def _late(run: Run) -> str:
     return format_duration(max(run.started_at - run.due_at, timedelta())) if run.started_at else ""
 
 
-def _took(run: Run) -> str:
+def _duration_text(run: Run) -> str:
     return (
         format_duration(run.finished_at - run.started_at)
         if run.started_at and run.finished_at

@@ -90,7 +90,7 @@ def change_message(
 
 
 def read_change(entry: LogEntry) -> LoggedChange:
-    ours = _ours(entry.change_message)
+    ours = _dcron_part(entry.change_message)
     return LoggedChange(
         at=entry.action_time,
         by=entry.user.get_username(),
@@ -101,7 +101,7 @@ def read_change(entry: LogEntry) -> LoggedChange:
     )
 
 
-def _ours(text: str) -> dict[str, Any]:
+def _dcron_part(text: str) -> dict[str, Any]:
     try:
         parts = json.loads(text) if text.startswith("[") else []
     except ValueError:

@@ -75,11 +75,14 @@ def log_actions(user: Any, actions: Sequence[tuple[Model, Values, str]]) -> None
     """Record actions on rows of one model: row, its values before, and text. See ``log_action``."""
     _log_all(
         user,
-        [(row, row.pk, CHANGE, _acted(row, before, message)) for row, before, message in actions],
+        [
+            (row, row.pk, CHANGE, _action_message(row, before, message))
+            for row, before, message in actions
+        ],
     )
 
 
-def _acted(row: Model, before: Values, message: str) -> Message:
+def _action_message(row: Model, before: Values, message: str) -> Message:
     changes = differences(type(row), before, values_of(row))
     if not (changes and isinstance(row, Job)):
         return message

@@ -148,7 +148,7 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
         default = to_stored(field.model_field.get_default())
         before = upgrade_stored_value(field, last[name]) if name in last else default
         now, current = wanted.get(name, default), to_stored(field.value_of(job))
-        if name == "enabled" and _switched_off_by_us(job):
+        if name == "enabled" and _is_paused_by_sync(job):
             current = before
         if not same_json(current, now):
             if same_json(current, before):
@@ -189,7 +189,7 @@ def _has_or_will_run(job: Job) -> bool:
     return job.enabled or job.paused_until is not None
 
 
-def _switched_off_by_us(job: Job) -> bool:
+def _is_paused_by_sync(job: Job) -> bool:
     return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, EXHAUSTED)
 
 

@@ -242,7 +242,7 @@ class Command(BaseCommand):
             self.stdout.flush()  # before the error's line, which goes to stderr
             raise
         except BrokenPipeError:
-            if not _nobody_reads():  # It was another pipe, to a server.
+            if not _is_output_closed():  # It was another pipe, to a server.
                 raise
             # Prevent the interpreter from writing to the pipe again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -258,7 +258,7 @@ def _did_you_mean(name: str, known: list[str]) -> str:
     return did_you_mean(name, known)
 
 
-def _nobody_reads() -> bool:
+def _is_output_closed() -> bool:
     """Return whether the reader of standard output has closed it."""
     stdout = select.poll()
     stdout.register(sys.stdout.fileno(), 0)

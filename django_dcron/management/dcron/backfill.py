@@ -88,7 +88,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     ended: dict[str, int] | None = {}
     if waits:
         if not output.is_json:
-            _say_what_keeps_it(output, job)
+            _warn_if_nothing_starts(output, job)
         ended = _wait(output, job, planned.occurrences, now)
     if output.is_json:
         output.json(_document(job, planned, options["dry_run"], ended if waits else None))
@@ -140,7 +140,7 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
         )
 
 
-def _say_what_keeps_it(output: Output, job: Job) -> None:
+def _warn_if_nothing_starts(output: Output, job: Job) -> None:
     if not job.enabled:
         output.line("The job is paused: the runs start when it is resumed.", WARNING)
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():

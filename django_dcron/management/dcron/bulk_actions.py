@@ -39,7 +39,7 @@ LONGEST = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ActionOutcome:
     text: str
     """The result, for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Plan(Generic[T]):
     actions: Sequence[BulkAction[T]]
     verb: str
     """The action, for the question: ``pause``."""
-    apply: Callable[[Sequence[T]], Sequence[Done | Exception]]
+    apply: Callable[[Sequence[T]], Sequence[ActionOutcome | Exception]]
     """Applies the action to a batch of rows, and returns each result, or raises a refusal."""
     at_once: int = 1
     """The number of rows in a batch."""
@@ -92,7 +92,9 @@ def add_confirmation(parser: CommandParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="list the selection; change nothing")
 
 
-def one_by_one(do: Callable[[T], Done]) -> Callable[[Sequence[T]], Sequence[Done]]:
+def one_by_one(
+    do: Callable[[T], ActionOutcome],
+) -> Callable[[Sequence[T]], Sequence[ActionOutcome]]:
     """Return the ``apply`` of a plan without batches."""
     return lambda rows: [do(row) for row in rows]
 
@@ -179,21 +181,21 @@ def perform(output: Output, plan: Plan[T], *, summary: bool = False) -> None:
         raise negative_result(f"{refused} of {len(results)} actions refused.")
 
 
-def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[Done | Exception]:
+def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[ActionOutcome | Exception]:
     try:
         return plan.apply([action.row for action in batch])
     except REFUSALS as error:
         return [error] * len(batch)
 
 
-def _document(action: BulkAction[Any], result: Done | Exception) -> dict[str, Any]:
-    if isinstance(result, Done):
+def _document(action: BulkAction[Any], result: ActionOutcome | Exception) -> dict[str, Any]:
+    if isinstance(result, ActionOutcome):
         return {**action.on, "done": True, **result.fields}
     return {**action.on, "done": False, "error": str(result)}
 
 
-def _show(output: Output, action: BulkAction[Any], result: Done | Exception) -> None:
-    if isinstance(result, Done):
+def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Exception) -> None:
+    if isinstance(result, ActionOutcome):
         output.line(f"{action.name}: {result.text}", GOOD)
     else:
         output.line(f"{action.name}: refused: {result}", BAD)

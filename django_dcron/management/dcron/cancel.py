@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
@@ -76,9 +76,9 @@ def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
         )
 
 
-def _cancel(run: Run, reason: str) -> Done:
+def _cancel(run: Run, reason: str) -> ActionOutcome:
     control.cancel(run, reason)
-    return Done("cancelled" if run.is_final else "asked to stop", {"state": run.state})
+    return ActionOutcome("cancelled" if run.is_final else "asked to stop", {"state": run.state})
 
 
 def _names(run: Run) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def add_namespace(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    output, until = Output(command, options), _until(options)
+    output, until = Output(command, options), _parse_end(options)
     try:
         made = control.freeze(options["reason"], options["namespace"], until, by=user_name())
     except InvalidValue as error:
@@ -68,7 +68,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output.line(f"{scope(made)}: frozen {how_long}: {made.reason}", GOOD)
 
 
-def _until(options: dict[str, Any]) -> datetime | None:
+def _parse_end(options: dict[str, Any]) -> datetime | None:
     now = database_now(alias_for(Freeze))
     if options["duration"]:
         return now + option_values.parse_duration_option("--for", options["duration"])

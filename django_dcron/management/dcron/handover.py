@@ -263,7 +263,7 @@ def _attempt(batch: Sequence[_Handback], source: Resumable, using: str) -> list[
         return [*batch]
     try:
         despite_contention(partial(_hand_back_batch, there, source, using), using)
-    except _EntriesGone as error:
+    except _EntriesMissing as error:
         left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
         return _attempt(left, source, using)
     except Exception as error:  # the schedule, the job's database or the source
@@ -277,7 +277,7 @@ def _attempt(batch: Sequence[_Handback], source: Resumable, using: str) -> list[
     return [*batch]
 
 
-class _EntriesGone(Exception):
+class _EntriesMissing(Exception):
     def __init__(self, keys: Collection[str]) -> None:
         super().__init__(keys)
         self.keys = keys
@@ -288,7 +288,7 @@ def _hand_back_batch(batch: Sequence[_Handback], source: Resumable, using: str) 
 
     The pauses are committed after the source has stored the times. Until then, the jobs' locks keep
     nodes from claiming their occurrences. Raises an exception, and pauses nothing, if a job can't
-    be handed back: ``_EntriesGone`` if the source no longer has some of the entries.
+    be handed back: ``_EntriesMissing`` if the source no longer has some of the entries.
     """
     jobs = [each.job for each in batch]
     with transaction.atomic(using=using):
@@ -306,7 +306,7 @@ def _hand_back_batch(batch: Sequence[_Handback], source: Resumable, using: str) 
             if each.key is not None
         }
         if gone := {*ran_until} - source.hand_back(ran_until):
-            raise _EntriesGone(gone)
+            raise _EntriesMissing(gone)
 
 
 def _ran_until(

@@ -35,7 +35,7 @@ from django_dcron.management.dcron.output import (
     Cell,
     Column,
     Output,
-    Styled,
+    StyledText,
     add_json,
     duration_text,
     iso,
@@ -145,7 +145,7 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
         return
     warn_of_freezes(out, job.namespace)
     if not page.runs:
-        out.line(_nothing(chosen=any(bounds.values()) or bool(options["state"]), more=page.more))
+        out.line(_empty_text(chosen=any(bounds.values()) or bool(options["state"]), more=page.more))
         if not shows_upcoming and has_upcoming_run(job, now):
             out.line("To show upcoming runs, use --upcoming.")
         return
@@ -162,7 +162,7 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
         )
 
 
-def _nothing(*, chosen: bool, more: bool) -> str:
+def _empty_text(*, chosen: bool, more: bool) -> str:
     if more:
         return f"None of the latest {READ_LIMIT:,} runs match."
     return "No runs match." if chosen else "The job has no runs yet."
@@ -258,7 +258,7 @@ def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
         note = f", {attempt.progress_note}" if attempt.progress_note else ""
         yield "progress", f"{attempt.progress_done}{of}{note}"
     raised = ": ".join(filter(None, (attempt.exception_class, attempt.message)))
-    yield "raised", Styled(raised, BAD)
+    yield "raised", StyledText(raised, BAD)
 
 
 def run_document(run: Run) -> dict[str, Any]:

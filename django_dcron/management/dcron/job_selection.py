@@ -21,7 +21,7 @@ from django_dcron.diagnosis.job_list import (
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
-from django_dcron.management.dcron.output import BAD, WARNING, Styled
+from django_dcron.management.dcron.output import BAD, WARNING, StyledText
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
@@ -131,10 +131,10 @@ def _matching(pattern: str, filters: JobFilter) -> list[Job]:
     return list(jobs(replace(filters, pattern=pattern)))
 
 
-def state_cell(job: Job) -> Styled:
+def state_cell(job: Job) -> StyledText:
     state = job_state(job)
     shadow = ", shadow" if job.target.startswith(PREFIX) else ""
-    return Styled(f"{state.value}{shadow}", STYLES.get(state, ""))
+    return StyledText(f"{state.value}{shadow}", STYLES.get(state, ""))
 
 
 def schedule_with_zone(job: Job) -> str:

@@ -30,7 +30,7 @@ from django_dcron.management.dcron.output import (
     Cell,
     Column,
     Output,
-    Styled,
+    StyledText,
     add_json,
     relative_time_text,
     styled_state,
@@ -103,9 +103,9 @@ def _cells(job: Job, now: datetime) -> Iterator[Cell]:
     yield schedule_with_zone(job)
     next_at = next_run_of(job, now)
     yield f"{timezone.localtime(next_at):%Y-%m-%d %H:%M:%S}" if next_at else EMPTY
-    yield Styled(relative_time_text(next_at, now) if next_at else "", QUIET)
+    yield StyledText(relative_time_text(next_at, now) if next_at else "", QUIET)
     statistics = statistics_of(job)
     yield styled_state(statistics.last_state if statistics else "")
     ended = statistics.last_finished_at if statistics else None
-    yield Styled(relative_time_text(ended, now) if ended else "", QUIET)
+    yield StyledText(relative_time_text(ended, now) if ended else "", QUIET)
     yield state_cell(job)

@@ -22,7 +22,7 @@ from django_dcron.management.dcron.output import (
     Cell,
     Column,
     Output,
-    Styled,
+    StyledText,
     add_json,
     duration_text,
     iso,
@@ -84,7 +84,7 @@ def _state(node: Node) -> str:
 def _cells(node: Node) -> Iterator[Cell]:
     state = _state(node)
     yield node.name
-    yield Styled(
+    yield StyledText(
         f"{state}, degraded" if node.degraded else state,
         WARNING if node.degraded else STYLES[state],
     )
@@ -92,7 +92,7 @@ def _cells(node: Node) -> Iterator[Cell]:
     yield _ago(node, node.ticked_at)
     yield f"{node.shards}/{node.shard_count}"
     yield node.agenda
-    yield Styled(duration_text(node.skew), WARNING if cluster.is_skewed(node) else "")
+    yield StyledText(duration_text(node.skew), WARNING if cluster.is_skewed(node) else "")
     yield node.namespace or "(all)"
     yield node.host
     yield node.pid

@@ -51,12 +51,12 @@ STATE_STYLES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Styled:
+class StyledText:
     text: str
     style: str
 
 
-Cell = str | int | Styled | None
+Cell = str | int | StyledText | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Output:
         console.print(table)
 
     def _align(self, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
-        lines = [[Styled(head.title, STRONG) for head in heads], *rows]
+        lines = [[StyledText(head.title, STRONG) for head in heads], *rows]
         widths = [
             max(_width(_in_one_line(line[place])) for line in lines) for place in range(len(heads))
         ]
@@ -224,10 +224,10 @@ def relative_time_text(instant: datetime | None, now: datetime) -> str:
     )
 
 
-def styled_state(name: str) -> Styled:
+def styled_state(name: str) -> StyledText:
     """Return a run's state or an attempt's outcome in its color."""
     outcome = State.FAILED if name in ("timed_out", "lost") else name
-    return Styled(name.replace("_", " ") or EMPTY, STATE_STYLES.get(outcome, ""))
+    return StyledText(name.replace("_", " ") or EMPTY, STATE_STYLES.get(outcome, ""))
 
 
 def _encode_json(value: Any) -> Any:
@@ -252,7 +252,7 @@ def _fits(heads: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -
 
 def _text(cell: Cell) -> str:
     return without_control_characters(
-        str(cell.text if isinstance(cell, Styled) else "" if cell is None else cell)
+        str(cell.text if isinstance(cell, StyledText) else "" if cell is None else cell)
     )
 
 
@@ -261,7 +261,7 @@ def _in_one_line(cell: Cell) -> str:
 
 
 def _style(cell: Cell) -> str:
-    return cell.style if isinstance(cell, Styled) else ""
+    return cell.style if isinstance(cell, StyledText) else ""
 
 
 def _pad(text: str, width: int, *, right: bool = False) -> str:

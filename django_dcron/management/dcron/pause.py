@@ -13,7 +13,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan, SkippedRow
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -49,7 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    until = _until(options["until"]) if options["until"] else None
+    until = _parse_end(options["until"]) if options["until"] else None
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
@@ -68,14 +68,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
 
-def _until(text: str) -> datetime:
+def _parse_end(text: str) -> datetime:
     now = database_now(alias_for(Job))
     return option_values.parse_until_option(text, now, timezone.get_current_timezone())
 
 
 def _pause(
     jobs: Sequence[Job], reason: str, until: datetime | None, *, replace: bool
-) -> list[Done | Exception]:
+) -> list[ActionOutcome | Exception]:
     replaced = [
         None if job.enabled else {"reason": job.pause_reason, "until": job.paused_until}
         for job in jobs
@@ -87,9 +87,9 @@ def _pause(
     ]
 
 
-def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) -> Done:
+def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) -> ActionOutcome:
     instead = f" (replaces {_pause_text(**replaced)})" if replaced else ""
-    return Done(
+    return ActionOutcome(
         f"{_pause_text(reason, until)}{instead}",
         {"reason": reason, "until": until, "replaced": replaced},
     )

@@ -60,7 +60,7 @@ class PidFile:
     def __enter__(self) -> PidFile:
         deadline = time.monotonic() + LOCK_TIMEOUT
         with self._usable():
-            while not self._take():
+            while not self._try_lock():
                 if time.monotonic() >= deadline:
                     self.refuse_if_held()
                 time.sleep(LOOK_EVERY)
@@ -158,7 +158,7 @@ class PidFile:
             )
             raise usage_error(f"Can't use the pid file {self.path}: {why}.") from error
 
-    def _take(self) -> bool:
+    def _try_lock(self) -> bool:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.lookup import RUN_HELP, find_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Run
@@ -39,6 +39,6 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     bulk_actions.perform(Output(command, options), plan)
 
 
-def _rerun(run: Run) -> Done:
+def _rerun(run: Run) -> ActionOutcome:
     made = control.rerun(run)
-    return Done(f"rerun as {made.pk}", {"made": str(made.pk)})
+    return ActionOutcome(f"rerun as {made.pk}", {"made": str(made.pk)})

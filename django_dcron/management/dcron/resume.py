@@ -14,7 +14,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan, SkippedRow
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -62,7 +62,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
 
-def _resume(jobs: Sequence[Job]) -> list[Done | Exception]:
+def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     before = [job.enabled for job in jobs]
     refused = control.resume_many(jobs)
     following = _next_runs(jobs)
@@ -84,12 +84,12 @@ def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
     return {job.pk: next_run_of(job, now) for job in jobs if job.pk in cursors}
 
 
-def _done(job: Job, was_enabled: bool, following: datetime | None) -> Done:
+def _done(job: Job, was_enabled: bool, following: datetime | None) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
         text = "not paused" if was_enabled else "resumed"
-    return Done(
+    return ActionOutcome(
         f"{text}; next run {time_text(following)}" if following else text,
         {"enabled": job.enabled, "next": following},
     )

@@ -12,7 +12,7 @@ from django_dcron import control
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError, InvalidArguments
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import BulkAction, Done, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
 from django_dcron.management.dcron.job_selection import add_selection, select
@@ -122,9 +122,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.line(f"{ended.job} succeeded", GOOD)
 
 
-def _trigger_one(job: Job, arguments: dict[str, Any]) -> Done:
+def _trigger_one(job: Job, arguments: dict[str, Any]) -> ActionOutcome:
     run = control.trigger(job, **arguments)
-    return Done(f"run {run.pk}", {"run": str(run.pk)})
+    return ActionOutcome(f"run {run.pk}", {"run": str(run.pk)})
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

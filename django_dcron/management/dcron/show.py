@@ -34,7 +34,7 @@ from django_dcron.management.dcron.output import (
     STRONG,
     Cell,
     Output,
-    Styled,
+    StyledText,
     add_json,
     relative_time_text,
     styled_state,
@@ -104,7 +104,7 @@ def _ahead(job: Job, count: int) -> tuple[Lookahead | None, str]:
 
 def _how_it_stands(job: Job, now: datetime, problem: str) -> Iterator[tuple[str, Cell]]:
     yield "state", state_cell(job)
-    yield "problem", Styled(problem, BAD)
+    yield "problem", StyledText(problem, BAD)
     pause = job_status.pause_of(job, job_status.paused_by(job))
     if pause:
         yield "pause reason", pause.reason
@@ -144,7 +144,7 @@ def _figures(
         yield "last outcome", styled_state(counted.last_state)
         yield "last finished", time_text(counted.last_finished_at)
     if counted.consecutive_failures:
-        yield "consecutive failures", Styled(str(counted.consecutive_failures), BAD)
+        yield "consecutive failures", StyledText(str(counted.consecutive_failures), BAD)
 
 
 def _definition(job: Job) -> Iterator[tuple[str, Cell]]:

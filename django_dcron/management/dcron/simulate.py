@@ -25,13 +25,13 @@ from django_dcron.management.dcron.output import (
     Cell,
     Column,
     Output,
-    Styled,
+    StyledText,
     add_json,
     iso,
     time_text,
 )
 from django_dcron.models import Job
-from django_dcron.schedules.crowding import Crowd
+from django_dcron.schedules.crowding import CrowdedMinute
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -147,11 +147,11 @@ def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
             Column("Jobs", wraps=True),
         ]
         out.table(columns, (_full_minute(each) for each in found.fullest))
-    for crowd in found.crowds:
+    for crowd in found.crowded_minutes:
         out.line(f"! {_advice(found, crowd)}", WARNING)
 
 
-def _advice(found: Simulation, crowd: Crowd) -> str:
+def _advice(found: Simulation, crowd: CrowdedMinute) -> str:
     minute = timezone.localtime(found.minute(crowd.minute)).minute
     hours = number_of(len(crowd.hours), "hour")
     return (
@@ -198,7 +198,7 @@ def _load(found: Simulation) -> Iterator[list[Cell]]:
             sum(occurrences),
             max(occurrences),
             max(starting),
-            Styled(bar, QUIET),
+            StyledText(bar, QUIET),
         ]
 
 

@@ -19,7 +19,7 @@ from django_dcron.management.dcron.output import (
     BAD,
     GOOD,
     Output,
-    Styled,
+    StyledText,
     add_json,
     time_text,
 )
@@ -78,10 +78,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     output.fields(
         [
-            ("state", Styled(RUNNING, GOOD)),
+            ("state", StyledText(RUNNING, GOOD)),
             ("process", pid),
             ("since", time_text(since) if since else None),
-            ("health", Styled(health.reason, "" if health.fit else BAD) if health else "unknown"),
+            (
+                "health",
+                StyledText(health.reason, "" if health.fit else BAD) if health else "unknown",
+            ),
             ("log", log_file),
         ]
     )

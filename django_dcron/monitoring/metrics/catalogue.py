@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Type(StrEnum):
+class MetricType(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     INFO = "info"
 
 
-class Source(StrEnum):
+class MetricSource(StrEnum):
     NODE = "node"
     """A node's own state, only in its own scrape, even if the database is unreachable."""
     ATTEMPTS = "attempts"
@@ -38,29 +38,40 @@ class Source(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Metric:
     name: str
-    type: Type
-    source: Source
+    type: MetricType
+    source: MetricSource
     help: str
     labels: tuple[str, ...] = ()
     unit: str = ""
 
 
-def _node(name: str, help: str, unit: str = "", *labels: str, type: Type = Type.GAUGE) -> Metric:
-    return Metric(f"dcron_node_{name}", type, Source.NODE, help, labels, unit)
+def _node(
+    name: str, help: str, unit: str = "", *labels: str, type: MetricType = MetricType.GAUGE
+) -> Metric:
+    return Metric(f"dcron_node_{name}", type, MetricSource.NODE, help, labels, unit)
 
 
-def _cluster(name: str, help: str, unit: str = "", *labels: str, type: Type = Type.GAUGE) -> Metric:
-    return Metric(f"dcron_{name}", type, Source.CLUSTER, help, labels, unit)
+def _cluster(
+    name: str, help: str, unit: str = "", *labels: str, type: MetricType = MetricType.GAUGE
+) -> Metric:
+    return Metric(f"dcron_{name}", type, MetricSource.CLUSTER, help, labels, unit)
 
 
 def _attempt(name: str, help: str, *labels: str) -> Metric:
-    return Metric(f"dcron_attempt_{name}", Type.HISTOGRAM, Source.ATTEMPTS, help, labels, "seconds")
+    return Metric(
+        f"dcron_attempt_{name}",
+        MetricType.HISTOGRAM,
+        MetricSource.ATTEMPTS,
+        help,
+        labels,
+        "seconds",
+    )
 
 
 DATABASE_UP = Metric(
     "dcron_database_up",
-    Type.GAUGE,
-    Source.SCRAPE,
+    MetricType.GAUGE,
+    MetricSource.SCRAPE,
     "1 if the database answered in time; 0 if its metrics are missing from this scrape.",
 )
 
@@ -71,7 +82,7 @@ NODE_INFO = _node(
     "node_name",
     "node_namespace",
     "release",
-    type=Type.INFO,
+    type=MetricType.INFO,
 )
 NODE_STATUS = _node(
     "status", "1 for the node's current status, as in /health; 0 for the others.", "", "status"
@@ -110,8 +121,8 @@ WAIT = _attempt(
 DURATION = _attempt("duration_seconds", "Time from an attempt's start to its end.", "outcome")
 UNOBSERVED = Metric(
     "dcron_attempts_unobserved_total",
-    Type.COUNTER,
-    Source.ATTEMPTS,
+    MetricType.COUNTER,
+    MetricSource.ATTEMPTS,
     "Minimum number of the cluster's attempts missing from this node's histograms because of high "
     "load.",
 )
@@ -124,7 +135,7 @@ RUNS = _cluster(
     "job_namespace",
     "job_name",
     "outcome",
-    type=Type.COUNTER,
+    type=MetricType.COUNTER,
 )
 LATE_SUCCESSES = _cluster(
     "late_successes_total",
@@ -133,7 +144,7 @@ LATE_SUCCESSES = _cluster(
     "job_id",
     "job_namespace",
     "job_name",
-    type=Type.COUNTER,
+    type=MetricType.COUNTER,
 )
 JOBS = _cluster("jobs", "Jobs, by scheduling state.", "", "state")
 JOBS_FAILING = _cluster(

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from django_dcron.monitoring.metrics import catalogue
-from django_dcron.monitoring.metrics.catalogue import Type
+from django_dcron.monitoring.metrics.catalogue import MetricType
 from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
 
 
@@ -53,17 +53,17 @@ class _Given:
 
 def _empty(metric: catalogue.Metric) -> Metric:
     match metric.type:
-        case Type.COUNTER:
+        case MetricType.COUNTER:
             return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        case Type.GAUGE:
+        case MetricType.GAUGE:
             return GaugeMetricFamily(
                 metric.name, metric.help, labels=metric.labels, unit=metric.unit
             )
-        case Type.HISTOGRAM:
+        case MetricType.HISTOGRAM:
             return HistogramMetricFamily(
                 metric.name, metric.help, labels=metric.labels, unit=metric.unit
             )
-        case Type.INFO:
+        case MetricType.INFO:
             return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
 
 

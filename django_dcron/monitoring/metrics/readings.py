@@ -43,7 +43,7 @@ class DirectReading(Generic[T]):
         with self._lock:
             began_at = time.monotonic()
             if began_at >= self._good_until:
-                self._value = _or_none(self._read)
+                self._value = _read_or_none(self._read)
                 self._good_until = began_at + FRESH
                 if self._value is None:
                     _drop_connections()
@@ -97,7 +97,7 @@ class _Query(Generic[T]):
     def _run(self) -> None:
         try:
             try:
-                self._value = _or_none(self._read)
+                self._value = _read_or_none(self._read)
             finally:
                 connections.close_all()  # closes this thread's connections only
         except BaseException as error:  # ``value`` raises it in the caller's thread
@@ -106,7 +106,7 @@ class _Query(Generic[T]):
             self._ended.set()
 
 
-def _or_none(read: Callable[[], T]) -> T | None:
+def _read_or_none(read: Callable[[], T]) -> T | None:
     try:
         return read()
     except (DatabaseError, InterfaceError):

@@ -14,7 +14,7 @@ FAILURES_OF_A_FAILING_JOB = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedCount:
     """A number of things, and the names of some of them."""
 
     number: int = 0
@@ -31,15 +31,15 @@ class Named:
         return ", ".join(self.names) + (", ..." if self.number > len(self.names) else "")
 
     @property
-    def unnamed(self) -> Named:
+    def unnamed(self) -> NamedCount:
         return replace(self, names=())
 
 
-NOTHING_NAMED = Named()
+NOTHING_NAMED = NamedCount()
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCount:
     """A number of waiting things, and since when the oldest one waits."""
 
     number: int = 0
@@ -55,7 +55,7 @@ class QueueFacts:
 
     name: str
     """Empty: unknown."""
-    waiting: Waiting
+    waiting: WaitingCount
     last_start: datetime | None = None
     """When a worker last started a run from the queue. None: not among the latest starts."""
 
@@ -108,19 +108,19 @@ class SystemFacts:
     """Nodes that vanished within the last day: they neither stopped cleanly nor restarted."""
     last_heartbeat: datetime | None = None
     """The latest heartbeat of any node, live or not."""
-    stalled: Named = Named()
+    stalled: NamedCount = NamedCount()
     """Live nodes whose ticks fail."""
     stalled_since: datetime | None = None
-    degraded: Named = Named()
+    degraded: NamedCount = NamedCount()
     """Live nodes that can't reach the lock server."""
-    without_broker: Named = Named()
+    without_broker: NamedCount = NamedCount()
     """Live nodes that couldn't reach the broker when they last tried to dispatch."""
     without_broker_since: datetime | None = None
-    clock_doubted_by: Named = Named()
+    clock_doubted_by: NamedCount = NamedCount()
     """Live nodes that saw the database's clock jump and don't follow it yet."""
     clock_step: timedelta = timedelta()
     """The size of the jump; negative if the clock jumped back."""
-    skewed: Named = Named()
+    skewed: NamedCount = NamedCount()
     """Live nodes whose wall clock differs from the database's clock."""
     releases: tuple[str, ...] = ()
     """The releases of the live nodes."""
@@ -130,15 +130,15 @@ class SystemFacts:
     """The values of DCRON_SHARDS in this process and the live nodes."""
 
     enabled_jobs: int = 0
-    unserved: Named = Named()
+    unserved: NamedCount = NamedCount()
     """Namespaces with enabled jobs and without a live node."""
     stalled_namespaces: int = 0
     """The number of namespaces with enabled jobs whose live nodes are all stalled."""
-    quarantined: Named = Named()
+    quarantined: NamedCount = NamedCount()
     """Enabled jobs whose schedule can't be parsed."""
-    overdue_cursors: Waiting = Waiting()
+    overdue_cursors: WaitingCount = WaitingCount()
     """Jobs with an occurrence that no node has claimed in time."""
-    overdue_runs: Waiting = Waiting()
+    overdue_runs: WaitingCount = WaitingCount()
     """Pending runs that are due and that no node has dispatched in time."""
     on_agendas: int = 0
     """How many of the overdue runs are on the agenda of a live node that ticks."""
@@ -157,11 +157,11 @@ class SystemFacts:
     """
     recent_queues: tuple[str, ...] = ()
     """Queues from which workers started the latest runs."""
-    never_started: Waiting = Waiting()
+    never_started: WaitingCount = WaitingCount()
     """Runs that were dispatched after the last start and are missed because no worker took them."""
     missed: int = 0
     """Occurrences missed since the last start."""
-    stuck: Waiting = Waiting()
+    stuck: WaitingCount = WaitingCount()
     """Running runs whose heartbeat stopped and that no node has declared lost."""
     long_runs: tuple[LongRun, ...] = ()
 
@@ -171,9 +171,9 @@ class SystemFacts:
     """How many of these jobs failed in their last run."""
     failures_lately: int = 0
     """The sum of these jobs' consecutive failures."""
-    failing: Named = Named()
+    failing: NamedCount = NamedCount()
     """Enabled jobs whose last ``FAILURES_OF_A_FAILING_JOB`` runs all failed."""
-    auto_paused: Named = Named()
+    auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""
 
     freezes: tuple[FreezeFacts, ...] = ()

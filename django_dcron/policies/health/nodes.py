@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
-from django_dcron.policies.health.facts import NOTHING_NAMED, Named, SystemFacts
+from django_dcron.policies.health.facts import NOTHING_NAMED, NamedCount, SystemFacts
 from django_dcron.policies.health.problems import (
     Issue,
     Listing,
@@ -291,7 +291,7 @@ def _about_nodes(
     problem: Problem,
     summary: TranslatableText,
     remedy: TranslatableText,
-    nodes: Named = NOTHING_NAMED,
+    nodes: NamedCount = NOTHING_NAMED,
 ) -> Issue:
     figures = {"nodes": nodes.number} if nodes else {}
     return Issue(problem, Severity.WARNING, summary, remedy, None, figures, nodes)

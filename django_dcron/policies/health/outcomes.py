@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB, Named, SystemFacts
+from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB, NamedCount, SystemFacts
 from django_dcron.policies.health.problems import (
     Issue,
     Listing,
@@ -82,12 +82,12 @@ def _long_runs(facts: SystemFacts) -> Issue:
                 "Runs that take far longer than usual: %(runs)s. The longest has run for %(lasts)s "
                 "instead of about %(usual)s."
             ),
-            runs=Named(len(facts.long_runs), names).listed,
+            runs=NamedCount(len(facts.long_runs), names).listed,
             lasts=age_text(worst.lasts),
             usual=age_text(worst.usual),
         ),
         TranslatableText(_("Check the logs of these runs, and cancel the runs if they hang.")),
         facts.now - worst.lasts,
         {"runs": len(facts.long_runs)},
-        Named(len(facts.long_runs), names),
+        NamedCount(len(facts.long_runs), names),
     )

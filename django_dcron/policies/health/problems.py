@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from django_dcron.policies.health.facts import NOTHING_NAMED, Named, SystemFacts
-from django_dcron.utils.messages import Language, Number, TranslatableText
+from django_dcron.policies.health.facts import NOTHING_NAMED, NamedCount, SystemFacts
+from django_dcron.utils.messages import Language, LocalizedNumber, TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 MAX_COUNTED = 10_000
@@ -64,7 +64,7 @@ class Issue:
     """What to do, in one sentence."""
     since: datetime | None = None
     figures: dict[str, int] = field(default_factory=dict)
-    named: Named = NOTHING_NAMED
+    named: NamedCount = NOTHING_NAMED
     """The nodes, jobs, namespaces, queues or workers that the problem is about, if any."""
 
     def translate(self, language: Language) -> str:
@@ -83,7 +83,7 @@ class Listing:
 
     things: str
     """The name of the figure, and of the list in the summary."""
-    listed: Callable[[SystemFacts], Named]
+    listed: Callable[[SystemFacts], NamedCount]
     summary: str
     remedy: str
     severity: Severity = Severity.WARNING
@@ -131,5 +131,5 @@ def age_text(age: timedelta) -> TranslatableText:
 def bounded_number(value: int) -> TranslatableText:
     """Return the number, or ``more than 10,000``."""
     if value <= MAX_COUNTED:
-        return Number(value)
-    return TranslatableText(_("more than %(limit)s"), limit=Number(MAX_COUNTED))
+        return LocalizedNumber(value)
+    return TranslatableText(_("more than %(limit)s"), limit=LocalizedNumber(MAX_COUNTED))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from django_dcron.policies.health.facts import Named, QueueFacts, SystemFacts, WorkerFacts
+from django_dcron.policies.health.facts import NamedCount, QueueFacts, SystemFacts, WorkerFacts
 from django_dcron.policies.health.problems import (
     Issue,
     Problem,
@@ -117,8 +117,8 @@ def _workers_without_task(facts: SystemFacts) -> list[WorkerFacts]:
     ]
 
 
-def _workers_named(workers: Sequence[WorkerFacts], facts: SystemFacts) -> Named:
-    return Named(
+def _workers_named(workers: Sequence[WorkerFacts], facts: SystemFacts) -> NamedCount:
+    return NamedCount(
         len(workers), tuple(worker.name for worker in workers) if facts.shows_workers else ()
     )
 
@@ -242,11 +242,11 @@ def _start_a_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Transla
     return TranslatableText(_("Start a worker."))
 
 
-def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> Named:
+def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> NamedCount:
     names = (
         tuple(sorted(queue.name for queue in queues if queue.name)) if facts.shows_queues else ()
     )
-    return Named(len(queues), names)
+    return NamedCount(len(queues), names)
 
 
 def _oldest(facts: SystemFacts, queues: Sequence[QueueFacts]) -> datetime:

@@ -11,7 +11,7 @@ Invariants:
   APScheduler become ``Record``. Anything else is refused.
 """
 
-from django_dcron.utils.untrusted.plain import Other, Record
+from django_dcron.utils.untrusted.plain import Record, UnsupportedValue
 from django_dcron.utils.untrusted.reader import Reader, Unreadable
 
-__all__ = ["Other", "Reader", "Record", "Unreadable"]
+__all__ = ["Reader", "Record", "Unreadable", "UnsupportedValue"]

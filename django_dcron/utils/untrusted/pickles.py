@@ -24,7 +24,7 @@ TIMES: dict[str, Any] = {
 }
 
 
-class _Object:
+class _UnpickledObject:
     """Stores the attributes of an unpickled object."""
 
     def __setstate__(self, state: Any) -> None:
@@ -44,7 +44,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) in (("pytz", "_UTC"), ("pytz", "_p")):
             return _pytz_zone
         if module.startswith(PACKAGE) and name.isidentifier():
-            return type(name, (_Object,), {})
+            return type(name, (_UnpickledObject,), {})
         raise plain.TextRefused(
             f"its state contains a {module}.{name}, which is not allowed in a pickle"
         )
@@ -73,7 +73,7 @@ def _attribute(of: Any, name: str) -> Any:
 
 class PickleEncoder(plain.Encoder):
     def encode(self, value: Any, depth: int = 0) -> Any:
-        if isinstance(value, _Object):
+        if isinstance(value, _UnpickledObject):
             return super().encode(plain.Record(type(value).__name__, vars(value)), depth)
         return super().encode(value, depth)
 

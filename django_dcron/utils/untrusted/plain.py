@@ -25,7 +25,7 @@ class ValueTooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class UnsupportedValue:
     """A value of an unsupported type."""
 
     shown: str
@@ -144,5 +144,5 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "timedelta": lambda parts: timedelta(*parts),
     "offset": _offset,
     "zone": ZoneInfo,
-    "other": Other,
+    "other": UnsupportedValue,
 }

@@ -20,7 +20,7 @@ from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Alert, Node
-from django_dcron.policies.health.facts import Named, SystemFacts
+from django_dcron.policies.health.facts import NamedCount, SystemFacts
 from django_dcron.policies.health.verdict import assess
 from django_dcron.scheduler.watchdog import Watchdog
 from tests.contrib.alerts.conftest import Service
@@ -154,7 +154,9 @@ def test_lasting_health_error_is_reported_once(
             alerter.check_and_send()
 
     look()
-    facts["now"] = replace(well, degraded=Named(1, ("node-a",)), unserved=Named(1, ("billing",)))
+    facts["now"] = replace(
+        well, degraded=NamedCount(1, ("node-a",)), unserved=NamedCount(1, ("billing",))
+    )
     look(after=timedelta(seconds=1))
     assert service.received == [], "the problem may be temporary"
     look(after=timedelta(seconds=11))
@@ -167,7 +169,7 @@ def test_lasting_health_error_is_reported_once(
 
     facts["now"] = well
     look(after=timedelta(minutes=1))
-    facts["now"] = replace(well, unserved=Named(1, ("billing",)))
+    facts["now"] = replace(well, unserved=NamedCount(1, ("billing",)))
     look(after=timedelta(minutes=2))
     look(after=timedelta(minutes=3))
     assert len(service.received) == 2, "the error occurred again"

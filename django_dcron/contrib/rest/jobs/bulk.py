@@ -84,12 +84,12 @@ class SavedJobsSerializer(AnySerializer):
 
 def read_items(data: Any) -> list[Any]:
     """Return the jobs of a body. Raises ``ValidationError`` unless it is a list of valid length."""
-    items = Items(data=data)
+    items = JobListSerializer(data=data)
     items.is_valid(raise_exception=True)
     return list(items.validated_data["jobs"])
 
 
-class Items(StrictSerializer):
+class JobListSerializer(StrictSerializer):
     jobs = serializers.ListField(allow_empty=False, max_length=MAX_JOBS)
 
 

@@ -104,7 +104,7 @@ class FreezeForm(FreezeModelForm):
     until = UntilField(
         label=_("Until"),
         required=False,
-        help_text=_("Empty: until somebody ends the freeze."),
+        help_text=_("Empty: until someone ends the freeze."),
     )
     scopes: Iterable[str] = ()
 

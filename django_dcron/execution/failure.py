@@ -67,12 +67,12 @@ def _failure(exception: BaseException, names: frozenset[str]) -> Failure:
         return Failure(
             FailureClass.TRANSIENT, names, retry_wanted=True, retry_after=exception.after
         )
-    if _contention(exception):
+    if _is_contention(exception):
         return Failure(FailureClass.CONTENTION, names)
     return Failure(FailureClass.TRANSIENT, names)
 
 
-def _contention(exception: BaseException) -> bool:
+def _is_contention(exception: BaseException) -> bool:
     try:
         return is_contention(exception)
     except Exception:  # the exception's text can't be read
@@ -102,20 +102,20 @@ def _traceback(exception: BaseException) -> str:
     """
     try:
         shown = TracebackException.from_exception(exception, compact=True)
-        for each in _all(shown):
+        for each in _with_causes(shown):
             each.stack[:] = list(dropwhile(_is_ours, each.stack)) or each.stack
         return "".join(shown.format())
     except Exception as error:  # formatting calls third-party code
-        return f"(its traceback cannot be shown: {type(error).__name__})"
+        return f"(unreadable traceback: {type(error).__name__})"
 
 
-def _all(shown: TracebackException) -> Iterator[TracebackException]:
+def _with_causes(shown: TracebackException) -> Iterator[TracebackException]:
     """Yield the exception, its causes and contexts and the members of groups, each once."""
-    left: list[TracebackException | None] = [shown]
-    while left:
-        if (each := left.pop()) is not None:
+    remaining: list[TracebackException | None] = [shown]
+    while remaining:
+        if (each := remaining.pop()) is not None:
             yield each
-            left += [each.__cause__, each.__context__, *(each.exceptions or ())]
+            remaining += [each.__cause__, each.__context__, *(each.exceptions or ())]
 
 
 def _is_ours(frame: FrameSummary) -> bool:

@@ -23,7 +23,7 @@ def end_attempt(
     token: UUID | None = None,
     last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
-    """Conclude ``attempt``. Returns whether this call won (``Conclusion.won``).
+    """End ``attempt``. Returns whether this call ended it (``Completion.won``).
 
     The parameters are those of ``complete_attempt``.
     """
@@ -36,7 +36,7 @@ def end_attempt(
 def declare_lost(run: Run, reason: str, last_heartbeat: LastHeartbeat | None = None) -> bool:
     """Declare the running attempt lost, because its worker is gone.
 
-    ``last_heartbeat``: The heartbeat that the decision is based on. If there is a newer one, the
+    ``last_heartbeat``: the heartbeat that the decision is based on. If there is a newer one, the
     attempt continues and False is returned.
     """
     return end_attempt(

@@ -122,7 +122,7 @@ def _check_range(
     if start >= end:
         raise InvalidValue(
             "start",
-            _("%(value)s is not before the end, %(end)s"),
+            _("%(value)s isn't before the end, %(end)s"),
             value=start.isoformat(),
             end=end.isoformat(),
             code="not_before_end",

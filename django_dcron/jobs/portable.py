@@ -276,7 +276,7 @@ def _read_item(
     item: Any, label: str, fields: tuple[Field, ...], required: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[DocumentProblem]]:
     if not isinstance(item, dict):
-        why = f"{quoted_json(item)} is not an object with fields"
+        why = f"{quoted_json(item)} isn't an object with fields"
         return {}, [DocumentProblem(label, "", item, why, "not_an_object")]
     values, errors = read_fields(item, fields, required)
     return values, [

@@ -184,7 +184,7 @@ class Migration(migrations.Migration):
                 (
                     "schedule",
                     models.CharField(
-                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00. Several lines add up.",
+                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00. With several lines, the times of all lines apply.",
                         max_length=1000,
                         verbose_name="schedule",
                     ),
@@ -659,7 +659,7 @@ class Migration(migrations.Migration):
                     "until",
                     models.DateTimeField(
                         blank=True,
-                        help_text="The end, by the database's clock. Empty: until somebody ends "
+                        help_text="The end, by the database's clock. Empty: until someone ends "
                         "the freeze.",
                         null=True,
                         verbose_name="until",
@@ -731,7 +731,7 @@ class Migration(migrations.Migration):
                     "namespace",
                     models.CharField(
                         blank=True,
-                        help_text="Empty means all namespaces.",
+                        help_text="Empty: all namespaces.",
                         max_length=64,
                         verbose_name="namespace",
                     ),
@@ -791,7 +791,7 @@ class Migration(migrations.Migration):
                     "workers",
                     models.JSONField(
                         editable=False,
-                        help_text="The latest answers of the Celery workers to this node. Empty if the node hasn't asked them yet.",
+                        help_text="The latest replies of the Celery workers to this node. Empty if the node hasn't asked them yet.",
                         null=True,
                         verbose_name="workers",
                     ),
@@ -1117,7 +1117,7 @@ class Migration(migrations.Migration):
                 (
                     "args",
                     models.JSONField(
-                        help_text="Null means the job's arguments.",
+                        help_text="Null: the job's arguments.",
                         null=True,
                         verbose_name="arguments",
                     ),
@@ -1125,7 +1125,7 @@ class Migration(migrations.Migration):
                 (
                     "kwargs",
                     models.JSONField(
-                        help_text="Null means the job's arguments.",
+                        help_text="Null: the job's arguments.",
                         null=True,
                         verbose_name="keyword arguments",
                     ),

@@ -51,7 +51,7 @@ class Freeze(models.Model):
         _("until"),
         null=True,
         blank=True,
-        help_text=_("The end, by the database's clock. Empty: until somebody ends the freeze."),
+        help_text=_("The end, by the database's clock. Empty: until someone ends the freeze."),
     )
     ended_by = models.CharField(
         _("ended by"), max_length=150, blank=True, help_text=_("Empty if the end was planned.")

@@ -107,7 +107,8 @@ class Job(Scheduled, models.Model):
         max_length=MAX_LENGTH,
         help_text=_(
             "Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also "
-            "@hourly, @every 1h30m and @at 2026-12-01T09:00. Several lines add up."
+            "@hourly, @every 1h30m and @at 2026-12-01T09:00. With several lines, the times of "
+            "all lines apply."
         ),
     )
     timezone = models.CharField(

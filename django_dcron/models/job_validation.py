@@ -133,7 +133,7 @@ def _json_errors(field: str, kind: type, job: Job) -> dict[str, str]:
 
 def wrong_type(value: object, kind: type) -> str:
     """Return the message for a JSON value that isn't a ``kind``. Quotes the start of the value."""
-    return _("%(value)s is not %(allowed)s.") % {
+    return _("%(value)s isn't %(allowed)s.") % {
         "value": _quote(value),
         "allowed": TYPE_NAMES[kind],
     }

@@ -42,7 +42,7 @@ class Node(models.Model):
     )
     name = models.CharField(_("name"), max_length=120)
     namespace = models.CharField(
-        _("namespace"), max_length=64, blank=True, help_text=_("Empty means all namespaces.")
+        _("namespace"), max_length=64, blank=True, help_text=_("Empty: all namespaces.")
     )
     host = models.CharField(_("host"), max_length=255)
     pid = models.PositiveIntegerField(_("process ID"))
@@ -87,11 +87,11 @@ class Node(models.Model):
         null=True,
         editable=False,
         help_text=_(
-            "The latest answers of the Celery workers to this node. Empty if the node hasn't "
+            "The latest replies of the Celery workers to this node. Empty if the node hasn't "
             "asked them yet."
         ),
     )
-    """The answers of the workers, or None::
+    """The replies of the workers, or None::
 
         {"at": instant, "replies": [{"name", "queues", "executes", "unknown_runs"}, ...]}
 

@@ -146,11 +146,9 @@ class Run(models.Model):
         _("attempt"), default=1, help_text=_("The current or next attempt, counted from 1.")
     )
 
-    args = models.JSONField(
-        _("arguments"), null=True, help_text=_("Null means the job's arguments.")
-    )
+    args = models.JSONField(_("arguments"), null=True, help_text=_("Null: the job's arguments."))
     kwargs = models.JSONField(
-        _("keyword arguments"), null=True, help_text=_("Null means the job's arguments.")
+        _("keyword arguments"), null=True, help_text=_("Null: the job's arguments.")
     )
     idempotency_key = models.CharField(_("idempotency key"), max_length=120, null=True)
     rerun_of = models.ForeignKey(

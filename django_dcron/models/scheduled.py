@@ -39,7 +39,7 @@ def read_exclusion_policy(text: str) -> ExclusionPolicy:
         return ExclusionPolicy(text)
     except ValueError:
         raise InvalidSchedule(
-            _("calendar_policy: %(value)s is not known (allowed: %(allowed)s)"),
+            _("calendar_policy: %(value)s isn't known (allowed: %(allowed)s)"),
             value=f"{text!r:.80}",
             allowed=", ".join(ExclusionPolicy),
         ) from None

@@ -85,7 +85,7 @@ def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[
     """
     if not isinstance(value, (list, tuple)):
         raise InvalidRule(
-            _('%(value)s is not a list of rules such as [{"on": "failed", "to": ["ops"]}]'),
+            _('%(value)s isn\'t a list of rules such as [{"on": "failed", "to": ["ops"]}]'),
             value=repr(value),
             code="not_a_list",
         )
@@ -98,7 +98,7 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
     if not isinstance(rule, Mapping):
         raise InvalidRule(
             _(
-                'rule %(number)d: %(value)s is not an object such as {"on": "failed", "to": '
+                'rule %(number)d: %(value)s isn\'t an object such as {"on": "failed", "to": '
                 '["ops"]}'
             ),
             number=number,

@@ -6,7 +6,7 @@ nobody asked for its run: the run comes from a schedule, a backfill or a chain.
 Invariants:
 
 - A freeze is in force until ``until``, exclusive. If ``until`` is None, it is in force until
-  somebody ends it.
+  someone ends it.
 - A freeze never holds back runs that a person or a program started: manual runs and reruns.
 - ``models.freeze`` has the same rule as SQL.
 """
@@ -32,7 +32,7 @@ class Extent:
     """Empty: all namespaces."""
     since: datetime
     until: datetime | None
-    """None: until somebody ends the freeze."""
+    """None: until someone ends the freeze."""
 
     def is_in_force(self, now: datetime) -> bool:
         return self.until is None or self.until > now

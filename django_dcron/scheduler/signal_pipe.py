@@ -5,9 +5,9 @@ The interpreter writes the bytes as soon as a signal arrives, in any thread
 and only after that thread continues. A signal doesn't wake the main thread if another thread
 received it, or if it came just before the wait.
 
-A process that a job forks meanwhile, for example with multiprocessing, inherits the handlers.
-Otherwise, a signal to that process would stop the node, so the child restores the previous
-handlers. Signals are blocked until it has done so.
+A process that a job forks, for example with multiprocessing, inherits the handlers. A signal to
+that process would stop the node, so the child restores the previous handlers. Signals are blocked
+until it has done so.
 """
 
 from __future__ import annotations

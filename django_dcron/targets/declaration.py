@@ -311,7 +311,7 @@ def _stored_value(field: str, value: Any) -> Any:
 
 def _iterable(field: str, value: object) -> Iterable[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise TypeError(f"@cron: {field}={value!r:.100} is not a list. Use {field}=[...].")
+        raise TypeError(f"@cron: {field}={value!r:.100} isn't a list. Use {field}=[...].")
     return value
 
 
@@ -367,7 +367,7 @@ def _stored_alerts(value: object) -> list[dict[str, Any]]:
     rules = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
     if rules is None or isinstance(value, Mapping):
         raise TypeError(
-            f"@cron: alerts={value!r:.100} is not a list of rules such as [{EXAMPLE_RULE}]. "
+            f"@cron: alerts={value!r:.100} isn't a list of rules such as [{EXAMPLE_RULE}]. "
             f"Allowed for 'on': {_quoted(kinds(of_job=True))}."
         )
     for number, rule in enumerate(rules, start=1):

@@ -47,7 +47,7 @@ def check_queue(name: str) -> None:
         raise InvalidValue(
             "queue",
             _(
-                "“%(name)s” is not one of the project's queues (allowed: %(allowed)s). To "
+                "“%(name)s” isn't one of the project's queues (allowed: %(allowed)s). To "
                 "allow it, add it to DCRON_QUEUES."
             ),
             name=name,

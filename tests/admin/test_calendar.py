@@ -139,7 +139,7 @@ def test_save_is_retried_once_after_conflict(
 
     def raise_conflict_once(submitted: Calendar, **options: Any) -> Calendar:
         monkeypatch.setattr(control, "save_calendar", save)
-        raise Conflict("somebody was faster")
+        raise Conflict("someone was faster")
 
     monkeypatch.setattr(control, "save_calendar", raise_conflict_once)
     assert fill_in(admin_client, url_of(calendar), dates="12-24").status_code == 302

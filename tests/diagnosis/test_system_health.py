@@ -263,7 +263,7 @@ def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:
     control.pause(
         make_idle_job(name="broken"), "paused automatically after 3 consecutive failed runs"
     )
-    control.pause(make_idle_job(), "somebody's reason")
+    control.pause(make_idle_job(), "someone's reason")
 
     facts = read_facts()
     assert facts.quarantined.names == ("report",)

@@ -173,7 +173,7 @@ def test_exception_whose_methods_fail_is_recorded() -> None:
 
 def test_traceback_that_cannot_be_formatted_is_replaced_by_a_note() -> None:
     with mock.patch("traceback.TracebackException.from_exception", side_effect=RecursionError):
-        assert ending(ValueError()).traceback == "(its traceback cannot be shown: RecursionError)"
+        assert ending(ValueError()).traceback == "(unreadable traceback: RecursionError)"
 
 
 def test_exception_class_with_an_invalid_name_is_recorded() -> None:

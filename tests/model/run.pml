@@ -59,7 +59,7 @@ end:
     :: atomic { delivered != 0 ->
         if
         :: state == pending && attempt == delivered -> move(queued)
-        :: else                /* somebody was faster */
+        :: else                /* someone was faster */
         fi;
         delivered = 0 }
 

@@ -71,16 +71,16 @@ def distributions(observer: AttemptObserver) -> dict[tuple[str, ...], Distributi
     return {(each.metric.name, *each.labels): each for each in found}
 
 
-def number(observer: AttemptObserver, name: str, *labels: str) -> int:
+def observed_count(observer: AttemptObserver, name: str, *labels: str) -> int:
     return distributions(observer)[f"dcron_attempt_{name}_seconds", *labels].buckets[-1][1]
 
 
-def numbers(observer: AttemptObserver) -> tuple[int, int]:
+def observed_counts(observer: AttemptObserver) -> tuple[int, int]:
     """Return the numbers of observed starts and ends."""
     ends = [
         each.buckets[-1][1] for key, each in distributions(observer).items() if "duration" in key[0]
     ]
-    return number(observer, "start_delay"), sum(ends)
+    return observed_count(observer, "start_delay"), sum(ends)
 
 
 def unobserved(observer: AttemptObserver) -> float:
@@ -105,10 +105,10 @@ def test_starts_and_ends_are_observed_once(job: Job, now: datetime) -> None:
     second = start(job, now - 50 * SECOND, late=40 * SECOND)
     observer.update()
 
-    assert (number(observer, "start_delay"), number(observer, "wait")) == (2, 1)
+    assert (observed_count(observer, "start_delay"), observed_count(observer, "wait")) == (2, 1)
     assert distributions(observer)["dcron_attempt_start_delay_seconds",].sum == 43
     assert distributions(observer)["dcron_attempt_wait_seconds",].sum == 2
-    assert numbers(observer) == (2, 0)
+    assert observed_counts(observer) == (2, 0)
 
     end(first, "failed", 5 * SECOND)
     observer.update()
@@ -116,10 +116,10 @@ def test_starts_and_ends_are_observed_once(job: Job, now: datetime) -> None:
     observer.update()
     observer.update()
 
-    assert numbers(observer) == (2, 2)
+    assert observed_counts(observer) == (2, 2)
     assert distributions(observer)["dcron_attempt_duration_seconds", "failed"].sum == 5
-    assert number(observer, "duration", "succeeded") == 1
-    assert number(observer, "duration", "lost") == 0
+    assert observed_count(observer, "duration", "succeeded") == 1
+    assert observed_count(observer, "duration", "lost") == 0
 
 
 def test_attempt_between_two_updates_is_observed_once(job: Job, now: datetime) -> None:
@@ -128,8 +128,8 @@ def test_attempt_between_two_updates_is_observed_once(job: Job, now: datetime) -
     for _ in range(3):
         observer.update()
 
-    assert numbers(observer) == (1, 1)
-    assert number(observer, "duration", "timed_out") == 1
+    assert observed_counts(observer) == (1, 1)
+    assert observed_count(observer, "duration", "timed_out") == 1
 
 
 def test_first_update_ignores_finished_attempts_but_tracks_running_ones(
@@ -138,12 +138,12 @@ def test_first_update_ignores_finished_attempts_but_tracks_running_ones(
     end(start(job, now - 60 * SECOND))
     running = start(job, now - 50 * SECOND)
     observer = make_observer()
-    assert numbers(observer) == (0, 0)
+    assert observed_counts(observer) == (0, 0)
 
     end(running, took=40 * SECOND)
     observer.update()
 
-    assert numbers(observer) == (0, 1)
+    assert observed_counts(observer) == (0, 1)
     assert distributions(observer)["dcron_attempt_duration_seconds", "succeeded"].sum == 40
 
 
@@ -161,7 +161,7 @@ def test_attempt_started_during_first_update_is_observed_once(job: Job, now: dat
     end(begun[0])
     observer.update()
 
-    assert numbers(observer) == (1, 1)
+    assert observed_counts(observer) == (1, 1)
 
 
 def test_attempt_without_due_time_has_no_start_delay(job: Job, now: datetime) -> None:
@@ -171,7 +171,11 @@ def test_attempt_without_due_time_has_no_start_delay(job: Job, now: datetime) ->
     end(attempt)
     observer.update()
 
-    assert (number(observer, "start_delay"), number(observer, "wait"), numbers(observer)[1]) == (
+    assert (
+        observed_count(observer, "start_delay"),
+        observed_count(observer, "wait"),
+        observed_counts(observer)[1],
+    ) == (
         0,
         0,
         1,
@@ -187,7 +191,7 @@ def test_nodes_observe_attempts_of_their_shards(now: datetime) -> None:
     for node in nodes:
         node.update()
 
-    assert [numbers(node) for node in nodes] == [(3, 3), (7, 7), (0, 0)]
+    assert [observed_counts(node) for node in nodes] == [(3, 3), (7, 7), (0, 0)]
 
 
 def test_node_that_takes_over_shard_observes_end(job: Job, now: datetime) -> None:
@@ -200,7 +204,7 @@ def test_node_that_takes_over_shard_observes_end(job: Job, now: datetime) -> Non
     end(attempt)
     observer.update()
 
-    assert numbers(observer) == (0, 1)
+    assert observed_counts(observer) == (0, 1)
 
 
 def test_node_of_one_namespace_observes_its_jobs_only(job: Job, now: datetime) -> None:
@@ -213,7 +217,7 @@ def test_node_of_one_namespace_observes_its_jobs_only(job: Job, now: datetime) -
         end(attempt)
     observer.update()
 
-    assert numbers(observer) == (1, 2)
+    assert observed_counts(observer) == (1, 2)
 
 
 def test_recent_rows_wait_for_uncommitted_earlier_rows(job: Job, now: datetime) -> None:
@@ -224,12 +228,12 @@ def test_recent_rows_wait_for_uncommitted_earlier_rows(job: Job, now: datetime) 
     start(job, now + 60 * SECOND)
     start(job, now - 58 * SECOND)
     observer.update()
-    assert numbers(observer) == (1, 0)
+    assert observed_counts(observer) == (1, 0)
 
     hidden.save(force_insert=True)  # the row's transaction commits
     Attempt.objects.filter(started_at__gt=now).update(started_at=now - 57 * SECOND)
     observer.update()
-    assert numbers(observer) == (4, 0)
+    assert observed_counts(observer) == (4, 0)
 
 
 def test_attempts_of_deleted_runs_are_forgotten(job: Job, now: datetime) -> None:
@@ -241,7 +245,7 @@ def test_attempts_of_deleted_runs_are_forgotten(job: Job, now: datetime) -> None
     observer.update()
 
     assert not observer._open
-    assert numbers(observer) == (1, 0)
+    assert observed_counts(observer) == (1, 0)
 
 
 def test_attempts_are_read_in_chunks(
@@ -256,7 +260,7 @@ def test_attempts_are_read_in_chunks(
         end(attempt)
     observer.update()
 
-    assert numbers(observer) == (8, 15)
+    assert observed_counts(observer) == (8, 15)
     assert unobserved(observer) == 0
 
 
@@ -270,7 +274,7 @@ def test_attempts_beyond_limit_are_counted_as_unobserved(
         start(job, now - 60 * SECOND)
     observer.update()
 
-    assert numbers(observer) == (4, 0)
+    assert observed_counts(observer) == (4, 0)
     assert len(observer._open) == 3
     assert unobserved(observer) == 6 + 1
 
@@ -287,7 +291,7 @@ def test_gaps_between_keys_are_not_counted_as_unobserved(
     ).delete()
     observer.update()
 
-    assert numbers(observer) == (3, 0)
+    assert observed_counts(observer) == (3, 0)
     assert unobserved(observer) == 0
 
 
@@ -310,7 +314,7 @@ def test_update_needs_constant_number_of_queries(job: Job, now: datetime) -> Non
     for attempt in running:
         end(attempt)
     assert queries_of_update() == 3
-    assert numbers(observer) == (60, 60)
+    assert observed_counts(observer) == (60, 60)
 
 
 class FailingQuery:
@@ -347,7 +351,7 @@ def test_failed_update_loses_and_repeats_no_attempt(
         else:
             break
     assert failures > 3
-    assert numbers(observer) == (5, 9)
+    assert observed_counts(observer) == (5, 9)
 
 
 @pytest.mark.sqlite

@@ -61,10 +61,10 @@ class MemoryDispatcher:
         self.batches.append(len(prepared))
         try:
             if self.broker_unreachable:
-                raise DispatchFailed("gone fishing")
+                raise DispatchFailed("connection refused")
             for run in prepared:
                 if run.job_name in self.poison:
-                    raise ZeroDivisionError(f"{run.job_name} upsets the driver")
+                    raise ZeroDivisionError(f"the driver fails for {run.job_name}")
                 if run.job_name in self.undeliverable:
                     raise Undeliverable(f"no queue for {run.job_name}")
             left = {position for position, run in enumerate(prepared) if not self._take(run)}

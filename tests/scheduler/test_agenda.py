@@ -171,7 +171,7 @@ def test_runs_are_kept_while_the_broker_is_unreachable(
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b", "c"]
     assert events(caplog) == ["broker_unreachable", "broker_back"]
-    assert logged(caplog, "broker_unreachable", "memory://", "gone fishing", agenda=1)
+    assert logged(caplog, "broker_unreachable", "memory://", "connection refused", agenda=1)
     assert logged(caplog, "broker_back", "memory://")
 
 
@@ -192,24 +192,26 @@ def test_pause_grows_while_the_broker_is_unreachable(
 def test_unexpected_publish_error_is_attributed_to_its_run(
     agenda: Agenda, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs = {name: due_run(name) for name in ("a", "mad", "b", "lost", "c")}
+    runs = {name: due_run(name) for name in ("a", "faulty", "b", "lost", "c")}
     agenda.add(runs.values())
-    dispatcher.poison, dispatcher.undeliverable = {"mad"}, {"lost"}
+    dispatcher.poison, dispatcher.undeliverable = {"faulty"}, {"lost"}
     agenda.publish_due()
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b", "c"]
     assert not agenda.broker_unreachable
-    assert agenda.add([runs["mad"]]) == []  # known until it is taken, so it isn't dispatched again
+    assert (
+        agenda.add([runs["faulty"]]) == []
+    )  # known until it is taken, so it isn't dispatched again
     assert len(agenda) == 0
     refused = [
-        (runs["mad"], "ZeroDivisionError: mad upsets the driver"),
+        (runs["faulty"], "ZeroDivisionError: the driver fails for faulty"),
         (runs["lost"], "no queue for lost"),
     ]
     assert agenda.take_refused() == refused
     assert agenda.take_refused() == []
     (record,) = caplog.records
     assert record.exc_info, "an unexpected error is logged with its traceback"
-    assert logged(caplog, "dispatch_failed", run=str(runs["mad"].run_id), job="mad")
+    assert logged(caplog, "dispatch_failed", run=str(runs["faulty"].run_id), job="faulty")
     agenda.forget([runs["a"], runs["b"], runs["c"]])
     assert not agenda._known
 
@@ -217,8 +219,8 @@ def test_unexpected_publish_error_is_attributed_to_its_run(
 def test_runs_are_kept_if_broker_fails_while_runs_are_published_singly(
     agenda: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
-    agenda.add(due_run(name) for name in ("a", "mad", "b"))
-    dispatcher.poison = {"mad"}
+    agenda.add(due_run(name) for name in ("a", "faulty", "b"))
+    dispatcher.poison = {"faulty"}
     publish = dispatcher.publish
 
     def fail_third_batch(prepared: Sequence[DueRun]) -> None:
@@ -231,7 +233,7 @@ def test_runs_are_kept_if_broker_fails_while_runs_are_published_singly(
     assert (len(agenda), dispatcher.names, agenda.take_refused()) == (2, ["a"], [])
     agenda.publish_due()
     assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b"]
-    assert [run.job_name for run, _ in agenda.take_refused()] == ["mad"]
+    assert [run.job_name for run, _ in agenda.take_refused()] == ["faulty"]
 
 
 def test_refused_runs_delay_only_runs_of_the_same_target(
@@ -320,28 +322,29 @@ def test_nothing_is_published_when_no_run_is_due(
 # --- the thread ---------------------------------------------------------------------------------
 
 
-def now_due(name: str, seconds: float = 0.0) -> module.DueRun:
+def due_from_now(name: str, seconds: float = 0.0) -> module.DueRun:
+    """Return a run that is due ``seconds`` from now, by the real clock."""
     since_start = (SystemClock().now() - START).total_seconds()
     return due_run(name, since_start + seconds)
 
 
 def test_thread_wakes_for_an_earlier_run(running: Agenda, dispatcher: MemoryDispatcher) -> None:
-    later = now_due("later", 3600)
+    later = due_from_now("later", 3600)
     running.add([later])
-    running.add([now_due("soon", 0.05)])
+    running.add([due_from_now("soon", 0.05)])
     wait_until(lambda: dispatcher.names == ["soon"], what="the earlier run")
     assert dispatcher.dispatched[0].due_at <= SystemClock().now()
     assert len(running) == 1
 
 
 def test_thread_notifies_the_tick_of_dispatched_runs(dispatcher: MemoryDispatcher) -> None:
-    shown = threading.Event()
-    agenda = Agenda(dispatcher, SystemClock(), on_dispatched=shown.set)
+    notified = threading.Event()
+    agenda = Agenda(dispatcher, SystemClock(), on_dispatched=notified.set)
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
-    run = now_due("a")
+    run = due_from_now("a")
     agenda.add([run])
-    assert shown.wait(TIMEOUT)
+    assert notified.wait(TIMEOUT)
     assert agenda.take_dispatched() == [run]
     agenda.stop()
     thread.join(TIMEOUT)
@@ -352,10 +355,10 @@ def test_thread_continues_when_the_broker_is_reachable_again(
     running: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
     dispatcher.broker_unreachable = True
-    running.add([now_due("a")])
+    running.add([due_from_now("a")])
     for _ in range(2):
         assert dispatcher.tried.acquire(timeout=TIMEOUT)
-    running.add([now_due("b")])
+    running.add([due_from_now("b")])
     dispatcher.broker_unreachable = False
     wait_until(lambda: dispatcher.names == ["a", "b"], what="both runs")
 
@@ -363,10 +366,10 @@ def test_thread_continues_when_the_broker_is_reachable_again(
 def test_thread_survives_a_run_that_cannot_be_dispatched(
     running: Agenda, dispatcher: MemoryDispatcher
 ) -> None:
-    dispatcher.poison = {"mad"}
-    running.add([now_due("mad"), now_due("a")])
+    dispatcher.poison = {"faulty"}
+    running.add([due_from_now("faulty"), due_from_now("a")])
     wait_until(lambda: dispatcher.names == ["a"], what="the other run")
-    running.add([now_due("b")])
+    running.add([due_from_now("b")])
     wait_until(lambda: dispatcher.names == ["a", "b"], what="a later run")
 
 
@@ -375,7 +378,7 @@ def test_thread_stops_while_the_broker_is_unreachable(dispatcher: MemoryDispatch
     agenda = Agenda(dispatcher, SystemClock())
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
-    agenda.add([now_due("a")])
+    agenda.add([due_from_now("a")])
     assert dispatcher.tried.acquire(timeout=TIMEOUT)
     agenda.stop()
     thread.join(TIMEOUT)
@@ -384,7 +387,7 @@ def test_thread_stops_while_the_broker_is_unreachable(dispatcher: MemoryDispatch
 
 
 class ConnectingDispatcher(MemoryDispatcher):
-    """A dispatcher that connects ahead, and fails to."""
+    """Records the runs for which the agenda connects ahead. It never opens a connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -414,13 +417,13 @@ def test_thread_connects_shortly_before_a_run_is_due(
 ) -> None:
     agenda, durations = rests
     dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
-    agenda.add([now_due("much later", 3 * 3600)])
+    agenda.add([due_from_now("much later", 3 * 3600)])
     rest = durations.get(timeout=TIMEOUT)
     assert rest is not None
     assert 3600 < rest <= 2 * 3600, "until it has to connect"
     assert not dispatcher.connected_for
 
-    agenda.add([now_due("later", 3000)])
+    agenda.add([due_from_now("later", 3000)])
     assert durations.get(timeout=TIMEOUT) == 0
     rest = durations.get(timeout=TIMEOUT)
     assert rest is not None
@@ -435,7 +438,7 @@ def test_thread_does_not_try_to_connect_in_a_busy_loop(
     agenda, durations = rests
     dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
     for seconds in (3000, 2000, 1000):
-        agenda.add([now_due(f"{seconds}", seconds)])
+        agenda.add([due_from_now(f"{seconds}", seconds)])
         wait_until(
             lambda seconds=seconds: 0 < (durations.get(timeout=TIMEOUT) or 0) <= seconds,  # type: ignore[misc]
             what="the rest until the run is due",
@@ -449,9 +452,9 @@ def test_only_publishing_connects_while_the_broker_is_unreachable(
     agenda, _ = rests
     dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
     dispatcher.broker_unreachable = True
-    agenda.add([now_due("now")])
+    agenda.add([due_from_now("now")])
     assert dispatcher.tried.acquire(timeout=TIMEOUT)
-    agenda.add([now_due("soon", 60)])
+    agenda.add([due_from_now("soon", 60)])
     for _ in range(2):
         assert dispatcher.tried.acquire(timeout=TIMEOUT)
     assert not dispatcher.connected_for
@@ -495,11 +498,11 @@ def test_lag_grows_while_the_broker_is_unreachable(
 def test_length_and_lag_are_read_without_locking(agenda: Agenda, clock: StillClock) -> None:
     agenda.add([due_run("a")])
     clock.advance(1)
-    asked: list[object] = []
+    read: list[object] = []
     with agenda._changed:  # like a thread that is suspended while it holds the lock
-        asker = threading.Thread(
-            target=lambda: asked.extend((len(agenda), agenda.lag())), daemon=True
+        reader = threading.Thread(
+            target=lambda: read.extend((len(agenda), agenda.lag())), daemon=True
         )
-        asker.start()
-        asker.join(TIMEOUT)
-    assert asked == [1, timedelta(seconds=1)]
+        reader.start()
+        reader.join(TIMEOUT)
+    assert read == [1, timedelta(seconds=1)]

@@ -144,7 +144,7 @@ def test_run_refused_by_the_broker_fails_with_the_error(node: NodeUnderTest) -> 
     node.dispatcher.poison = {bad.name}
     node.pass_time(3)
     reasons = Run.objects.filter(job=bad).exclude(state="pending").values_list("reason", flat=True)
-    assert set(reasons) == {f"ZeroDivisionError: {bad.name} upsets the driver"}
+    assert set(reasons) == {f"ZeroDivisionError: the driver fails for {bad.name}"}
     assert {"failed", "pending"} == set(states(bad))
     assert {"queued", "pending"} == set(states(good))
     assert states(bad).count("failed") == states(good).count("queued")

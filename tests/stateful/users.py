@@ -81,7 +81,7 @@ class Users:
             control.resume(self._job(which))
 
     def freeze(self, namespace: str | None, seconds: float | None) -> None:
-        """Freeze scheduling for this many seconds, or until somebody ends the freeze."""
+        """Freeze scheduling for this many seconds, or until someone ends the freeze."""
         with _person(), suppress(ValueError):  # other events may outlast it, or there are no jobs
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
             control.freeze("by hand", namespace, until)

@@ -203,7 +203,7 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
 
 
 def _is_disabled_line(comment: str, system: bool) -> bool:
-    """Return whether a comment is a line of a crontab that somebody disabled."""
+    """Return whether a comment is a line of a crontab that someone disabled."""
     if _variable(comment) is not None:
         return True
     parts = _split_line(comment, system)

@@ -280,7 +280,7 @@ def _numbers(option: str, value: Any, low: int, high: int) -> set[int] | None:
     if value is None:
         return None
     if not isinstance(value, Iterable):
-        raise EntryRefused(f"{option}: {value!r:.40} is not a list of days, so django-cron fails")
+        raise EntryRefused(f"{option}: {value!r:.40} isn't a list of days, so django-cron fails")
     numbers = {number for number in value if number in range(low, high + 1)}
     if not numbers:
         raise Omitted(f"django-cron never runs it: {option} has no day from {low} to {high}")

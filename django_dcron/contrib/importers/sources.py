@@ -55,14 +55,13 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 }
 """The options of the command that a scheduler's ``read`` accepts."""
 OPTIONS_OF_SOURCES = frozenset().union(*OPTIONS.values())
-STANDARD_INPUT = "-"
-
-
 FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "app": (),
     "format": ("files",),
     "timezone": ("crontab files",),
 }
+"""The files that each option can be used with, in words for an error message."""
+STANDARD_INPUT = "-"
 
 
 class FileFormat(StrEnum):
@@ -81,10 +80,10 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Read
     """Read a scheduler. Raises ``SourceProblem``. ``options``: the options by their names."""
     allowed = OPTIONS.get(name, frozenset())
     for option in sorted(options.keys() - allowed):
-        others = [each for each, options in OPTIONS.items() if option in options]
+        schedulers = [scheduler for scheduler, accepted in OPTIONS.items() if option in accepted]
         raise SourceProblem(
             f"--{option} can't be used with {name}, only with "
-            f"{', '.join([*others, *FILE_OPTIONS[option]])}."
+            f"{', '.join([*schedulers, *FILE_OPTIONS[option]])}."
         )
     return SCHEDULERS[name].read(now, **options)
 
@@ -119,7 +118,7 @@ def _text(path: str) -> str:
             sys.stdin.read() if path == STANDARD_INPUT else Path(path).read_text(encoding="utf-8")
         )
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 ({error})"
+        why = error.strerror if isinstance(error, OSError) else f"it isn't UTF-8 ({error})"
         raise SourceProblem(
             f"{path!r} can't be read: {why}.{did_you_mean(path, SCHEDULERS)}"
         ) from error

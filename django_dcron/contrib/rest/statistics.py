@@ -82,7 +82,7 @@ class StatsSerializer(AnySerializer):
 class StatsViewSet(BaseViewSet):
     @operation(
         "get_stats",
-        "Get statistics of all jobs and of the last 24 hours' runs",
+        "Get statistics of all jobs and of the runs of the last 24 hours",
         {200: StatsSerializer()},
         permissions=("view_job", "view_run"),
     )

@@ -31,7 +31,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
     node_sentences,
     worker_sentences,
 )
-from django_dcron.diagnosis.why.explanation_data import OF_OCCURRENCES, ExplanationData
+from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
 from django_dcron.diagnosis.why.named_time import occurrence_note
 from django_dcron.diagnosis.why.no_run import changed_since, no_occurrence, without_run
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
@@ -133,7 +133,7 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
 def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
     """Return the latest run after that time that isn't the run of an occurrence."""
     later = data.runs.filter(scheduled_at__gt=after)
-    return later.exclude(trigger__in=OF_OCCURRENCES).order_by("-scheduled_at").first()
+    return later.exclude(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
 
 
 def _created_later(data: ExplanationData, run: Run) -> Sentence:

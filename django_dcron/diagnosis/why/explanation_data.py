@@ -24,7 +24,7 @@ from django_dcron.utils import time_format
 
 READ_LIMIT = 200
 """The maximum number of runs loaded for one minute: one for each second, and manual runs."""
-OF_OCCURRENCES = (Trigger.SCHEDULE, Trigger.BACKFILL)
+OCCURRENCE_TRIGGERS = (Trigger.SCHEDULE, Trigger.BACKFILL)
 """The triggers of runs that belong to an occurrence of the schedule."""
 
 
@@ -61,10 +61,10 @@ class ExplanationData:
         )
         found = list(rows.order_by("scheduled_at")[:READ_LIMIT])
         self.runs_by_occurrence = {
-            row.scheduled_at: row for row in found if row.trigger in OF_OCCURRENCES
+            row.scheduled_at: row for row in found if row.trigger in OCCURRENCE_TRIGGERS
         }
         """The runs of occurrences, by occurrence."""
-        self.other_runs = [row for row in found if row.trigger not in OF_OCCURRENCES]
+        self.other_runs = [row for row in found if row.trigger not in OCCURRENCE_TRIGGERS]
         self.nearby = self._nearby()
 
     def _nearby(self) -> Nearby:

@@ -212,4 +212,4 @@ def user_name() -> str:
     try:
         return getpass.getuser()[:100]
     except (OSError, KeyError):  # A container may run as a user id without a name.
-        return "somebody"
+        return "someone"

@@ -118,7 +118,7 @@ def add_arguments(parser: CommandParser) -> None:
         type=_field,
         default=[],
         metavar="FIELD",
-        help="take the source's value even if somebody changed this field here (repeatable)",
+        help="take the source's value even if someone changed this field here (repeatable)",
     )
     parser.add_argument(
         "--restore",

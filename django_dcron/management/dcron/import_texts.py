@@ -22,11 +22,11 @@ STYLES = {
     ImportOutcome.CONFLICT: BAD,
     ImportOutcome.REFUSED: BAD,
 }
-DONE = {ImportOutcome.CREATE: "created", ImportOutcome.CHANGE: "changed"}
+APPLIED_VERBS = {ImportOutcome.CREATE: "created", ImportOutcome.CHANGE: "changed"}
 
 
 def verb_of(outcome: ImportOutcome, *, applied: bool) -> str:
-    return DONE.get(outcome, str(outcome)) if applied else str(outcome)
+    return APPLIED_VERBS.get(outcome, str(outcome)) if applied else str(outcome)
 
 
 def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
@@ -36,7 +36,7 @@ def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
         outcome: f"to {outcome}" if outcome in DIFFERENCES else str(outcome)
         for outcome in ImportOutcome
     }
-    labels |= DONE if applied else {}
+    labels |= APPLIED_VERBS if applied else {}
     return ", ".join(
         f"{counts[outcome]} {labels[outcome]}" for outcome in ImportOutcome if counts[outcome]
     )
@@ -97,7 +97,7 @@ def changes_document(
     plan: EntryPlan | CalendarPlan, changes: Mapping[str, tuple[Any, Any]] | None = None
 ) -> dict[str, Any]:
     """Return the changes for programs, by default those of the plan, with secrets redacted."""
-    both = plan.changes if changes is None else changes
-    was = public({name: was for name, (was, _now) in both.items()})
-    now = public({name: now for name, (_was, now) in both.items()})
+    shown = plan.changes if changes is None else changes
+    was = public({name: was for name, (was, _now) in shown.items()})
+    now = public({name: now for name, (_was, now) in shown.items()})
     return {name: {"from": was[name], "to": now[name]} for name in was}

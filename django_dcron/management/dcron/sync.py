@@ -31,7 +31,7 @@ sync
 sync --dry-run
 sync --check
 """
-DONE = {
+APPLIED_VERBS = {
     ChangeKind.CREATE: "created",
     ChangeKind.UPDATE: "updated",
     ChangeKind.ENABLE: "enabled",
@@ -90,7 +90,7 @@ def _apply(output: Output) -> list[SyncChange]:
 def _print(command: BaseCommand, change: SyncChange, writes: bool) -> None:
     """Write one line per detail, so that each can be read and searched separately."""
     verb = (
-        DONE.get(change.kind, change.kind.value)
+        APPLIED_VERBS.get(change.kind, change.kind.value)
         if writes or change.kind is ChangeKind.KEEP
         else change.kind.value
     )

@@ -23,13 +23,13 @@ class Service:
         self.received: list[dict[str, Any]] = []
         self.status = 200
         self.hangs = hangs
-        self.asked, self.closed = threading.Event(), threading.Event()
+        self.requested, self.closed = threading.Event(), threading.Event()
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                service.asked.set()
+                service.requested.set()
                 if service.hangs:
                     service.closed.wait()
                     return

@@ -67,7 +67,7 @@ def test_hanging_channel_is_logged_and_delays_neither_others_nor_shutdown(
     }
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(health), env=environment)
     job = make_job(name="roast", target="tests.app.tasks.fail")
-    wait_until(hanging.asked.is_set, TIMEOUT, what="a request to the hanging channel")
+    wait_until(hanging.requested.is_set, TIMEOUT, what="a request to the hanging channel")
     let_recover(job, service)
     wait_until(
         lambda: json.loads(health.read_text())["status"] == "degraded",
@@ -75,12 +75,12 @@ def test_hanging_channel_is_logged_and_delays_neither_others_nor_shutdown(
         what="the status degraded",
     )
     assert "alerts-hanging" in json.loads(health.read_text())["hanging"]
-    first = re.split(
+    first_stack = re.split(
         r"\n\s+Thread ", node.log.partition("thread hangs: node=a thread=alerts-hanging")[2]
     )[1]
-    assert first.startswith("dcron-alerts-hanging:\n"), (
+    assert first_stack.startswith("dcron-alerts-hanging:\n"), (
         "the stack of the hanging thread comes first"
     )
-    assert "in send_to" in first
+    assert "in send_to" in first_stack
     node.terminate()
     assert node.wait() == 0

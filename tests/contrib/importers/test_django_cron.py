@@ -157,7 +157,7 @@ def test_class_with_several_schedules_becomes_several_jobs(classes: Any) -> None
         ("Missing", "refused", "can't be imported"),
         ("WithoutCode", "refused", "no code"),
         ("WithoutFunction", "refused", "no do()"),
-        ("OneDay", "refused", "not a list of days"),
+        ("OneDay", "refused", "isn't a list of days"),
         ("Friday13th", "refused", "must both match"),
         ("Odd", "refused", "run_every_mins 90 with days"),
         ("Zero", "refused", "call of runcrons"),

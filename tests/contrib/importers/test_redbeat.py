@@ -129,7 +129,7 @@ def test_last_run_is_read() -> None:
 
 def test_incomplete_entries_are_omitted_or_refused() -> None:
     entry = save("gone")
-    client = redbeat_client()
+    client = get_redis(app)
     client.delete(entry.key)
     client.hset(save("odd").key, "definition", "[")
     client.hset(save("none").key, "definition", "{}")
@@ -140,23 +140,17 @@ def test_incomplete_entries_are_omitted_or_refused() -> None:
 
 def test_stopped_redis_is_reported(redis_server: services.Server) -> None:
     redis_server.stop()
-    answer = call("import", "redbeat")
-    assert answer.code == 2
-    assert f"{URL.removesuffix('?db=3').removesuffix('/3')}" in answer.err
-    assert "unreachable" in answer.err
+    result = call("import", "redbeat")
+    assert result.code == 2
+    assert f"{URL.removesuffix('?db=3').removesuffix('/3')}" in result.err
+    assert "unreachable" in result.err
 
 
 def test_invalid_redis_url_is_reported() -> None:
     app.conf.redbeat_redis_url = "redis+socket:///nowhere"
-    answer = call("import", "redbeat")
-    assert answer.code == 2
-    assert "redbeat_redis_url" in answer.err
-
-
-def redbeat_client() -> Any:
-    from redbeat.schedulers import get_redis
-
-    return get_redis(app)
+    result = call("import", "redbeat")
+    assert result.code == 2
+    assert "redbeat_redis_url" in result.err
 
 
 MALFORMED = [
@@ -197,8 +191,6 @@ MALFORMED = [
 
 
 def test_malformed_entries_do_not_stop_the_import() -> None:
-    from redbeat.schedulers import ensure_conf, get_redis
-
     save("good")
     client, config = get_redis(app), ensure_conf(app)
     for number, definition in enumerate(MALFORMED):
@@ -212,19 +204,17 @@ def test_malformed_entries_do_not_stop_the_import() -> None:
     ):
         client.zadd(config.schedule_key, {key: 1})
 
-    shown = call("import", "redbeat", "--apply")
+    result = call("import", "redbeat", "--apply")
 
-    assert shown.code == 1
+    assert result.code == 1
     assert [job.name for job in Job.objects.all()] == ["good"]
     for number, definition in enumerate(MALFORMED):
-        assert f"refused bad {number} " in shown.out, definition
-    assert "refused bad text " in shown.out
-    assert "WRONGTYPE" in shown.out
+        assert f"refused bad {number} " in result.out, definition
+    assert "refused bad text " in result.out
+    assert "WRONGTYPE" in result.out
 
 
 def test_invalid_meta_does_not_affect_the_report_of_other_entries() -> None:
-    from redbeat.schedulers import ensure_conf, get_redis
-
     for name in ("good", "bad", "worse"):
         save(name)
     client, config = get_redis(app), ensure_conf(app)
@@ -236,11 +226,11 @@ def test_invalid_meta_does_not_affect_the_report_of_other_entries() -> None:
         '{"last_run_at": {"__type__": "datetime", "year": "x"}}',
     )
 
-    shown = call("import", "redbeat", "--report")
+    result = call("import", "redbeat", "--report")
 
-    assert shown.code == 1
-    assert "1 shadow, since" in shown.out
-    assert shown.out.count("unread key") == 2
+    assert result.code == 1
+    assert "1 shadow, since" in result.out
+    assert result.out.count("unread key") == 2
 
 
 def test_long_interval_keeps_its_phase() -> None:
@@ -263,11 +253,11 @@ def test_server_is_named_if_it_has_no_entries() -> None:
 
 def test_unreachable_server_is_named_without_its_password() -> None:
     app.conf.redbeat_redis_url = "redis://user:secret@localhost:1/0"
-    answer = call("import", "redbeat")
-    assert answer.code == 2
-    assert "localhost:1" in answer.err
-    assert redbeat.SETTING in answer.err
-    assert "secret" not in answer.err
+    result = call("import", "redbeat")
+    assert result.code == 2
+    assert "localhost:1" in result.err
+    assert redbeat.SETTING in result.err
+    assert "secret" not in result.err
 
 
 def test_entry_is_not_due_immediately_after_handing_it_back() -> None:
@@ -289,11 +279,11 @@ def test_handover_warns_while_beat_holds_its_lock(direction: list[str]) -> None:
     assert "may still be running" not in call("handover", "redbeat", *direction).out
     client, key = get_redis(app), ensure_conf(app).lock_key
     client.set(key, "held", ex=300)
-    done = call("handover", "redbeat", *direction)
+    result = call("handover", "redbeat", *direction)
     client.delete(key)
-    assert done.code == 0
-    assert "may still be running" in done.out
-    assert key in done.out
+    assert result.code == 0
+    assert "may still be running" in result.out
+    assert key in result.out
 
 
 def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
@@ -302,10 +292,10 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     call("import", "redbeat", "--apply")
     key = RedBeatSchedulerEntry.generate_key(app, "gone")
     RedBeatSchedulerEntry.from_key(key, app=app).delete()
-    done = call("handover", "redbeat", "--back", "--apply", "--json")
-    assert done.code == 0
-    assert {job["name"] for job in done.json["jobs"]} == {"a", "b"}
-    assert [job["name"] for job in done.json["gone"]] == ["gone"]
+    result = call("handover", "redbeat", "--back", "--apply", "--json")
+    assert result.code == 0
+    assert {job["name"] for job in result.json["jobs"]} == {"a", "b"}
+    assert [job["name"] for job in result.json["gone"]] == ["gone"]
     assert [job.name for job in Job.objects.filter(enabled=True)] == ["gone"]
     paused_at = Job.objects.get(name="a").cursor.placed_at
     assert redbeat.runs_since(paused_at).times[

@@ -17,7 +17,7 @@ from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.number_ranges import consecutive, number_ranges
 from django_dcron.schedules.recurrence import Recurrence
-from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule
+from django_dcron.schedules.schedule import Every, Once, Schedule
 from django_dcron.schedules.special_days import (
     LastDay,
     LastWeekday,
@@ -55,34 +55,41 @@ _EXCLUDING_TIMES = _("%(schedule)s, except at times that the calendar excludes")
 
 def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
     """Describe a schedule, with its time zone unless that is UTC or irrelevant."""
-    rule: object = schedule.rule
-    if isinstance(rule, Windowed):
-        rule = rule.rule
-    if isinstance(rule, AnyOf):
-        text, *others = (describe(line, language) for line in rule.lines)
-        for line in others:
-            text = language.gettext("%(lines)s; also: %(line)s") % {"lines": text, "line": line}
+    alike = all(line.timezone == schedule.timezone for line in schedule.lines)
+    text, *others = (
+        _line(line, language) if alike else _with_zone(_line(line, language), line, language)
+        for line in schedule.lines
+    )
+    for line in others:
+        text = language.gettext("%(lines)s; also: %(line)s") % {"lines": text, "line": line}
+    if schedule.interval or schedule.is_never:
         return text
+    if schedule.calendar is not None:
+        is_skip = schedule.exclusion is ExclusionPolicy.SKIP
+        times = _EXCLUDING_TIMES if is_skip and schedule.calendar.has_times else None
+        text = language.gettext(times or _EXCLUDING[schedule.exclusion]) % {"schedule": text}
+    return _with_zone(text, schedule, language) if alike else text
+
+
+def _line(line: Schedule, language: Language) -> str:
+    """Describe one line, without its time zone and calendar."""
+    rule: object = line.rule.rule if isinstance(line.rule, Windowed) else line.rule
     if isinstance(rule, Every):
         return language.gettext("Every %(duration)s") % {
             "duration": _duration(rule.interval, language)
         }
     if isinstance(rule, Once):
-        local = rule.at.replace(tzinfo=UTC).astimezone(ZoneInfo(schedule.timezone))
+        local = rule.at.replace(tzinfo=UTC).astimezone(ZoneInfo(line.timezone))
         clock = f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
-        text = language.gettext("Once, on %(date)s at %(time)s") % {
+        return language.gettext("Once, on %(date)s at %(time)s") % {
             "date": f"{local:%Y-%m-%d}",
             "time": clock,
         }
-    elif isinstance(rule, Never):
-        return language.gettext("Only on demand")
-    else:
-        fields = schedule.wall_clock
-        text = _cron(fields.cron, language) if fields else ""
-    if schedule.calendar is not None:
-        is_skip = schedule.exclusion is ExclusionPolicy.SKIP
-        times = _EXCLUDING_TIMES if is_skip and schedule.calendar.has_times else None
-        text = language.gettext(times or _EXCLUDING[schedule.exclusion]) % {"schedule": text}
+    fields = line.wall_clock
+    return _cron(fields.cron, language) if fields else language.gettext("Only on demand")
+
+
+def _with_zone(text: str, schedule: Schedule, language: Language) -> str:
     if schedule.timezone in ("UTC", "Etc/UTC"):
         return text
     return language.gettext("%(schedule)s (%(zone)s)") % {

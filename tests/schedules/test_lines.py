@@ -126,10 +126,13 @@ def test_text_has_limits(text: str, code: str) -> None:
     assert caught.value.code == code
 
 
-def test_description_has_each_line() -> None:
+def test_description_has_each_line_and_what_they_share_once() -> None:
     schedule = parse_schedule("0 9 * * MON-FRI\n0 11 * * SAT", "Europe/Berlin")
-    words = describe(schedule)
-    assert all(describe(line) in words for line in schedule.lines)
+    words = describe(excluding(schedule, calendar("12-25"), ExclusionPolicy.SKIP))
+    assert all(describe(line).removesuffix(" (Europe/Berlin)") in words for line in schedule.lines)
+    assert (words.count("Europe/Berlin"), words.count("calendar")) == (1, 1)
+    differing = describe(parse_schedule("@daily\nTZ=Asia/Tokyo @daily", "Europe/Berlin"))
+    assert (differing.count("Europe/Berlin"), differing.count("Asia/Tokyo")) == (1, 1)
 
 
 def test_load_counts_an_instant_of_two_lines_once() -> None:

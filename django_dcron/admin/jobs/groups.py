@@ -74,7 +74,7 @@ FIELDSETS: list[tuple[StrOrPromise | None, Any]] = [
         {
             "fields": ("calendar", "calendar_policy"),
             "classes": _COLLAPSED,
-            "description": _("Dates without runs"),
+            "description": _("Dates and times without runs"),
         },
     ),
     (

@@ -181,7 +181,7 @@ def run_node(autostart: Autostart) -> None:
     from django_dcron.db.routing import alias_for
     from django_dcron.db.sqlite_writes import early_write_locks
     from django_dcron.models import Job
-    from django_dcron.node import make_runner, sync_declared
+    from django_dcron.node import create_runner, sync_declared
     from django_dcron.scheduler.membership import server_node_name
 
     name = server_node_name(platform.node(), os.getpid())
@@ -194,7 +194,7 @@ def run_node(autostart: Autostart) -> None:
         return
 
     def run() -> int:
-        runner = make_runner(name)
+        runner = create_runner(name)
         autostart.on_stop = runner.stop
         return 0 if autostart.stopping.is_set() else runner.run(prepare=sync_declared)
 

@@ -19,7 +19,7 @@ from django_dcron.scheduler.runner import AlertThread, Runner
 logger = logging.getLogger("django_dcron.scheduler")
 
 
-def make_runner(name: str, namespace: str = "", health_file: HealthFile | None = None) -> Runner:
+def create_runner(name: str, namespace: str = "", health_file: HealthFile | None = None) -> Runner:
     """Return a node with the configured lock and dispatcher. Raises ``ImproperlyConfigured``."""
     dispatcher = make_dispatcher(settings.DISPATCHER, execute)
     return Runner(

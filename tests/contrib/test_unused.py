@@ -19,7 +19,7 @@ print(json.dumps([name for name in sys.modules if name.startswith("django_dcron.
 NODE = """
 from django_dcron import node
 from django_dcron.management.commands import runcron
-node.make_runner("a")
+node.create_runner("a")
 """
 CHANNELS = 'settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@shop.example"]}}'
 CHECK_INS = "from django_dcron.contrib import checkins"

@@ -51,13 +51,13 @@ def frequent_heartbeats(quick: None, settings: Settings) -> None:
     settings.DCRON_LEASE = timedelta(seconds=0.5)
 
 
-def make_runner(dispatcher: Dispatcher) -> Runner:
+def runner_with(dispatcher: Dispatcher) -> Runner:
     return Runner(name="a", namespace="", lock=get_lock("database"), dispatcher=dispatcher)
 
 
 @pytest.fixture
 def runner(dispatcher: MemoryDispatcher) -> Runner:
-    return make_runner(dispatcher)
+    return runner_with(dispatcher)
 
 
 class WorkThread:
@@ -124,14 +124,14 @@ def test_once_with_threads_finishes_all_due_runs() -> None:
     now = database_now("default")
     for n in range(12):
         make_run(job, scheduled_at=now - n * SECOND)
-    assert make_runner(ThreadDispatcher(execute, 2)).run_once() == EXIT_OK
+    assert runner_with(ThreadDispatcher(execute, 2)).run_once() == EXIT_OK
     assert list(Run.objects.values_list("state", flat=True)) == ["succeeded"] * 12
 
 
 def test_once_logs_that_another_node_leads(
     runner: Runner, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leader = make_runner(MemoryDispatcher())
+    leader = runner_with(MemoryDispatcher())
     leader.membership.register()
     due = make_run(make_idle_job())
     assert runner.run_once() == EXIT_OK
@@ -191,7 +191,7 @@ def test_first_signal_during_a_timed_drain_does_not_abort_it(beside: Beside) -> 
             closing.set()
             assert may_close.wait(TIMEOUT)
 
-    runner = make_runner(Slow())
+    runner = runner_with(Slow())
 
     def work() -> None:
         assert closing.wait(TIMEOUT)
@@ -216,7 +216,7 @@ def test_duplicate_signal_does_not_abort_the_drain(
             closing.set()
             assert may_close.wait(TIMEOUT)
 
-    runner = make_runner(Slow())
+    runner = runner_with(Slow())
 
     def work() -> None:
         wait_until(lambda: runner._threads["heartbeat"].is_alive(), what="the node")
@@ -242,7 +242,7 @@ def test_runs_given_back_without_broker_are_logged(
 
 def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, beside: Beside) -> None:
     """The next regular heartbeat would be due in 20 minutes."""
-    other = make_runner(MemoryDispatcher())
+    other = runner_with(MemoryDispatcher())
 
     def work() -> None:
         wait_until(lambda: Node.objects.exists(), what="the node")
@@ -281,7 +281,7 @@ def test_runs_that_no_thread_started_are_given_back(beside: Beside) -> None:
     for n in range(3):
         make_run(job, scheduled_at=now - n * SECOND, due_at=now - n * SECOND)
     dispatcher = ThreadDispatcher(busy, 1)
-    runner = make_runner(dispatcher)
+    runner = runner_with(dispatcher)
 
     def work() -> None:
         assert started.wait(TIMEOUT)
@@ -361,7 +361,7 @@ def test_death_of_a_thread_stops_the_node(
     def die(*args: Any, **kwargs: Any) -> None:
         raise ZeroDivisionError("unexpected error")
 
-    runner = make_runner(dispatcher)
+    runner = runner_with(dispatcher)
     where = {
         "tick": (runner.ticker, "tick"),
         "agenda": (runner.agenda, "_publish_due"),
@@ -570,7 +570,7 @@ def test_drain_without_the_database_leaves_runs_to_other_nodes(
 def test_failed_drain_returns_a_failure_exit_code(
     dispatcher: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = make_runner(dispatcher)
+    runner = runner_with(dispatcher)
     monkeypatch.setattr(dispatcher, "close", lambda wait: 1 / 0)
     assert runner.run(seconds=0.01) == EXIT_FAILED
 

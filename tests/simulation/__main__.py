@@ -54,7 +54,7 @@ def _simulate(given: argparse.Namespace) -> int:
     print(f"seed {first}", flush=True)
     began, totals, failed = time.monotonic(), sessions.Totals(), []
     for result in sessions.results(first, given.hours, given.each, given.processes, given.within):
-        totals.add(result)
+        totals.add_result(result)
         if given.resume and not result.broken:
             sessions.keep(result, _commit())
         if result.broken:

@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,28 +18,21 @@ from typing import Any
 
 import django
 
+from tests.simulation.counts import Counts
+
 TOTALS = Path(__file__).parents[2] / "docs/contributing/simulation-totals.json"
 
 
-@dataclass
-class Totals:
-    hours: float = 0.0
-    events: int = 0
-    statements: int = 0
-    occurrences: int = 0
-    runs: int = 0
-    starts: int = 0
-    lost: int = 0
-    doubled: int = 0
-    failures: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
+@dataclass(kw_only=True)
+class Totals(Counts):
+    """The counts of many simulations."""
 
-    def add(self, result: Any) -> None:
-        self.hours += result.hours
+    failures: int = 0
+    """Simulations that broke a rule."""
+
+    def add_result(self, result: Any) -> None:
+        self.add(result)
         self.failures += bool(result.broken)
-        self.faults.update(result.faults)
-        for name in ("events", "statements", "occurrences", "runs", "starts", "lost", "doubled"):
-            setattr(self, name, getattr(self, name) + getattr(result, name))
 
     def __str__(self) -> str:
         counted = {name: value for name, value in vars(self).items() if name != "faults"}
@@ -124,7 +117,7 @@ def find_broken(name: str, hours: float, each: float) -> tuple[Any, float]:
 def keep(result: Any, commit: str) -> None:
     """Add a result to the totals that the repository keeps."""
     kept, added = read_kept(), Totals()
-    added.add(result)
+    added.add_result(result)
     for name, value in vars(added).items():
         if isinstance(value, Counter):
             kept[name] = dict(sorted((Counter(kept.get(name, {})) + value).items()))

@@ -33,6 +33,7 @@ from django_dcron.targets import functions
 from django_dcron.utils import sync_points
 from tests.simulation import database, primitives
 from tests.simulation.cluster import Child, Node, Worker, deliver
+from tests.simulation.counts import Counts
 from tests.simulation.database import Armed, Database
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.observer import Observer
@@ -60,18 +61,11 @@ world: World
 """The simulation that runs."""
 
 
-@dataclass
-class Result:
+@dataclass(kw_only=True)
+class Result(Counts):
+    """The counts of one simulation, and what it has found."""
+
     seed: int
-    hours: float
-    events: int = 0
-    statements: int = 0
-    runs: int = 0
-    starts: int = 0
-    occurrences: int = 0
-    lost: int = 0
-    doubled: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
     digest: str = ""
     broken: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
@@ -128,8 +122,8 @@ class World:
             finally:
                 self._end()
         result = Result(
-            plan.seed,
-            plan.hours,
+            seed=plan.seed,
+            hours=plan.hours,
             events=engine.events,
             statements=self.database.statements,
             runs=self.observer.counts["made"],

@@ -24,7 +24,7 @@ from django_dcron.monitoring.http.routes import routes
 from django_dcron.monitoring.http.server import Address, HttpServer
 from django_dcron.monitoring.log_context import as_node
 from django_dcron.monitoring.metrics import NodeMetrics
-from django_dcron.node import make_runner, sync_declared
+from django_dcron.node import create_runner, sync_declared
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.runner import EXIT_AT_ONCE, EXIT_FAILED, Runner
 from django_dcron.utils.log_lines import LineFormatter
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         _log_to_console(options["verbosity"])
         health_file = _health_file(options["health_file"], once=options["once"])
         try:
-            runner = make_runner(options["name"], options["namespace"], health_file)
+            runner = create_runner(options["name"], options["namespace"], health_file)
         except ImproperlyConfigured as error:
             raise CommandError(f"can't start: {error}") from error
         server = _http_server(options["http"], runner, once=options["once"])

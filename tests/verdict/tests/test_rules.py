@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.test_verdict.good import (
+from tests.verdict.history import Counters, History
+from tests.verdict.judgement import RULES, judge
+from tests.verdict.tests.good import (
     BACKFILLED,
     FOLLOWER,
     LATE,
@@ -22,8 +24,6 @@ from tests.test_verdict.good import (
     good_history,
     repeat,
 )
-from tests.verdict.history import Counters, History
-from tests.verdict.judgement import RULES, judge
 
 GOOD = good_history()
 Corrupt = Callable[[History], History]

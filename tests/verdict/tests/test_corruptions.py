@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.test_verdict.good import change, drop, good_history, repeat
 from tests.verdict.history import FINAL, History
 from tests.verdict.judgement import judge
+from tests.verdict.tests.good import change, drop, good_history, repeat
 
 GOOD = good_history()
 LONG = timedelta(minutes=10)

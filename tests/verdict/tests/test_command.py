@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verdict.good import SECOND, T, drop, good_history
 from tests.verdict.__main__ import main
 from tests.verdict.history import History
+from tests.verdict.tests.good import SECOND, T, drop, good_history
 from tests.verdict.witness import Anchor, read_log, witnessed
 
 

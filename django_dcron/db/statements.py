@@ -54,7 +54,9 @@ class _Compiled:
         """Converted values for the driver, and ``Given`` placeholders."""
         self.names = frozenset(each.name for each in parameters if isinstance(each, Given))
         self.columns = tuple(columns)
-        """The SELECT's columns that need conversion: position and expression."""
+        """The SELECT's columns that need conversion: position, expression and converters. None: the
+        converters belong to a connection.
+        """
 
     def executed(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any], prefix: str = ""
@@ -199,8 +201,8 @@ class Select(_Statement):
         compiled = self.compiled_for(connection)
         with compiled.executed(connection, values) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
-        for column, expression in compiled.columns:
-            for convert in _converters(expression, connection):
+        for column, expression, converters in compiled.columns:
+            for convert in converters or _converters(expression, connection):
                 for row in rows:
                     row[column] = convert(row[column], expression, connection)
         return rows
@@ -208,10 +210,12 @@ class Select(_Statement):
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
         compiler = self._build().query.get_compiler(connection.alias)
         sql, parameters = compiler.as_sql()
-        columns = enumerate(expression for expression, _, _ in compiler.select)
-        return _Compiled(
-            sql, parameters, [each for each in columns if _converters(each[1], connection)]
-        )
+        columns = []
+        for column, (expression, _, _) in enumerate(compiler.select):
+            if converters := _converters(expression, connection):
+                of_connection = connection.ops.get_db_converters(expression)
+                columns.append((column, expression, None if of_connection else converters))
+        return _Compiled(sql, parameters, columns)
 
 
 def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Converter]:

@@ -62,7 +62,13 @@ class RunAsRead(NamedTuple):
 
 _RUN = [field.attname for field in Run._meta.concrete_fields]
 
-_JOB = [field.attname for field in Job._meta.concrete_fields]
+_NOT_READ = {"description", "declared", "import_source", "import_key", "imported"}
+"""Columns of the job that aren't needed to execute a run. Django loads them if they are accessed.
+
+psycopg parses a statement of more than 4,096 characters each time.
+"""
+
+_JOB = [field.attname for field in Job._meta.concrete_fields if field.attname not in _NOT_READ]
 
 _READ = Select(
     Run,

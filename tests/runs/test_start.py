@@ -9,7 +9,8 @@ from unittest import mock
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connection, connections
+from psycopg import _queries
 from pytest_django import Settings
 
 from django_dcron import control
@@ -25,7 +26,7 @@ from django_dcron.runs import start as module
 from django_dcron.runs import start_facts, transitions
 from django_dcron.runs.start import start_attempt
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_job, make_run
 from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
@@ -846,3 +847,18 @@ def test_each_start_has_a_greater_fence_than_all_starts_before() -> None:
 def test_repeated_start_has_the_same_fence() -> None:
     run, token = make_run(make_idle_job(), "queued"), uuid4()
     assert fence_of(run, token) == fence_of(run, token) == attempt_of(run).pk
+
+
+@pytest.mark.postgresql
+def test_driver_parses_the_query_of_a_start_only_once() -> None:
+    sql = start_facts._READ.compiled_for(connection).sql
+    assert len(sql) < _queries.MAX_CACHED_STATEMENT_LENGTH
+
+
+def test_columns_that_a_start_does_not_read_are_loaded_on_access() -> None:
+    job = make_job(description="what it does")
+    read = start_facts.read_run(make_run(job).pk)
+    assert read is not None
+    assert read.run.job.get_deferred_fields() == start_facts._NOT_READ
+    assert read.run.job.description == "what it does"
+    assert read.run.job.declared is None

@@ -246,7 +246,7 @@ def test_e012_once_for_each_cycle(after: dict[str, Any], cycle: set[str]) -> Non
     assert path[0] == path[-1]
 
 
-def test_chain_in_order_has_no_findings() -> None:
+def test_correct_chain_has_no_findings() -> None:
     assert declared_messages(a={}, b={"a": "ended"}, c={"a": "failed", "b": "ended"}) == []
 
 

@@ -21,10 +21,10 @@ from django_dcron.admin.display import time_ago_text
         (timedelta(days=40), ("40", "days")),
     ],
 )
-def test_an_age_is_shown_in_its_largest_unit(age: timedelta, shown: tuple[str, str]) -> None:
+def test_age_is_shown_in_its_largest_unit(age: timedelta, shown: tuple[str, str]) -> None:
     assert re.findall(r"^(\d+) (\w+)\b", time_ago_text(age)) == [shown]
 
 
 @pytest.mark.parametrize("age", [timedelta(), timedelta(seconds=0.9), timedelta(seconds=-5)])
-def test_less_than_a_second_has_no_number(age: timedelta) -> None:
+def test_age_below_one_second_is_shown_without_a_number(age: timedelta) -> None:
     assert not re.search(r"\d", time_ago_text(age))

@@ -33,7 +33,9 @@ def add(client: Client, **given: str) -> Any:
     return client.post(reverse(ADD), {"namespace": "", "reason": "deploy", "until": "", **given})
 
 
-def test_begin_and_end_a_freeze(admin_client: Client, admin_user: User) -> None:
+def test_freeze_can_be_started_and_ended_in_the_admin(
+    admin_client: Client, admin_user: User
+) -> None:
     name = admin_user.get_username()
     assert add(admin_client, until="2h").status_code == 302
     freeze = Freeze.objects.in_force().get()

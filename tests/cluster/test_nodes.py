@@ -153,7 +153,7 @@ def _worst(*conditions: Q, after: datetime, until: datetime) -> timedelta:
     return percentile(dispatch_lags(*conditions, after=after, until=until), 100)
 
 
-def test_frozen_nodes_block_nothing_and_double_nothing_when_resumed(cluster: Cluster) -> None:
+def test_frozen_nodes_cause_no_blocked_or_duplicate_runs(cluster: Cluster) -> None:
     """Each node freezes within another step. Some hold locks, and one is frozen at a random moment.
 
     The other nodes lead meanwhile and can claim every job. When the frozen nodes resume, they

@@ -97,7 +97,7 @@ def test_worker_frozen_past_its_lease_duplicates_no_run(cluster: Cluster) -> Non
 
 
 @pytest.mark.nightly
-def test_workers_frozen_in_a_transaction_block_no_job(cluster: Cluster) -> None:
+def test_frozen_workers_do_not_block_jobs_by_their_transactions(cluster: Cluster) -> None:
     """One worker freezes in the transaction of a start, the other in that of a finish.
 
     Other processes need the same rows, and they get them before the workers resume.

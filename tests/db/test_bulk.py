@@ -100,7 +100,7 @@ def other_model(transactional_db: None) -> Iterator[type[models.Model]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_column_may_have_any_type(other_model: Any) -> None:
+def test_inserted_column_may_have_any_type(other_model: Any) -> None:
     values: dict[str, list[Any]] = {"id": [1, 2, 3, 4]}
     values |= {name: [*two, two[0], None] for name, (_, two) in OTHER_FIELDS.items()}
     rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]

@@ -50,7 +50,7 @@ def test_statement_is_prepared_on_a_persistent_connection() -> None:
     assert execute(SQL, 3) == [(3,)]
 
 
-def test_statements_of_the_project_stay_as_they_are() -> None:
+def test_statements_of_the_project_are_not_prepared() -> None:
     driver = connection.connection
     before = driver.cursor_factory, driver.prepare_threshold
     warm_up()

@@ -53,7 +53,7 @@ def test_backfill_without_progress_is_reported(system: System) -> None:
         lambda s: control.resume(control.pause(s.job)),
     ],
 )
-def test_backfill_that_waits_for_good_reason_causes_no_finding(
+def test_backfill_that_waits_for_other_runs_causes_no_finding(
     system: System, keep_waiting: Callable[[System], Any]
 ) -> None:
     make_backfill(system)

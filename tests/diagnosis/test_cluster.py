@@ -97,7 +97,7 @@ def test_only_live_nodes_lead() -> None:
     assert (leader.node.name, leader.shard, leader.named) == ("a", 7, 64)
 
 
-def test_leader_with_fewer_shards_may_not_hold_this_one() -> None:
+def test_leader_by_another_shard_count_is_not_the_leader() -> None:
     def leads(**values: Any) -> bool:
         (leader,) = cluster.leaders_of(Job(id=7), [unsaved_node("a", **values)])
         return leader.holds_all

@@ -202,7 +202,7 @@ def test_next_occurrence_beyond_the_hour_is_shown() -> None:
 # --- which jobs ---------------------------------------------------------------------------------
 
 
-def test_few_jobs_are_ordered_by_name() -> None:
+def test_lanes_of_few_jobs_are_ordered_by_name() -> None:
     for name in ("b", "c", "a"):
         make_idle_job(name=name)
     control.pause(make_idle_job(name="a", namespace="shop"))

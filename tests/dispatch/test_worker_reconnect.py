@@ -116,7 +116,7 @@ def test_kernel_ends_a_silent_connection_to_rabbitmq(
         assert seconds_of_silence(connection.connection.transport.sock) == (SILENCE, SILENCE)
 
 
-def test_worker_waits_for_no_answer_of_redis_forever() -> None:
+def test_worker_limits_its_wait_for_redis() -> None:
     app = Celery(broker="redis://127.0.0.1/0", set_as_current=False)
     connection = worker_reconnect._with_keepalive(app.connection_for_read())
     assert connection.transport_options["socket_timeout"] == REPLY_TIMEOUT

@@ -131,7 +131,7 @@ def why_not_executed(command: DocumentedCommand) -> str:
 EXECUTED = [command for command in OF_DCRON if not why_not_executed(command)]
 
 
-def test_each_exception_is_used() -> None:
+def test_each_exception_to_execution_matches_a_command() -> None:
     for prefix in NOT_EXECUTED:
         assert any(command.arguments.startswith(prefix) for command in OF_DCRON), prefix
     assert len(EXECUTED) > 45

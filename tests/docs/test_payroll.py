@@ -41,7 +41,7 @@ def times(schedule: Schedule, after: str, count: int) -> list[str]:
     return found
 
 
-def test_lines_add_up() -> None:
+def test_occurrences_of_all_lines_are_combined() -> None:
     assert times(schedule_of("send_payment_reminders"), "2026-12-04T08:00", 4) == [
         "Fri 2026-12-04 09:00",
         "Sat 2026-12-05 11:00",

@@ -312,7 +312,7 @@ def test_process_that_forks_starts_its_node_later(
     assert waits == [autostart.GRACE, autostart.FORK_GRACE][: 1 + forks]
 
 
-def test_fork_before_the_application_is_created_causes_no_delay() -> None:
+def test_fork_before_the_application_is_created_does_not_delay_the_node() -> None:
     here = autostart.Autostart(lambda it: None)
     here.before_fork()
     here.after_fork_in_parent()

@@ -61,7 +61,7 @@ def test_embedded_restores_the_settings_of_the_project(settings: Settings) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_once_dispatches_due_runs_to_celery(redis_server: services.Server) -> None:
+def test_runcron_once_dispatches_due_runs_to_celery(redis_server: services.Server) -> None:
     due = make_run(make_idle_job())
     call_command("runcron", once=True, name="x")
     due.refresh_from_db()
@@ -221,7 +221,7 @@ def test_shards_of_a_stopped_node_move_before_the_next_heartbeat(
     assert a.wait() == 0
 
 
-def test_once_logs_that_another_node_leads_all_shards(
+def test_runcron_once_logs_that_another_node_leads_all_shards(
     start_runcron: StartProcess, settings: Settings
 ) -> None:
     """The other node doesn't beat meanwhile, so it doesn't share its shards with the new node."""

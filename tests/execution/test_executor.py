@@ -555,7 +555,7 @@ def test_run_withdrawn_before_its_due_time_is_dropped(
 
 
 @pytest.mark.parametrize("state", ["pending", "queued"])
-def test_run_delivered_much_too_early_is_given_back_to_the_nodes(
+def test_run_delivered_much_too_early_returns_to_the_nodes(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens when the database's clock was set back. No worker waits for such a run."""

@@ -65,7 +65,7 @@ def wait_for_beats(run: CurrentRun, count: int = 2) -> None:
         wait_until(lambda before=before: heartbeat(run) > before, what="a heartbeat")  # type: ignore[misc]
 
 
-def test_heart_beats_for_all_watched_runs(quick_heartbeats: Heartbeats, run: CurrentRun) -> None:
+def test_heartbeats_are_written_for_all_runs(quick_heartbeats: Heartbeats, run: CurrentRun) -> None:
     other = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(other), other.claimed_at, token=uuid4(), worker="w")
     with quick_heartbeats.keep_alive(watched):
@@ -73,7 +73,7 @@ def test_heart_beats_for_all_watched_runs(quick_heartbeats: Heartbeats, run: Cur
         wait_for_beats(watched)
 
 
-def test_heart_stops_beating_for_an_ended_run(
+def test_no_heartbeats_are_written_for_an_ended_run(
     quick_heartbeats: Heartbeats, run: CurrentRun
 ) -> None:
     row = make_run(make_idle_job(), "running")
@@ -87,7 +87,7 @@ def test_heart_stops_beating_for_an_ended_run(
     assert Run.objects.get(pk=row.pk).heartbeat_at == before
 
 
-def test_heart_writes_only_new_progress_and_log(run: CurrentRun) -> None:
+def test_heartbeat_writes_only_new_progress_and_log(run: CurrentRun) -> None:
     run.log.write("first\n")
     run.progress(1, 2, "half")
     wait_until(lambda: attempt_of(reread(run.run)).progress_note == "half")
@@ -99,14 +99,14 @@ def test_heart_writes_only_new_progress_and_log(run: CurrentRun) -> None:
     wait_until(lambda: attempt_of(run.run).log == "first\nsecond\n")
 
 
-def test_heart_notices_a_cancel(run: CurrentRun) -> None:
+def test_heartbeat_reads_the_cancel_request(run: CurrentRun) -> None:
     wait_for_beats(run)
     assert not run.cancelled
     control.cancel(Run.objects.get(pk=run.id))
     wait_until(lambda: run.cancelled)
 
 
-def test_heart_stops_a_run_that_was_declared_lost(run: CurrentRun) -> None:
+def test_heartbeat_stops_a_run_that_was_declared_lost(run: CurrentRun) -> None:
     transitions.retry(run.run, 1, run.started_at, "", {"outcome": "lost"}, None)
     run.log.write("output after the loss")
     wait_until(lambda: run.cancelled)
@@ -190,7 +190,7 @@ def test_requested_heartbeat_waits_only_for_a_limited_time(
     assert logged(caplog, "heartbeat_late")
 
 
-def test_each_process_has_its_own_heart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_its_own_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = heartbeats()
     assert heartbeats() is mine
     monkeypatch.setattr(os, "getpid", lambda: -1)

@@ -36,7 +36,7 @@ def test_concluded_attempt_is_kept() -> None:
     assert (state_of(run), attempt_of(run).outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED)
 
 
-def test_another_attempt_keeps_running() -> None:
+def test_death_of_an_earlier_attempt_does_not_end_the_run() -> None:
     run = make_run(make_idle_job(max_attempts=3), "running", attempt=2)
     end(run, attempt=1)
     assert state_of(run) == State.RUNNING

@@ -37,7 +37,7 @@ def lock_limit() -> object:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.parametrize("state", ["pending", "queued"])
-def test_worker_runs_others_and_gives_back_a_locked_run(state: str, make_target: Any) -> None:
+def test_worker_returns_a_locked_run_and_executes_others(state: str, make_target: Any) -> None:
     target = make_target(lambda: "done")
     run, other = (
         make_run(make_idle_job(target=target), each, node="a-node") for each in (state, "queued")
@@ -89,7 +89,7 @@ def test_worker_waits_for_a_brief_lock(make_target: Any) -> None:
     assert reread(run).state == "succeeded"
 
 
-def test_run_is_given_back_when_the_database_answers_again(
+def test_run_returns_to_the_nodes_after_a_database_outage(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
@@ -109,7 +109,7 @@ def test_run_is_given_back_when_the_database_answers_again(
 
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-def test_thread_that_gives_runs_back_waits_briefly_for_locks(
+def test_returning_runs_to_nodes_waits_only_briefly_for_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The limit applies from the thread's start, because later heartbeats wait for the thread."""
@@ -127,7 +127,7 @@ def test_thread_that_gives_runs_back_waits_briefly_for_locks(
     assert limits[0] == {"postgresql": "200ms", "mysql": 1}[connection.vendor]
 
 
-def test_giving_back_stops_after_the_redelivery_timeout(settings: Any) -> None:
+def test_runs_are_no_longer_returned_after_the_redelivery_timeout(settings: Any) -> None:
     keeper = Heartbeats()
     keeper._to_return[make_run(make_idle_job(), "queued").pk, 1] = 0.0
     keeper._return_unlocked_runs()

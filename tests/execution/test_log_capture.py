@@ -161,7 +161,7 @@ def test_capture_is_reinstalled_after_stdout_and_logging_were_replaced(
         root.handlers = handlers
 
 
-def test_capture_is_installed_once() -> None:
+def test_print_capture_is_installed_once() -> None:
     for _ in range(3):
         captured(lambda: None)
     wrapped = sys.stdout

@@ -106,7 +106,7 @@ def test_worker_reports_unknown_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tasks.report_unknown_runs(None) == [{"run": str(RUN), "age": 0.0, "dropped": True}]
 
 
-def test_returned_message_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_is_published_again_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message goes through a queue of kombu's memory transport twice."""
     monkeypatch.setattr(app, "connection_for_write", lambda: Connection("memory://"))
     dispatcher = CeleryDispatcher(app)

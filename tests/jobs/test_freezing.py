@@ -86,7 +86,7 @@ def test_an_ended_scope_can_be_frozen_again(clock: ManualClock) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_freeze_stays_if_the_wait_for_starts_in_progress_fails(
+def test_freeze_remains_if_waiting_for_running_starts_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
@@ -154,7 +154,7 @@ def test_invalid_freeze_is_refused(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_that_freeze_at_once_both_succeed() -> None:
+def test_two_concurrent_freezes_both_succeed() -> None:
     in_threads(lambda: control.freeze("deploy"), lambda: control.freeze("incident"))
     assert Freeze.objects.get().reason in {"deploy", "incident"}
 
@@ -200,7 +200,7 @@ def test_database_and_policy_agree_about_frozen_runs() -> None:
 @pytest.mark.parametrize("trigger", AUTOMATIC)
 @pytest.mark.parametrize("state", ["pending", "queued"])
 @pytest.mark.parametrize("namespace", [None, "default"])
-def test_a_run_that_a_freeze_holds_back_returns_to_the_nodes(
+def test_frozen_run_returns_to_the_nodes(
     trigger: Trigger, state: str, namespace: str | None
 ) -> None:
     run = make_run(make_idle_job(), state, trigger=trigger, node="a")
@@ -228,7 +228,7 @@ def test_manual_runs_start_during_a_freeze(trigger: Trigger) -> None:
     assert deliver(run)
 
 
-def test_a_run_of_another_namespace_starts() -> None:
+def test_freeze_does_not_affect_other_namespaces() -> None:
     make_idle_job(namespace="shop")
     run = make_run(make_idle_job(), "queued")
     control.freeze("deploy", "shop")
@@ -343,7 +343,7 @@ def test_misfire_policy_decides_about_runs_that_were_claimed_ahead(
     assert ("deploy" in after.reason) is not starts
 
 
-def test_a_freeze_that_began_after_the_run_was_late_is_not_the_reason(clock: ManualClock) -> None:
+def test_freeze_that_began_after_the_run_was_late_is_not_its_reason(clock: ManualClock) -> None:
     run = make_run(make_idle_job(misfire_policy="skip", misfire_grace=MINUTE), "queued")
     clock.advance(MINUTE + SECOND)
     control.freeze("deploy", until=clock.now() + MINUTE)
@@ -386,7 +386,7 @@ def test_a_queued_run_is_not_judged_during_a_freeze(clock: ManualClock) -> None:
     assert state_of(run) == "missed"
 
 
-def test_a_node_that_is_unsure_of_its_claim_takes_up_its_own_frozen_runs() -> None:
+def test_node_with_an_unknown_claim_outcome_adopts_its_frozen_runs() -> None:
     """Otherwise, no call would adopt them after the freeze: they belong to a live node."""
     run = make_run(make_idle_job(), node="a")
     control.freeze("deploy")
@@ -397,7 +397,7 @@ def test_a_node_that_is_unsure_of_its_claim_takes_up_its_own_frozen_runs() -> No
 
 
 @pytest.mark.parametrize("namespace", [None, "default"])
-def test_a_freeze_costs_a_claim_no_further_query(namespace: str | None) -> None:
+def test_freeze_adds_no_query_to_a_claim(namespace: str | None) -> None:
     job_due_at(START)
     with CaptureQueriesContext(connection) as without:
         claim(ALL, START - HOUR, node="a")  # nothing is due
@@ -468,7 +468,7 @@ def test_a_freeze_waits_for_starts_in_progress(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif("not connection.features.has_select_for_update_skip_locked")
-def test_a_start_that_never_ends_does_not_prevent_the_freeze(
+def test_hanging_start_does_not_prevent_a_freeze(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(freezing, "START_TIMEOUT", SECOND)

@@ -225,7 +225,7 @@ def test_two_jobs_exchange_their_names() -> None:
     assert dict(Job.objects.values_list("pk", "name")) == {one.pk: "two", two.pk: "one"}
 
 
-def test_a_followed_job_that_is_renamed_gives_its_followers_a_new_version() -> None:
+def test_renaming_a_job_increments_the_versions_of_its_followers() -> None:
     first = make_idle_job(name="first")
     follower = make_idle_job(name="follower", after={"first": "ended"})
     first.name, follower.description = "renamed", "changed"
@@ -234,7 +234,7 @@ def test_a_followed_job_that_is_renamed_gives_its_followers_a_new_version() -> N
     assert Job.objects.get(pk=follower.pk).after == {"renamed": "ended"}
 
 
-def test_a_job_that_the_list_follows_and_then_renames_is_followed_by_its_new_name() -> None:
+def test_job_renamed_later_in_the_list_is_followed_by_its_new_name() -> None:
     old = make_idle_job(name="old")
     old.name = "renamed"
     control.save_many([new("follower", after={"old": "ended"}), old])
@@ -285,7 +285,7 @@ def test_a_name_taken_during_the_save_is_an_error_of_its_job(
     assert Job.objects.count() == 4
 
 
-def test_an_unexpected_error_is_raised_after_the_jobs_before(
+def test_unexpected_error_is_raised_after_earlier_jobs_were_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     original = batch.placement.decide_placement
@@ -349,7 +349,7 @@ def test_a_job_changed_since_it_was_read_is_refused(keep_going: bool) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_several_lists_that_are_saved_at_once_one_wins() -> None:
+def test_only_one_of_several_concurrent_saves_of_a_list_succeeds() -> None:
     made = [make_idle_job().pk for _ in range(6)]
 
     def save(name: str) -> Callable[[], str]:

@@ -32,7 +32,7 @@ def held(lock: Lock, names: list[str], holder: str, lease: timedelta = LONG) -> 
 
 
 class TestHold:
-    def test_takes_all_free_locks_in_one_call(self, lock: Lock) -> None:
+    def test_hold_takes_all_free_locks_in_one_call(self, lock: Lock) -> None:
         before = time.monotonic()
         leases = lock.hold(ALL, "a", LONG)
         assert [each.name for each in leases] == ALL
@@ -44,18 +44,18 @@ class TestHold:
             assert each.valid(time.monotonic())
             assert not each.valid(each.expires_at)
 
-    def test_omits_locks_held_by_others(self, lock: Lock) -> None:
+    def test_hold_returns_no_locks_of_other_holders(self, lock: Lock) -> None:
         assert held(lock, ["1", "2"], "a") == ["1", "2"]
         assert held(lock, ["1", "2", "3"], "b") == ["3"]
         assert held(lock, ["1", "2", "3"], "a") == ["1", "2"]
         assert lock.holders(["1", "2", "3", "4"]) == {"1": "a", "2": "a", "3": "b"}
 
-    def test_may_be_repeated(self, lock: Lock) -> None:
+    def test_hold_can_be_repeated(self, lock: Lock) -> None:
         for _ in range(3):
             assert held(lock, ["1", "2"], "a") == ["1", "2"]
         assert held(lock, ["1", "2"], "b") == []
 
-    def test_duplicate_name_is_held_once(self, lock: Lock) -> None:
+    def test_duplicate_lock_name_is_taken_once(self, lock: Lock) -> None:
         assert held(lock, ["1", "1"], "a") == ["1"]
 
     def test_renewed_lease_starts_now(self, lock: Lock) -> None:
@@ -72,7 +72,7 @@ class TestHold:
         assert short.expires_at <= time.monotonic() + SHORT.total_seconds()
         wait_until(lambda: held(lock, ["1"], "b"), interval=0.005)
 
-    def test_takes_and_renews_in_one_call(self, lock: Lock) -> None:
+    def test_hold_takes_and_renews_locks_in_one_call(self, lock: Lock) -> None:
         lock.hold(["2"], "a", LONG)
         assert held(lock, ["3", "2", "1"], "a") == ["1", "2", "3"]
 
@@ -114,23 +114,23 @@ class TestExpiry:
 
 
 class TestRelease:
-    def test_frees_lock_at_once(self, lock: Lock) -> None:
+    def test_released_lock_is_free_immediately(self, lock: Lock) -> None:
         lock.hold(["1", "2"], "a", LONG)
         lock.release(["1"], "a")
         assert held(lock, ["1", "2"], "b") == ["1"]
 
-    def test_keeps_lock_of_another_holder(self, lock: Lock) -> None:
+    def test_release_keeps_the_lock_of_another_holder(self, lock: Lock) -> None:
         lock.hold(["1"], "a", LONG)
         lock.release(["1", "unknown"], "b")
         assert lock.holders(["1", "unknown"]) == {"1": "a"}
 
-    def test_keeps_expired_lock_that_another_holder_took(self, lock: Lock) -> None:
+    def test_release_keeps_an_expired_lock_taken_by_another_holder(self, lock: Lock) -> None:
         lock.hold(["1"], "a", SHORT)
         wait_until(lambda: held(lock, ["1"], "b"), interval=0.005)
         lock.release(["1"], "a")
         assert lock.holders(["1"]) == {"1": "b"}
 
-    def test_may_be_repeated(self, lock: Lock) -> None:
+    def test_release_can_be_repeated(self, lock: Lock) -> None:
         lock.hold(["1"], "a", LONG)
         lock.release(["1"], "a")
         lock.release(["1"], "a")

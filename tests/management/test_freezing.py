@@ -27,7 +27,7 @@ HOUR = timedelta(hours=1)
         (("--until", "2026-03-01T13:00+00:00"), START + HOUR),
     ],
 )
-def test_freeze_all(options: tuple[str, ...], until: object) -> None:
+def test_freeze_of_all_namespaces(options: tuple[str, ...], until: object) -> None:
     with set_clock(START):
         result = call("freeze", "--reason", "deploy", *options)
     freeze = Freeze.objects.get()

@@ -224,7 +224,7 @@ def test_count_above_limit_is_limit_plus_one(monkeypatch: pytest.MonkeyPatch) ->
     assert (found["due",], found["queued",]) == (3, 3)
 
 
-def test_cursor_has_lag_at_once_and_is_overdue_later(now: datetime) -> None:
+def test_cursor_lag_is_reported_before_the_cursor_is_overdue(now: datetime) -> None:
     fresh, old, quarantined = (make_idle_job() for _ in range(3))
     Cursor.objects.filter(pk=fresh.pk).update(next_at=now - SECOND)
 

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.mark.django_db
-def test_session_is_ready() -> None:
+def test_mutation_session_can_start() -> None:
     pass

@@ -58,7 +58,7 @@ def test_cycle_is_found_if_and_only_if_one_exists(before: dict[int, set[int]]) -
 
 
 @given(GRAPHS)
-def test_earlier_first_puts_jobs_after_their_predecessors(before: dict[int, set[int]]) -> None:
+def test_jobs_are_saved_after_their_predecessors(before: dict[int, set[int]]) -> None:
     ordered = in_dependency_order(before)
     assert sorted(ordered) == sorted(before)
     place = {job: number for number, job in enumerate(ordered)}

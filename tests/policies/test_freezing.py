@@ -42,7 +42,7 @@ def test_freeze_covers_its_namespace_or_all_namespaces(
     ("until", "expected"),
     [(None, True), (NOON + MINUTE, True), (NOON, False), (NOON - MINUTE, False)],
 )
-def test_a_freeze_ends_at_its_end(until: datetime | None, expected: bool) -> None:
+def test_freeze_ends_at_its_end_time(until: datetime | None, expected: bool) -> None:
     assert frozen(Extent("", NOON - 2 * MINUTE, until)) is expected
 
 
@@ -65,7 +65,7 @@ def test_one_of_several_freezes_is_enough() -> None:
         (3, None, False),
     ],
 )
-def test_a_freeze_delays_what_was_due_before_its_end_and_not_late_before_its_beginning(
+def test_freeze_delays_runs_due_before_its_end_unless_they_were_late_before_it(
     since: int, until: int | None, expected: bool
 ) -> None:
     """In minutes; due at 0, late at 2."""

@@ -910,7 +910,7 @@ def test_has_work_is_true_if_jobs_or_runs_exist(work: dict[str, Any]) -> None:
     assert not SystemFacts(NOW, R).has_work
 
 
-def test_a_freeze_is_no_problem() -> None:
+def test_freeze_is_not_reported_as_a_problem() -> None:
     freeze = FreezeFacts("", "deploy", "ann", NOW, None)
     verdict = assess(facts(freezes=(freeze,)))
     assert verdict.status is SystemStatus.OK

@@ -79,7 +79,7 @@ def test_states_and_outcomes_fit_their_columns() -> None:
         (ChainCondition, "succeeded failed ended"),
     ],
 )
-def test_stored_values_stay_the_same(stored: type[StrEnum], values: str) -> None:
+def test_stored_values_do_not_change_between_releases(stored: type[StrEnum], values: str) -> None:
     """Other nodes and releases read these values, and programs compare them with strings."""
     assert [each.value for each in stored] == values.split()
     assert [each.name.lower() for each in stored] == values.split()

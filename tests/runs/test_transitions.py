@@ -402,7 +402,7 @@ def test_end_of_the_slot_holder_wakes_the_next_run(name: str, policy: str) -> No
     assert (woken.slot, woken.node, woken.reason) == (Slot.RUNNING, transitions.NOBODY, "")
 
 
-def test_end_of_a_waiting_run_wakes_no_run_while_the_slot_is_taken() -> None:
+def test_end_of_a_waiting_run_wakes_no_run_if_the_slot_is_taken() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "running", slot=Slot.RUNNING)
     first = make_run(job, "waiting", scheduled_at=NOW)

@@ -109,7 +109,7 @@ def test_all_own_runs_are_adopted_on_request(monkeypatch: pytest.MonkeyPatch) ->
     assert len({run.key for run in adopted}) == len(adopted)
 
 
-def test_given_back_runs_have_no_node() -> None:
+def test_runs_returned_to_the_nodes_have_no_node() -> None:
     job = make_idle_job()
     now = database_now("default")
     make_run(job, node="me"), make_run(job, node="other", scheduled_at=now + SECOND)

@@ -115,7 +115,7 @@ def test_marked_runs_are_forgotten(agenda: Agenda) -> None:
     assert not agenda._dispatched
 
 
-def test_unmarked_runs_are_taken_again_first(agenda: Agenda) -> None:
+def test_unmarked_runs_are_retried_first(agenda: Agenda) -> None:
     first, second = due_run("first"), due_run("second")
     agenda.add([first])
     agenda.publish_due()

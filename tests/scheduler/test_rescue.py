@@ -423,7 +423,7 @@ def test_late_run_is_not_missed_if_its_attempt_changed_meanwhile(
     assert (run.state, run.attempt) == ("queued", 2)
 
 
-def test_one_call_rescues_a_limited_number_of_runs_per_kind(
+def test_rescue_is_limited_to_a_number_of_runs_per_kind(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESCUED_AT_ONCE", 2)

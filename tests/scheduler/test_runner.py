@@ -105,7 +105,7 @@ def no_node_or_lease_is_left() -> bool:
 # --- one pass -----------------------------------------------------------------------------------
 
 
-def test_once_dispatches_due_runs_and_gives_back_the_rest(
+def test_runcron_once_dispatches_due_runs_and_releases_the_others(
     runner: Runner, dispatcher: MemoryDispatcher
 ) -> None:
     make_job()
@@ -128,7 +128,7 @@ def test_once_with_threads_finishes_all_due_runs() -> None:
     assert list(Run.objects.values_list("state", flat=True)) == ["succeeded"] * 12
 
 
-def test_once_logs_that_another_node_leads(
+def test_runcron_once_logs_that_another_node_leads(
     runner: Runner, dispatcher: MemoryDispatcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = runner_with(MemoryDispatcher())
@@ -142,7 +142,7 @@ def test_once_logs_that_another_node_leads(
     leader.membership.leave()
 
 
-def test_once_rescues_run_with_stale_heartbeat(runner: Runner) -> None:
+def test_runcron_once_rescues_a_run_with_a_stale_heartbeat(runner: Runner) -> None:
     run = make_run(make_idle_job(), "running", heartbeat_at=database_now("default") - 60 * SECOND)
     assert runner.run_once() == EXIT_OK
     run.refresh_from_db()
@@ -229,7 +229,7 @@ def test_duplicate_signal_does_not_abort_the_drain(
     assert logged(caplog, "stopping", "=1 ", "=long", node="a")
 
 
-def test_runs_given_back_without_broker_are_logged(
+def test_runs_released_without_a_broker_are_logged(
     runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
     dispatcher.broker_unreachable = True
@@ -269,7 +269,7 @@ def test_gained_shards_trigger_a_tick_at_once(
     assert ticks == [False, True]
 
 
-def test_runs_that_no_thread_started_are_given_back(beside: Beside) -> None:
+def test_runs_that_no_thread_started_return_to_the_nodes(beside: Beside) -> None:
     started, may_end = threading.Event(), threading.Event()
 
     def busy(run_id: UUID, attempt: int, *, worker: str) -> None:

@@ -64,7 +64,7 @@ def test_thread_without_activity_hangs_and_is_logged_once(
     assert logged(caplog, "thread_recovered", node="a", hanging="tick")
 
 
-def test_resting_thread_does_not_hang_until_its_rest_is_over(
+def test_thread_that_pauses_is_not_reported_as_hanging(
     watchdog: Watchdog, clock: StillClock
 ) -> None:
     watchdog.record_activity("tick", rest=100.0)

@@ -103,7 +103,9 @@ def test_crowd_minute_is_in_the_time_zone_of_the_site() -> None:
         [group(f"{minute} * * * *", 20, prefix=str(minute)) for minute in range(60)],
     ],
 )
-def test_no_crowd_is_reported_if_spreading_would_not_help(jobs: list[TimetableGroup]) -> None:
+def test_no_crowded_minute_is_reported_if_spreading_would_not_help(
+    jobs: list[TimetableGroup],
+) -> None:
     assert crowded_minutes_of(WEEK, jobs) == []
 
 

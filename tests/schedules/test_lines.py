@@ -40,7 +40,7 @@ def both_ways(schedule: Schedule, start: datetime, end: datetime) -> list[dateti
 
 @examples(60)
 @given(st.lists(MINUTE_CRON, min_size=2, max_size=4), st.integers(0, 3 * 365))
-def test_lines_have_the_occurrences_of_the_oracle_of_each_line(texts: list[str], days: int) -> None:
+def test_occurrences_of_several_lines_match_the_oracle(texts: list[str], days: int) -> None:
     for text in texts:
         parsed(text)
     start = datetime(2025, 1, 1, tzinfo=UTC) + timedelta(days=days)
@@ -120,7 +120,7 @@ def test_error_names_the_line(text: str, code: str, line: int) -> None:
         ("0 0 1 1 * \n" * 100, "too_long"),
     ],
 )
-def test_text_has_limits(text: str, code: str) -> None:
+def test_lines_have_limits(text: str, code: str) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         parse_schedule(text)
     assert caught.value.code == code

@@ -161,7 +161,7 @@ def distinct_zones() -> list[tuple[str, list[tuple[datetime, timedelta]]]]:
     return list(histories.values())
 
 
-def test_zones_match_the_oracle_at_clock_changes() -> None:
+def test_occurrences_match_the_oracle_at_clock_changes_in_every_zone() -> None:
     random = Random(20260101)
     for zone, changes in distinct_zones():
         recent = [change for change in changes if change[0] > WHOLE_MINUTES]

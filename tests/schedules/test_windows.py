@@ -131,7 +131,7 @@ def test_occurrences_match_a_definition_by_the_minute() -> None:
         ("04-30 22:00-01:45", END, ["01:45", "02:00", "02:30"]),
     ],
 )
-def test_maintenance_and_business_hours(
+def test_windows_restrict_the_occurrences(
     dates: str, policy: ExclusionPolicy, expected: list[str]
 ) -> None:
     schedule = excluding(parse_schedule("*/30 * * * *"), calendar(dates), policy)
@@ -209,7 +209,7 @@ def test_clock_change_in_excluded_time_is_not_reported() -> None:
     )
 
 
-def test_descriptions_differ() -> None:
+def test_different_schedules_have_different_descriptions() -> None:
     own = parse_schedule("0 3 * * *")
     words = {
         describe(excluding(own, calendar(dates), policy))

@@ -41,7 +41,7 @@ def oracle(nth: int, dates: ExcludedDates | None, days: int) -> list[date]:
 
 
 @pytest.mark.parametrize("policy", ExclusionPolicy)
-def test_days_are_those_of_a_count_in_the_calendar(policy: ExclusionPolicy) -> None:
+def test_days_match_a_day_by_day_count(policy: ExclusionPolicy) -> None:
     random = Random(15)
     for _ in range(depth.examples(300)):
         nth = random.choice([*range(1, 24), *range(-23, 0)])
@@ -68,7 +68,7 @@ def test_last_and_first_working_days_are_listed_together() -> None:
 @pytest.mark.parametrize(
     "item", ["WD#0", "WD#24", "WD#", "WD#L-23", "WD", "WD#LL", "WD#1-5", "3WD"]
 )
-def test_other_numbers_are_refused(item: str) -> None:
+def test_working_day_numbers_out_of_range_are_refused(item: str) -> None:
     with pytest.raises(InvalidSchedule):
         parse_schedule(f"0 0 {item} * *")
 

@@ -25,12 +25,12 @@ def test_replay_of_a_seed_prints_the_same_history() -> None:
     assert "queued -> running" in told.stdout
 
 
-def test_another_seed_has_another_history() -> None:
+def test_different_seeds_have_different_histories() -> None:
     both = [simulate("--seed", seed, "--hours", HOURS) for seed in ("2", "3")]
     assert len(set(map(digest_of, both))) == 2
 
 
-def test_a_broken_guard_is_found_and_its_replay_fails_too() -> None:
+def test_broken_guard_is_found_and_its_replay_fails() -> None:
     name = "attempts_stay_open"
     found = simulate("--broken", name, "--hours", HOURS)
     assert f"| `{name}` | 1 | 1 | attempts" in found.stdout, found.stdout + found.stderr

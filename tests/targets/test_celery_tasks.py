@@ -311,7 +311,7 @@ def test_ignore_succeeds_without_a_result(app: celery.Celery) -> None:
     assert call(leave) is None
 
 
-def test_reject_raises(app: celery.Celery) -> None:
+def test_reject_in_a_task_is_raised(app: celery.Celery) -> None:
     @app.task
     def refuse() -> None:
         raise Reject("poison", requeue=False)

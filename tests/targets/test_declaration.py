@@ -256,7 +256,7 @@ def test_schedule_of_the_wrong_type_is_refused_with_an_example(schedule: Any, ex
         cron(schedule)
 
 
-def test_other_names_lead_to_fields() -> None:
+def test_hints_for_names_of_other_schedulers_name_existing_fields() -> None:
     fields = set(JobFields.__annotations__)
     for other, hint in module.OTHER_NAMES.items():
         assert other not in fields

@@ -410,7 +410,7 @@ def test_heartbeat_stops_job_when_cancellation_is_requested(
     assert (run.state, run.reason) == ("cancelled", "enough")
 
 
-def test_time_left_follows_the_set_clock(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_remaining_time_follows_the_set_clock(nine: ManualClock, make_target: MakeTarget) -> None:
     seen = []
 
     def work() -> None:
@@ -439,7 +439,7 @@ def test_timeout_is_measured_in_real_time(nine: ManualClock) -> None:
 # --- side effects -------------------------------------------------------------------------------
 
 
-def test_leaves_no_threads_nodes_or_pending_runs_behind(
+def test_run_due_leaves_no_threads_nodes_or_pending_runs(
     nine: ManualClock, make_target: MakeTarget
 ) -> None:
     threads, stdout = set(threading.enumerate()), sys.stdout

@@ -34,7 +34,7 @@ def test_only_similar_names_are_suggested(name: str, suggested: list[str]) -> No
         ("clearsessions", "command:clearsessions"),
     ],
 )
-def test_last_part_of_a_name_suggests_the_name(name: str, known: str) -> None:
+def test_name_is_suggested_for_its_last_part(name: str, known: str) -> None:
     assert similar_names(name, ["Other/Merlin", known, "tasks.send_repair"]) == [known]
 
 
@@ -42,6 +42,6 @@ def test_number_of_suggestions_is_limited() -> None:
     assert len(similar_names("job-0", [f"job-{n}" for n in range(1, 9)], most=2)) == 2
 
 
-def test_text_is_empty_without_similar_name() -> None:
+def test_suggestion_is_empty_without_a_similar_name() -> None:
     assert did_you_mean("xyz", SUBCOMMANDS) == ""
     assert did_you_mean("lsit", SUBCOMMANDS) == " Did you mean 'list'?"

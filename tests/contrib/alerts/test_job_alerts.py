@@ -390,7 +390,7 @@ def test_silent_job_is_reported_once_for_each_silence(service: Service, settings
     assert len(service.received) == 2, "a paused job isn't expected to run"
 
 
-def test_silence_is_measured_from_the_last_success(service: Service, settings: Settings) -> None:
+def test_silence_is_the_time_since_the_last_success(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "silent", "to": ["ops"], "for": "2d"}]
     job = make_idle_job(name="grind")
     Alerter(Leader()).check_and_send()

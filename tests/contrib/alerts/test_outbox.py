@@ -125,7 +125,7 @@ def test_alert_for_a_removed_channel_is_abandoned(service: Service) -> None:
     assert Alert.objects.get().error == "the channel no longer exists"
 
 
-def test_alert_of_a_sender_that_died_is_sent_by_another(service: Service) -> None:
+def test_alert_of_a_dead_sender_is_sent_by_another_sender(service: Service) -> None:
     store_alerts([message(1)])
 
     def dies(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:

@@ -147,7 +147,7 @@ def test_clocked_time_is_rounded_up_to_a_whole_second() -> None:
     assert "whole second" in found().warnings[0]
 
 
-def test_missed_clocked_row_is_refused_and_finished_one_is_left() -> None:
+def test_missed_clocked_row_is_refused_and_finished_row_is_omitted() -> None:
     row("missed", **clocked(NOW - timedelta(hours=1)))
     row("done", **clocked(NOW - timedelta(hours=1)), enabled=False)
     assert "it hasn't run" in found("missed").refused
@@ -189,7 +189,7 @@ def test_occurrence_at_the_start_runs_here_but_not_in_beat() -> None:
     assert made.due_start_time(UTC) == FAR + timedelta(minutes=1)
 
 
-def test_expired_row_is_left() -> None:
+def test_expired_row_is_not_imported() -> None:
     row(**crontab(minute="30"), expires=NOW)
     assert "expired" in found().omitted
 
@@ -242,7 +242,7 @@ def test_crontab_uses_the_app_time_zone_if_beat_is_not_tz_aware(settings: Settin
     assert found().values["timezone"] == "UTC"
 
 
-def test_built_in_celery_tasks_are_left() -> None:
+def test_built_in_celery_tasks_are_not_imported() -> None:
     row("celery.backend_cleanup", **crontab(hour="4"), task="celery.backend_cleanup")
     assert "built-in" in found("celery.backend_cleanup").omitted
 

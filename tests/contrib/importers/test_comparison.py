@@ -581,6 +581,6 @@ def test_an_import_needs_few_statements(tmp_path: Path) -> None:
     assert statements(30) - statements(3) < 10
 
 
-def test_on_a_terminal_the_progress_is_shown(tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     file = document_with(tmp_path, {"name": "one"}, {"name": "two"})
     assert "2/2" in call("import", file, "--apply", "--force-color").out

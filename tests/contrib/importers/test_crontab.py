@@ -76,7 +76,7 @@ def test_line_is_identified_by_its_command_and_file() -> None:
     assert (reading.source, reading.entries[0].key) == ("crontab /etc/crontab", "old")
 
 
-def test_reboot_line_is_refused() -> None:
+def test_reboot_line_of_a_crontab_is_refused() -> None:
     found = {each.name: each for each in read(USER).entries}["start-things"]
     assert "systemd" in found.refused
 

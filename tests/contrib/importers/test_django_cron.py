@@ -110,7 +110,7 @@ def test_classes_with_all_options_are_converted(classes: Any, settings: Settings
         assert any(message in warning for warning in unregistered.warnings)
 
 
-def test_classes_become_jobs(classes: Any) -> None:
+def test_classes_of_django_cron_become_jobs(classes: Any) -> None:
     classes("Nightly", "Unregistered")
     done = call("import", "django-cron", "--apply")
     assert done.code == 1

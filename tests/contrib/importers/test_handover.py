@@ -298,7 +298,7 @@ def claim_ahead(job: Job, state: State) -> datetime:
     return at
 
 
-def test_withdrawn_occurrence_is_left_to_the_source() -> None:
+def test_withdrawn_occurrence_is_executed_by_the_source() -> None:
     interval_row("a", hours=1)
     call("import", SOURCE, "--apply")
     at = claim_ahead(Job.objects.get(), State.PENDING)

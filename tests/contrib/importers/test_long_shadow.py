@@ -96,7 +96,7 @@ def test_difference_at_the_start_of_a_row_is_explained() -> None:
     assert Compared(here=[at(3)], start=at(3)).is_clean
 
 
-def test_difference_after_the_end_of_a_row_is_explained() -> None:
+def test_difference_after_the_end_of_an_imported_row_is_explained() -> None:
     found = Compared(here=[at(2), at(3)], there=[at(3)], end=at(3, 30))
     assert [(where, why) for where, _, why in found.differences()] == [
         ("there", ""),
@@ -105,7 +105,7 @@ def test_difference_after_the_end_of_a_row_is_explained() -> None:
     ]
 
 
-def test_beat_log_is_parsed() -> None:
+def test_log_of_celery_beat_is_parsed() -> None:
     log = (
         "[2026-06-01 12:01:00,250: INFO/MainProcess] Scheduler: Sending due task a (b) ü "
         "(tests.app.tasks.ok)\n"

@@ -342,7 +342,7 @@ def test_shadow_target_changed_by_a_user_is_kept() -> None:
     assert Job.objects.get(name="b").target == "tests.app.tasks.echo"
 
 
-def test_shadows_of_left_or_refused_entries_are_listed() -> None:
+def test_shadows_of_omitted_or_refused_entries_are_listed() -> None:
     import_entries(found("a", "1"), found("b", "2"), found("c", "3"), shadow=True)
     moves = import_entries(
         SourceEntry("row a", "a", omitted="has run", key="1"),

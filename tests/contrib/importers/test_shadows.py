@@ -249,7 +249,7 @@ def test_report_omits_jobs_that_are_not_shadows() -> None:
     assert compare_shadows([found()], "default", SourceRuns({}, True), START, NOW) == []
 
 
-def test_report_omits_entries_left_in_the_source() -> None:
+def test_report_omits_entries_that_were_not_imported() -> None:
     shadow_with_runs([at(5)])
     one_off = SourceEntry("row a", "a", omitted="a one-time row that has run")
     assert compare_shadows([one_off], "default", SourceRuns({}, False), START, NOW) == []

@@ -69,7 +69,7 @@ def test_fields_of_all_jobs_are_changed(api: Api) -> None:
         ([item("a")] * (MAX_JOBS + 1), {"jobs"}),
     ],
 )
-def test_if_a_job_is_invalid_none_is_created(api: Api, items: list[Any], errors: set[str]) -> None:
+def test_no_job_is_created_if_one_is_invalid(api: Api, items: list[Any], errors: set[str]) -> None:
     make_idle_job(name="taken")
     found = problem(create(api, *items), 400)["errors"]
     assert all(any(name.startswith(each) for name in found) for each in errors), found
@@ -119,7 +119,7 @@ def test_invalid_bulk_pause_is_refused(api: Api, body: Any, field: str) -> None:
     assert [*problem(api.post("jobs/bulk/pause/", body), 400)["errors"]] == [field]
 
 
-def test_a_job_changed_since_is_a_conflict(api: Api) -> None:
+def test_job_changed_after_the_read_is_a_conflict(api: Api) -> None:
     fresh, stale = make_idle_job(), make_idle_job()
     control.save(Job.objects.get(pk=stale.pk))
     items = [{"id": job.pk, "version": 1, "description": "new"} for job in (fresh, stale)]
@@ -136,7 +136,7 @@ def test_a_job_that_is_named_twice_is_a_conflict(api: Api) -> None:
     assert [*problem(change(api, *items), 409)["errors"]] == ["jobs.1.version"]
 
 
-def test_a_change_names_the_job_and_its_version(api: Api) -> None:
+def test_change_must_name_the_job_and_its_version(api: Api) -> None:
     job = make_idle_job()
     found = problem(change(api, {"id": job.pk}, {"version": 1}, {"id": "x", "version": 1}), 400)
     assert {*found["errors"]} == {"jobs.0.version", "jobs.1.id", "jobs.2.id"}

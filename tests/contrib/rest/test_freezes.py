@@ -46,7 +46,7 @@ def test_freeze_list_and_unfreeze(api: Api, admin_user: User) -> None:
     assert LogEntry.objects.filter(object_id=str(freeze.pk)).count() == 2
 
 
-def test_a_freeze_of_a_namespace(api: Api) -> None:
+def test_freezes_are_filtered_by_namespace(api: Api) -> None:
     make_idle_job(namespace="shop")
     control.freeze("incident")
     made = api.post("freezes/", {"reason": "deploy", "namespace": "shop"}).json()
@@ -79,7 +79,7 @@ def test_an_invalid_freeze_is_refused_by_field(
 
 
 @pytest.mark.parametrize("key", ["7", "x", "99999999999999999999"])
-def test_an_unknown_freeze(api: Api, key: str) -> None:
+def test_unknown_freeze_is_not_found(api: Api, key: str) -> None:
     problem(api.delete(f"freezes/{key}/"), 404)
 
 

@@ -67,7 +67,7 @@ def _keys(rows: Rows) -> dict[str, Any]:
     }
 
 
-def test_rows_of_other_teams_are_neither_shown_nor_changed(world: World, api: Api) -> None:
+def test_rows_outside_the_queryset_are_neither_shown_nor_changed(world: World, api: Api) -> None:
     walk = Walk(api, world)
     for name, request in REQUESTS.items():
         path = request.path.replace("closed", "{calendar}")

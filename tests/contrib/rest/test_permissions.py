@@ -210,7 +210,7 @@ USERS = {
 
 
 @pytest.mark.parametrize("group", ["no", "all", "only", "views"])
-def test_operations_require_exactly_their_permissions(
+def test_operations_require_exactly_the_documented_permissions(
     group: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong_responses, count, api = [], 0, Api(None)

@@ -119,5 +119,5 @@ def test_any_single_corruption_is_found(corrupt: Corrupt, seed: int) -> None:
     assert judge(corrupt(random.Random(seed))).findings
 
 
-def test_faults_do_not_change_the_verdict() -> None:
+def test_verdict_does_not_depend_on_the_faults() -> None:
     assert judge(replace(GOOD, faults={})).findings == ()

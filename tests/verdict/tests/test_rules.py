@@ -165,7 +165,7 @@ def test_good_history_has_no_findings() -> None:
     ("rule", "corrupt"),
     [pytest.param(rule, corrupt, id=f"{rule}: {what}") for rule, what, corrupt in CORRUPTIONS],
 )
-def test_corruption_is_found(rule: str, corrupt: Corrupt) -> None:
+def test_corrupted_history_is_found(rule: str, corrupt: Corrupt) -> None:
     found = {finding.rule for finding in judge(corrupt(GOOD)).findings}
     assert rule in found
 

@@ -59,7 +59,7 @@ def test_interval_keeps_its_phase() -> None:
     assert found == [phase, phase + 1.5 * HOUR, phase + 3 * HOUR]
 
 
-def test_h_is_the_value_that_most_rows_have() -> None:
+def test_hash_value_is_derived_from_known_occurrences() -> None:
     known = [GAP + timedelta(seconds=second) for second in (2, 6, 10, 15)]
     found = Timetable("H/4 * * * * *", known=known).between(GAP, GAP + timedelta(seconds=10))
     assert [at.second for at in found] == [2, 6, 10]
@@ -76,7 +76,7 @@ def test_h_is_the_value_that_most_rows_have() -> None:
         "@rrule 2026-01-01 FREQ=YEARLY;BYWEEKNO=1;BYDAY=MO",
     ],
 )
-def test_other_kinds_are_refused(schedule: str) -> None:
+def test_unsupported_schedules_are_not_judged(schedule: str) -> None:
     with pytest.raises(NotJudged):
         Timetable(schedule)
 
@@ -94,7 +94,9 @@ CALENDARS = [
 
 @pytest.mark.parametrize(("dates", "policy"), CALENDARS)
 @pytest.mark.parametrize("around", [GAP, REPEAT])
-def test_the_scheduler_agrees_on_calendars(dates: str, policy: str, around: datetime) -> None:
+def test_scheduler_and_verdict_agree_on_calendars(
+    dates: str, policy: str, around: datetime
+) -> None:
     texts = ["*/20 * * * *", "30 2 * * *", "5 1-4 * * *\n*/30 3 * * *", "*/20 10 1,2 * * *"]
     after, until = around - 3 * HOUR, around + 3 * HOUR
     for zone in (BERLIN, "UTC", "Australia/Lord_Howe"):

@@ -1,0 +1,25 @@
+"""The page about the audit names tests that exist."""
+
+import re
+
+import pytest
+
+from tests.docs.test_documents import ROOT
+
+PAGE = (ROOT / "docs" / "contributing" / "audit.md").read_text()
+ROWS = [line for line in PAGE.splitlines() if re.match(r"\| ([HMLF]\d+|later):", line)]
+
+
+def test_every_finding_has_a_row() -> None:
+    codes = {row.split(":")[0].strip("| ") for row in ROWS} - {"later"}
+    attacks = {f"{'HML'[(n > 3) + (n > 8)]}{n}" for n in range(1, 14)}
+    assert codes == attacks | {f"F{n}" for n in range(1, 11)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.split(":")[0].strip("| ") for row in ROWS])
+def test_tests_of_a_finding_exist(row: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", row)
+    assert named
+    for path, name in named:
+        text = (ROOT / path).read_text()
+        assert not name or f"def {name}(" in text, name

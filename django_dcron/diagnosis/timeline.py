@@ -1,5 +1,7 @@
 """Build the timeline: the runs of the last hour and the occurrences of the next, one lane per job.
 
+Occurrences of the last hour that should have a run and have none are listed as absent.
+
 The cost doesn't depend on the number of jobs and runs:
 
 - There are at most ``LANES`` lanes. If there are more jobs, running, failed and due jobs are
@@ -18,6 +20,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby, zip_longest
@@ -27,6 +30,7 @@ from django.db.models import CharField, Count, Func, Max, Min, OuterRef, Subquer
 from django.db.models.functions import Cast
 
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.overdue import overdue_cursors, takeover_time
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
@@ -80,6 +84,8 @@ class Lane:
     coming: tuple[UpcomingRuns, ...]
     next_at: datetime | None
     """The next occurrence, within the hour or later."""
+    absent: tuple[UpcomingRuns, ...] = ()
+    """Occurrences of the last hour that no node has claimed in time, so they have no runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def timeline(
     with_runs: bool = True,
     scope: Scope = EVERYTHING,
 ) -> Timeline:
-    """Return the hours before and after ``now``, with at most nine queries."""
+    """Return the hours before and after ``now``, with at most ten queries."""
     selection, since = selection or JobSelection(), now - HOUR
     job_ids, number = _choose(selection, since, with_runs, scope)
     earlier = scope.runs.filter(job=OuterRef("pk"), scheduled_at__lte=since).order_by(
@@ -117,7 +123,16 @@ def timeline(
     )
     runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
     coming: dict[Any, tuple[tuple[UpcomingRuns, ...], datetime | None]] = {}
-    lanes = [Lane(job, tuple(runs.get(job.pk, ())), *_upcoming(job, now, coming)) for job in jobs]
+    absent = _absent(jobs, since, now)
+    lanes = [
+        Lane(
+            job,
+            tuple(runs.get(job.pk, ())),
+            *_upcoming(job, now, coming),
+            absent.get(job.pk, ()),
+        )
+        for job in jobs
+    ]
     lanes.sort(key=lambda lane: not lane.runs)
     return Timeline(since, now, now + HOUR, tuple(lanes), number)
 
@@ -267,17 +282,44 @@ def _upcoming(
         return (), None
     question = (timetable, cursor.next_at if timetable.schedule.interval else None)
     if question not in known:
-        stretches = tuple(_stretches(timetable, cursor.next_at, now))
+        stretches = tuple(_stretches(timetable, cursor.next_at, now, now + HOUR))
         known[question] = (stretches, timetable.first_after(now, cursor.next_at))
     return known[question]
 
 
-def _stretches(timetable: Timetable, phase: datetime, now: datetime) -> Iterator[UpcomingRuns]:
-    at = timetable.first_after(now, phase)
-    while at is not None and at <= now + HOUR:
+def _absent(jobs: list[Job], since: datetime, now: datetime) -> dict[int, tuple[UpcomingRuns, ...]]:
+    """Return the overdue occurrences by job. Without an overdue cursor, no query is needed."""
+    horizon = now - takeover_time()
+    late = [job for job in jobs if (at := _next_at(job)) is not None and at <= horizon]
+    if not late:
+        return {}
+    cursors = Cursor.objects.using(alias_for(Cursor)).filter(pk__in=[job.pk for job in late])
+    overdue = set(overdue_cursors(cursors, now).values_list("pk", flat=True))
+    found = {}
+    for job in late:
+        phase = _next_at(job)
+        if job.pk in overdue and phase is not None:
+            with suppress(InvalidSchedule):
+                after = max(phase, since) - MICROSECOND
+                stretches = _stretches(timetable_of(job), phase, after, now)
+                found[job.pk] = tuple(stretches)
+    return found
+
+
+def _next_at(job: Job) -> datetime | None:
+    """Return the next unclaimed occurrence of an enabled job without a problem."""
+    cursor: Cursor | None = getattr(job, "cursor", None)
+    return cursor.next_at if job.enabled and cursor is not None and not cursor.problem else None
+
+
+def _stretches(
+    timetable: Timetable, phase: datetime, after: datetime, until: datetime
+) -> Iterator[UpcomingRuns]:
+    at = timetable.first_after(after, phase)
+    while at is not None and at <= until:
         first = last = at
         at = timetable.first_after(at + NEAR / 2 - MICROSECOND, phase)
-        while at is not None and at <= now + HOUR and at - last < NEAR:
+        while at is not None and at <= until and at - last < NEAR:
             last = at
             at = timetable.first_after(at + NEAR / 2 - MICROSECOND, phase)
         yield UpcomingRuns(first, last)

@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
-from django_dcron.admin.dashboard.index_line import index_line
+from django_dcron.admin.dashboard.index_line import index_line, status_place
 from django_dcron.admin.freeze import banner
 from django_dcron.admin.themes import theme
 from django_dcron.diagnosis import run_durations
@@ -27,6 +27,12 @@ register.filter("duration", run_durations.run_duration)
 def dcron_health(context: Context) -> dict[str, Any]:
     """Render the health line for users who may view the dashboard: ``{% dcron_health %}``."""
     return index_line(context["request"])
+
+
+@register.inclusion_tag("admin/django_dcron/status_line.html", takes_context=True)
+def dcron_status(context: Context) -> dict[str, Any]:
+    """Render the place of the line that a script loads while something is wrong."""
+    return status_place(context["request"])
 
 
 @register.inclusion_tag("admin/django_dcron/freezes.html", takes_context=True)

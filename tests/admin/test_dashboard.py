@@ -14,10 +14,10 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron import control
-from django_dcron.admin.dashboard import page
+from django_dcron.admin.dashboard import health, page
 from django_dcron.db.now import database_now
 from django_dcron.models import Attempt, Cursor, Job, Node
-from tests.admin.conftest import StaffWith, list_url, make_attempt, make_job
+from tests.admin.conftest import StaffWith, job_url, list_url, make_attempt, make_job
 from tests.factories import make_run
 
 EVIL = "<script>alert(1)</script>"
@@ -406,6 +406,34 @@ def test_dashboard_requires_login_and_view_dashboard_permission(
     for url in (URL, *map(part_url, page.SECTIONS)):
         assert "/login/" in client.get(url)["Location"]
         assert without.get(url).status_code == 403
+
+
+def test_pages_load_line_that_is_empty_while_all_is_well(
+    admin_client: Client,
+    staff_with: StaffWith,
+    job: Job,
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    url = reverse("admin:django_dcron_status_line")
+    for each in (
+        job_url(job),
+        list_url("run"),
+        reverse("admin:django_dcron_job_why", args=[job.pk]),
+    ):
+        place = f'data-dcron-status="{url}"'
+        assert place in admin_client.get(each).content.decode()
+        assert place not in staff_with("view_job", "view_run").get(each).content.decode()
+    assert "data-dcron-status=" not in admin_client.get(URL).content.decode()
+
+    health.remembered.clear()
+    down = admin_client.get(url).content.decode()
+    assert "dcron-health-error" in down
+    assert f'href="{URL}"' in down
+    make_node()
+    with django_assert_num_queries(SESSION_AND_USER):
+        assert admin_client.get(url).content.decode() == down  # remembered for all users
+    health.remembered.clear()
+    assert admin_client.get(url).content == b""
 
 
 def test_section_requires_permission_for_its_models(staff_with: StaffWith, job: Job) -> None:

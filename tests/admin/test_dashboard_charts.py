@@ -20,6 +20,7 @@ from django_dcron.admin.dashboard import load, timeline
 from django_dcron.diagnosis.load import DAYS
 from django_dcron.diagnosis.timeline import LANES
 from django_dcron.models import Cursor, Job, Run
+from django_dcron.policies.lifecycle import State
 from tests.admin.conftest import StaffWith, make_job, run_url
 
 pytestmark = pytest.mark.django_db
@@ -85,6 +86,26 @@ def test_run_is_drawn_as_bar_from_start_to_end() -> None:
     for value in ("report", "2026-03-02 11:30:00", "250 ms", "1m 30s"):
         assert value in bar.title
     assert row.y < bar.y < bar.y + bar.height < row.y + timeline.LANE
+
+
+def test_states_have_signs_and_absent_runs_are_drawn() -> None:
+    job = make_job(schedule="*/10 * * * *")
+    start = NOON - 7 * SECOND
+    for number, state in enumerate(("succeeded", "failed", "running", "skipped"), 1):
+        run_of(job, start - 10 * number * MINUTE, state)
+    for state in ("succeeded", "failed"):  # in one minute
+        run_of(job, start - 55 * MINUTE + SECOND * (state == "failed"), state)
+    Cursor.objects.filter(pk=job.pk).update(next_at=start - 10 * MINUTE)
+
+    picture = drawn()
+    (row,) = picture.rows
+    signs = [bar.symbol for bar in sorted(row.bars, key=lambda bar: bar.x)]
+    assert sorted(filter(None, signs)) == sorted(
+        [timeline.SYMBOLS[State.FAILED]] * 2 + [timeline.SYMBOLS[State.RUNNING]]
+    )
+    assert [shape.x for shape in row.absent] == pytest.approx([41.6, 50], abs=0.1)
+    assert picture.has_absent
+    assert {sign for state, _label, sign in picture.legend if state == "failed"} == {signs[0]}
 
 
 def test_bar_of_running_run_is_clipped_to_axis_and_ends_at_now() -> None:

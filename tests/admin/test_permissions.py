@@ -211,14 +211,7 @@ ENDPOINTS = [
     ),
     Endpoint("django_dcron_job_why", "view_job view_run", JOB),
     Endpoint("django_dcron_job_preview", "add_job or change_job", post={"schedule": "@daily"}),
-    Endpoint("django_dcron_job_suggestions", "view_run view_job"),
-    Endpoint("django_dcron_node_list_part", "view_node"),
-    Endpoint("django_dcron_node_part", "view_node", {"object_id": "node"}),
-    Endpoint(
-        "django_dcron_calendar_preview",
-        "add_calendar or change_calendar",
-        post={"dates": "12-25"},
-    ),
+    Endpoint("django_dcron_status_line", "view_dashboard"),
     Endpoint("django_dcron_run_part", "view_run", {"run_id": "run"}, {"name": "status"}),
     Endpoint(
         "django_dcron_run_part", "view_run view_attempt", {"run_id": "run"}, {"name": "attempts"}

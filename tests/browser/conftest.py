@@ -18,6 +18,7 @@ from django.test import Client, override_settings
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from pytest_django.live_server_helper import LiveServer
 
+from django_dcron.admin.dashboard import health
 from tests.browser.watch import Watch
 
 TIMEOUT = 30_000
@@ -87,6 +88,7 @@ def browse(
         "name": settings.SESSION_COOKIE_NAME,
         "value": client.cookies[settings.SESSION_COOKIE_NAME].value,
     }
+    health.remembered.clear()  # of an earlier test
     watch = Watch(live_server.url)
     contexts: list[BrowserContext] = []
     pages = request.node.stash.setdefault(PAGES, [])

@@ -177,6 +177,38 @@ def test_upcoming_occurrences_in_bursts_are_merged_per_burst() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "next_at", "expected"),
+    [
+        ("*/20 * * * *", NOON - 40 * MINUTE, [(-40, -40), (-20, -20), (0, 0)]),
+        ("*/20 * * * *", NOON - 5 * HOUR, [(-60, -60), (-40, -40), (-20, -20), (0, 0)]),
+        ("* * * * * *", NOON - 10 * MINUTE, [(-10, 0)]),
+        ("*/20 * * * *", NOON, []),  # not late yet
+    ],
+)
+def test_overdue_occurrences_without_run_are_absent(
+    schedule: str, next_at: datetime, expected: list[tuple[int, int]]
+) -> None:
+    job = make_job(schedule=schedule)
+    set_next_at(job, next_at)
+    found = [
+        (round((each.first - NOON) / MINUTE), round((each.last - NOON) / MINUTE))
+        for each in lane_of(job).absent
+    ]
+    assert found == expected
+
+
+def test_frozen_and_paused_jobs_have_no_absent_occurrences() -> None:
+    job = make_job(schedule="*/20 * * * *")
+    set_next_at(job, NOON - HOUR)
+    assert lane_of(job).absent
+    control.freeze("deploy")
+    assert lane_of(job).absent == ()
+    control.unfreeze()
+    control.pause(job)
+    assert lane_of(job).absent == ()
+
+
 def test_upcoming_occurrences_end_with_job() -> None:
     job = make_job(schedule="*/10 * * * *", ends_at=datetime(2126, 1, 1, tzinfo=UTC))
     Job.objects.filter(pk=job.pk).update(ends_at=NOON + 25 * MINUTE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from django.contrib import admin
@@ -14,6 +15,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.visibility import admin_scope
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.models import Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
@@ -46,6 +48,11 @@ _LISTINGS: dict[Problem, Listing] = {
 """The list that shows the rows behind a problem. All other problems link the list of nodes."""
 
 
+REMEMBERED_FOR = 10.0
+remembered: dict[str, tuple[float, SystemFacts]] = {}
+"""The facts that were read last, by database, with the monotonic time."""
+
+
 @dataclass(frozen=True, slots=True)
 class HealthLine:
     """One problem, or the message that there is none."""
@@ -62,10 +69,26 @@ class HealthLine:
         return self.kind == Severity.ERROR
 
 
-def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    """Return the lines as ``health``, most urgent first, with only the names the user may see."""
-    verdict = assess(_visible(read_facts(), request, site))
+def context(
+    request: HttpRequest, site: admin.AdminSite, *, may_be_older: bool = False
+) -> dict[str, Any]:
+    """Return the lines as ``health``, most urgent first, with only the names the user may see.
+
+    With ``may_be_older``, the facts may be up to ``REMEMBERED_FOR`` seconds old. The pages of all
+    users in this process then share about twenty queries.
+    """
+    facts = _remembered_facts() if may_be_older else read_facts()
+    verdict = assess(_visible(facts, request, site))
     return {"health": list(_lines(verdict, request, site)), "status": verdict.status.value}
+
+
+def _remembered_facts() -> SystemFacts:
+    database = alias_for(Run)
+    at, facts = remembered.get(database, (0.0, None))
+    if facts is None or monotonic() - at > REMEMBERED_FOR:
+        facts = read_facts()
+        remembered[database] = (monotonic(), facts)
+    return facts
 
 
 def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) -> SystemFacts:

@@ -1,4 +1,11 @@
-"""The health line on the admin's index: the most urgent problem, or a message that all is well."""
+"""The health line: the most urgent problem, or a message that all is well.
+
+Invariants:
+
+- The index of the admin always has the line. All other pages of the app have it while something is
+  wrong. A script loads it there, so that a page doesn't wait for the queries.
+- Only users who may view the dashboard see it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +15,14 @@ from django.contrib import admin
 from django.contrib.admin.sites import all_sites
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard import health
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.models import Dashboard
 
+STATUS_URL = "django_dcron_status_line"
 RENDERED = "_dcron_health_is_shown"
 """The request attribute that records that the page contains the line.
 
@@ -27,13 +36,26 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
     It's empty for users who may not view the dashboard, and for a second call in one request.
     """
     site = _site_of(request)
-    if hasattr(request, RENDERED) or not (
-        site.is_registered(Dashboard) and may_view(request, Dashboard, site)
-    ):
+    if hasattr(request, RENDERED) or not may_view(request, Dashboard, site):
         return {}
     setattr(request, RENDERED, True)
+    return line_context(request, site)
+
+
+def status_place(request: HttpRequest) -> dict[str, Any]:
+    """Return the URL of the line, or nothing for users who may not view the dashboard."""
+    site = _site_of(request)
+    if not may_view(request, Dashboard, site):
+        return {}
+    return {"url": reverse(f"admin:{STATUS_URL}", current_app=site.name)}
+
+
+def line_context(
+    request: HttpRequest, site: admin.AdminSite, *, may_be_older: bool = False
+) -> dict[str, Any]:
+    """Return the most urgent line, the number of other problems and the dashboard's URL."""
     try:
-        lines = health.context(request, site)["health"]
+        lines = health.context(request, site, may_be_older=may_be_older)["health"]
     except (DatabaseError, InterfaceError):
         lines = [
             health.HealthLine(
@@ -44,5 +66,7 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
 
 
 def _site_of(request: HttpRequest) -> admin.AdminSite:
-    name = getattr(request, "current_app", None)
+    name = getattr(request, "current_app", None) or getattr(
+        getattr(request, "resolver_match", None), "namespace", None
+    )
     return next((site for site in all_sites if site.name == name), admin.site)

@@ -18,6 +18,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
@@ -34,6 +35,7 @@ from django_dcron.admin.dashboard import (
     timeline,
 )
 from django_dcron.admin.dashboard import filter as choice
+from django_dcron.admin.dashboard.index_line import STATUS_URL, line_context
 from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.models import Dashboard, Job, Node, Run
@@ -72,6 +74,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         view = self.admin_site.admin_view
         return [
             path("", view(self.changelist_view), name="django_dcron_dashboard_changelist"),
+            path("status/", view(self.status_line_view), name=STATUS_URL),
             path("part/<str:name>/", view(self.part_view), name="django_dcron_dashboard_part"),
         ]
 
@@ -96,6 +99,16 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return TemplateResponse(
             request, "admin/django_dcron/dashboard/page.html", context | (extra_context or {})
         )
+
+    def status_line_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the health line if something is wrong, else nothing."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        request.current_app = self.admin_site.name
+        context = line_context(request, self.admin_site, may_be_older=True)
+        if context["line"].kind == "ok":
+            return HttpResponse()
+        return render(request, "admin/django_dcron/health_line.html", context)
 
     def part_view(self, request: HttpRequest, name: str) -> HttpResponse:
         section = SECTIONS.get(name)

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -26,6 +26,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.filter import selection
 from django_dcron.admin.dashboard.timeline_texts import (
+    absent_title,
     caption,
     has_run,
     note,
@@ -40,6 +41,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.timeline import Lane, Runs, Timeline, UpcomingRuns, minute_of, timeline
 from django_dcron.models import Job, Run
 from django_dcron.models.run import STATE_LABELS
+from django_dcron.policies.lifecycle import State
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -51,6 +53,12 @@ LANE, BAR = 24, 12
 """Height of a lane and of a bar in it, in pixels."""
 AXIS = 26
 MIN_WIDTH = 0.35
+SYMBOLS = {
+    State.FAILED: "\N{MULTIPLICATION SIGN}",
+    State.CANCELLED: "\N{EN DASH}",
+    State.RUNNING: "\N{HORIZONTAL ELLIPSIS}",
+}
+"""The signs of the states, most important first. A bar without a sign has succeeded."""
 MIN_HEIGHT = 4.0
 
 
@@ -68,6 +76,12 @@ class TimelineShape:
     width: float = 0
     height: float = 0
     url: str = ""
+    symbol: str = ""
+    """The sign of the state for people who can't distinguish the colors."""
+
+    @property
+    def middle(self) -> float:
+        return round(self.x + self.width / 2, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,7 @@ class LaneRow:
     bars: tuple[TimelineShape, ...]
     marks: tuple[TimelineShape, ...]
     ticks: tuple[TimelineShape, ...]
+    absent: tuple[TimelineShape, ...]
     note: str
     """The next occurrence after the end, or why there is none; empty if there are ticks."""
     counts: tuple[tuple[StrOrPromise, int], ...]
@@ -88,6 +103,11 @@ class LaneRow:
     @property
     def text_y(self) -> int:
         return self.y + LANE - 8
+
+    @property
+    def symbol_y(self) -> int:
+        """The baseline of the signs above the bars."""
+        return self.y + 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +127,9 @@ class TimelinePicture:
     lines: tuple[GridLine, ...]
     now: GridLine
     caption: str
-    legend: tuple[tuple[str, StrOrPromise], ...]
-    """The states that occur in the timeline."""
+    legend: tuple[tuple[str, StrOrPromise, str], ...]
+    """The states that occur in the timeline, with their labels and signs."""
+    has_absent: bool
     shows_runs: bool
     zone: str
     axis = AXIS
@@ -164,7 +185,12 @@ class _Drawing:
             tuple(self._grid()),
             GridLine(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
             caption(data, self._shows_runs),
-            tuple((state, label) for state, label in STATE_LABELS if state in states),
+            tuple(
+                (state, label, SYMBOLS.get(State(state), ""))
+                for state, label in STATE_LABELS
+                if state in states
+            ),
+            any(row.absent for row in rows),
             self._shows_runs,
             get_current_timezone_name(),
         )
@@ -191,7 +217,10 @@ class _Drawing:
             y,
             tuple(self._bars(lane.job, started, y + (LANE - BAR) / 2)),
             tuple(self._mark(lane.job, runs, y) for runs in lane.runs if not has_run(runs)),
-            tuple(self._tick(lane.job, coming, y) for coming in lane.coming),
+            tuple(
+                self._tick(upcoming_title(lane.job, coming), coming, y) for coming in lane.coming
+            ),
+            tuple(self._tick(absent_title(lane.job, absent), absent, y) for absent in lane.absent),
             "" if lane.coming else note(lane),
             tuple((label, counts[state]) for state, label in STATE_LABELS if counts[state]),
             lane.next_at,
@@ -211,6 +240,7 @@ class _Drawing:
                 whole = (min(left for left, _ in spans), max(right for _, right in spans))
                 spans = [whole for _ in spans]
             top = y
+            symbol = _symbol(runs.state for runs in stack)
             heights = _heights([runs.number for runs in stack])
             for runs, (left, right), height in zip(stack, spans, heights, strict=True):
                 width = max(round(right - left, 2), MIN_WIDTH)
@@ -223,7 +253,9 @@ class _Drawing:
                     width,
                     height,
                     self._url(job, runs),
+                    symbol,
                 )
+                symbol = ""
                 top = round(top + height, 1)
 
     def _span(self, runs: Runs) -> tuple[float, float]:
@@ -238,12 +270,13 @@ class _Drawing:
             runs_title(job, runs),
             runs.state,
             url=self._url(job, runs),
+            symbol=_symbol([runs.state]),
         )
 
-    def _tick(self, job: Job, upcoming: UpcomingRuns, y: int) -> TimelineShape:
+    def _tick(self, title: str, upcoming: UpcomingRuns, y: int) -> TimelineShape:
         left, right, top = self._x(upcoming.first), self._x(upcoming.last), y + (LANE - BAR) / 2
         width = 0 if upcoming.first == upcoming.last else max(round(right - left, 2), MIN_WIDTH)
-        return TimelineShape(left, top, upcoming_title(job, upcoming), width=width, height=BAR)
+        return TimelineShape(left, top, title, width=width, height=BAR)
 
     def _url(self, job: Job, runs: Runs) -> str:
         if runs.run_id:
@@ -257,6 +290,12 @@ class _Drawing:
             "scheduled_at__lte": str(runs.last_scheduled_at),
         }
         return list_url(Run, self._site, **lookups)
+
+
+def _symbol(states: Iterable[str]) -> str:
+    """Return the sign of the most important of the states."""
+    found = {*states}
+    return next((symbol for state, symbol in SYMBOLS.items() if state in found), "")
 
 
 def _heights(numbers: Sequence[int]) -> list[float]:

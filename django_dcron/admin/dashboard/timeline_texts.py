@@ -67,6 +67,13 @@ def upcoming_title(job: Job, upcoming: UpcomingRuns) -> str:
     return _("%(job)s: due several times per minute, from %(first)s to %(last)s") % values
 
 
+def absent_title(job: Job, absent: UpcomingRuns) -> str:
+    values = {"job": job, "first": time_of(absent.first), "last": time_of(absent.last)}
+    if absent.first == absent.last:
+        return _("%(job)s: expected at %(first)s, but there is no run") % values
+    return _("%(job)s: expected from %(first)s to %(last)s, but there are no runs") % values
+
+
 def note(lane: Lane) -> str:
     """Return the next occurrence after the timeline's end, or why there is none."""
     if not lane.job.enabled:

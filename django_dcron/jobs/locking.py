@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Cursor, Job
 from django_dcron.utils.messages import gettext_noop as _
@@ -26,15 +27,26 @@ def lock_job(job_id: int, using: str, *, nowait: bool = False) -> Job | None:
     return Job.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
 
 
-def lock_cursors(job_ids: Collection[int], using: str) -> dict[int, Cursor]:
-    """Lock the cursors of jobs. The result lacks the jobs that have none."""
-    rows = Cursor.objects.using(using).select_for_update().order_by("pk")
+def lock_cursors(
+    job_ids: Collection[int], using: str, *, skip_locked: bool = False
+) -> dict[int, Cursor]:
+    """Lock the cursors of jobs. The result lacks the jobs that have none.
+
+    With ``skip_locked``, it also lacks those that somebody else has locked, if the database can
+    skip them.
+    """
+    skip = skip_locked and can_skip_locked_rows(using)
+    rows = Cursor.objects.using(using).select_for_update(skip_locked=skip).order_by("pk")
     return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
 
 
-def lock_jobs(job_ids: Collection[int], using: str) -> dict[int, Job]:
-    """Lock jobs whose cursors are locked. The result lacks the jobs that were deleted."""
-    rows = Job.objects.using(using).select_for_update().order_by("pk")
+def lock_jobs(job_ids: Collection[int], using: str, *, skip_locked: bool = False) -> dict[int, Job]:
+    """Lock jobs whose cursors are locked. The result lacks the jobs that were deleted.
+
+    ``skip_locked``: see ``lock_cursors``.
+    """
+    skip = skip_locked and can_skip_locked_rows(using)
+    rows = Job.objects.using(using).select_for_update(skip_locked=skip).order_by("pk")
     return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
 
 

@@ -19,24 +19,23 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from django.db import transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import despite_contention, isolating_errors
+from django_dcron.db.contention import despite_contention, is_contention, isolating_errors
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import NAIVE, InvalidSchedule, InvalidValue
+from django_dcron.exceptions import NAIVE, InvalidValue
 from django_dcron.jobs.batching import OnProgress, change_in_batches
-from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
-from django_dcron.jobs.placement import place_cursor, timetable_of
-from django_dcron.jobs.switching import SWITCH_FIELDS, Switch, switch_batch
-from django_dcron.models import Cursor, Job
+from django_dcron.jobs.switching import Switch, end_pauses_of, switch_batch
+from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
-from django_dcron.schedules.timetable import END, MICROSECOND, WIDEST_OFFSET
+from django_dcron.schedules.timetable import END, WIDEST_OFFSET
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -138,12 +137,6 @@ def _switch_many(
     )
 
 
-def _write_switch(row: Job, enabled: bool, reason: str, until: datetime | None, using: str) -> None:
-    row.enabled, row.pause_reason, row.paused_until = enabled, reason, until
-    row.version += 1
-    row.save(using=using, update_fields=(*SWITCH_FIELDS, "version", "updated_at"))
-
-
 def open_circuits(jobs: JobQuerySet) -> int:
     """Pause the ``jobs`` that keep failing. Returns their number.
 
@@ -178,58 +171,41 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
 
 
 def end_pauses(jobs: JobQuerySet) -> int:
-    """Resume the ``jobs`` whose pause is over or soon will be. Returns their number."""
+    """Resume the ``jobs`` whose pause is over or soon will be. Returns their number.
+
+    Many pauses may end at once, and the nodes' other work must not wait for them. So they end in
+    one transaction. If a job makes it fail, they end one by one.
+    """
     over = jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
-    ended = 0
     # Quarantined jobs come last, because there may be many.
-    for job_id in over.order_by("cursor__problem", "paused_until").values_list("pk", flat=True)[
-        :SWITCHED_AT_ONCE
-    ]:
+    job_ids = list(
+        over.order_by("cursor__problem", "paused_until").values_list("pk", flat=True)[
+            :SWITCHED_AT_ONCE
+        ]
+    )
+    if not job_ids:
+        return 0
+    try:
+        return _end_pauses(job_ids, jobs.db)
+    except DatabaseError as error:
+        if not is_contention(error) or connections[jobs.db].in_atomic_block:
+            raise
+    except Exception:
+        logger.exception("pauses end one by one after an error", extra={"event": "failed"})
+    ended = 0
+    for job_id in job_ids:
         with isolating_errors(f"the end of the pause of job {job_id}", jobs.db):
-            ended += _end_pause(job_id, jobs.db)
+            ended += _end_pauses([job_id], jobs.db)
     return ended
 
 
-def _end_pause(job_id: int, using: str) -> bool:
-    with transaction.atomic(using=using):
-        job, now = lock_job(job_id, using, nowait=True), database_now(using)
-        if (
-            job is None
-            or job.enabled
-            or job.paused_until is None
-            or job.paused_until > now + settings.LOOK_AHEAD
-        ):
-            return False  # the job changed between the query and the lock
-        until = job.paused_until
-        try:
-            timetable_of(job)
-        except InvalidSchedule as error:
-            _leave_paused(job, error, using)
-            return False
-        _write_switch(job, True, "", None, using)
-        cursor = place_cursor(job, now, using, since=until - MICROSECOND)
-        if cursor.next_at is None and not cursor.problem:
-            disable_exhausted(
-                [job_id], using
-            )  # nothing to come; unlike ``resume``, nobody could read an error
-    logger.info(
-        "job resumed: job=%s paused_until=%s",
-        job,
-        until,
-        extra={"event": "resumed", "job": str(job)},
-    )
-    return True
-
-
-def _leave_paused(job: Job, error: InvalidSchedule, using: str) -> None:
-    """Quarantine the job until its definition is corrected or a node can read it.
-
-    Then the occurrences since the end of the pause belong to the job.
-    """
-    if Cursor.objects.using(using).filter(pk=job.pk, problem="").update(problem=str(error)):
-        logger.error(
-            "job quarantined, pause can't end: job=%s error=%s",
-            job,
-            error,
-            extra={"event": "quarantined", "job": str(job)},
+def _end_pauses(job_ids: Sequence[int], using: str) -> int:
+    ended = end_pauses_of(job_ids, using)
+    for each in ended:
+        logger.info(
+            "job resumed: job=%s paused_until=%s",
+            each.job,
+            each.until,
+            extra={"event": "resumed", "job": str(each.job)},
         )
+    return len(ended)

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from django.db.models import Exists, F, OuterRef
 from django.db.models.signals import post_save, pre_save
 from django.utils import timezone
 
+from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
@@ -41,8 +43,11 @@ from django_dcron.jobs.placement import (
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
+from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
+
+logger = logging.getLogger("django_dcron.scheduler")
 
 SWITCH_FIELDS = ("enabled", "pause_reason", "paused_until")
 SWITCH_COLUMNS = [field for field in Job._meta.concrete_fields if field.name in SWITCH_FIELDS]
@@ -134,10 +139,7 @@ class _Batch:
         if not self.switch.replaces and not row.enabled:
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
         before = copy(row)
-        row.enabled, row.pause_reason = self.switch.enabled, self.switch.reason
-        row.paused_until = self.switch.until
-        row.version += 1
-        pre_save.send(sender=Job, instance=row, raw=False, **self._sent())
+        _set(row, self.switch, self.using)
         placed = decide_placement(row, self.cursors.get(row.pk), self.now, before)
         accepted = _Accepted(row, placed)
         cursor = placed.cursor
@@ -153,19 +155,7 @@ class _Batch:
         self.accepted.append(accepted)
 
     def write(self) -> None:
-        if not self.accepted:
-            return
-        rows, now = [each.row for each in self.accepted], timezone.now()
-        jobs = Job.objects.using(self.using)
-        update_each(jobs, rows, SWITCH_COLUMNS, version=F("version") + 1, updated_at=now)
-        for row in rows:
-            row.updated_at = now
-            post_save.send(sender=Job, instance=row, raw=False, created=False, **self._sent())
-        write_placements([each.placed for each in self.accepted], self.now, self.using)
-        if exhausted := [each.row for each in self.accepted if each.is_exhausted]:
-            disable_exhausted([row.pk for row in exhausted], self.using)  # backfilled runs continue
-            for row in exhausted:
-                row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
+        _write(self.accepted, self.now, self.using)
 
     def update_instances(self, refused: Mapping[int, Exception]) -> None:
         for position, job in enumerate(self.jobs):
@@ -178,9 +168,91 @@ class _Batch:
                 # Otherwise, its other fields are outdated, and saving it must conflict.
                 job.version = row.version
 
-    def _sent(self) -> dict[str, Any]:
-        fields = frozenset({*SWITCH_FIELDS, "version", "updated_at"})
-        return {"using": self.using, "update_fields": fields}
+
+def _set(row: Job, switch: Switch, using: str) -> None:
+    row.enabled, row.pause_reason, row.paused_until = switch.enabled, switch.reason, switch.until
+    row.version += 1
+    pre_save.send(sender=Job, instance=row, raw=False, **_sent(using))
+
+
+def _write(accepted: Sequence[_Accepted], now: datetime, using: str) -> None:
+    """Write jobs and cursors. ``now``: the instant of the decisions."""
+    if not accepted:
+        return
+    rows, saved_at = [each.row for each in accepted], timezone.now()
+    jobs = Job.objects.using(using)
+    update_each(jobs, rows, SWITCH_COLUMNS, version=F("version") + 1, updated_at=saved_at)
+    for row in rows:
+        row.updated_at = saved_at
+        post_save.send(sender=Job, instance=row, raw=False, created=False, **_sent(using))
+    write_placements([each.placed for each in accepted], now, using)
+    if exhausted := [each.row for each in accepted if each.is_exhausted]:
+        disable_exhausted([row.pk for row in exhausted], using)
+        for row in exhausted:
+            row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
+
+
+def _sent(using: str) -> dict[str, Any]:
+    fields = frozenset({*SWITCH_FIELDS, "version", "updated_at"})
+    return {"using": using, "update_fields": fields}
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPause:
+    job: Job
+    until: datetime
+
+
+def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
+    """Resume the jobs whose pauses are over or soon will be, in one transaction.
+
+    Their occurrences count from the ends of the pauses. A job that is locked, deleted or changed
+    meanwhile is omitted. So is a job whose schedule is invalid.
+    """
+    ended: list[EndedPause] = []
+    with transaction.atomic(using=using):
+        cursors = lock_cursors(job_ids, using, skip_locked=True)
+        with_cursor = (
+            Cursor.objects.using(using).filter(pk__in=job_ids).values_list("pk", flat=True)
+        )
+        locked_elsewhere = {*with_cursor} - {*cursors}
+        rows = lock_jobs({*job_ids} - locked_elsewhere, using, skip_locked=True)
+        now = database_now(using)
+        _set_calendars(rows, using)
+        accepted = []
+        for pk in job_ids:
+            row = rows.get(pk)
+            until = row.paused_until if row is not None and not row.enabled else None
+            if row is None or until is None or until > now + settings.LOOK_AHEAD:
+                continue
+            try:
+                timetable_of(row)
+            except InvalidSchedule as error:
+                _leave_paused(row, error, using)
+                continue
+            _set(row, Switch(enabled=True), using)
+            placed = decide_placement(row, cursors.get(pk), now, since=until - MICROSECOND)
+            # Unlike in ``resume``, nobody could read an error.
+            is_exhausted = placed.cursor.next_at is None and not placed.cursor.problem
+            is_exhausted = is_exhausted and not runs_without_schedule(row)
+            accepted.append(_Accepted(row, placed, is_exhausted))
+            ended.append(EndedPause(row, until))
+        _write(accepted, now, using)
+    return ended
+
+
+def _leave_paused(job: Job, error: InvalidSchedule, using: str) -> None:
+    """Quarantine the job until its definition is corrected or a node can read it.
+
+    Then the occurrences since the end of the pause belong to the job.
+    """
+    if Cursor.objects.using(using).filter(pk=job.pk, problem="").update(problem=str(error)):
+        logger.error(
+            "job quarantined, pause can't end: job=%s error=%s",
+            job,
+            error,
+            extra={"event": "quarantined", "job": str(job)},
+        )
 
 
 class _Backlog:

@@ -13,7 +13,7 @@ from django.db.models.signals import post_save
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
-from django_dcron.jobs import batch_reading, chains, cursors, pausing, placement, saving
+from django_dcron.jobs import batch_reading, chains, cursors, pausing, placement, saving, switching
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted, move_outdated_cursors
 from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Cursor, Job, Run, Statistics
@@ -554,7 +554,7 @@ def test_pause_of_an_unreadable_job_ends_once_it_is_readable(
 
     job, other = paused_until(end := seconds_ago(60)), paused_until(seconds_ago(50))
     with monkeypatch.context() as patched:
-        patched.setattr(pausing, "timetable_of", unknown)
+        patched.setattr(switching, "timetable_of", unknown)
         assert [end_pauses(), end_pauses()] == [0, 0]
     assert (reread(job).enabled, reread(job).paused_until) == (False, end)
     assert cursor_of(job).problem == "timezone: not known here"
@@ -701,10 +701,10 @@ def test_concurrent_change_of_a_pause_takes_precedence(
     """The change comes between the query and the lock."""
     caplog.set_level("INFO", "django_dcron.scheduler")
     job = paused_until(seconds_ago(1))
-    lock = pausing.lock_job
+    lock = switching.lock_cursors
 
-    def lock_after_another_user(*args: Any, **options: Any) -> Job | None:
-        monkeypatch.setattr(pausing, "lock_job", lock)
+    def lock_after_another_user(*args: Any, **options: Any) -> dict[int, Cursor]:
+        monkeypatch.setattr(switching, "lock_cursors", lock)
         if change == "resumed":
             pausing.resume(job)
         elif change == "deleted":
@@ -713,7 +713,7 @@ def test_concurrent_change_of_a_pause_takes_precedence(
             pausing.pause(job, "theirs", FAR if change == "longer" else None)
         return lock(*args, **options)
 
-    monkeypatch.setattr(pausing, "lock_job", lock_after_another_user)
+    monkeypatch.setattr(switching, "lock_cursors", lock_after_another_user)
     assert end_pauses() == 0
     assert caplog.messages == []
     if change != "deleted":

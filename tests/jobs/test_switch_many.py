@@ -253,3 +253,19 @@ def test_pause_withdraws_claimed_runs_and_keeps_others() -> None:
     control.pause_many(jobs)
     assert set(Run.objects.values_list("state", flat=True)) == {State.RUNNING}
     assert Run.objects.count() == 3
+
+
+def test_many_pauses_that_are_over_end_in_few_queries() -> None:
+    Calendar.objects.create(name="holidays", dates="12-25")
+    counts = []
+    for number in (3, 40):
+        jobs = [make_idle_job(calendar_id="holidays") for _ in range(number)]
+        jobs += [make_job(schedule="@at 2020-01-01T00:00", enabled=False) for _ in range(number)]
+        over = database_now("default") - timedelta(seconds=5)
+        ids = [job.pk for job in jobs]
+        Job.objects.filter(pk__in=ids).update(enabled=False, paused_until=over)
+        counts.append(count_queries(lambda: pausing.end_pauses(Job.objects.using("default"))))
+        ended = Job.objects.filter(pk__in=ids, paused_until=None)
+        assert (ended.count(), ended.filter(enabled=True).count()) == (2 * number, number)
+        assert Cursor.objects.filter(job__in=ids, next_at__isnull=False).count() == number
+    assert counts[0] == counts[1] < 20

@@ -13,6 +13,8 @@ CLAIM_GOALS = {"postgresql": 30_000, "sqlite": 20_000, "mysql": 15_000}
 NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MariaDB"}
 SOONER = 1.6
 """Goal: the speedup of two nodes over one, if the machine has enough cores."""
+FASTER_IN_THREADS = 3
+"""Runs in threads against the plain tasks of one prefork process."""
 SAVED_SOONER = 3
 """Goal: the speedup of ``save_many`` over a loop of ``save``."""
 MEASURABLE = 1.2
@@ -182,6 +184,20 @@ def _worker(worker: Figures) -> Iterator[Measurement]:
         )
         figure = f"{plain['rate']:.0f} tasks/s, {plain['cpu_ms']:.2f} ms CPU each"
         yield Measurement(f"{measure}: plain task, django-celery-results", figure)
+    if threads := worker.get("threads"):
+        plain = threads["plain"]["rate"]
+        for name, what in (
+            ("celery", "Celery's threads pool"),
+            ("dispatcher", "thread dispatcher"),
+        ):
+            ours = threads[name]
+            yield Measurement(
+                f"one process with {threads['number']} threads, empty job: {what}",
+                f"{ours['rate']:.0f} runs/s, {ours['cpu_ms']:.2f} ms CPU each; "
+                f"{ours['rate'] / plain:.1f} times a plain task",
+                f"{FASTER_IN_THREADS} times",
+                ours["rate"] >= FASTER_IN_THREADS * plain,
+            )
 
 
 def _history(history: Figures) -> Iterator[Measurement]:

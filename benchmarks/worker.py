@@ -1,6 +1,6 @@
 """Compare runs per second and worker process with plain Celery tasks that record their result.
 
-    python -m benchmarks.worker [--messages 1000] [--rounds 3]
+    python -m benchmarks.worker [--messages 1000] [--rounds 3] [--threads 20]
 
 Each side has one prefork process, the same PostgreSQL, and the same number of messages in the queue
 before its worker starts. django-celery-results records the results of the plain task, in a separate
@@ -10,6 +10,10 @@ for the worker's two processes and for PostgreSQL, after the first tenth of the 
 everything is loaded. The two sides take turns, and the result is the median of the rounds. Both run
 with Celery's default, which closes Django's connections before and after each task regardless of
 ``CONN_MAX_AGE``, and with persistent connections (``CELERY_DB_REUSE_MAX``).
+
+``threads`` compares one process that executes runs in threads with the prefork process of plain
+tasks, all with persistent connections: Celery's pool of threads, and the thread dispatcher of a
+node.
 """
 
 from __future__ import annotations
@@ -38,9 +42,10 @@ if TYPE_CHECKING:
 
 PLAIN = "django-celery-results"
 DATABASE = "results"
-OPTIONS = ("--pool", "prefork", "--concurrency", "1", "--loglevel", "WARNING")
+PREFORK = ("--pool", "prefork", "--concurrency", "1")
+OPTIONS = ("--loglevel", "WARNING")
 QUIETLY = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-WORKER = ("worker", *OPTIONS, *QUIETLY)
+WORKER = (*OPTIONS, *QUIETLY)
 PATIENCE = 120.0
 KEPT = 10**9
 """Number of tasks."""
@@ -58,7 +63,7 @@ class Round(NamedTuple):
     database_cpu_ms: float
 
 
-def measure(place: Place, messages: int, rounds: int) -> dict[str, Any]:
+def measure(place: Place, messages: int, rounds: int, threads: int) -> dict[str, Any]:
     assert place.database
     server = place.database.pid
     plain = _Plain()
@@ -68,6 +73,21 @@ def measure(place: Place, messages: int, rounds: int) -> dict[str, Any]:
         taken = [(_dcron(messages, server), plain.round(messages, server)) for _ in range(rounds)]
         ours, theirs = zip(*taken, strict=True)
         figures[name] = {"dcron": _median(ours), "plain": _median(theirs)}
+    if threads:
+        pool = ("--pool", "threads", "--concurrency", str(threads))
+        of_threads = [
+            (
+                _dcron(messages, server, pool),
+                _embedded(messages, threads, server),
+                plain.round(messages, server),
+            )
+            for _ in range(rounds)
+        ]
+        names = ("celery", "dispatcher", "plain")
+        figures["threads"] = {"number": threads} | {
+            name: _median(each)
+            for name, each in zip(names, zip(*of_threads, strict=True), strict=True)
+        }
     return figures
 
 
@@ -83,7 +103,7 @@ def _median(rounds: tuple[Round, ...]) -> dict[str, Any]:
 # --- django-dcron -------------------------------------------------------------------------------
 
 
-def _dcron(messages: int, server: int) -> Round:
+def _dcron(messages: int, server: int, pool: tuple[str, ...] = PREFORK) -> Round:
     """Create one due run per job, and claim, publish and mark the runs as a node does."""
     empty_tables()
     Queue().empty()
@@ -91,7 +111,21 @@ def _dcron(messages: int, server: int) -> Round:
     make_jobs(messages, due_at)
     _hand_over(due_at)
     settings = {"DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
-    return _work(sys.executable, "tests.celery_app", settings, messages, _ours, server)
+    return _work(sys.executable, "tests.celery_app", settings, messages, _ours, server, pool)
+
+
+def _embedded(messages: int, threads: int, server: int) -> Round:
+    """Run a node that executes the runs itself. All are due when it starts."""
+    empty_tables()
+    Queue().empty()
+    make_jobs(messages, in_seconds(-1))
+    settings = {
+        "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
+        "BENCH_THREADS": str(threads),
+        "BENCH_CONN_MAX_AGE": str(KEPT),
+    }
+    program = [sys.executable, "-m", "django", "runcron", "--embedded"]
+    return _until_done(program, settings, messages, _ours, server)
 
 
 def _hand_over(due_at: datetime) -> None:
@@ -172,11 +206,23 @@ def _work(
     messages: int,
     completed: Callable[[], Completed],
     server: int,
+    pool: tuple[str, ...] = PREFORK,
 ) -> Round:
-    """Start a worker and wait until the queue is empty. ``server`` is PostgreSQL's process id."""
+    program = [python, "-m", "celery", "-A", app, "worker", *pool, *WORKER]
+    return _until_done(program, env, messages, completed, server)
+
+
+def _until_done(
+    program: list[Path | str],
+    env: dict[str, str],
+    messages: int,
+    completed: Callable[[], Completed],
+    server: int,
+) -> Round:
+    """Start a worker and wait until all is done. ``server`` is PostgreSQL's process id."""
     from tests.services import Process
 
-    process = Process("worker", [python, "-m", "celery", "-A", app, *WORKER], env=env)
+    process = Process("worker", program, env=env)
     process.start()
     try:
         warm, *_ = _wait(process, messages // 10, completed)
@@ -216,4 +262,4 @@ def _wait(process: Process, number: int, completed: Callable[[], Completed]) -> 
 
 
 if __name__ == "__main__":
-    run(__doc__, measure, messages=1000, rounds=3)
+    run(__doc__, measure, messages=1000, rounds=3, threads=20)

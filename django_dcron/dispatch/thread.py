@@ -95,4 +95,13 @@ class ThreadDispatcher:
             with self._lock:
                 self._submitted.pop(run.key, None)
             forget_queries()
-            connections.close_all()
+            _release_connections()
+
+
+def _release_connections() -> None:
+    """Keep this thread's connections as long as ``CONN_MAX_AGE`` allows, as between requests."""
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            connection.close()  # a transaction that the job's code left open
+        else:
+            connection.close_if_unusable_or_obsolete()

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connections
 
 from django_dcron.dispatch import DispatchFailed, make_dispatcher
 from django_dcron.dispatch.thread import ThreadDispatcher
@@ -114,3 +115,26 @@ def test_escaped_error_is_logged_and_the_thread_survives(
     assert sorted((each["event"], each["run"], each["job"]) for each in errors) == sorted(
         ("outcome_not_recorded", str(run.run_id), run.job_name) for run in runs
     )
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("max_age", "is_kept"), [(0, False), (None, True)])
+def test_threads_keep_their_connections_as_long_as_the_settings_allow(
+    monkeypatch: pytest.MonkeyPatch, max_age: int | None, is_kept: bool
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", max_age)
+    servers = []
+
+    def execute(run_id: UUID, attempt: int, *, worker: str) -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            servers.append(cursor.fetchone())
+        if len(servers) == 2:
+            connections["default"].close()
+
+    dispatcher = ThreadDispatcher(execute, 1)
+    for name in ("a", "b"):
+        dispatcher.publish([due_run(name)])
+    dispatcher.close(wait=True)
+    assert (servers[0] == servers[1]) == is_kept

@@ -259,6 +259,8 @@ def _plain_text(text: object) -> str:
             value=ascii(strange),
             code="not_ascii",
         )
+    if "\n" not in text:
+        return " ".join(text.split())
     lines = [plain for line in text.split("\n") if (plain := " ".join(line.split()))]
     if len(lines) > MAX_LINES:
         raise InvalidSchedule(

@@ -17,7 +17,11 @@ EITHER = st.integers(0, 1)
 YES_OR_NO = st.booleans()
 SCOPE = st.sampled_from([None, "default"])
 SCHEDULES = st.sampled_from(
-    [VALID, "*/3 * * * * *", "*/15 * * * * *", "@every 7s", "@at 2026-03-01T12:00:20"]
+    [
+        *(VALID, "*/3 * * * * *", "*/15 * * * * *", "@every 7s", "@at 2026-03-01T12:00:20"),
+        "*/7 * * * * *\n*/10 * * * * *\n@at 2026-03-01T12:00:20",
+        "@rrule 2026-03-01 FREQ=DAILY;BYHOUR=12;BYMINUTE=0,1,2;BYSECOND=0,4,9,20,31,45",
+    ]
 )
 POLICIES = {
     "misfire_policy": st.sampled_from(["skip", "run_latest", "run_all"]),

@@ -139,7 +139,7 @@ def _rules(
 ) -> tuple[Callable[[datetime], bool], timedelta]:
     """Return whether an instant is an occurrence, and the distance of the instants to try."""
     lines = schedule.strip().split("\n")
-    if len(lines) > 1 and "H" in schedule.upper().replace("THU", "").replace("BYHOUR", ""):
+    if len(lines) > 1 and re.search(r"(?:^|[ ,\n])H", schedule.upper()):
         raise NotJudged("H in one of several lines")
     rules, steps = [], []
     for line in lines:

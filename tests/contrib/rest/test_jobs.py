@@ -54,6 +54,21 @@ def test_job_is_created_with_all_fields(api: Api) -> None:
     assert shown.items() >= (JOB | given | {"starts_at": "2025-12-31T23:00:00Z"}).items()
 
 
+def test_job_with_lines_runs_once_when_the_excluded_time_ends(api: Api) -> None:
+    control.save_calendar(Calendar(name="maintenance", dates="02:00-04:00"))
+    lines = "*/20 2 * * *\n@rrule 2026-01-02T02:30 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"
+    given = {"schedule": lines, "calendar": "maintenance", "calendar_policy": "window_end"}
+    made = api.post("jobs/", JOB | given)
+    assert made.status_code == 201
+    assert made.json().items() >= given.items()
+    shown = api.post("jobs/preview/", given | {"count": 3, "timezone": "UTC"}).json()
+    assert [each["at"][10:16] for each in shown["occurrences"]] == ["T04:00"] * 3
+    refused = problem(
+        api.post("jobs/", JOB | {"name": "other", "schedule": "@daily\n@every 1h"}), 400
+    )
+    assert [*refused["errors"]] == ["schedule"]
+
+
 def test_job_with_a_calendar_is_created_changed_and_previewed(api: Api) -> None:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     made = api.post("jobs/", JOB | {"calendar": "closed", "calendar_policy": "next_day"})

@@ -38,6 +38,7 @@ REPEAT = datetime(2026, 10, 25, 1, tzinfo=UTC)
         ("@rrule 2026-03-01T02:30 FREQ=WEEKLY", GAP, [0]),
         ("@rrule 2026-10-25T02:30 FREQ=WEEKLY;INTERVAL=2", REPEAT, [-30]),
         ("@rrule 2026-10-18T02:30 FREQ=WEEKLY;INTERVAL=2", REPEAT, []),
+        ("CRON_TZ=Asia/Kathmandu 45 6 * * THU-SUN\n30 2 * * *", GAP, [0]),
         ("30 2 * * *\n*/30 * * * *", GAP, [-60, -30, 0, 30]),
         ("30 2 * * *\n45 3 * * *\n0 3 * * *", GAP, [0, 45]),
     ],

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import calendar
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -41,6 +41,8 @@ class MonthDay:
     is_in_month: bool
     is_excluded: bool
     is_today: bool
+    times: str
+    """The excluded times of a day that is partly excluded, such as 22:00-24:00."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,12 @@ class CalendarPreview:
     @property
     def excludes_no_day(self) -> bool:
         days = (day for month in self.months for week in month.weeks for day in week)
-        return bool(self.months) and not any(day.is_excluded for day in days)
+        return bool(self.months) and not any(day.is_excluded or day.times for day in days)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether some days are partly excluded."""
+        return any(day.times for month in self.months for week in month.weeks for day in week)
 
 
 def _months(text: str) -> Iterator[Month]:
@@ -86,7 +93,15 @@ def _months(text: str) -> Iterator[Month]:
 
 def _day(day: date, first: date, today: date, dates: Any) -> MonthDay:
     is_in_month = day.month == first.month
-    return MonthDay(day.day, is_in_month, is_in_month and dates.excludes(day), day == today)
+    is_excluded = is_in_month and dates.excludes(day)
+    times = "" if is_excluded or not is_in_month else _format_times(dates.excluded_times(day))
+    return MonthDay(day.day, is_in_month, is_excluded, day == today, times)
+
+
+def _format_times(intervals: Sequence[tuple[int, int]]) -> str:
+    """Format intervals in seconds of the day, which are whole minutes."""
+    minutes = ([second // 60 for second in interval] for interval in intervals)
+    return ", ".join("-".join(f"{at // 60:02}:{at % 60:02}" for at in pair) for pair in minutes)
 
 
 def _first_weekday() -> int:

@@ -110,6 +110,8 @@ def test_preview_of_typed_dates_shows_months_or_error_and_saves_nothing(
         return response.text
 
     assert list(filter(None, excluded_days(preview("12-31")).values())) == [["31"]]
+    partly = re.findall(r'dcron-partly" title="(.*?)">(\d+)<', preview("12-31 22:00-06:00"))
+    assert sorted(partly) == [("00:00-06:00", "1"), ("22:00-24:00", "31")]
     assert "errorlist" in preview("XMAS")
     assert excluded_days(preview("XMAS")) == excluded_days(preview("")) == {}
     assert Calendar.objects.get().dates == "12-25"

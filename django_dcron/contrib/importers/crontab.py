@@ -29,6 +29,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import MACROS, has_hash, parse_schedule
 
 DEFAULT_SHELL = "/bin/sh"
+_MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _PROGRAM = re.compile(r"[\w.@:-]+")
 _BEFORE_COMMAND = re.compile(
@@ -59,7 +60,7 @@ class CrontabLine:
     timezone: str
     user: str
     program: str
-    """The name of the program."""
+    """The name of the program or of the management command."""
     command: str
     """The command for the shell, including its standard input."""
     environment: tuple[tuple[str, str], ...]
@@ -101,6 +102,11 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
         reading.entries.append(entry)
         if not entry.refused:
             reading.shell[target] = line.argv
+    if management := sorted({line.program for line in lines if _MANAGEMENT.search(line.command)}):
+        reading.notes.append(
+            "A job can run a management command without a shell: add the command to DCRON_COMMANDS "
+            f"and set the job's target to command:{management[0]}."
+        )
     if any(line.timezone == timezone for line in lines):
         reading.notes.append(
             f"Times without CRON_TZ are in the time zone {timezone}. To use another one, "
@@ -257,6 +263,9 @@ def _split_line(line: str, system: bool) -> tuple[str, str, str] | None:
 
 
 def _program_name(command: str) -> str:
+    """Return the name of the program, or of the management command that the line calls."""
+    if management := _MANAGEMENT.search(command):
+        return clean_name(management[1])
     start = 0
     while before := _BEFORE_COMMAND.match(command, start):
         start = before.end()

@@ -63,6 +63,21 @@ def test_crontab_lines_become_jobs() -> None:
     )
 
 
+def test_lines_of_manage_py_are_named_for_the_management_command() -> None:
+    reading = read(
+        "30 3 * * * cd /srv/shop && ./venv/bin/python manage.py clearsessions\n"
+        "0 4 * * * /srv/venv/bin/python /srv/shop/manage.py send_invoices --all >> /tmp/log 2>&1\n"
+        "0 5 * * * django-admin dumpdata\n"
+        "0 6 * * * python report.py\n"
+    )
+    names = ["clearsessions", "send_invoices", "dumpdata", "python"]
+    assert [each.name for each in reading.entries] == names
+    assert sorted(reading.shell) == sorted(names)
+    (note,) = [note for note in reading.notes if "DCRON_COMMANDS" in note]
+    assert "command:clearsessions" in note
+    assert not any("DCRON_COMMANDS" in note for note in read(USER).notes)
+
+
 def test_commented_out_line_is_not_a_description() -> None:
     text = "# Nightly.\n#30 3 * * * old\n#@daily older\n# MAILTO=x\n30 4 * * * new\n"
     assert only(text).values["description"] == "Nightly."

@@ -118,9 +118,9 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
     live = [node for node in nodes if cluster.is_live(node)]
     stalled = [node for node in live if cluster.is_stalled(node)]
     without_broker = [node for node in live if node.broker_unreachable_since is not None]
-    served = {node.namespace for node in live}
+    served_namespaces = {node.namespace for node in live}
     working = {node.namespace for node in live if node not in stalled}
-    unserved = sorted(wanted - served) if "" not in served else []
+    unserved = sorted(wanted - served_namespaces) if "" not in served_namespaces else []
     idle = wanted - working - {*unserved} if "" not in working else set()
     return {
         "live_nodes": len(live),
@@ -142,7 +142,7 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
         "skewed": _name_some([node.name for node in live if cluster.is_skewed(node)]),
         "releases": tuple(sorted({node.release for node in live})),
-        "namespaces_overlap": "" in served and len(served) > 1,
+        "namespaces_overlap": "" in served_namespaces and len(served_namespaces) > 1,
         "shard_counts": tuple(sorted({node.shard_count for node in live} | {settings.SHARDS}))
         if live
         else (),
@@ -318,9 +318,9 @@ def _long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
     )
     found = []
     for run in running.only("started_at", "due_at", "job__namespace", "job__name")[:LONG_RUNS]:
-        usual, lasts = _usual_duration(run.job_id), now - (run.started_at or now)
-        if usual is not None and lasts > TIMES_THE_USUAL * usual:
-            found.append(LongRun(str(run.job), lasts, usual))
+        usual, elapsed = _usual_duration(run.job_id), now - (run.started_at or now)
+        if usual is not None and elapsed > TIMES_THE_USUAL * usual:
+            found.append(LongRun(str(run.job), elapsed, usual))
     return tuple(found)
 
 

@@ -37,7 +37,7 @@ from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import own_transactions_only, wait_out
 from django_dcron.execution.failure import ending_of
-from django_dcron.execution.heartbeat import Heartbeats, heartbeats
+from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Run
@@ -71,23 +71,23 @@ def execute(
     worker: str,
     timeout_exception: type[Exception] = RunTimedOut,
     end_process: Callable[[], None] | None = None,
-    keeper: Heartbeats | None = None,
+    heartbeats: Heartbeats | None = None,
 ) -> bool:
     """Execute ``attempt`` of the run. Returns False if it must not be executed.
 
     ``timeout_exception``: Raised in the job's code at its timeout. ``end_process``: Ends this
-    process if the job's code doesn't stop. None if that is impossible. ``keeper``: Writes the run's
-    heartbeats. By default, the heartbeats of this process.
+    process if the job's code doesn't stop. None if that is impossible. ``heartbeats``: By default,
+    those of this process.
 
     Raises ``UnknownRun`` if this database doesn't have the run, and exceptions that end the worker
     process.
     """
     using = alias_for(Run)
     token = uuid4()
-    keeper = keeper or heartbeats()
-    extra_rounds = keeper.extra_rounds
+    heartbeats = heartbeats or process_heartbeats()
+    extra_rounds = heartbeats.extra_rounds
     started = wait_out(
-        lambda: _start_unless_locked(run_id, attempt, token, worker, keeper),
+        lambda: _start_unless_locked(run_id, attempt, token, worker, heartbeats),
         f"start run {run_id}",
         using,
         give_up_after=START_TIMEOUT,
@@ -110,7 +110,7 @@ def execute(
         end_process=end_process,
     )
     with (
-        keeper.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at),
+        heartbeats.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at),
         _trace_attempt(run) as ended,
     ):
         with own_transactions_only():
@@ -161,11 +161,11 @@ def _renewed(started: _Started, attempt: int, worker: str, using: str) -> float 
 
 
 def _start_unless_locked(
-    run_id: UUID, attempt: int, token: UUID, worker: str, keeper: Heartbeats
+    run_id: UUID, attempt: int, token: UUID, worker: str, heartbeats: Heartbeats
 ) -> _Started | None:
     """Start the attempt, unless another session has locked its rows.
 
-    In that case, ``keeper`` returns the run to the nodes once its rows are unlocked. Meanwhile,
+    In that case, ``heartbeats`` returns the run to the nodes once its rows are unlocked. Meanwhile,
     this worker starts other runs.
     """
     began = time.monotonic()
@@ -178,7 +178,7 @@ def _start_unless_locked(
     text = "start blocked: run=%s reason=another session locks the run"
     extra = {"event": "start_blocked", "run": str(run_id), "attempt": attempt, "worker": worker}
     logger.warning(text, run_id, extra=extra)
-    keeper.return_later(run_id, attempt)
+    heartbeats.return_later(run_id, attempt)
     return None
 
 

@@ -288,20 +288,20 @@ def _write_output(heartbeat: RunHeartbeat) -> None:
     heartbeat.written = output
 
 
-_hearts: dict[int, Heartbeats] = {}
+_by_process: dict[int, Heartbeats] = {}
 
 
-def heartbeats() -> Heartbeats:
+def process_heartbeats() -> Heartbeats:
     """Return the heartbeats of this process.
 
     A forked worker inherits its parent's object, but not the parent's threads.
     """
-    return _hearts.setdefault(os.getpid(), Heartbeats())
+    return _by_process.setdefault(os.getpid(), Heartbeats())
 
 
 def check_cancellations() -> None:
     """Request an extra round, because a run that this process may execute was cancelled."""
-    heartbeats().request_round()
+    process_heartbeats().request_round()
 
 
 cancellation.listeners.append(check_cancellations)

@@ -229,11 +229,11 @@ class _Batch:
         if errors:
             raise ValidationError(errors)
 
-    def _jobs_of(self, way: Sequence[int], present: Mapping[int, Job]) -> dict[int, Job]:
+    def _jobs_of(self, nodes: Sequence[int], present: Mapping[int, Job]) -> dict[int, Job]:
         """Return the jobs of a cycle."""
         known = {**self._jobs, **present}
-        others = Job.objects.using(self.using).in_bulk({*way} - {*known})
-        return {node: known.get(node) or others[node] for node in way}
+        others = Job.objects.using(self.using).in_bulk({*nodes} - {*known})
+        return {node: known.get(node) or others[node] for node in nodes}
 
     def write(self) -> None:
         """Write the accepted jobs with their links and cursors."""

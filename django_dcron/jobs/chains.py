@@ -58,7 +58,7 @@ def check_links(
         require_visible(job, visible_keys([job], visible), named_before)
     ids = read_ids(map(split_label, job.after), using)
     shown = Job.objects.using(using) if visible is None else visible
-    follows(job, job.pk, ids, read_edges(using), lambda way: shown.in_bulk(way))
+    follows(job, job.pk, ids, read_edges(using), lambda cycle: shown.in_bulk(cycle))
 
 
 def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
@@ -134,14 +134,14 @@ def read_edges(using: str) -> Edges:
 
 def connected(job_ids: Iterable[int], edges: Edges) -> set[int]:
     """Return the jobs of all chains that contain any of the jobs."""
-    beside: Edges = defaultdict(set)
+    neighbors: Edges = defaultdict(set)
     for job, others in edges.items():
         for other in others:
-            beside[job].add(other)
-            beside[other].add(job)
+            neighbors[job].add(other)
+            neighbors[other].add(job)
     found, to_visit = set(job_ids), list(job_ids)
     while to_visit:
-        fresh = beside[to_visit.pop()] - found
+        fresh = neighbors[to_visit.pop()] - found
         found |= fresh
         to_visit += fresh
     return found
@@ -168,17 +168,17 @@ def follows(
     if node is not None:
         before = edges.get(node, set())
         edges[node] = {*found}
-        if way := find_cycle(edges, node):
+        if cycle := find_cycle(edges, node):
             edges[node] = before
-            raise _cycle(way, jobs_of(way))
+            raise _cycle(cycle, jobs_of(cycle))
     return found
 
 
-def _cycle(way: list[int], jobs: Mapping[int, Job]) -> ValidationError:
-    if len(jobs) < len({*way}):
+def _cycle(cycle: list[int], jobs: Mapping[int, Job]) -> ValidationError:
+    if len(jobs) < len({*cycle}):
         return ValidationError({"after": _hidden_cycle()})
     text = _("The jobs would wait for each other in a cycle: %(jobs)s.") % {
-        "jobs": " → ".join(str(jobs[pk]) for pk in way)
+        "jobs": " → ".join(str(jobs[pk]) for pk in cycle)
     }
     return ValidationError({"after": ValidationError(text, code="cycle")})
 

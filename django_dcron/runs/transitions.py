@@ -159,9 +159,9 @@ def mark_waiting_in_backfill(run: Run, *, reason: str) -> bool:
 
 def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
     """Waiting -> pending for a backfilled run whose turn has come. It is on no node's agenda."""
-    turn = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
+    backfilled = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
     return bool(
-        turn.update(
+        backfilled.update(
             state=State.PENDING, due_at=due_at, node=NOBODY, deliveries=0, reason="", **NO_SLOT
         )
     )

@@ -101,12 +101,12 @@ class Agenda:
 
         Takes no lock.
         """
-        heads = [
+        next_runs = [
             head_of(self._heap),
             self._publishing_due_at,
             *(backlog.head for backlog in list(self._backlogs.values())),
         ]
-        waiting = [head for head in heads if head is not None]
+        waiting = [head for head in next_runs if head is not None]
         return max(self._clock.now() - min(waiting), timedelta()) if waiting else timedelta()
 
     def add(self, runs: Iterable[DueRun]) -> list[tuple[DueRun, str]]:

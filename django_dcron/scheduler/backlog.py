@@ -80,8 +80,10 @@ class PublishBacklog:
     @property
     def head(self) -> datetime | None:
         """The earliest due time in the backlog. Any thread may read it."""
-        heads = [head for heap in (self._heap, self._last) if (head := head_of(heap)) is not None]
-        return min(heads, default=None)
+        next_due = [
+            head for heap in (self._heap, self._last) if (head := head_of(heap)) is not None
+        ]
+        return min(next_due, default=None)
 
     def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -137,7 +137,7 @@ class Runner:
         )
         self._silent_connections = SilentConnections(name, self.clock.monotonic)
         self._watch = Watch(
-            self.watchdog, self.health, health_file, also_check=self._silent_connections.check
+            self.watchdog, self.health, health_file, on_check=self._silent_connections.check
         )
         self._dispatcher = dispatcher
         if isinstance(dispatcher, AsksWorkers):
@@ -290,9 +290,9 @@ class Runner:
     def _tick(self) -> None:
         while not self._stopping.is_set():
             try:
-                gained = self._gained_shards.is_set()
+                has_gained_shards = self._gained_shards.is_set()
                 self._gained_shards.clear()
-                self.ticker.tick(adopt_own=gained)
+                self.ticker.tick(adopt_own=has_gained_shards)
                 if self.membership.ring_changed():
                     self._beat_wanted.set()
                 self._backoff.record_success()

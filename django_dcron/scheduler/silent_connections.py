@@ -100,19 +100,19 @@ class SilentConnections:
             if now - self._query_started_at > 2 * timeout and self._query_socket is not None:
                 shut_down_socket(self._query_socket, lambda: self._query_socket is not None)
             return
-        suspects = {ident: each for ident, each in threads.items() if each.waited >= timeout}
-        if suspects:
+        waiting_threads = {ident: each for ident, each in threads.items() if each.waited >= timeout}
+        if waiting_threads:
             self._query_started_at = now
             self._query_thread = DcronThread(
                 target=self._query_server,
-                args=(suspects,),
+                args=(waiting_threads,),
                 name="dcron-silent-connections",
                 daemon=True,
             )
             self._query_thread.start()
 
-    def _query_server(self, suspects: dict[int, _Thread]) -> None:
-        for ident, thread in suspects.items():
+    def _query_server(self, waiting_threads: dict[int, _Thread]) -> None:
+        for ident, thread in waiting_threads.items():
             call, session = thread.call, thread.session
             # A thread without a session is still connecting, which has its own limit.
             if call is None or session is None:

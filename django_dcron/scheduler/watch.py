@@ -24,10 +24,10 @@ class Watch:
         watchdog: Watchdog,
         health: Callable[[], Health],
         file: HealthFile | None,
-        also_check: Callable[[], None] = lambda: None,
+        on_check: Callable[[], None] = lambda: None,
     ):
-        """Create the watch. ``also_check`` is called at each check. It must not block."""
-        self._also_check = also_check
+        """Create the watch. ``on_check`` is called at each check. It must not block."""
+        self._on_check = on_check
         self._watchdog = watchdog
         self._health = health
         self._file = file
@@ -39,7 +39,7 @@ class Watch:
         """Check until the node is ``closed``. This is the body of the thread."""
         while True:
             self._watchdog.check()
-            self._also_check()
+            self._on_check()
             health = self._health()
             self._report(health)
             self._write(health)

@@ -101,7 +101,7 @@ class Watchdog:
     def _judge(self, threads: dict[str, _LastSeen]) -> None:
         limit = settings.HANG_AFTER.total_seconds()
         answers = any(event.silence < limit / 2 for event in self._events.values())
-        hung_before, waited_before = self.hanging, self.waiting
+        previously_hanging, previously_waiting = self.hanging, self.waiting
         hanging: dict[str, float] = {}
         waiting: dict[str, float] = {}
         for name, last_seen in threads.items():
@@ -109,7 +109,7 @@ class Watchdog:
                 last_seen.hangs = last_seen.hangs or answers or not _waits_for_database(last_seen)
                 (hanging if last_seen.hangs else waiting)[name] = last_seen.silence
         self.hanging, self.waiting = hanging, waiting
-        for name in hanging.keys() - hung_before.keys():
+        for name in hanging.keys() - previously_hanging.keys():
             text = "thread hangs: node=%s thread=%s silent=%ds\n%s"
             self._log(
                 logging.ERROR,
@@ -119,10 +119,14 @@ class Watchdog:
                 hanging[name],
                 _stacks(threads[name].thread),
             )
-        for name in waiting.keys() - waited_before.keys():
+        for name in waiting.keys() - previously_waiting.keys():
             text = "thread blocked by the database: node=%s thread=%s waited=%ds"
             self._log(logging.ERROR, "thread_blocked", name, text, waiting[name])
-        for name in (hung_before.keys() | waited_before.keys()) - hanging.keys() - waiting.keys():
+        for name in (
+            (previously_hanging.keys() | previously_waiting.keys())
+            - hanging.keys()
+            - waiting.keys()
+        ):
             self._log(logging.INFO, "thread_recovered", name, "thread recovered: node=%s thread=%s")
 
     def _log(self, level: int, event: str, thread: str, text: str, *args: object) -> None:

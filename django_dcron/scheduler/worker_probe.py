@@ -103,11 +103,11 @@ def dropped_runs(
     Only runs that another worker may take from the same queue are returned.
     """
     good = [reply for reply in replies if reply.executes and reply.name not in foreign]
-    served = {queue for reply in good for queue in reply.queues}
+    served_queues = {queue for reply in good for queue in reply.queues}
     dropped_at = {
         unknown.run_id: now - timedelta(seconds=unknown.age)
         for reply in replies
-        if reply.name in foreign and served & set(reply.queues)
+        if reply.name in foreign and served_queues & set(reply.queues)
         for unknown in reply.unknown_runs
         if unknown.dropped
     }

@@ -114,7 +114,7 @@ class DayRule:
                     return ahead
                 ahead += DAY
             ahead = min(
-                filter(None, [leg.at_or_after(ahead) for leg in self._searches]), default=None
+                filter(None, [search.at_or_after(ahead) for search in self._searches]), default=None
             )
         return None
 
@@ -128,7 +128,7 @@ class DayRule:
                     return back
                 back -= DAY
             back = max(
-                filter(None, [leg.at_or_before(back) for leg in self._searches]), default=None
+                filter(None, [search.at_or_before(back) for search in self._searches]), default=None
             )
         return None
 

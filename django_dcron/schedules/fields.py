@@ -55,9 +55,9 @@ class FieldKind:
         span = f"{self.low}-{self.high}"
         if not self.names:
             return span
-        spelled = list(self.names)
+        all_names = list(self.names)
         return TranslatableText(
-            _("%(numbers)s or %(names)s"), numbers=span, names=f"{spelled[0]}-{spelled[-1]}"
+            _("%(numbers)s or %(names)s"), numbers=span, names=f"{all_names[0]}-{all_names[-1]}"
         )
 
     def refuse(self, template: str, value: str, *, code: str, **values: object) -> NoReturn:

@@ -87,8 +87,8 @@ def _holidays_of_decade(country: str, part: str, decade: int) -> tuple[frozenset
     """Return the holidays of each year. The package needs a millisecond for a year alone."""
     years = range(10 * decade, 10 * decade + 10)
     # A holiday may be observed in the year before or after its own.
-    around = range(years[0] - 1, years[-1] + 2)
+    nearby_years = range(years[0] - 1, years[-1] + 2)
     found = _package().country_holidays(country, subdiv=part or None, expand=False)
-    known = [each for each in around if found.start_year <= each <= found.end_year]
+    known = [each for each in nearby_years if found.start_year <= each <= found.end_year]
     found = _package().country_holidays(country, subdiv=part or None, years=known, expand=False)
     return tuple(frozenset(day for day in found if day.year == year) for year in years)

@@ -253,10 +253,10 @@ def _plain_text(text: object) -> str:
         )
     _check_length(text, MAX_LENGTH if "\n" in text else MAX_LINE_LENGTH)
     if not text.isascii():
-        strange = next(char for char in text if not char.isascii())
+        first_non_ascii = next(char for char in text if not char.isascii())
         raise InvalidSchedule(
             _("The schedule contains %(value)s. Use ASCII characters only."),
-            value=ascii(strange),
+            value=ascii(first_non_ascii),
             code="not_ascii",
         )
     if "\n" not in text:

@@ -151,12 +151,12 @@ class _Guard:
         """Check options by name. ``call_command`` passes most of them on without the parser."""
         actions = list(_actions(command))
         for name in kwargs:
-            meant = [
+            matching = [
                 action
                 for action in actions
                 if name == action.dest or name == _name_of_option(action)
             ]
-            for action in meant:
+            for action in matching:
                 if _is_required_positional(action):
                     raise InvalidArguments(
                         _(
@@ -168,7 +168,7 @@ class _Guard:
                         code="positional",
                     )
                 self._check(_names_of(action, []), "kwargs")
-            if not meant and name in command.stealth_options:
+            if not matching and name in command.stealth_options:
                 self._check([name], "kwargs")
 
     def _check(self, names: Sequence[str], field: str) -> None:

@@ -133,7 +133,7 @@ class _Stepper:
         self._namespace = namespace
         self._exceptions = exceptions
         self._raising = raising
-        self._keeper = _ManualHeartbeats()
+        self._heartbeats = _ManualHeartbeats()
         self._attempts = 0
         self._reported: dict[UUID, None] = {}
         """Runs that were dispatched or have ended, in order."""
@@ -196,7 +196,7 @@ class _Stepper:
                 f"next attempt is for {run.job_name}. Choose an earlier time, or pass jobs=."
             )
         with _timers_joined(), suppress(UnknownRun):  # an earlier job has deleted the run
-            if execute(run.run_id, run.attempt, worker=WORKER, keeper=self._keeper):
+            if execute(run.run_id, run.attempt, worker=WORKER, heartbeats=self._heartbeats):
                 self._executed.add(run.run_id)
         while self._exceptions:
             exception = self._exceptions.pop()

@@ -25,7 +25,7 @@ from django_dcron.execution import heartbeat as module
 from django_dcron.execution import unheard
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.executor import execute
-from django_dcron.execution.heartbeat import Heartbeats, heartbeats
+from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.unheard import RunHeartbeat
 from django_dcron.models import Attempt, Run
 from django_dcron.runs import transitions
@@ -191,11 +191,11 @@ def test_requested_heartbeat_waits_only_for_a_limited_time(
 
 
 def test_each_process_has_its_own_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = heartbeats()
-    assert heartbeats() is mine
+    mine = process_heartbeats()
+    assert process_heartbeats() is mine
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert heartbeats() is not mine
-    del module._hearts[-1]
+    assert process_heartbeats() is not mine
+    del module._by_process[-1]
 
 
 # --- a worker that is cut off from the database -------------------------------------------------
@@ -241,7 +241,7 @@ def test_run_without_heartbeats_is_stopped_and_retried(
         wait_until(lambda: None, what="the stop")
 
     run = make_run(make_idle_job(target=make_target(work), max_attempts=2), "queued")
-    assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
+    assert execute(run.pk, 1, worker="w", heartbeats=Heartbeats())
     assert (reread(run).state, reread(run).attempt) == ("pending", 2), "the retry policy decides"
     assert (attempt_of(run).outcome, attempt_of(run).message) == ("lost", UNHEARD)
 
@@ -262,7 +262,7 @@ def test_process_of_a_run_that_ignores_the_stop_is_ended(
                 ended.wait(1)
 
     run = make_run(make_idle_job(target=make_target(work)), "queued")
-    execute(run.pk, 1, worker="w", keeper=Heartbeats(), end_process=ended.set)
+    execute(run.pk, 1, worker="w", heartbeats=Heartbeats(), end_process=ended.set)
     assert ended.is_set()
 
 
@@ -292,7 +292,7 @@ def test_run_without_heartbeats_continues_if_configured_or_locked(
     run = make_run(
         make_idle_job(target=make_target(lambda: wait_until(lambda: len(tries) > 30))), "queued"
     )
-    assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
+    assert execute(run.pk, 1, worker="w", heartbeats=Heartbeats())
     assert reread(run).state == "succeeded"
 
 
@@ -302,8 +302,8 @@ def test_lease_counts_from_the_request_of_the_start(settings: Any, silent: float
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    pulse = RunHeartbeat(watched, heard_at=1000.0 - silent, limit=3600.0)
-    assert pulse.deadline == 4600.0 - silent
+    heartbeat = RunHeartbeat(watched, heard_at=1000.0 - silent, limit=3600.0)
+    assert heartbeat.deadline == 4600.0 - silent
     with Heartbeats().keep_alive(watched, heard_at=time.monotonic() - silent - 200):
         if silent:
             wait_until(lambda: watched.unheard, what="the stop")
@@ -322,17 +322,17 @@ def test_failed_stop_of_one_run_does_not_keep_others_running(
     )
     real = unheard._stop_unheard
 
-    def stop(pulse: Any) -> None:
-        if pulse.run is first:
+    def stop(heartbeat: Any) -> None:
+        if heartbeat.run is first:
             raise RuntimeError("can't start new thread")
-        real(pulse)
+        real(heartbeat)
 
     monkeypatch.setattr(unheard, "_stop_unheard", stop)
     monkeypatch.setattr(transitions, "renew_heartbeat", gone)
-    keeper, long_ago = Heartbeats(), time.monotonic() - 7200
-    with keeper.keep_alive(first, heard_at=long_ago):
+    heartbeats, long_ago = Heartbeats(), time.monotonic() - 7200
+    with heartbeats.keep_alive(first, heard_at=long_ago):
         wait_until(lambda: logged(caplog, "not_stopped_without_heartbeat"), what="the error")
-        with keeper.keep_alive(second, heard_at=long_ago):
+        with heartbeats.keep_alive(second, heard_at=long_ago):
             wait_until(lambda: second.unheard, what="the stop of the second run")
 
 
@@ -340,14 +340,14 @@ def test_locked_row_delays_the_stop_less_than_the_rescue_waits(settings: Any) ->
     settings.DCRON_RUN_LEASE = timedelta(seconds=15)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    pulse = RunHeartbeat(watched, heard_at=100.0, limit=15.0)
-    pulse.locked_at = 109.0
-    assert pulse.deadline == 115.0, "a lock never shortens the deadline"
-    pulse.locked_at = 114.0
-    assert pulse.deadline == 119.0
-    assert 2 * module.AGAIN_AFTER < pulse.deadline - pulse.locked_at < 15 / 2 - RESCUE_EVERY
+    heartbeat = RunHeartbeat(watched, heard_at=100.0, limit=15.0)
+    heartbeat.locked_at = 109.0
+    assert heartbeat.deadline == 115.0, "a lock never shortens the deadline"
+    heartbeat.locked_at = 114.0
+    assert heartbeat.deadline == 119.0
+    assert 2 * module.AGAIN_AFTER < heartbeat.deadline - heartbeat.locked_at < 15 / 2 - RESCUE_EVERY
     watched.code_ended = True
-    assert pulse.deadline == unheard.NEVER, "a run whose code has ended is never stopped"
+    assert heartbeat.deadline == unheard.NEVER, "a run whose code has ended is never stopped"
 
 
 def test_failed_heartbeat_is_retried_well_within_the_lease(settings: Any) -> None:

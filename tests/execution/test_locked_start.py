@@ -42,17 +42,17 @@ def test_worker_returns_a_locked_run_and_executes_others(state: str, make_target
     run, other = (
         make_run(make_idle_job(target=target), each, node="a-node") for each in (state, "queued")
     )
-    keeper, limit = Heartbeats(), lock_limit()
+    heartbeats, limit = Heartbeats(), lock_limit()
     with keeping_locked(Run.objects.filter(pk=run.pk)):
-        assert not execute(run.pk, 1, worker="w", keeper=keeper)
-        assert execute(other.pk, 1, worker="w", keeper=keeper)
+        assert not execute(run.pk, 1, worker="w", heartbeats=heartbeats)
+        assert execute(other.pk, 1, worker="w", heartbeats=heartbeats)
         assert (reread(run).state, reread(other).state) == (state, "succeeded")
         assert lock_limit() == limit, "the limit of the project's connection is restored"
     wait_until(
         lambda: (reread(run).state, reread(run).node) == ("pending", ""),
         what="the run to be given back",
     )
-    assert execute(run.pk, 1, worker="w", keeper=keeper)
+    assert execute(run.pk, 1, worker="w", heartbeats=heartbeats)
     assert attempt_of(run).outcome == "succeeded"
 
 
@@ -62,9 +62,9 @@ def test_worker_does_not_wait_for_a_locked_slot_holder(make_target: Any) -> None
     job = make_idle_job(target=make_target(lambda: None), overlap_policy="skip")
     holder = make_run(job, "running", slot=Slot.RUNNING)
     run = make_run(job, "queued")
-    keeper, limit = Heartbeats(), lock_limit()
+    heartbeats, limit = Heartbeats(), lock_limit()
     with keeping_locked(Run.objects.filter(pk=holder.pk)):
-        assert not execute(run.pk, 1, worker="w", keeper=keeper)
+        assert not execute(run.pk, 1, worker="w", heartbeats=heartbeats)
         assert lock_limit() == limit
     wait_until(
         lambda: reread(run).node == "" and reread(run).state == "pending",
@@ -85,7 +85,7 @@ def test_worker_waits_for_a_brief_lock(make_target: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "start_attempt", deadlocked_once)
-        assert execute(run.pk, 1, worker="w", keeper=Heartbeats())
+        assert execute(run.pk, 1, worker="w", heartbeats=Heartbeats())
     assert reread(run).state == "succeeded"
 
 
@@ -93,18 +93,18 @@ def test_run_returns_to_the_nodes_after_a_database_outage(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "django_dcron.runs")
-    run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
+    run, heartbeats = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
     real = deliveries.return_to_nodes
 
     def gone(*given: Any) -> bool:
         raise OperationalError("gone")
 
     monkeypatch.setattr(deliveries, "return_to_nodes", gone)
-    keeper.return_later(run.pk, 1)
+    heartbeats.return_later(run.pk, 1)
     wait_until(lambda: logged(caplog, "not_handed_back"))
     monkeypatch.setattr(deliveries, "return_to_nodes", real)
     wait_until(lambda: reread(run).node == "", what="the run to be given back")
-    wait_until(lambda: not keeper._to_return, what="the list to be empty")
+    wait_until(lambda: not heartbeats._to_return, what="the list to be empty")
 
 
 @pytest.mark.postgresql
@@ -121,14 +121,14 @@ def test_returning_runs_to_nodes_waits_only_briefly_for_locks(
         return real(run_id, attempt)
 
     monkeypatch.setattr(deliveries, "return_to_nodes", hand_back)
-    run, keeper = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
-    keeper.return_later(run.pk, 1)
+    run, heartbeats = make_run(make_idle_job(), "queued", node="a-node"), Heartbeats()
+    heartbeats.return_later(run.pk, 1)
     wait_until(lambda: reread(run).node == "", what="the run to be given back")
     assert limits[0] == {"postgresql": "200ms", "mysql": 1}[connection.vendor]
 
 
 def test_runs_are_no_longer_returned_after_the_redelivery_timeout(settings: Any) -> None:
-    keeper = Heartbeats()
-    keeper._to_return[make_run(make_idle_job(), "queued").pk, 1] = 0.0
-    keeper._return_unlocked_runs()
-    assert keeper._to_return == {}
+    heartbeats = Heartbeats()
+    heartbeats._to_return[make_run(make_idle_job(), "queued").pk, 1] = 0.0
+    heartbeats._return_unlocked_runs()
+    assert heartbeats._to_return == {}

@@ -110,7 +110,7 @@ class World:
     def run(self, *, stop_at_first: bool) -> Result:
         plan, engine = self.plan, self.engine
         database.clear()
-        heartbeat._hearts.clear()
+        heartbeat._by_process.clear()
         functions.registered[TARGET] = work
         with self._installed():
             try:

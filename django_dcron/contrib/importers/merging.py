@@ -57,8 +57,8 @@ def plan_merge(
         new_base |= {name: pause.get(name, base.get(name, "")) for name in PAUSE[:2]}
     if unchanged.entry.next_due is not None and _takes_phase(before, updates):
         due = {"starts_at": unchanged.entry.next_due}
-        taken, also_kept = _merged(before, due, base, options)
-        updates, kept = updates | taken, kept | also_kept
+        taken, kept_phase = _merged(before, due, base, options)
+        updates, kept = updates | taken, kept | kept_phase
         new_base |= {"starts_at": definition_of(with_values(before, due, options))["starts_at"]}
     job = with_values(before, updates, options)
     changes = differing_values(before, job, updates)

@@ -85,11 +85,11 @@ def _defers() -> Any:
 
 def _latest(rows: Any) -> dict[Key, datetime]:
     latest: dict[Key, datetime] = {}
-    for task, periodic_id, stamp in rows.order_by("defer_timestamp").values_list(
+    for task, periodic_id, timestamp in rows.order_by("defer_timestamp").values_list(
         "task_name", "periodic_id", "defer_timestamp"
     ):
-        if stamp is not None:
-            latest[task, periodic_id] = datetime.fromtimestamp(stamp, UTC)
+        if timestamp is not None:
+            latest[task, periodic_id] = datetime.fromtimestamp(timestamp, UTC)
     return latest
 
 

@@ -126,11 +126,11 @@ def compare_shadows(
         and matched.job is not None
         and matched.job.target.startswith(PREFIX)
     }
-    ours = _due([job.pk for job in shadows.values()], since)
+    our_times = _due([job.pk for job in shadows.values()], since)
     return [
         _compare(
             job,
-            ours.get(job.pk, []),
+            our_times.get(job.pk, []),
             source_runs.times.get(origin, ()),
             source_runs.complete,
             max(since, job.created_at + LATE),
@@ -154,22 +154,24 @@ def _due(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:
 
 def _compare(
     job: Job,
-    ours: list[datetime],
-    theirs: Collection[datetime],
+    our_times: list[datetime],
+    their_times: Collection[datetime],
     complete: bool,
     since: datetime,
     now: datetime,
 ) -> ShadowComparison:
     interval = job.parsed_schedule.interval or timedelta()
     late, early = LATE + interval, EARLY + interval
-    ours, theirs = sorted(ours), sorted(theirs)
-    there = [at for at in theirs if at >= since + interval]
-    candidates = [here for here in ours if not _between(theirs, here - early, here + late)]
+    our_times, their_times = sorted(our_times), sorted(their_times)
+    there = [at for at in their_times if at >= since + interval]
+    candidates = [
+        here for here in our_times if not _between(their_times, here - early, here + late)
+    ]
     unmatched_there: list[Difference] = []
     latest = timedelta()
     taken: set[datetime] = set()
     for at in there:
-        pairs = _between(ours, at - late, at + early)
+        pairs = _between(our_times, at - late, at + early)
         free = next((here for here in pairs if here not in taken), None)
         if not pairs:
             unmatched_there.append(_difference_there(at, candidates))
@@ -185,7 +187,7 @@ def _compare(
         (since, late) if complete else (there[-1] if there else since, WRITE_DELAY + late)
     )
     unmatched_here = [
-        _difference_here(here, ours, theirs)
+        _difference_here(here, our_times, their_times)
         for here in candidates
         if begin <= here <= now - timeout
     ]
@@ -195,7 +197,7 @@ def _compare(
         tuple(unmatched_there),
         tuple(unmatched_here),
         latest,
-        runs=len(_between(ours, since, now)),
+        runs=len(_between(our_times, since, now)),
     )
 
 
@@ -209,13 +211,15 @@ def _difference_there(at: datetime, unmatched: list[datetime]) -> Difference:
     return Difference(at, DifferenceKind.NOT_DUE if before is None else DifferenceKind.LATE, before)
 
 
-def _difference_here(here: datetime, ours: list[datetime], theirs: list[datetime]) -> Difference:
+def _difference_here(
+    here: datetime, our_times: list[datetime], their_times: list[datetime]
+) -> Difference:
     """Return the difference for a run here.
 
     A run there that comes later, but before the next one here, is probably this run.
     """
     next_here, later_there = (
-        next(iter(each[bisect_right(each, here) :]), None) for each in (ours, theirs)
+        next(iter(each[bisect_right(each, here) :]), None) for each in (our_times, their_times)
     )
     if later_there is None or (next_here is not None and later_there >= next_here):
         return Difference(here, DifferenceKind.NOT_RUN)

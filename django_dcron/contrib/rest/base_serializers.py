@@ -31,8 +31,8 @@ class StrictSerializer(AnySerializer):
                 name: self._unknown(name, suggest=suggest) for name in unknown
             }
             if isinstance(data, QueryDict):
-                twice = [name for name, values in data.lists() if len(values) > 1]
-                errors |= {name: _("The parameter is given more than once.") for name in twice}
+                repeated = [name for name, values in data.lists() if len(values) > 1]
+                errors |= {name: _("The parameter is given more than once.") for name in repeated}
                 data = data.dict()  # REST framework ignores empty values of a form
             if errors:
                 raise serializers.ValidationError(errors | self._other_errors(data, errors))

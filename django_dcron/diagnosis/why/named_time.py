@@ -87,8 +87,8 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron
         "from": format_time_of_day(first),
         "to": format_time_of_day(after),
     }
-    falling = [cron for cron in crons if _falls_on(cron, local, length)]
-    if any(effect_at(cron, stretch) is Effect.ONCE_AFTER for cron in falling):
+    matching_crons = [cron for cron in crons if _falls_on(cron, local, length)]
+    if any(effect_at(cron, stretch) is Effect.ONCE_AFTER for cron in matching_crons):
         note = _(
             "%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s. A "
             "job with a fixed time in this gap runs at %(to)s."
@@ -113,15 +113,15 @@ def _repeated_time_note(
         "second": format_time(second, zone),
         "meant": format_time(local, zone),
     }
-    falling = [cron for cron in crons if _falls_on(cron, local, length)]
-    effects = {effect_at(cron, _offset_period_at(second, zone)) for cron in falling}
+    matching_crons = [cron for cron in crons if _falls_on(cron, local, length)]
+    effects = {effect_at(cron, _offset_period_at(second, zone)) for cron in matching_crons}
     if effects == {Effect.FIRST_TIME}:
         note = _(
             "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
             "and at %(second)s. A job with a fixed time runs only the first time."
         )
         return Sentence("repeated_time_runs_once", note, **values)
-    if falling:
+    if matching_crons:
         note = _(
             "%(time)s occurs twice on %(day)s in %(zone)s because clocks go back: at %(first)s "
             "and at %(second)s. The schedule matches both times. This answer is about %(meant)s."

@@ -165,11 +165,18 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     cause is gone.
     """
     returning = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
-    resting = not job.enabled and job.pause_reason == EXHAUSTED
+    is_exhausted = not job.enabled and job.pause_reason == EXHAUSTED
     retimed = bool(values.keys() & TIMING)
-    said_off = wanted.get("enabled") is False and (job.declared or {}).get("enabled", True)
+    was_disabled_in_code = wanted.get("enabled") is False and (job.declared or {}).get(
+        "enabled", True
+    )
     ends_by_itself = job.paused_until is not None
-    if "enabled" in values or returning or (resting and retimed) or (ends_by_itself and said_off):
+    if (
+        "enabled" in values
+        or returning
+        or (is_exhausted and retimed)
+        or (ends_by_itself and was_disabled_in_code)
+    ):
         enabled = bool(values.get("enabled", wanted.get("enabled", True)))
         reason = "" if enabled else DECLARED_DISABLED
     else:

@@ -98,10 +98,10 @@ def _apply_alone(change: SyncChange) -> list[SyncChange]:
         except (Conflict, IntegrityError, OperationalError, ValidationError) as error:
             last_error = error
         time.sleep(random.uniform(0, 0.05 * attempt))  # noqa: S311 (spreads nodes that started together)
-        again = plan(only=change.key)
-        differences = [other for other in again if other.is_difference]
+        replanned = plan(only=change.key)
+        differences = [other for other in replanned if other.is_difference]
         if not differences:  # another process applied the change, or it has become impossible
-            return [other for other in again if other.is_problem]
+            return [other for other in replanned if other.is_problem]
         change = differences[0]
     return [
         replace(change, kind=ChangeKind.INVALID, details=(f"couldn't be written: {last_error}",))

@@ -158,10 +158,10 @@ def _wait(pipe: BinaryIO, since: datetime, timeout: timedelta, read_log: Callabl
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         if select.select([pipe], [], [], LOOK_EVERY)[0]:
-            heard = pipe.read(64)
-            if not heard:  # The other end is closed.
+            chunk = pipe.read(64)
+            if not chunk:  # The other end is closed.
                 raise negative_result(f"The node didn't start. {read_log()}")
-            pid += heard
+            pid += chunk
         if pid.endswith(b"\n") and (node := _find_node(int(pid), since)):
             return node
     raise negative_result(

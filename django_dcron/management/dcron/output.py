@@ -135,22 +135,22 @@ class Output:
                 self._command.stdout.write(f"{' ' * width}{GAP}{each}")
 
     def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[Cell]]) -> None:
-        heads = [Column(column) if isinstance(column, str) else column for column in columns]
-        heads = [replace(head, title=without_control_characters(head.title)) for head in heads]
+        titled = [Column(column) if isinstance(column, str) else column for column in columns]
+        titled = [replace(head, title=without_control_characters(head.title)) for head in titled]
         lines = list(rows)
-        if self.console is not None and _fits(heads, lines, self.console.width):
-            self._draw(self.console, heads, lines)
+        if self.console is not None and _fits(titled, lines, self.console.width):
+            self._draw(self.console, titled, lines)
         else:
-            self._align(heads, lines)
+            self._align(titled, lines)
 
     def _draw(
-        self, console: Console, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]
+        self, console: Console, titled: Sequence[Column], rows: Iterable[Sequence[Cell]]
     ) -> None:
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
-        for head in heads:
+        for head in titled:
             justify: Literal["left", "right"] = "right" if head.right else "left"
             table.add_column(head.title, justify=justify, overflow="fold", no_wrap=not head.wraps)
         for row in rows:
@@ -158,15 +158,15 @@ class Output:
         self._command.stdout.flush()
         console.print(table)
 
-    def _align(self, heads: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
-        lines = [[StyledText(head.title, STRONG) for head in heads], *rows]
+    def _align(self, titled: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
+        lines = [[StyledText(head.title, STRONG) for head in titled], *rows]
         widths = [
-            max(_width(_in_one_line(line[place])) for line in lines) for place in range(len(heads))
+            max(_width(_in_one_line(line[place])) for line in lines) for place in range(len(titled))
         ]
         for line in lines:
             cells = [
                 _pad(_in_one_line(cell), width, right=head.right)
-                for cell, width, head in zip(line, widths, heads, strict=True)
+                for cell, width, head in zip(line, widths, titled, strict=True)
             ]
             last = (
                 len(cells)
@@ -238,13 +238,13 @@ def _encode_json(value: Any) -> Any:
     return str(value)
 
 
-def _fits(heads: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
+def _fits(titled: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> bool:
     """Return whether the columns fit into ``width``.
 
     A wrapped column needs ``MIN_COLUMN_WIDTH`` or its full width, whichever is less.
     """
-    needed = len(GAP) * (len(heads) - 1)
-    for place, head in enumerate(heads):
+    needed = len(GAP) * (len(titled) - 1)
+    for place, head in enumerate(titled):
         widest = max(_width(head.title), *(_width(_text(row[place])) for row in rows), 0)
         needed += min(widest, MIN_COLUMN_WIDTH) if head.wraps else widest
     return needed <= width

@@ -130,6 +130,13 @@ def _no_live_node(facts: SystemFacts) -> Issue:
 def dispatch_issues(facts: SystemFacts) -> Iterator[Issue]:
     if facts.database_read_only or not facts.live_nodes:
         return
+    yield from _broker_issue(facts)
+    if not (facts.stalled or facts.unserved):  # They explain the rest.
+        yield from _overdue_run_issue(facts)
+        yield from _overdue_cursor_issue(facts)
+
+
+def _broker_issue(facts: SystemFacts) -> Iterator[Issue]:
     overdue = facts.overdue_runs
     if facts.on_agendas and overdue.since:
         yield Issue(
@@ -151,8 +158,10 @@ def dispatch_issues(facts: SystemFacts) -> Iterator[Issue]:
             overdue.since,
             {"runs": facts.on_agendas},
         )
-    if facts.stalled or facts.unserved:
-        return  # They explain the rest.
+
+
+def _overdue_run_issue(facts: SystemFacts) -> Iterator[Issue]:
+    overdue = facts.overdue_runs
     if (left := overdue.number - facts.on_agendas) > 0 and overdue.since:
         yield Issue(
             Problem.RUN_OVERDUE,
@@ -173,6 +182,9 @@ def dispatch_issues(facts: SystemFacts) -> Iterator[Issue]:
             overdue.since,
             {"runs": left},
         )
+
+
+def _overdue_cursor_issue(facts: SystemFacts) -> Iterator[Issue]:
     if (cursors := facts.overdue_cursors) and cursors.since:
         yield Issue(
             Problem.CURSOR_OVERDUE,

@@ -111,9 +111,11 @@ def _workers_without_task(facts: SystemFacts) -> list[WorkerFacts]:
 
     On other queues, they may belong to another project.
     """
-    ours = {queue.name for queue in facts.queues} | set(facts.recent_queues)
+    our_queues = {queue.name for queue in facts.queues} | set(facts.recent_queues)
     return [
-        worker for worker in facts.workers or () if not worker.executes and ours & {*worker.queues}
+        worker
+        for worker in facts.workers or ()
+        if not worker.executes and our_queues & {*worker.queues}
     ]
 
 

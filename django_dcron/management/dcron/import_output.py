@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from django_dcron.conf import settings
 from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.comparison import (
     awaiting_handover,
@@ -176,11 +177,12 @@ def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
 
 
 def _show_shell(out: Output, reading: Reading) -> None:
-    if not reading.shell:
+    missing = {name: argv for name, argv in reading.shell.items() if name not in settings.SHELL}
+    if not missing:
         return
     out.line("Add these commands to your settings:")
     out.line("DCRON_SHELL = {")
-    for name, argv in reading.shell.items():
+    for name, argv in missing.items():
         out.line(f"    {name!r}: {argv!r},")
     out.line("}")
 

@@ -217,6 +217,7 @@ def test_crontab_file_is_imported(tmp_path: Path, settings: Settings) -> None:
     again = call("import", str(file))
     assert again.code == 0
     assert "2 same." in again.out
+    assert "DCRON_SHELL = {" not in again.out, "nothing is missing in the settings"
 
 
 def test_line_is_refused_if_its_shell_name_has_another_command(settings: Settings) -> None:

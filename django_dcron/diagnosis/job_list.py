@@ -161,11 +161,3 @@ def next_run_of(job: Job, now: datetime | None = None) -> datetime | None:
     except InvalidSchedule:
         coming = None
     return min(coming, cursor.next_at) if coming else cursor.next_at
-
-
-def zone_name_of(job: Job) -> str:
-    """Return the schedule's time zone, or the job's ``timezone`` if the schedule is invalid."""
-    try:
-        return job.parsed_schedule.timezone
-    except InvalidSchedule:
-        return job.timezone

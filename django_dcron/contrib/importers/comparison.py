@@ -9,15 +9,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 
 from django.db import DatabaseError
 
 from django_dcron.contrib.importers.entry_plans import (
     ARRIVED_PAUSED,
+    DEFAULT_OPTIONS,
     PAUSE,
     PROBLEMS,
     ComparisonOptions,
@@ -37,7 +37,7 @@ from django_dcron.contrib.importers.origins import (
 )
 from django_dcron.contrib.importers.reading import SourceEntry, unexpected_error_text
 from django_dcron.jobs.representation import definition_of
-from django_dcron.models import Calendar, Job
+from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
 DECLARED = "the code declares a job with this name with @cron; rename or delete one of the two"
@@ -55,23 +55,12 @@ NOT_HANDED_OVER = PROBLEMS | {ImportOutcome.OMITTED, ImportOutcome.DELETED}
 def compare_entries(
     entries: Iterable[SourceEntry],
     namespace: str = "default",
-    *,
-    source: str = "",
-    disabled: bool = False,
-    shadow: bool = False,
-    overwrite: Collection[str] = (),
-    restore: Collection[str] = (),
-    calendars: Mapping[str, Calendar] = MappingProxyType({}),
-    take_over: bool = False,
+    options: ComparisonOptions = DEFAULT_OPTIONS,
 ) -> list[EntryPlan]:
-    """Compare jobs, in the order of ``entries``. ``ComparisonOptions`` describes the arguments.
-
-    ``source``: the source's name, which the jobs store. Empty for an export.
-    """
-    options = ComparisonOptions(source, disabled, shadow, overwrite, restore, calendars, take_over)
+    """Compare jobs, in the order of ``entries``."""
     return [
         _plan_safely(_as_shadow(each) if _stays_shadow(each, options) else each, namespace, options)
-        for each in match_entries(entries, namespace, source)
+        for each in match_entries(entries, namespace, options.source)
     ]
 
 

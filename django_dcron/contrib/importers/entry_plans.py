@@ -82,6 +82,7 @@ class EntryPlan:
 class ComparisonOptions:
     """How to compare.
 
+    ``source``: the source's name, which the jobs store; empty for an export.
     ``disabled``: new jobs are paused, and whether existing jobs are enabled isn't compared.
     ``shadow``: new jobs are shadows. ``overwrite``: fields that the source's values replace even if
     a person changed them. ``restore``: patterns of the names of deleted jobs to create again, ``*``
@@ -97,6 +98,9 @@ class ComparisonOptions:
     restore: Collection[str] = ()
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
     take_over: bool = False
+
+
+DEFAULT_OPTIONS = ComparisonOptions()
 
 
 def awaits_handover(job: Job) -> bool:

@@ -22,7 +22,13 @@ from django.db import transaction
 from django_dcron.contrib.importers import calendars, sources
 from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.comparison import compare_entries
-from django_dcron.contrib.importers.entry_plans import DIFFERENCES, PAUSE, PROBLEMS, EntryPlan
+from django_dcron.contrib.importers.entry_plans import (
+    DIFFERENCES,
+    PAUSE,
+    PROBLEMS,
+    ComparisonOptions,
+    EntryPlan,
+)
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.sources import FILE_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
 from django_dcron.contrib.importers.writing import (
@@ -166,14 +172,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     plans = compare_entries(
         reading.entries,
         options["namespace"] or "default",
-        disabled=options["disabled"],
-        shadow=options["shadow"],
-        source=reading.source,
-        overwrite=options["overwrite"],
-        restore=options["restore"],
-        # There is no handover from a file.
-        take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
-        calendars=calendars.calendars_to_save(calendar_plans),
+        ComparisonOptions(
+            disabled=options["disabled"],
+            shadow=options["shadow"],
+            source=reading.source,
+            overwrite=options["overwrite"],
+            restore=options["restore"],
+            # There is no handover from a file.
+            take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
+            calendars=calendars.calendars_to_save(calendar_plans),
+        ),
     )
     calendar_plans = calendars.refuse_for_problem_jobs(calendar_plans, plans)
     if options["apply"] and options["atomic"]:

@@ -427,9 +427,9 @@ def test_many_rows_are_compared_in_few_queries(
         PeriodicTask(name=f"row {n}", task="tests.app.tasks.ok", **every) for n in range(700)
     )
     with django_assert_max_num_queries(4):
-        moves = compare_entries(celery_beat.read(NOW).entries)
-    assert {move.outcome for move in moves} == {ImportOutcome.CREATE}
-    assert len(moves) == 700
+        plans = compare_entries(celery_beat.read(NOW).entries)
+    assert {plan.outcome for plan in plans} == {ImportOutcome.CREATE}
+    assert len(plans) == 700
 
 
 def test_missing_queues_are_shown_as_a_setting(settings: Settings) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from django_dcron import control
 from django_dcron.contrib.importers import calendars as import_calendars
 from django_dcron.contrib.importers.comparison import compare_entries
-from django_dcron.contrib.importers.entry_plans import ImportOutcome
+from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.names import clean_name, with_distinct_names
 from django_dcron.contrib.importers.reading import SourceCalendar, SourceEntry
 from django_dcron.contrib.importers.writing import (
@@ -42,17 +42,17 @@ def found(name: str = "a", **values: Any) -> SourceEntry:
     return SourceEntry(f"row {name}", name, VALUES | values)
 
 
-def move(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
-    (one,) = compare_entries([found(name, **values)], disabled=disabled)
+def plan_for(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
+    (one,) = compare_entries([found(name, **values)], options=ComparisonOptions(disabled=disabled))
     return one
 
 
 def apply(*entries: SourceEntry, **options: Any) -> list[Any]:
-    return list(apply_entry_plans(compare_entries(entries, **options)))
+    return list(apply_entry_plans(compare_entries(entries, options=ComparisonOptions(**options))))
 
 
 def test_new_entry_creates_a_job() -> None:
-    assert move().outcome is ImportOutcome.CREATE
+    assert plan_for().outcome is ImportOutcome.CREATE
     assert not Job.objects.exists()
     apply(found())
     job = Job.objects.get()
@@ -65,8 +65,8 @@ def test_only_fields_of_the_source_are_compared() -> None:
     job = Job.objects.get()
     job.max_attempts = 5
     control.save(job)
-    assert move().outcome is ImportOutcome.SAME
-    changed = move(schedule="@hourly")
+    assert plan_for().outcome is ImportOutcome.SAME
+    changed = plan_for(schedule="@hourly")
     assert (changed.outcome, dict(changed.changes)) == (
         ImportOutcome.CHANGE,
         {"schedule": ("@daily", "@hourly")},
@@ -80,8 +80,8 @@ def test_disabled_import_creates_a_paused_job() -> None:
     apply(found(), disabled=True)
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason) == (False, "imported with --disabled")
-    assert move(disabled=True).outcome is ImportOutcome.SAME
-    assert dict(move().changes) == {
+    assert plan_for(disabled=True).outcome is ImportOutcome.SAME
+    assert dict(plan_for().changes) == {
         "enabled": (False, True),
         "pause_reason": ("imported with --disabled", ""),
     }
@@ -89,7 +89,7 @@ def test_disabled_import_creates_a_paused_job() -> None:
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
     assert (
-        move(disabled=True).outcome is ImportOutcome.SAME
+        plan_for(disabled=True).outcome is ImportOutcome.SAME
     )  # ``disabled`` doesn't pause an enabled job
 
 
@@ -109,45 +109,45 @@ def test_pause_is_one_line() -> None:
 def test_pause_reason_of_a_user_is_kept() -> None:
     apply(found(enabled=False, pause_reason="was disabled"))
     control.pause(Job.objects.get(), "ask Ann")
-    assert move(enabled=False, pause_reason="was disabled").outcome is ImportOutcome.SAME
+    assert plan_for(enabled=False, pause_reason="was disabled").outcome is ImportOutcome.SAME
 
 
 def test_job_declared_in_code_is_a_conflict() -> None:
     make_job(name="a", declared={"schedule": "@weekly"}, schedule="@weekly")
-    assert move().outcome is ImportOutcome.CONFLICT
-    assert "@cron" in move().reasons[0]
+    assert plan_for().outcome is ImportOutcome.CONFLICT
+    assert "@cron" in plan_for().reasons[0]
     apply(found())
     assert Job.objects.get().schedule == "@weekly"
 
 
 def test_refused_entry_does_not_affect_others() -> None:
-    moves = apply(found("a", schedule="61 * * * *"), found("b"), found("c", queue="with space"))
-    assert [each.outcome for each in moves] == [
+    plans = apply(found("a", schedule="61 * * * *"), found("b"), found("c", queue="with space"))
+    assert [each.outcome for each in plans] == [
         ImportOutcome.REFUSED,
         ImportOutcome.CREATE,
         ImportOutcome.REFUSED,
     ]
-    assert moves[0].reasons[0].startswith("schedule: minute: 61 is out of range")
-    assert moves[2].reasons[0].startswith("queue: ")
+    assert plans[0].reasons[0].startswith("schedule: minute: 61 is out of range")
+    assert plans[2].reasons[0].startswith("queue: ")
     assert list(Job.objects.values_list("name", flat=True)) == ["b"]
 
 
 def test_job_changed_after_the_comparison_is_not_overwritten() -> None:
     apply(found())
-    moves = compare_entries([found(schedule="@hourly")])
+    plans = compare_entries([found(schedule="@hourly")])
     job = Job.objects.get()
     job.schedule = "@weekly"
     control.save(job)
-    (done,) = apply_entry_plans(moves)
+    (done,) = apply_entry_plans(plans)
     assert done.outcome is ImportOutcome.REFUSED
     assert "run the import again" in done.reasons[0]
     assert Job.objects.get().schedule == "@weekly"
 
 
 def test_job_created_after_the_comparison_is_not_overwritten() -> None:
-    moves = compare_entries([found()])
+    plans = compare_entries([found()])
     make_job(name="a", schedule="@weekly")
-    (done,) = apply_entry_plans(moves)
+    (done,) = apply_entry_plans(plans)
     assert done.outcome is ImportOutcome.REFUSED
     assert Job.objects.get().schedule == "@weekly"
 
@@ -468,8 +468,9 @@ def test_calendar_changed_after_the_comparison_is_not_overwritten() -> None:
     ]
     planned = import_calendars.compare_calendars(entries)
     jobs = [found(name, calendar=name, calendar_policy="skip") for name in ("changed", "created")]
-    moves = compare_entries(
-        [*jobs, found("free")], calendars=import_calendars.calendars_to_save(planned)
+    plans = compare_entries(
+        [*jobs, found("free")],
+        options=ComparisonOptions(calendars=import_calendars.calendars_to_save(planned)),
     )
     made.dates = "12-26"
     control.save_calendar(made)
@@ -478,7 +479,7 @@ def test_calendar_changed_after_the_comparison_is_not_overwritten() -> None:
     assert [each.outcome for each in done] == [ImportOutcome.REFUSED] * 2
     assert "run the import again" in done[0].reasons[0]
     assert "already exists" in done[1].reasons[0]
-    written = list(apply_entry_plans(refuse_without_calendar({each.name for each in done}, moves)))
+    written = list(apply_entry_plans(refuse_without_calendar({each.name for each in done}, plans)))
     assert [each.outcome for each in written] == [
         ImportOutcome.REFUSED,
         ImportOutcome.REFUSED,

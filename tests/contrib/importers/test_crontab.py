@@ -194,8 +194,8 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
 
 
 def test_repeated_line_becomes_two_jobs() -> None:
-    moved = compare_entries(read("0 1 * * * a\n0 1 * * * a\n").entries)
-    assert len({move.name for move in moved}) == 2
+    plans = compare_entries(read("0 1 * * * a\n0 1 * * * a\n").entries)
+    assert len({plan.name for plan in plans}) == 2
 
 
 def test_crontab_file_is_imported(tmp_path: Path, settings: Settings) -> None:

@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import crontab, django_crontab
 from django_dcron.contrib.importers.comparison import compare_entries
-from django_dcron.contrib.importers.entry_plans import ImportOutcome
+from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.names import with_distinct_names
 from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
@@ -112,16 +112,16 @@ def test_new_schedule_or_second_entry_keeps_the_first_job(settings: Settings) ->
     settings.CRONJOBS = [("0 1 * * *", ECHO)]
     assert call("import", "django-crontab", "--apply").code == 0
     before = Job.objects.get()
-    moves = compare_entries(
+    plans = compare_entries(
         read(settings, ("0 2 * * *", ECHO), ("0 3 * * *", ECHO, ["x"]), ("0 4 * * *", ECHO)),
-        source="django-crontab",
+        options=ComparisonOptions(source="django-crontab"),
     )
-    assert [(move.outcome, move.existing) for move in moves] == [
+    assert [(plan.outcome, plan.existing) for plan in plans] == [
         (ImportOutcome.CHANGE, before),
         (ImportOutcome.CREATE, None),
         (ImportOutcome.CREATE, None),
     ]
-    assert len({move.name for move in moves}) == 3
+    assert len({plan.name for plan in plans}) == 3
 
 
 def test_names_do_not_depend_on_the_order(settings: Settings) -> None:

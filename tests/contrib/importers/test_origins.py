@@ -13,7 +13,12 @@ from django_dcron.contrib.importers.comparison import (
     jobs_without_entry,
     shadows_left,
 )
-from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, EntryPlan, ImportOutcome
+from django_dcron.contrib.importers.entry_plans import (
+    ARRIVED_PAUSED,
+    ComparisonOptions,
+    EntryPlan,
+    ImportOutcome,
+)
 from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
 from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
 from django_dcron.jobs.cursors import EXHAUSTED
@@ -41,7 +46,7 @@ def found(
 
 
 def plan(*entries: SourceEntry, source: str = SOURCE, **options: Any) -> list[EntryPlan]:
-    return compare_entries(entries, source=source, **options)
+    return compare_entries(entries, options=ComparisonOptions(source=source, **options))
 
 
 def import_entries(*entries: SourceEntry, **options: Any) -> list[EntryPlan]:
@@ -55,8 +60,8 @@ def edit(**values: Any) -> Job:
     return control.save(job)
 
 
-def kinds(moves: list[EntryPlan]) -> list[ImportOutcome]:
-    return [move.outcome for move in moves]
+def kinds(plans: list[EntryPlan]) -> list[ImportOutcome]:
+    return [imported.outcome for imported in plans]
 
 
 # --- Identity -------------------------------------------------------------------------------------
@@ -116,9 +121,9 @@ def test_second_import_at_the_same_time_creates_no_job_again(take_over: bool) ->
 def test_renamed_and_moved_job_is_not_imported_twice() -> None:
     import_entries(found())
     edit(name="b", namespace="shop")
-    (move,) = import_entries(found(schedule="@hourly"))
-    assert (move.outcome, str(move)) == (ImportOutcome.CHANGE, "shop/b")
-    assert move.kept == {"name": ("b", "a")}
+    (imported,) = import_entries(found(schedule="@hourly"))
+    assert (imported.outcome, str(imported)) == (ImportOutcome.CHANGE, "shop/b")
+    assert imported.kept == {"name": ("b", "a")}
     job = Job.objects.get()
     assert (str(job), job.schedule) == ("shop/b", "@hourly")
     import_entries(found(schedule="@hourly"), overwrite=["name"])
@@ -128,8 +133,8 @@ def test_renamed_and_moved_job_is_not_imported_twice() -> None:
 
 def test_entry_renamed_in_the_source_is_not_imported_twice() -> None:
     import_entries(found("a", "1"))
-    (move,) = import_entries(found("b", "1"))
-    assert (move.outcome, move.kept, jobs_without_entry(SOURCE, [move])) == (
+    (imported,) = import_entries(found("b", "1"))
+    assert (imported.outcome, imported.kept, jobs_without_entry(SOURCE, [imported])) == (
         ImportOutcome.KEPT,
         {"name": ("a", "b")},
         [],
@@ -156,37 +161,37 @@ def test_entries_with_new_keys_are_recognized_by_their_names() -> None:
 
 def test_refused_job_does_not_take_the_key_of_another() -> None:
     import_entries(found("a", "1"), found("b", "2"))
-    moves = plan(found("a", "2"), found("b", "1"))
+    plans = plan(found("a", "2"), found("b", "1"))
     a = Job.objects.get(name="a")
     a.max_attempts = 5
     control.save(a)
-    (refused,) = apply_entry_plans([move for move in moves if move.name == "a"])
+    (refused,) = apply_entry_plans([imported for imported in plans if imported.name == "a"])
     assert refused.outcome is ImportOutcome.REFUSED
     assert dict(Job.objects.values_list("name", "import_key")) == {"a": "1", "b": "2"}
 
 
 def test_jobs_missing_from_the_source_are_listed() -> None:
     import_entries(found("a", "1"), found("b", "2"))
-    moves = import_entries(found("a", "1"), found("c", "3"))
-    assert [job.name for job in jobs_without_entry(SOURCE, moves)] == ["b"]
+    plans = import_entries(found("a", "1"), found("c", "3"))
+    assert [job.name for job in jobs_without_entry(SOURCE, plans)] == ["b"]
     assert [job.name for job in jobs_without_entry("django-q2", [])] == []
 
 
 def test_entry_with_the_name_of_a_renamed_job_gets_another_name() -> None:
     import_entries(found("a", "1"))
     edit(name="b")
-    moves = import_entries(found("a", "1"), found("b", "2"))
-    assert kinds(moves) == [ImportOutcome.KEPT, ImportOutcome.CREATE]
+    plans = import_entries(found("a", "1"), found("b", "2"))
+    assert kinds(plans) == [ImportOutcome.KEPT, ImportOutcome.CREATE]
     names = set(Job.objects.values_list("name", "import_key"))
-    assert names == {("b", "1"), (moves[1].name, "2")}
-    assert moves[1].name.startswith("b-")
+    assert names == {("b", "1"), (plans[1].name, "2")}
+    assert plans[1].name.startswith("b-")
     assert kinds(plan(found("a", "1"), found("b", "2"))) == [ImportOutcome.KEPT, ImportOutcome.SAME]
 
 
 def test_job_of_another_source_is_a_conflict() -> None:
     import_entries(found())
-    (move,) = import_entries(found(schedule="@hourly"), source="django-q2")
-    assert (move.outcome, move.changes) == (
+    (imported,) = import_entries(found(schedule="@hourly"), source="django-q2")
+    assert (imported.outcome, imported.changes) == (
         ImportOutcome.CONFLICT,
         {"schedule": ("@daily", "@hourly")},
     )
@@ -196,13 +201,13 @@ def test_job_of_another_source_is_a_conflict() -> None:
 
 def test_job_created_by_a_user_is_a_conflict_unless_overwritten() -> None:
     make_job(name="a", schedule="@hourly", target=VALUES["target"])
-    (move,) = import_entries(found())
-    assert (move.outcome, move.changes) == (
+    (imported,) = import_entries(found())
+    assert (imported.outcome, imported.changes) == (
         ImportOutcome.CONFLICT,
         {"schedule": ("@hourly", "@daily")},
     )
-    (move,) = import_entries(found(), overwrite=["schedule"])
-    assert (move.outcome, Job.objects.get().import_key) == (ImportOutcome.CHANGE, "1")
+    (imported,) = import_entries(found(), overwrite=["schedule"])
+    assert (imported.outcome, Job.objects.get().import_key) == (ImportOutcome.CHANGE, "1")
 
 
 def test_identical_job_created_by_a_user_gets_the_key() -> None:
@@ -218,8 +223,8 @@ def test_identical_job_created_by_a_user_gets_the_key() -> None:
 def test_edited_field_is_kept_and_others_follow_the_source() -> None:
     import_entries(found(priority=1))
     edit(schedule="@weekly")
-    (move,) = import_entries(found(schedule="@hourly", priority=2))
-    assert (move.changes, move.kept) == (
+    (imported,) = import_entries(found(schedule="@hourly", priority=2))
+    assert (imported.changes, imported.kept) == (
         {"priority": (1, 2)},
         {"schedule": ("@weekly", "@hourly")},
     )
@@ -241,8 +246,8 @@ def test_field_set_to_the_source_value_follows_the_source_again() -> None:
 def test_pause_by_a_user_is_not_ended() -> None:
     import_entries(found())
     control.pause(Job.objects.get(), "ask Ann")
-    (move,) = import_entries(found(schedule="@hourly"))
-    assert move.kept == {"enabled": (False, True)}
+    (imported,) = import_entries(found(schedule="@hourly"))
+    assert imported.kept == {"enabled": (False, True)}
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason, job.schedule) == (False, "ask Ann", "@hourly")
     import_entries(found(schedule="@hourly"), overwrite=["enabled"])
@@ -326,8 +331,8 @@ def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
 
 def test_refused_entry_with_a_last_run_does_not_end_the_handover() -> None:
     gone = replace(found("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
-    moves = import_entries(found("a", "1"), gone, found("z", "3"), take_over=True)
-    assert kinds(moves) == [ImportOutcome.CREATE, ImportOutcome.REFUSED, ImportOutcome.CREATE]
+    plans = import_entries(found("a", "1"), gone, found("z", "3"), take_over=True)
+    assert kinds(plans) == [ImportOutcome.CREATE, ImportOutcome.REFUSED, ImportOutcome.CREATE]
     assert [job.name for job in Job.objects.order_by("name")] == ["a", "z"]
 
 
@@ -336,20 +341,20 @@ def test_shadow_target_changed_by_a_user_is_kept() -> None:
     changed = Job.objects.get(name="a")
     changed.target = "shadow:tests.app.tasks.ok"
     control.save(changed)
-    moves = import_entries(found("a", "1"), found("b", "2"), take_over=True)
-    assert kinds(moves) == [ImportOutcome.KEPT, ImportOutcome.CHANGE]
-    assert [job.name for job in shadows_left(moves)] == ["a"]
+    plans = import_entries(found("a", "1"), found("b", "2"), take_over=True)
+    assert kinds(plans) == [ImportOutcome.KEPT, ImportOutcome.CHANGE]
+    assert [job.name for job in shadows_left(plans)] == ["a"]
     assert Job.objects.get(name="b").target == "tests.app.tasks.echo"
 
 
 def test_shadows_of_omitted_or_refused_entries_are_listed() -> None:
     import_entries(found("a", "1"), found("b", "2"), found("c", "3"), shadow=True)
-    moves = import_entries(
+    plans = import_entries(
         SourceEntry("row a", "a", omitted="has run", key="1"),
         SourceEntry("row b", "b", refused="no", key="2"),
         found("c", "3"),
     )
-    assert [job.name for job in shadows_left(moves)] == ["a", "b"]
+    assert [job.name for job in shadows_left(plans)] == ["a", "b"]
 
 
 # --- The phase of intervals -----------------------------------------------------------------------
@@ -404,6 +409,6 @@ def test_start_set_by_a_user_is_kept() -> None:
     later = NOW + timedelta(hours=1)
     import_entries(interval(NOW), disabled=True)
     edit(starts_at=NOW + timedelta(days=3))
-    (move,) = import_entries(interval(later), take_over=True)
-    assert set(move.kept) == {"starts_at"}
+    (imported,) = import_entries(interval(later), take_over=True)
+    assert set(imported.kept) == {"starts_at"}
     assert Job.objects.get().starts_at == NOW + timedelta(days=3)

@@ -10,7 +10,7 @@ import pytest
 
 from django_dcron import control, targets
 from django_dcron.contrib.importers.comparison import compare_entries
-from django_dcron.contrib.importers.entry_plans import ImportOutcome
+from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
 from django_dcron.contrib.importers.report import (
     Coverage,
@@ -91,42 +91,50 @@ def test_run_of_a_shadow_is_recorded_but_not_executed(
 
 
 def test_job_is_a_shadow_until_the_handover() -> None:
-    list(apply_entry_plans(compare_entries([found()], shadow=True)))
+    list(apply_entry_plans(compare_entries([found()], options=ComparisonOptions(shadow=True))))
     job = Job.objects.get()
     assert job.target == "shadow:tests.app.tasks.echo"
-    assert [move.outcome for move in compare_entries([found()], shadow=True)] == [
-        ImportOutcome.SAME
-    ]
-    assert [move.outcome for move in compare_entries([found()])] == [ImportOutcome.SAME]
-    (switch,) = compare_entries([found()], take_over=True)
+    assert [
+        plan.outcome for plan in compare_entries([found()], options=ComparisonOptions(shadow=True))
+    ] == [ImportOutcome.SAME]
+    assert [plan.outcome for plan in compare_entries([found()])] == [ImportOutcome.SAME]
+    (switch,) = compare_entries([found()], options=ComparisonOptions(take_over=True))
     assert dict(switch.changes) == {
         "target": ("shadow:tests.app.tasks.echo", "tests.app.tasks.echo")
     }
     list(apply_entry_plans([switch]))
     # The job isn't turned into a shadow again.
-    assert [move.outcome for move in compare_entries([found()], shadow=True)] == [
-        ImportOutcome.SAME
-    ]
+    assert [
+        plan.outcome for plan in compare_entries([found()], options=ComparisonOptions(shadow=True))
+    ] == [ImportOutcome.SAME]
     job.refresh_from_db()
     assert job.target == "tests.app.tasks.echo"
 
 
 def test_job_imported_paused_becomes_a_shadow_but_an_enabled_one_does_not() -> None:
-    list(apply_entry_plans(compare_entries([found()], disabled=True, source="celery")))
-    (shadow,) = compare_entries([found()], shadow=True, source="celery")
+    list(
+        apply_entry_plans(
+            compare_entries([found()], options=ComparisonOptions(disabled=True, source="celery"))
+        )
+    )
+    (shadow,) = compare_entries([found()], options=ComparisonOptions(shadow=True, source="celery"))
     assert {*shadow.changes} == {"target", "enabled", "pause_reason"}
     list(apply_entry_plans([shadow]))
     job = Job.objects.get()
     assert (job.target, job.enabled) == ("shadow:tests.app.tasks.echo", True)
-    list(apply_entry_plans(compare_entries([found()], take_over=True, source="celery")))
+    list(
+        apply_entry_plans(
+            compare_entries([found()], options=ComparisonOptions(take_over=True, source="celery"))
+        )
+    )
     assert Job.objects.get().target == "tests.app.tasks.echo"
-    (same,) = compare_entries([found()], shadow=True, source="celery")
+    (same,) = compare_entries([found()], options=ComparisonOptions(shadow=True, source="celery"))
     assert same.outcome is ImportOutcome.SAME
 
 
 def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:
-    (move,) = compare_entries([found(target="gone")], shadow=True)
-    assert move.outcome is ImportOutcome.REFUSED
+    (plan,) = compare_entries([found(target="gone")], options=ComparisonOptions(shadow=True))
+    assert plan.outcome is ImportOutcome.REFUSED
 
 
 # --- The report -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def keeping_locked(rows: models.QuerySet) -> AbstractContextManager[None]:  # ty
 @contextmanager
 def keeping_open(work: Callable[[], object]) -> Iterator[None]:
     """Run ``work`` in a transaction that stays open."""
-    held, let_go = threading.Event(), threading.Event()
+    held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
         try:
@@ -24,7 +24,7 @@ def keeping_open(work: Callable[[], object]) -> Iterator[None]:
                 work()
                 connection.check_constraints()  # deferred constraints have locked nothing yet
                 held.set()
-                let_go.wait(TIMEOUT)
+                release.wait(TIMEOUT)
         finally:
             connections.close_all()
 
@@ -34,5 +34,5 @@ def keeping_open(work: Callable[[], object]) -> Iterator[None]:
         assert held.wait(TIMEOUT)
         yield
     finally:
-        let_go.set()
+        release.set()
         holder.join(TIMEOUT)

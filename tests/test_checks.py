@@ -27,7 +27,12 @@ from tests.docs.test_documents import ROOT
 from tests.factories import make_job
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
-SECRET = ("DCRON_ALERT_CHANNELS", "DCRON_HEALTHCHECKS_URL", "DCRON_METRICS_TOKEN", "DCRON_SHELL")
+SECRET_SETTINGS = (
+    "DCRON_ALERT_CHANNELS",
+    "DCRON_HEALTHCHECKS_URL",
+    "DCRON_METRICS_TOKEN",
+    "DCRON_SHELL",
+)
 
 
 def messages() -> list[CheckMessage]:
@@ -40,7 +45,7 @@ def ids() -> list[str]:
     return [str(message.id) for message in messages()]
 
 
-def on_this_database() -> list[CheckMessage]:
+def job_messages() -> list[CheckMessage]:
     return checks.check_jobs(None, databases=["default"])
 
 
@@ -117,7 +122,7 @@ def test_e001_for_a_setting_of_the_wrong_type(
     setattr(settings, name, value)
     (message,) = messages()
     assert message.id == "django_dcron.E001"
-    shown = f"an invalid {type(value).__name__}" if name in SECRET else repr(value)
+    shown = f"an invalid {type(value).__name__}" if name in SECRET_SETTINGS else repr(value)
     assert message.msg.startswith(f"{name} is {shown}. Allowed: {allowed}")
     assert message.hint
 
@@ -195,7 +200,7 @@ def test_w011_for_a_task_backend_without_workers(settings: Settings, kind: str, 
 
 @pytest.fixture
 def mysql(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the database look like MySQL, which no package index and no Debian provides."""
+    """Make the database look like MySQL, which neither PyPI nor Debian provides."""
     default = connections["default"]
     monkeypatch.setattr(default, "vendor", "mysql")
     monkeypatch.setattr(default, "mysql_is_mariadb", False, raising=False)
@@ -250,7 +255,7 @@ def test_correct_chain_has_no_findings() -> None:
     assert declared_messages(a={}, b={"a": "ended"}, c={"a": "failed", "b": "ended"}) == []
 
 
-def on_database() -> list[CheckMessage]:
+def database_messages() -> list[CheckMessage]:
     return checks.check_database(None, databases=["default"])
 
 
@@ -259,14 +264,14 @@ def test_e011_for_mysql(mysql: None) -> None:
     assert message.id == "django_dcron.E011"
     assert "'default' is MySQL 8.0.36" in message.msg
     assert {"PostgreSQL", "MariaDB", "SQLite"} <= set(re.findall(r"\w+", str(message.hint)))
-    (elsewhere,) = on_database()
+    (elsewhere,) = database_messages()
     assert elsewhere.id == "django_dcron.W013"
     assert elsewhere.hint == message.hint
     assert checks.check_settings(None) == checks.check_database(None) == [], "these don't connect"
 
 
 def test_e011_for_another_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on_database() == []
+    assert database_messages() == []
     monkeypatch.setattr(connections["default"], "vendor", "oracle")
     monkeypatch.setattr(connections["default"], "display_name", "Oracle")
     assert ids() == ["django_dcron.E011"]
@@ -409,10 +414,10 @@ def test_w016_for_a_placeholder_within_a_word(
     settings: Settings, words: list[str], found: list[str]
 ) -> None:
     settings.DCRON_SHELL = {"backup": ["pg_dump", "--password=hunter2", *words]}
-    said = messages()
+    reported = messages()
     assert ids() == [f"django_dcron.{code}" for code in found]
-    assert "hunter2" not in str(said)
-    assert all("'backup'" in message.msg for message in said)
+    assert "hunter2" not in str(reported)
+    assert all("'backup'" in message.msg for message in reported)
 
 
 def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None:
@@ -533,9 +538,9 @@ def test_w006_for_an_unknown_argument_of_a_command(settings: Settings) -> None:
 def test_w003_for_arguments_that_are_no_longer_allowed(settings: Settings) -> None:
     settings.DCRON_COMMANDS = {"dumpdata": ["--indent"]}
     make_job(target="command:dumpdata", args=["--indent", "2"])
-    assert on_this_database() == []
+    assert job_messages() == []
     settings.DCRON_COMMANDS = ["dumpdata"]
-    (message,) = on_this_database()
+    (message,) = job_messages()
     assert message.id == "django_dcron.W003"
     assert "DCRON_COMMANDS allows no arguments for dumpdata" in message.msg
 
@@ -543,21 +548,21 @@ def test_w003_for_arguments_that_are_no_longer_allowed(settings: Settings) -> No
 @pytest.mark.django_db
 def test_w003_for_a_missing_target() -> None:
     job = make_job()
-    assert on_this_database() == []
+    assert job_messages() == []
     Job.objects.update(target="tests.app.tasks.okk")
-    (message,) = on_this_database()
+    (message,) = job_messages()
     assert message.id == "django_dcron.W003"
     assert message.msg.startswith(f"Job {job} would fail: ")
     assert "tests.app.tasks.okk" in message.msg
     control.pause(job)
-    assert on_this_database() == []
+    assert job_messages() == []
 
 
 @pytest.mark.django_db
 def test_w004_for_an_unreadable_schedule() -> None:
     job = make_job()
     Job.objects.update(timezone="Mars/Olympus")
-    (message,) = on_this_database()
+    (message,) = job_messages()
     assert message.id == "django_dcron.W004"
     assert message.msg.startswith(f"Job {job} is quarantined: ")
 
@@ -566,7 +571,7 @@ def test_w004_for_an_unreadable_schedule() -> None:
 def test_number_of_named_jobs_is_limited() -> None:
     for n in range(jobs.PROBLEMS_LISTED + 5):
         Job.objects.create(name=f"job-{n}", schedule="@daily", target="gone")
-    assert len(on_this_database()) == jobs.PROBLEMS_LISTED
+    assert len(job_messages()) == jobs.PROBLEMS_LISTED
 
 
 @pytest.mark.django_db
@@ -577,7 +582,7 @@ def test_jobs_are_checked_only_on_requested_and_migrated_databases(
     assert checks.check_jobs(None) == []
     assert checks.check_jobs(None, databases=["other"]) == []
     monkeypatch.setattr(connection.introspection, "table_names", list)
-    assert on_this_database() == []  # before the first migration
+    assert job_messages() == []  # before the first migration
 
 
 def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
@@ -600,10 +605,10 @@ def test_no_message_contains_a_secret(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": "slack://hunter2/"}}
     settings.DCRON_HEALTHCHECKS_URL = "hc-ping.com/hunter2"
     settings.DCRON_METRICS_TOKEN = ["hunter2"]
-    text = messages()
-    assert [message.id for message in text] == ["django_dcron.E001"] * 3
-    assert "hunter2" not in str(text)
-    assert "DCRON_ALERT_CHANNELS is an invalid dict. " in str(text)
+    reported = messages()
+    assert [message.id for message in reported] == ["django_dcron.E001"] * 3
+    assert "hunter2" not in str(reported)
+    assert "DCRON_ALERT_CHANNELS is an invalid dict. " in str(reported)
 
 
 def test_e008_for_check_ins_without_a_url(settings: Settings) -> None:
@@ -616,12 +621,12 @@ def test_e008_for_check_ins_without_a_url(settings: Settings) -> None:
 @pytest.mark.django_db
 def test_w009_for_a_job_with_an_unknown_alert_channel(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@example.com"]}}
-    make_job(name="told", alerts=[{"on": "failed", "to": ["ops"]}])
-    assert on_this_database() == []
+    make_job(name="imports", alerts=[{"on": "failed", "to": ["ops"]}])
+    assert job_messages() == []
     settings.DCRON_ALERT_CHANNELS = {}
-    [message] = on_this_database()
+    [message] = job_messages()
     assert message.id == "django_dcron.W009"
-    assert "Job told" in message.msg
+    assert "Job imports" in message.msg
     assert "'ops'" in message.msg
 
 
@@ -629,11 +634,11 @@ def test_w009_for_a_job_with_an_unknown_alert_channel(settings: Settings) -> Non
 def test_w010_for_an_unreadable_calendar(monkeypatch: pytest.MonkeyPatch) -> None:
     control.save_calendar(Calendar(name="closed", dates="SAT\nholidays DE"))
     make_job(calendar_id="closed")
-    assert on_this_database() == []
+    assert job_messages() == []
     monkeypatch.setitem(sys.modules, "holidays", None)
     read_dates.cache_clear()
     public_holidays._known.cache_clear()
-    of_calendar, of_job = on_this_database()
+    of_calendar, of_job = job_messages()
     assert (of_calendar.id, of_job.id) == ("django_dcron.W010", "django_dcron.W004")
     assert "closed" in of_calendar.msg
     assert "Line 2: " in of_calendar.msg

@@ -101,8 +101,8 @@ W013 to the page of the problem that it names.
 """
 
 NO_NODE_STARTS = "django_dcron.W013"
-BOTH = ("(E003)", "(E004)")
-WITHOUT_BOTH = (
+NO_REDIS_AND_NO_CELERY = ("(E003)", "(E004)")
+HINT_WITHOUT_REDIS_AND_CELERY = (
     'Without Redis and Celery, set DCRON_LOCK = "database" and DCRON_DISPATCHER = "thread", or '
     "start nodes with runcron --embedded. With Redis and Celery, add a django-redis cache and a "
     "Celery app."
@@ -136,16 +136,16 @@ def node_start_problem(code: str, message: str, hint: str) -> CheckMessage:
 
 
 def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
-    """Return the messages with all that keeps a node from starting in one warning."""
+    """Return the messages. Merges the problems that keep a node from starting into one warning."""
     obstacles = [message for message in messages if message.id == NO_NODE_STARTS]
     if len(obstacles) < 2:
         return list(messages)
     text = "\n".join(message.msg for message in obstacles)
     hints = {message.msg: str(message.hint) for message in obstacles}
-    if all(code in text for code in BOTH):
+    if all(code in text for code in NO_REDIS_AND_NO_CELERY):
         for message in obstacles:
-            if any(code in message.msg for code in BOTH):
-                hints[message.msg] = with_link(WITHOUT_BOTH, PAGES["E004"])
+            if any(code in message.msg for code in NO_REDIS_AND_NO_CELERY):
+                hints[message.msg] = with_link(HINT_WITHOUT_REDIS_AND_CELERY, PAGES["E004"])
     hint = "\n".join(dict.fromkeys(hints.values()))
     others = [message for message in messages if message.id != NO_NODE_STARTS]
     return [*others, Warning(text, hint=hint, id=NO_NODE_STARTS)]

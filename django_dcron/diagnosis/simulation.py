@@ -47,7 +47,7 @@ class FullMinute:
     More than one is a clash.
     """
     names: tuple[str, ...]
-    """The first ``NAMED`` of them, as ``namespace/name``."""
+    """The first ``NAMED`` of these jobs, as ``namespace/name``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +89,19 @@ def simulate(
 ) -> Simulation:
     """Simulate from the minute of ``since`` up to ``until``.
 
-    Raises ``ValueError`` if ``until`` isn't after ``since``, or if the time is longer than
+    Raises ``ValueError`` if ``until`` isn't after ``since``, or if the period is longer than
     ``LONGEST``.
     """
     begin = since.astimezone(UTC).replace(second=0, microsecond=0)
     count = -((begin - until) // MINUTE)
     if not timedelta() < until - since <= LONGEST:
         raise ValueError(
-            f"{since.isoformat()} to {until.isoformat()}: the range is longer than {LONGEST.days} "
-            "days"
+            f"{since.isoformat()} to {until.isoformat()} can't be simulated (allowed: an end after "
+            f"the start, at most {LONGEST.days} days later)"
         )
     hours = RealHours(begin, -(-count // 60))
     groups = groups_of(scheduled_jobs(selection or JobSelection()), hours)
-    moving = [group for group in groups if not in_every_minute(group.timetable.schedule)]
+    other_groups = [group for group in groups if not in_every_minute(group.timetable.schedule)]
     occurrences, starting = [0] * count, [0] * count
     by_job: list[JobForecast] = []
     for group in groups:
@@ -117,8 +117,8 @@ def simulate(
         occurrences=tuple(occurrences),
         starting=tuple(starting),
         in_every_minute=sum(len(group.keys) for group in groups)
-        - sum(len(group.keys) for group in moving),
-        fullest=tuple(_fullest(begin, moving, occurrences, starting, fullest)),
+        - sum(len(group.keys) for group in other_groups),
+        fullest=tuple(_fullest(begin, other_groups, occurrences, starting, fullest)),
         crowded_minutes=tuple(crowded_minutes_of(hours, groups)),
     )
 

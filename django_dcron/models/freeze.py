@@ -84,8 +84,8 @@ def frozen_job(job: str, namespace: str) -> Exists:
 
     ``job`` and ``namespace`` name the fields that lead to the job's key and its namespace.
     """
-    # MariaDB keeps the answers of a subquery by the outer columns, and compares these without
-    # regard to case. With the key, each job has its own answer.
+    # MariaDB caches the results of a subquery by the outer columns, which it compares without
+    # regard to case. With the key, each job has its own result.
     key = models.ExpressionWrapper(OuterRef(job), output_field=models.BigIntegerField())
     freezes = Freeze.objects.in_force().covering(ExactText(OuterRef(namespace)))
     return Exists(freezes.alias(job_key=key).filter(job_key__gte=0))

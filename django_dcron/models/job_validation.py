@@ -77,7 +77,7 @@ def _calendar_errors(job: Job) -> dict[str, str]:
     return {}
 
 
-def _check_exhausted(job: Job) -> dict[str, str]:
+def _exhaustion_errors(job: Job) -> dict[str, str]:
     """Require a future occurrence of an enabled job. Otherwise, it would silently never run."""
     if not job.enabled:
         return {}
@@ -261,7 +261,7 @@ CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
     ({"namespace", "name", "after"}, _after_errors),
     (
         {"schedule", "timezone", "calendar", "calendar_policy", "starts_at", "ends_at", "after"},
-        _check_exhausted,
+        _exhaustion_errors,
     ),
     ({"target"}, _target_errors),
     ({"args"}, partial(_json_errors, "args", list)),

@@ -103,7 +103,7 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Whether the process needs no restart: it drains, or all threads that runs need work.
+        """Whether the process needs no restart: it drains, or every needed thread works.
 
         An unreachable database is no reason for a restart.
         """

@@ -393,9 +393,9 @@ def test_action_does_not_link_run_that_its_user_may_not_view(
 
     made = Run.objects.get(job=job, trigger="manual")
     assert status["Location"] == job_url(job)
-    told = " ".join(map(str, get_messages(status.wsgi_request)))
-    assert str(made.pk) in told
-    assert "href=" not in told
+    shown = " ".join(map(str, get_messages(status.wsgi_request)))
+    assert str(made.pk) in shown
+    assert "href=" not in shown
 
 
 def test_action_links_run_that_its_user_may_view(world: World, on_site: Any) -> None:

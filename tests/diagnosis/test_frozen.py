@@ -105,9 +105,9 @@ def test_health_lists_the_freezes(job: Job, admin_client: Client, clock: ManualC
         "until": (clock.now() + MINUTE).isoformat(),
         "namespace": "",
     }
-    told = admin_client.get("/probes/health").json()
-    assert told["freezes"] == [expected | {"reason": "deploy", "frozen_by": "ann"}]
-    assert told["status"] == "ok"
+    health = admin_client.get("/probes/health").json()
+    assert health["freezes"] == [expected | {"reason": "deploy", "frozen_by": "ann"}]
+    assert health["status"] == "ok"
     stranger = Client().get("/probes/health").json()
     assert stranger["freezes"] == [expected | {"reason": "", "frozen_by": ""}]
 

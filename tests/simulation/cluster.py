@@ -54,7 +54,7 @@ class Node:
             )
             self.runner.run()
         except Exception as error:
-            self._broker.told(f"{self.name} exits: {type(error).__name__}: {error}")
+            self._broker.tell(f"{self.name} exits: {type(error).__name__}: {error}")
         process.kill()
 
     def _died(self) -> None:
@@ -168,7 +168,7 @@ class Child:
                 pass  # The node uses the same database, so the message is dropped.
             except Exception as error:
                 text = f"{self.name} fails: {type(error).__name__}: {error}"
-                self.worker.broker.told(text)
+                self.worker.broker.tell(text)
         self.message = None
         self.engine.after(0.001, self.worker.broker.on_message)
 

@@ -1,4 +1,4 @@
-"""Checks each committed change at once, knows nothing of the code's own table of transitions."""
+"""Check each change as soon as it is committed. The package's table of transitions isn't used."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Broken(Exception):
 
 
 class Observer:
-    def __init__(self, engine: Engine, told: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, tell: Callable[[str], None]) -> None:
         self.engine = engine
-        self.told = told
+        self.tell = tell
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
         self._attempts: set[tuple[str, int]] = set()
@@ -48,10 +48,10 @@ class Observer:
 
     def report(self, text: str) -> None:
         self.broken.append(text)
-        self.told(f"BROKEN: {text}")
+        self.tell(f"BROKEN: {text}")
 
     def _made(self, run: str, job: int, state: str, trigger: str, scheduled_at: str) -> None:
-        self.told(f"job {job}: {trigger} run {run[-6:]} of {scheduled_at} is {state}")
+        self.tell(f"job {job}: {trigger} run {run[-6:]} of {scheduled_at} is {state}")
 
     def _moved(
         self,
@@ -67,9 +67,9 @@ class Observer:
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
         if old != new:
-            self.told(f"{about} attempt {attempt}{' ' + reason if reason else ''}")
+            self.tell(f"{about} attempt {attempt}{' ' + reason if reason else ''}")
         if new not in MOVES.get(old, frozenset({old}) if old == new else ()):
-            self.report(f"{about} is no legal transition")
+            self.report(f"{about} isn't an allowed transition")
         elif old in FINAL and attempt != old_attempt:
             self.report(f"{about}: an ended run has another attempt")
         retried = old == "running" and new == "pending"
@@ -85,9 +85,9 @@ class Observer:
         task = self.engine.current
         if task is None or task.process.name not in NODES or heartbeat_at is None:
             return
-        beaten = datetime.fromisoformat(heartbeat_at).replace(tzinfo=UTC).timestamp() - EPOCH
-        if self.engine.now - beaten < RUN_LEASE - 1.0:
-            age = self.engine.now - beaten
+        last_beat = datetime.fromisoformat(heartbeat_at).replace(tzinfo=UTC).timestamp() - EPOCH
+        age = self.engine.now - last_beat
+        if age < RUN_LEASE - 1.0:
             self.report(f"{about} by {task.process.name}, {age:.0f} s after a heartbeat")
 
     def _deleted(self, run: str, job: int, state: str, attempt: int, trigger: str) -> None:
@@ -99,7 +99,7 @@ class Observer:
         if (run, number) in self._attempts:
             self.report(f"run {run[-6:]} has two attempts {number}")
         self._attempts.add((run, number))
-        self.told(f"{worker} starts run {run[-6:]} attempt {number}")
+        self.tell(f"{worker} starts run {run[-6:]} attempt {number}")
 
     def witnessed(self, run: str, attempt: int) -> None:
         key = run, attempt

@@ -101,7 +101,7 @@ class Broker:
         self.on_message: Callable[[], None] = lambda: None
         self.on_revoke: Callable[[Key, str], None] = lambda key, worker: None
         self.on_published = on_published
-        self.told: Callable[[str], None] = lambda text: None
+        self.tell: Callable[[str], None] = lambda text: None
 
     def dispatcher(self) -> Dispatcher:
         return Dispatcher(self)
@@ -128,7 +128,7 @@ class Broker:
         troubles = self.troubles
         if troubles.lose:
             troubles.lose -= 1
-            self.told(f"broker loses the message of {run.run_id} attempt {run.attempt}")
+            self.tell(f"broker loses the message of {run.run_id} attempt {run.attempt}")
             return
         after = self.engine.random.random() * 0.05
         if troubles.delay:

@@ -20,9 +20,9 @@ def digest_of(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_replay_of_a_seed_prints_the_same_history() -> None:
     simulated = simulate("--seed", "1", "--hours", HOURS)
-    told = simulate("--replay", "1")
-    assert digest_of(told) == digest_of(simulated)
-    assert "queued -> running" in told.stdout
+    replayed = simulate("--replay", "1")
+    assert digest_of(replayed) == digest_of(simulated)
+    assert "queued -> running" in replayed.stdout
 
 
 def test_different_seeds_have_different_histories() -> None:
@@ -34,6 +34,6 @@ def test_broken_guard_is_found_and_its_replay_fails() -> None:
     name = "attempts_stay_open"
     found = simulate("--broken", name, "--hours", HOURS)
     assert f"| `{name}` | 1 | 1 | attempts" in found.stdout, found.stdout + found.stderr
-    told = simulate("--replay", "1", "--broken", name)
-    assert told.returncode == 1
-    assert "attempts: job-" in told.stdout
+    replayed = simulate("--replay", "1", "--broken", name)
+    assert replayed.returncode == 1
+    assert "attempts: job-" in replayed.stdout

@@ -90,7 +90,7 @@ class World:
         self.database = Database(self.engine, self.observer.changed)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)
-        self.broker.told = self.tell
+        self.broker.tell = self.tell
         self.broker.on_message = lambda: deliver(self.engine, self.broker, self.workers)
         self.broker.on_revoke = self._revoke
         self.workers: list[Worker] = []

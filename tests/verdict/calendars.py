@@ -1,10 +1,10 @@
 """The times that a calendar excludes, by brute force: is this local time one of them?
 
-Each entry of the text is checked on its own. Nothing is shared with the package. ``ValueError`` is
-raised for text beyond this: public holidays.
+Each entry of the text is checked on its own. Nothing is shared with the package. Raises
+``ValueError`` for public holidays.
 
-A date is that of the occurrence itself. The package judges an occurrence that a clock change delays
-past midnight by its date before; such zones aren't for the verdict.
+An occurrence is judged by its own date. If a clock change delays an occurrence past midnight, the
+package judges it by the date before. The verdict isn't used with such zones.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def with_calendar(
     policy: str,
     step: timedelta,
 ) -> Callable[[datetime], bool]:
-    """Return whether an instant is an occurrence if the calendar is applied to ``occurs``.
+    """Return a function that tells whether an instant is an occurrence under the calendar.
 
-    ``local`` returns the local time of an instant. ``step`` is the distance of the instants to try.
+    ``occurs`` ignores the calendar. ``local`` returns the local time of an instant. ``step``: the
+    distance between the instants to try.
     """
 
     def excluded(instant: datetime) -> bool:

@@ -60,7 +60,7 @@ class Job:
     retry_backoff_max: timedelta = timedelta(hours=1)
     retry_jitter: float = 0.1
     keep_for: timedelta | None = None
-    """How long runs are kept that haven't failed. None: for ever."""
+    """How long runs are kept that haven't failed. None: forever."""
     keep_runs: int | None = None
     """How many ended runs are kept. None: all."""
 

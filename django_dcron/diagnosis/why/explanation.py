@@ -37,7 +37,7 @@ from django_dcron.diagnosis.why.no_run import changed_since, no_occurrence, with
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
-    of_late_claim,
+    late_claim_sentence,
     reason_sentence,
     run_sentences,
 )
@@ -240,7 +240,7 @@ def _covered_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
     )
     yield Sentence("covered", text, run=data.format_time(run.scheduled_at), count=run.missed_before)
     if claimed_late(run):
-        yield of_late_claim(run, data.format_time)
+        yield late_claim_sentence(run, data.format_time)
     if run.state == State.MISSED and run.reason:
         yield reason_sentence(run.reason)
 

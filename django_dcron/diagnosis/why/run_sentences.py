@@ -28,7 +28,7 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
         text = _("A backfill created the run at %(claimed)s.")
         yield Sentence("backfilled", text, claimed=at(run.claimed_at))
     elif claimed_late(run):
-        yield of_late_claim(run, at)
+        yield late_claim_sentence(run, at)
     state = State(run.state)
     yield _final(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
     if state is State.RUNNING and run.cancel_requested_at:
@@ -52,7 +52,7 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
         yield Sentence("covers", text, count=run.missed_before, since=at(run.missed_from))
 
 
-def of_late_claim(run: Run, at: At) -> Sentence:
+def late_claim_sentence(run: Run, at: At) -> Sentence:
     text = _("No node claimed the occurrence before %(claimed)s.")
     return Sentence("claimed_late", text, claimed=at(run.claimed_at))
 
@@ -74,13 +74,13 @@ def _final(run: Run, at: At) -> Sentence:
                 "The run succeeded in attempt %(attempt)d. That attempt started at %(started)s, "
                 "%(late)s after it was due, and took %(took)s."
             )
-            return _of_last_attempt("succeeded_after_retries", text, run, started)
+            return _last_attempt_sentence("succeeded_after_retries", text, run, started)
         case State.FAILED if run.started_at and run.attempt > 1:
             text = _(
                 "The run failed in attempt %(attempt)d, the last one. That attempt started at "
                 "%(started)s, %(late)s after it was due, and took %(took)s."
             )
-            return _of_last_attempt("failed_after_retries", text, run, started)
+            return _last_attempt_sentence("failed_after_retries", text, run, started)
         case State.SUCCEEDED:
             text = _(
                 "The run succeeded. It started at %(started)s, %(late)s after it was due, and "
@@ -128,7 +128,7 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
                 "%(late)s after it was due."
             )
             started = at(run.started_at) if run.started_at else ""
-            return _of_last_attempt("retry_running", text, run, started)
+            return _last_attempt_sentence("retry_running", text, run, started)
         case State.RUNNING:
             text = _(
                 "The run is in progress. It started at %(started)s, %(late)s after it was due."
@@ -167,7 +167,7 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
             return Sentence("due", _("A node has claimed the run. It is due at %(due)s."), due=due)
 
 
-def _of_last_attempt(code: str, text: str, run: Run, started: str) -> Sentence:
+def _last_attempt_sentence(code: str, text: str, run: Run, started: str) -> Sentence:
     """Return a sentence about a run with several attempts. The row has the times of the last."""
     values = {"attempt": run.attempt, "started": started, "late": _late(run)}
     return Sentence(code, text, **values, **({"took": _duration_text(run)} if run.is_final else {}))

@@ -205,11 +205,11 @@ class Command(BaseCommand):
         """Report errors only. ``check``, ``runserver`` and ``runcron`` also report warnings."""
         if not django_settings.USE_TZ:  # elsewhere, this is a warning
             raise usage_error("USE_TZ is False (E002). Set USE_TZ = True.")
-        shown, self.stderr = self.stderr, OutputWrapper(StringIO())
+        stderr, self.stderr = self.stderr, OutputWrapper(StringIO())
         try:
             super().check(*args, **options)
         finally:
-            self.stderr = shown
+            self.stderr = stderr
 
     def execute(self, *args: Any, **options: Any) -> Any:
         if options["subcommand"] in UNCHECKED or options["subcommand"] is None:

@@ -54,13 +54,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         error.returncode = EXIT_UNKNOWN
         raise
     if pid is None:
-        _absent(output, file)
+        _report_absence(output, file)
     stored = start_options.load_options(file)
     since = datetime.fromisoformat(stored.started_at) if stored else None
-    health = probe(stored.health_file) if stored and stored.health_file else _by_its_heartbeat(pid)
+    health = (
+        probe(stored.health_file) if stored and stored.health_file else _health_from_heartbeat(pid)
+    )
     log_file = stored.log_file if stored else ""
     if output.is_json:
-        heartbeat_fields = (
+        health_fields = (
             {"fit": health.fit, "health": health.reason}
             if health
             else {"fit": None, "health": None}
@@ -71,7 +73,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
                 "state": RUNNING,
                 "pid": pid,
                 "since": since,
-                **heartbeat_fields,
+                **health_fields,
                 "log_file": log_file or None,
             }
         )
@@ -90,11 +92,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     )
 
 
-def _absent(output: Output, file: PidFile) -> NoReturn:
+def _report_absence(output: Output, file: PidFile) -> NoReturn:
     killed = file.path.exists()
     if output.is_json:
-        none = dict.fromkeys(("pid", "since", "fit", "health", "log_file"))
-        output.json({"version": 1, "state": KILLED if killed else STOPPED, **none})
+        nulls = dict.fromkeys(("pid", "since", "fit", "health", "log_file"))
+        output.json({"version": 1, "state": KILLED if killed else STOPPED, **nulls})
     if killed:
         raise CommandError(
             f"The node was killed: {file.path} exists, but its process has ended.",
@@ -103,7 +105,7 @@ def _absent(output: Output, file: PidFile) -> NoReturn:
     raise CommandError(f"No node is running: {file.path} doesn't exist.", returncode=EXIT_STOPPED)
 
 
-def _by_its_heartbeat(pid: int) -> ProbeResult | None:
+def _health_from_heartbeat(pid: int) -> ProbeResult | None:
     """Return the health of a node without a health file, from its heartbeat in the database.
 
     Returns None if the database doesn't respond or has no such node.

@@ -1,4 +1,4 @@
-"""The brute-force timetable: daylight saving by hand, and agreement with the scheduler's own."""
+"""Compare the brute-force timetable with times worked out by hand, and with the scheduler's."""
 
 from datetime import UTC, datetime, timedelta
 

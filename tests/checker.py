@@ -63,12 +63,12 @@ def check(after: datetime, until: datetime) -> Verdict:
     verdict = Verdict(totals.occurrences, totals.runs)
     verdict.problems = [f"{finding.code}: {finding}" for finding in findings.listed]
     for job in Job.objects.order_by("pk"):
-        verdict.problems += [f"{job}: {problem}" for problem in _strictly(job, until)]
+        verdict.problems += [f"{job}: {problem}" for problem in _strict_problems(job, until)]
     _check_witnesses(verdict)
     return verdict
 
 
-def _strictly(job: Job, until: datetime) -> Iterator[str]:
+def _strict_problems(job: Job, until: datetime) -> Iterator[str]:
     """Check the rules that apply only if no process writes and nothing was pruned."""
     cursor = Cursor.objects.get(pk=job.pk)
     if job.enabled and _is_behind(job, cursor, until):

@@ -14,6 +14,7 @@ from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs.chains import follower_key, parse_follower_key
 
 SHOWN = 20
+"""The maximum number of followers shown for a run, and of following jobs shown for a job."""
 
 
 def followed_run_id(run: Run) -> UUID | None:

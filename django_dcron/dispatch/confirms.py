@@ -1,8 +1,8 @@
 """AMQP's publisher confirms, awaited once per batch.
 
 Without confirms, a message in a socket's buffer counts as published. If the broker is killed,
-frozen or out of memory, its run would wait for ``DCRON_REDELIVER_AFTER``. A refusal would show only
-at a later call.
+frozen or out of memory, its run would wait for ``DCRON_REDELIVER_AFTER``. A refusal would be
+reported only at a later call.
 
 Invariants:
 
@@ -75,16 +75,16 @@ class Confirms:
         return result
 
     def _on_ack(self, number: int, multiple: bool) -> None:
-        self._take_answered(number, multiple)
+        self._take_confirmed(number, multiple)
 
     def _on_nack(self, number: int, multiple: bool) -> None:
-        self._nacked.update(name for name in self._take_answered(number, multiple) if name)
+        self._nacked.update(name for name in self._take_confirmed(number, multiple) if name)
 
     def _on_return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
         if name := message.properties.get("correlation_id"):
             self._returned.add(name)
 
-    def _take_answered(self, number: int, multiple: bool) -> list[str | None]:
+    def _take_confirmed(self, number: int, multiple: bool) -> list[str | None]:
         numbers = (
             [awaited for awaited in self._awaited if awaited <= number] if multiple else [number]
         )

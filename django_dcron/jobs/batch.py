@@ -89,10 +89,10 @@ class Accepted:
 
 
 def save_batch(changes: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
-    """Save the first of ``changes`` in one transaction.
+    """Save the first jobs of ``changes``, or all of them, in one transaction.
 
-    Returns how many of them are done, and the errors of those that were refused, by position. If
-    there is only one change, raises its error instead.
+    Returns the number of changes that were decided, and the errors of the refused ones by position.
+    The other changes need another call. If there is only one change, raises its error instead.
     """
     jobs = [change.job for change in changes]
     originals = [Original.of(job) for job in jobs]
@@ -135,12 +135,17 @@ class _Batch:
         self._followed: set[int] = set()
         """The nodes that accepted jobs are about to follow."""
         self._received: set[int] = set()
-        """The positions of jobs about which receivers of ``pre_save`` know."""
+        """The positions of the jobs for which receivers got ``pre_save``."""
         self._instances: set[int] = set()
+        """The ``id()`` of each instance so far."""
         self._keys: set[int] = set()
+        """The key of each stored job so far."""
 
     def decide(self) -> int:
-        """Decide about the jobs in turn. Returns how many; the others need another batch."""
+        """Decide about the jobs in turn.
+
+        Returns the number of jobs decided. The other jobs need another batch.
+        """
         due = 0
         for position, change in enumerate(self.changes):
             if position and self._needs_another_batch(position):
@@ -162,11 +167,11 @@ class _Batch:
         return len(self.changes)
 
     def _needs_another_batch(self, position: int) -> bool:
-        """Return whether the job depends on an earlier one in a way that isn't simulated here."""
-        job, wrong = self.changes[position].job, self.errors[position]
+        """Return whether one statement can't save both the job and an earlier one it depends on."""
+        job, errors = self.changes[position].job, self.errors[position]
         if id(job) in self._instances or job.pk in self._keys:
             return True
-        if wrong:
+        if errors:
             return False
         names, row = self.stored.names, self.stored.jobs.get(job.pk)
         renamed = row is not None and names.value_of(row) != names.value_of(job)

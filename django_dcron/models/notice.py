@@ -30,4 +30,4 @@ class Notice(models.Model):
         verbose_name_plural = _("notices")
 
     def __str__(self) -> str:
-        return f"{self.job_id}: noticed"
+        return f"notice of job {self.job_id}"

@@ -1,4 +1,7 @@
-"""A backfill beside a live schedule, while every node is killed. Its order and limit are kept."""
+"""Test a backfill next to a live schedule, while every node is killed.
+
+The backfill keeps its order and its limit of concurrent runs.
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +22,7 @@ LONG_AGO = datetime(2025, 1, 15, tzinfo=UTC)
 MANY, FEW = 40, 10
 CONCURRENCY = 2
 """The setting's default."""
-LENGTH = SECOND / 5
+DURATION = SECOND / 5
 """Duration of a run that must not overlap others."""
 
 
@@ -32,11 +35,11 @@ def max_concurrent(attempts: Iterable[Attempt]) -> int:
     """The maximum number of attempts that were under way at the same time."""
     steps = [(attempt.started_at, 1) for attempt in attempts]
     steps += [(attempt.finished_at, -1) for attempt in attempts if attempt.finished_at]
-    under_way = most = 0
+    under_way = highest = 0
     for _, step in sorted(steps):
         under_way += step
-        most = max(most, under_way)
-    return most
+        highest = max(highest, under_way)
+    return highest
 
 
 @pytest.mark.nightly
@@ -46,7 +49,7 @@ def test_backfill_continues_after_all_nodes_are_killed(cluster: Cluster) -> None
     live = {
         "schedule": "*/2 * * * * *",
         "overlap_policy": "skip",
-        "kwargs": {"seconds": LENGTH / SECOND},
+        "kwargs": {"seconds": DURATION / SECOND},
     }
     narrow = make_job(target="tests.app.tasks.witness", **live)
     cluster.after = now()  # the window opens with the last job
@@ -74,7 +77,7 @@ def test_backfill_continues_after_all_nodes_are_killed(cluster: Cluster) -> None
     assert [attempt.run.scheduled_at for attempt in in_order] == list(few.occurrences)
     starts = sorted(Witness.objects.filter(job=str(narrow)).values_list("at", flat=True))
     gaps = [later - earlier for earlier, later in pairwise(starts)]
-    assert min(gaps) >= LENGTH, "live and backfilled runs never overlap"
+    assert min(gaps) >= DURATION, "live and backfilled runs never overlap"
     for run in Run.objects.filter(job=narrow, state="skipped"):
         assert not any(str(attempt.run_id) in run.reason for attempt in in_order), (
             "no live run is skipped because of a backfilled one"

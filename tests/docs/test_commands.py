@@ -80,7 +80,7 @@ def in_sentences() -> Iterator[DocumentedCommand]:
 
 BLOCKS = list(dict.fromkeys(in_blocks()))
 SENTENCES = list(dict.fromkeys(in_sentences()))
-OF_DCRON = [command for command in BLOCKS if command.name == "dcron"]
+DCRON_COMMANDS = [command for command in BLOCKS if command.name == "dcron"]
 
 
 def parse(command: DocumentedCommand) -> None:
@@ -128,12 +128,12 @@ def why_not_executed(command: DocumentedCommand) -> str:
     )
 
 
-EXECUTED = [command for command in OF_DCRON if not why_not_executed(command)]
+EXECUTED = [command for command in DCRON_COMMANDS if not why_not_executed(command)]
 
 
 def test_each_exception_to_execution_matches_a_command() -> None:
     for prefix in NOT_EXECUTED:
-        assert any(command.arguments.startswith(prefix) for command in OF_DCRON), prefix
+        assert any(command.arguments.startswith(prefix) for command in DCRON_COMMANDS), prefix
     assert len(EXECUTED) > 45
 
 
@@ -169,7 +169,7 @@ def make_documented_run(prefix: str, state: str) -> None:
         Attempt.objects.create(run=run, number=number, token=uuid4(), worker="w", started_at=at)
 
 
-def arranged(command: DocumentedCommand) -> list[str]:
+def prepare(command: DocumentedCommand) -> list[str]:
     """Create what the command needs. Return its words."""
     words = command.words
     make_documented_jobs()
@@ -203,6 +203,6 @@ def test_documented_command_can_be_executed(
     settings.DCRON_SHELL = {"close-day": ["/bin/sh", "-c", "close-day --tax"]}
     monkeypatch.chdir(tmp_path)
     with set_clock(NOW):
-        done = call(*arranged(command))
+        done = call(*prepare(command))
     negative = {1} if command.words[0] in MAY_BE_NEGATIVE else set()
     assert done.code in {0} | negative, done.err

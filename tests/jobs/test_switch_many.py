@@ -1,4 +1,4 @@
-"""``pause_many`` and ``resume_many`` give the results of one by one, in few statements."""
+"""``pause_many`` and ``resume_many`` do what one call for each job does, in few statements."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -82,7 +82,7 @@ def set_up() -> None:
 
 
 def read(names: Sequence[str]) -> list[Job]:
-    """Return an instance for each name, as the users of the functions have them."""
+    """Return an instance for each name. Then delete one job and change another."""
     jobs = [Job.objects.get(name=name) for name in names]
     Job.objects.filter(name="deleted").delete()
     Job.objects.filter(name="outdated").update(description="changed", version=2)
@@ -120,7 +120,7 @@ ACTIONS = {
     at_once=st.sampled_from((1, 3, 500)),
 )
 @example(names=[*sorted(KINDS), "interval"], actions=["pause", "resume"], at_once=500)
-def test_results_are_those_of_one_by_one(
+def test_results_equal_those_of_single_calls(
     names: list[str], actions: list[str], at_once: int
 ) -> None:
     found: list[Any] = []

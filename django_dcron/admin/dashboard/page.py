@@ -34,7 +34,7 @@ from django_dcron.admin.dashboard import (
     tiles,
     timeline,
 )
-from django_dcron.admin.dashboard import filter as choice
+from django_dcron.admin.dashboard import filter as job_filter
 from django_dcron.admin.dashboard.index_line import STATUS_URL, line_context
 from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import admin_scope
@@ -90,7 +90,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         ]
         context = {
             **site.each_context(request),
-            **choice.context(request, site),
+            **job_filter.context(request, site),
             "title": _("Dashboard"),
             "opts": self.opts,
             "media": self.media,
@@ -137,7 +137,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         url = reverse(
             "admin:django_dcron_dashboard_part", args=[name], current_app=self.admin_site.name
         )
-        if query := choice.query(request):
+        if query := job_filter.query(request):
             url += f"?{urlencode(query)}"
         template = f"admin/django_dcron/dashboard/{name}.html"
         return PagePart(f"dcron-{name}", template, url, SECTIONS[name].interval)

@@ -37,10 +37,11 @@ from django_dcron.models import Attempt, Node, Run
 from django_dcron.policies.lifecycle import Outcome, State
 
 LOOK_EVERY = 0.5
+"""Seconds between two reads of the run."""
 EXPLAIN_WAIT_AFTER = 5.0
 """Seconds after which the possible cause of the wait is shown."""
 ABSENCE_EVERY = 5.0
-"""Seconds between two looks at the system's health."""
+"""Seconds between two checks for a missing node or worker."""
 ABSENT_FOR = 60.0
 """Seconds. A node or worker that restarts is back earlier."""
 MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
@@ -63,23 +64,23 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> Watched:
 
     Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENT_FOR``.
     """
-    begun = time.monotonic()
+    began = time.monotonic()
     absences = _Absences()
     with ProgressBar(output) as bar:
         printer = _Printer(bar)
         while True:
-            now = _read(run.pk)
+            run = _read(run.pk)
             # The run is read before its attempts: once it has ended, all of their data is written.
             printer.show_attempts(_attempts(run.pk, printer.number))
-            if now.is_final:
-                return Watched(now)
-            waited = time.monotonic() - begun
-            if now.state != State.RUNNING and (now.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
-                printer.explain_wait(now)
+            if run.is_final:
+                return Watched(run)
+            waited = time.monotonic() - began
+            if run.state != State.RUNNING and (run.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
+                printer.explain_wait(run)
             if seconds is not None and waited >= seconds:
-                return Watched(now)
-            if seconds is None and (absent := absences.lasting(now, waited)):
-                return Watched(now, *absent)
+                return Watched(run)
+            if seconds is None and (absent := absences.lasting(run, waited)):
+                return Watched(run, *absent)
             time.sleep(
                 LOOK_EVERY if seconds is None else max(min(LOOK_EVERY, seconds - waited), 0.01)
             )
@@ -186,10 +187,10 @@ def new_log_text(printed: str, log: str) -> str:
     """Return the text of ``log`` that isn't in ``printed``, its previous value."""
     mark = _mark(log)
     kept = log[mark.end() :] if mark else log
-    fresh = _written(log) - _written(printed)
-    if mark and fresh > len(kept):  # Some text was removed before it could be shown.
+    added = _written(log) - _written(printed)
+    if mark and added > len(kept):  # Some text was removed before it could be shown.
         return log[min(len(printed), mark.start()) :]
-    return kept[len(kept) - fresh :]
+    return kept[len(kept) - added :]
 
 
 def _mark(log: str) -> re.Match[str] | None:

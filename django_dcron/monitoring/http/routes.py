@@ -22,18 +22,18 @@ def routes(health: Callable[[], Health]) -> dict[str, Route]:
     }
 
 
-def _livez(ask: Callable[[], Health], _accept: str) -> RenderedResponse:
+def _livez(get_health: Callable[[], Health], _accept: str) -> RenderedResponse:
     """Answer whether the process is alive. If it isn't, a supervisor restarts it."""
-    health = ask()
+    health = get_health()
     return text_response(str(health), healthy=health.alive)
 
 
-def _readyz(ask: Callable[[], Health], _accept: str) -> RenderedResponse:
-    """Answer whether the node does its work, which a rollout waits for."""
-    health = ask()
+def _readyz(get_health: Callable[[], Health], _accept: str) -> RenderedResponse:
+    """Answer whether the node is ready. A rollout waits until it is."""
+    health = get_health()
     return text_response(str(health), healthy=health.ready)
 
 
-def _health(ask: Callable[[], Health], _accept: str) -> RenderedResponse:
-    health = ask()
+def _health(get_health: Callable[[], Health], _accept: str) -> RenderedResponse:
+    health = get_health()
     return json_response(health.as_json(), healthy=health.status.fit)

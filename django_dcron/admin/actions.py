@@ -37,7 +37,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.base import BaseAdmin, M
-from django_dcron.admin.display import change_url, link
+from django_dcron.admin.display import change_url, link, list_url
 from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
@@ -53,6 +53,8 @@ REFUSALS = (DcronError, ValidationError)
 """Exceptions that refuse an action on one object."""
 OTHER_ARGUMENTS = "django_dcron.run_job_with_arguments"
 """Permission to run a job with other arguments, or to rerun a run that had such arguments."""
+FROM_LIST = "_list"
+"""Query parameter of an action in a row of the list: the list's own query string."""
 MAX_ROWS = 500
 """Limit on the rows of one action, because "select all" may select a history of a million runs."""
 MAX_LINES = 10
@@ -238,6 +240,9 @@ class ActionAdmin(BaseAdmin[M]):
             if submitted is None or not submitted.is_valid():
                 return self._show_form(request, action, obj, submitted or action.form(row=obj))
         results = self.perform(request, action, [obj])
+        if FROM_LIST in request.GET:
+            url, query = list_url(self.model, self.admin_site), request.GET[FROM_LIST]
+            return HttpResponseRedirect(f"{url}?{query}" if query else url)
         return HttpResponseRedirect(self._redirect_url(request, obj, results))
 
     def _show_form(

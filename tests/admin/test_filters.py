@@ -453,8 +453,8 @@ def _make_hundred_of_each() -> None:
 @pytest.mark.parametrize(
     ("model", "query", "max_queries"),
     [
-        ("job", "", 9),
-        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 9),
+        ("job", "", 11),
+        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 11),
         ("run", "", 11),
         (
             "run",

@@ -1,16 +1,30 @@
 """Test the job list: row texts, filters, search and a constant query count."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from django_dcron import control
 from django_dcron.diagnosis.job_list import next_run_of
-from django_dcron.models import Cursor, Job, Statistics
-from tests.admin.conftest import job_url, list_url, make_job
+from django_dcron.diagnosis.recent_runs import LATEST
+from django_dcron.models import Cursor, Job, Run, Statistics
+from tests.admin.conftest import (
+    NOON,
+    StaffWith,
+    job_url,
+    list_url,
+    make_job,
+    make_run,
+    run_url,
+)
+
+BARS = re.compile(r'dcron-(\w+)" d="(.*?)"')
 
 
 def _names(client: Client, query: str) -> set[str]:
@@ -158,3 +172,85 @@ def test_list_has_no_editable_columns(admin_client: Client) -> None:
     make_job()
 
     assert admin_client.get(list_url("job")).context["cl"].list_editable == ()
+
+
+# --- latest runs and buttons ----------------------------------------------------------------------
+
+
+def _row(client: Client, job: Job, query: str = "") -> str:
+    page = client.get(f"{list_url('job')}?{query}").content.decode()
+    rows = page[page.index('id="result_list"') :].split("</table>")[0].split("<tr>")
+    (row,) = [row for row in rows if f'href="{job_url(job)}' in row]
+    return row
+
+
+def _finish(job: Job, number: int, state: str, seconds: int = 1) -> Run:
+    at = NOON + timedelta(minutes=number)
+    times = {"started_at": at, "finished_at": at + timedelta(seconds=seconds)}
+    return make_run(job, at, state=state, **times)
+
+
+def test_row_draws_latest_runs_and_links_to_them(admin_client: Client) -> None:
+    job, other = make_job("one"), make_job("other")
+    for number in range(LATEST + 5):
+        _finish(job, number, "failed" if number < 10 else "succeeded", seconds=number)
+    missed = make_run(job, NOON + timedelta(hours=2), state="missed")
+    last = _finish(other, 0, "failed")
+    Statistics.objects.update(last_state="succeeded", last_finished_at=now())
+
+    row = _row(admin_client, job)
+    assert f'href="{list_url("run")}?job__id__exact={job.pk}"' in row
+    bars = {state: path.count("M") for state, path in BARS.findall(row)}
+    assert bars == {"failed": 4, "succeeded": 25, "missed": 1}
+    heights = {state: re.findall(r"v(\d+)", path)[0] for state, path in BARS.findall(row)}
+    assert len(set(heights.values())) == 3, "the colors alone distinguish the states"
+    assert "86%" in row
+    assert {"22.0 s", "33.0 s"} <= set(re.findall(r"\d+\.\d s", row))
+    assert run_url(missed) not in row
+    assert f'href="{run_url(last)}"' in _row(admin_client, other)
+
+
+def test_runs_of_row_need_permission(staff_with: StaffWith) -> None:
+    job = make_job()
+    run = _finish(job, 1, "failed")
+    Statistics.objects.update(last_state="failed", last_finished_at=now())
+
+    assert "dcron-spark" in _row(staff_with("view_job", "view_run"), job)
+    row = _row(staff_with("view_job"), job)
+    assert "dcron-spark" not in row
+    assert run_url(run) not in row
+
+
+def test_buttons_of_row_act_and_lead_back_to_filtered_list(admin_client: Client) -> None:
+    job = make_job(tags=["a"])
+    for label, enabled in (("pause", False), ("resume", True)):
+        row = _row(admin_client, job, "tag=a")
+        (url,) = re.findall(rf'formaction="([^"]*/do/{label}/[^"]*)"', row)
+        answer = admin_client.post(url.replace("&amp;", "&"))
+        assert answer["Location"] == f"{list_url('job')}?tag=a"
+        assert Job.objects.get().enabled is enabled
+    assert "/do/run_now/" in row
+
+
+def test_buttons_of_row_need_permission(staff_with: StaffWith) -> None:
+    job = make_job()
+    assert "formaction" not in _row(staff_with("view_job"), job)
+    row = _row(staff_with("view_job", "pause_job"), job)
+    assert "/do/pause/" in row
+    assert "/do/run_now/" not in row
+
+
+def test_list_with_runs_needs_few_queries(admin_client: Client) -> None:
+    def count() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert admin_client.get(list_url("job")).status_code == 200
+        return len(queries)
+
+    _finish(make_job("first"), 1, "failed")
+    count()
+    few = count()
+    for number in range(20):
+        job = make_job(f"job {number}")
+        for minute in range(3):
+            _finish(job, minute, "succeeded")
+    assert count() == few <= 15

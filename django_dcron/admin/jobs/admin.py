@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
@@ -39,7 +39,7 @@ from django_dcron.admin.display import (
     state_badge,
     time_in_zone,
 )
-from django_dcron.admin.jobs import backfill_page, deletion, preset_links
+from django_dcron.admin.jobs import backfill_page, deletion, list_row, preset_links
 from django_dcron.admin.jobs.copying import duplicate
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.groups import FIELDSETS
@@ -50,6 +50,7 @@ from django_dcron.admin.jobs.page import (
     pause_note,
     schedule_in_words,
     schedule_zone_name,
+    time_left,
 )
 from django_dcron.admin.jobs.preview import PreviewedAdmin
 from django_dcron.admin.lists.export import EXPORTS, ExportedAdmin
@@ -283,6 +284,16 @@ class JobAdmin(
     def state_label(self, obj: Job) -> str:
         return job_state_badge(obj)
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response = super().changelist_view(request, extra_context)
+        context: dict[str, Any] = getattr(response, "context_data", None) or {}
+        if (changelist := context.get("cl")) is not None:
+            changelist.result_list = list(changelist.result_list)
+            list_row.attach_rows(self, request, changelist.result_list)
+        return response
+
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
     def when(self, job: Job) -> str:
         lines = format_html_join(
@@ -294,6 +305,8 @@ class JobAdmin(
     def next_run(self, job: Job) -> str:
         at, zone = next_run_of(job), schedule_zone_name(job)
         text = render_time(at, near=clock.now())
+        if at is not None:
+            text = format_html("{}{}", text, quiet(time_left(at)))
         if at is None or zone is None or zone == get_current_timezone_name():
             return text
         return format_html("{}{}", text, quiet(time_in_zone(at, zone)))
@@ -302,19 +315,31 @@ class JobAdmin(
         description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at"
     )
     def last_outcome(self, job: Job) -> str:
+        """Show the last outcome, and the latest runs to users who may view them."""
+        row = getattr(job, "row", None)
+        runs = list_row.history(row) if row is not None else ""
         statistics = statistics_of(job)
         if statistics is None or not statistics.last_state:
-            return EMPTY
+            return runs or EMPTY
+        badge = state_badge(statistics.last_state)
+        if row is not None and row.last_url:
+            badge = format_html('<a href="{}">{}</a>', row.last_url, badge)
         when = format_html(
             '<div class="dcron-quiet">{}</div>',
             render_time(statistics.last_finished_at, near=clock.now()),
         )
-        return format_html("{}{}", state_badge(statistics.last_state), when)
+        return format_html("{}{}{}", badge, when, runs)
 
     @admin.display(description=gettext_lazy("status"), ordering="enabled")
     def status(self, job: Job) -> str:
         notes = [pause_note(job), translate_problem(job, problem_of(job))]
-        return format_html("{}{}", job_state_badge(job), quiet(" ".join(filter(None, notes))))
+        row = getattr(job, "row", None)
+        return format_html(
+            "{}{}{}",
+            job_state_badge(job),
+            quiet(" ".join(filter(None, notes))),
+            row.buttons if row is not None else "",
+        )
 
     def add_form_context(
         self, request: HttpRequest, context: dict[str, Any], obj: Job | None

@@ -136,7 +136,7 @@ class StatusPanel:
         self.zone = schedule_zone_name(job)
         self.pause = job_status.pause_of(job, author)
         self.next_run = next_run_of(job)
-        self.until_next = _time_left(self.next_run) if self.next_run else ""
+        self.until_next = time_left(self.next_run) if self.next_run else ""
         self.statistics = statistics_of(job)
         self.overall_rate = job_status.success_rate_of_statistics(self.statistics)
         running = job_status.running_runs(job, scope) if self.may_view_runs else []
@@ -223,7 +223,7 @@ def _load_job(jobs: QuerySet[Job], job_id: int | str) -> Job:
     return jobs.select_related("cursor", "statistics", "calendar").get(pk=job_id)
 
 
-def _time_left(at: datetime) -> str:
+def time_left(at: datetime) -> str:
     """Return the time left in whole minutes, so that the refreshed part changes once per minute."""
     left = at - clock.now()
     if left <= -timedelta(minutes=1):

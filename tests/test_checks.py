@@ -169,9 +169,7 @@ def test_e009_for_the_tasks_dispatcher_on_django_before_6_0(
     assert message.id == "django_dcron.E009"
     assert "Django 6.0" in message.msg
     assert message.hint
-    with pytest.raises(
-        ImproperlyConfigured, match=r"Django's own tasks need Django 6\.0 or later; this is "
-    ):
+    with pytest.raises(ImproperlyConfigured, match=r"Django 6\.0 "):
         make_dispatcher("tasks", print)
 
 
@@ -292,7 +290,7 @@ def test_unreachable_database_is_no_finding(mysql: None, monkeypatch: pytest.Mon
 
 @pytest.mark.django_db
 def test_node_does_not_start_on_mysql_even_without_checks(mysql: None) -> None:
-    with pytest.raises(CommandError, match=r"^can't start: .* is MySQL 8\.0\.36"):
+    with pytest.raises(CommandError, match=r"MySQL 8\.0\.36"):
         call_command("runcron", embedded=True, once=True, verbosity=0, skip_checks=True)
 
 

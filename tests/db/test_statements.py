@@ -148,7 +148,7 @@ def test_missing_or_extra_values_are_refused_before_any_query(
     )
     with (
         CaptureQueriesContext(connection) as sent,
-        pytest.raises(TypeError, match="Expected the values"),
+        pytest.raises(TypeError, match=r"\['id', 'reason'\]"),
     ):
         update.execute(**values)
     assert not sent.captured_queries

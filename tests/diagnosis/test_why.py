@@ -391,7 +391,7 @@ def test_interval_is_computed_from_its_phase() -> None:
     [NOON.replace(tzinfo=None), datetime(1969, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)],
 )
 def test_naive_or_unsupported_time_is_refused(instant: datetime) -> None:
-    with pytest.raises(ValueError, match="allowed"):
+    with pytest.raises(ValueError, match=re.escape(instant.isoformat())):
         explain(make_job(), instant)
 
 

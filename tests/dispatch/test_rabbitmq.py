@@ -108,13 +108,13 @@ def test_message_of_an_unknown_run_is_published_again(
         timelimit=[None, None],
         delivery_info={"exchange": "", "routing_key": queue, "priority": None},
     )
-    with pytest.raises(DispatchFailed, match="queue is full"):
+    with pytest.raises(DispatchFailed, match=f"'{queue}'"):
         dispatcher.publish_again(request, {})
     assert received(app) == ids_of([run])
     dispatcher.publish_again(request, {"dcron_returns": 1})
     assert received(app) == ids_of([run])
     request.delivery_info["routing_key"] = f"gone-{uuid4()}"
-    with pytest.raises(DispatchFailed, match="doesn't exist"):
+    with pytest.raises(DispatchFailed, match="'gone-"):
         dispatcher.publish_again(request, {})
     assert dispatcher.ask_workers() == []
 

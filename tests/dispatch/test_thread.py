@@ -92,7 +92,7 @@ def test_publish_fails_after_close(work: Work) -> None:
     dispatcher = ThreadDispatcher(work, 1)
     dispatcher.close(wait=True)
     run = due_run("a")
-    with pytest.raises(DispatchFailed, match="shut down"):
+    with pytest.raises(DispatchFailed):
         dispatcher.publish([run])
     assert not dispatcher._submitted
 

@@ -207,7 +207,7 @@ class TestUnreachableStore:
             lambda: unreachable.release(["1"], "a"),
             lambda: unreachable.holders(["1"]),
         ):
-            with pytest.raises(LockUnavailable, match="the locks in") as raised:
+            with pytest.raises(LockUnavailable) as raised:
                 ask()
             assert isinstance(raised.value.__cause__, (redis.RedisError, django.db.Error, OSError))
         assert time.monotonic() - started < 5

@@ -49,7 +49,7 @@ def test_hold_changes_no_row_if_another_holds_all_locks(lock: DatabaseLock) -> N
 def test_use_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
     with transaction.atomic():
         for ask in (lambda: lock.hold(["1"], "a", LONG), lambda: lock.release(["1"], "a")):
-            with pytest.raises(RuntimeError, match="inside a transaction"):
+            with pytest.raises(RuntimeError, match="transaction"):
                 ask()
     assert lock.hold(["1"], "a", LONG)
 

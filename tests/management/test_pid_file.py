@@ -90,7 +90,7 @@ def test_holder_is_known_until_it_ends(path: Path, hold: Hold) -> None:
     assert message(process) == "held"
     assert file.holder() == process.pid == int(path.read_text())
     with (
-        pytest.raises(CommandError, match=f"process {process.pid} has"),
+        pytest.raises(CommandError, match=f" {process.pid} "),
         file,
     ):
         pass
@@ -272,7 +272,7 @@ def test_refused_signal_is_not_recorded_as_request(
     assert message(process) == "held"
     monkeypatch.setattr(signal, "pidfd_send_signal", refused, raising=False)
     monkeypatch.setattr(os, "kill", refused)
-    with pytest.raises(CommandError, match=f"process {process.pid}"):
+    with pytest.raises(CommandError, match=f" {process.pid}\\b"):
         request_stop(path)
     monkeypatch.undo()
     assert request_stop(path) == process.pid

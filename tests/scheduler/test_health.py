@@ -299,7 +299,7 @@ def test_health_command_prints_status_and_fails_when_unfit(
     call_command("dcron", "health", "--file", str(file.path))
     assert capsys.readouterr().out == "a is ok\n"
     file.write(judged(**HANGS).as_json(), 2.0)
-    with pytest.raises(CommandError, match=f"^a is unfit: {HANGS_REASON}$") as refused:
+    with pytest.raises(CommandError, match=f"^a .*: {HANGS_REASON}$") as refused:
         call_command("dcron", "health", "--file", str(file.path))
     assert refused.value.returncode == 1
 

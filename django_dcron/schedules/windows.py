@@ -9,7 +9,7 @@ Invariants:
   excluded. All occurrences of one excluded stretch become the same one.
 - ``next_after`` and ``previous_before`` mirror each other.
 - A move asks the rule once. Dropping jumps over a whole stretch at a time, at most ``MAX_JUMPS``
-  times.
+  times and not beyond the horizon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django_dcron.schedules.calendar import ExcludedDates
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, stretch_at
 
-MAX_JUMPS = 5000
+MAX_JUMPS = 2000
 """More excluded stretches in a row, each with occurrences, count as the end of the schedule."""
 
 
@@ -45,8 +45,9 @@ class Windowed(NamedTuple):
             return _near(instant, self._next_moved(instant))
         found = self.rule.next_after(instant)
         for _ in range(MAX_JUMPS):
+            found = _near(instant, found)
             if found is None or not self.excludes(found):
-                return _near(instant, found)
+                return found
             end = self.open_from(found)
             found = end and self.rule.next_after(end - SECOND)
         return None
@@ -56,8 +57,9 @@ class Windowed(NamedTuple):
             return _near(instant, self._previous_moved(instant))
         found = self.rule.previous_before(instant)
         for _ in range(MAX_JUMPS):
+            found = _near(instant, found)
             if found is None or not self.excludes(found):
-                return _near(instant, found)
+                return found
             last = self._open_until(found)
             found = last and self.rule.previous_before(last + SECOND)
         return None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from random import Random
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
 from django_dcron.schedules.calendar import WEEKDAYS, ExclusionPolicy
 from django_dcron.schedules.clock_changes import clock_changes
+from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Minute, RealHours
-from django_dcron.schedules.schedule import Schedule, parse_schedule
+from django_dcron.schedules.schedule import Schedule, WallClock, parse_schedule
 from django_dcron.schedules.timetable import Timetable
+from django_dcron.schedules.windows import MAX_JUMPS, Windowed
 from tests import depth
 from tests.schedules.test_exclusion import calendar
 from tests.schedules.test_lines import both_ways
@@ -196,6 +199,39 @@ def test_schedule_that_is_always_excluded_has_no_occurrence_or_one_per_stretch(
     assert schedule.next_after(after) == expected
     never = excluding(parse_schedule("0 3 * * *"), calendar("00:00-24:00"), policy)
     assert never.next_after(after) is never.previous_before(after) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "dates"),
+    [
+        ("0 3 29 2 *", "only SAT 10:00-11:00"),
+        ("0 3 * * *", "02:00-04:00"),
+        ("@rrule 2020-01-06T03:00 FREQ=YEARLY;INTERVAL=7", "02:00-04:00"),
+    ],
+)
+def test_search_without_a_result_ends_at_the_horizon(text: str, dates: str) -> None:
+    asked = []
+
+    class Counted(NamedTuple):
+        """The rule of the schedule, which counts how often it is asked."""
+
+        rule: WallClock
+
+        def next_after(self, instant: datetime) -> datetime | None:
+            asked.append(instant)
+            return self.rule.next_after(instant)
+
+        def previous_before(self, instant: datetime) -> datetime | None:
+            asked.append(instant)
+            return self.rule.previous_before(instant)
+
+    rule = parse_schedule(text).rule
+    assert isinstance(rule, WallClock)
+    windowed = Windowed(Counted(rule), calendar(dates), "UTC", moves=False)
+    start = datetime(2026, 5, 1)  # noqa: DTZ001
+    assert windowed.next_after(start) is windowed.previous_before(start) is None
+    assert len(asked) <= 2 * MAX_JUMPS + 2
+    assert max(asked) - min(asked) <= 2 * HORIZON + 8 * DAY
 
 
 def test_clock_change_in_excluded_time_is_not_reported() -> None:

@@ -9,7 +9,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
-MOVED_SHOWN = 100
+MOVED_SHOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +16,9 @@ from django_dcron import targets
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible
+from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
 from django_dcron.jobs.backfill import backfill
+from django_dcron.jobs.batching import change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
@@ -27,7 +29,7 @@ from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs import cancellation
 from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
-from django_dcron.runs.immediate_dispatch import dispatch_now
+from django_dcron.runs.immediate_dispatch import dispatch_all_now, dispatch_now
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import TranslatableText
@@ -49,9 +51,11 @@ __all__ = [
     "save_calendar",
     "save_many",
     "trigger",
+    "trigger_many",
     "unfreeze",
 ]
 
+CREATED_AT_ONCE = 500
 LONGEST_KEY = 120
 MAX_TRIES = 20
 """The maximum number of tries of a function that loses a race."""
@@ -97,6 +101,66 @@ def trigger(
         job.target, job.args if args is None else args, job.kwargs if kwargs is None else kwargs
     )
     return _make_run(job, Trigger.MANUAL, args=args, kwargs=kwargs, idempotency_key=idempotency_key)
+
+
+def trigger_many(
+    jobs: Iterable[Job],
+    *,
+    args: list[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+) -> list[Run | Exception]:
+    """Create a run of each job, with the same results as ``trigger``, in few statements per 500
+    jobs.
+
+    Each batch of jobs is a transaction. Returns for each job its run, or the error with which
+    ``trigger`` refuses it. Raises ``InvalidArguments`` if the arguments can't be stored.
+    """
+    _check_storable("args", args)
+    _check_storable("kwargs", kwargs)
+    using, jobs = alias_for(Run), list(jobs)
+    results: dict[int, Run | Exception] = {}
+    accepted: list[int] = []
+    for position, job in enumerate(jobs):
+        try:
+            targets.check_arguments(
+                job.target,
+                job.args if args is None else args,
+                job.kwargs if kwargs is None else kwargs,
+            )
+        except (UnknownTarget, InvalidArguments) as error:
+            results[position] = error
+        else:
+            accepted.append(position)
+
+    def create(batch: Sequence[int]) -> tuple[int, dict[int, Exception]]:
+        if len(batch) == 1:
+            results[batch[0]] = _make_run(jobs[batch[0]], Trigger.MANUAL, args=args, kwargs=kwargs)
+            return 1, {}
+        made = despite_contention(
+            lambda: _make_runs([jobs[position] for position in batch], using, args, kwargs), using
+        )
+        results.update(zip(batch, made, strict=True))
+        return len(batch), {}
+
+    refused = change_in_batches(accepted, create, using, lambda done: None, CREATED_AT_ONCE)
+    results |= {accepted[number]: error for number, error in refused.items()}
+    return [results[position] for position in range(len(jobs))]
+
+
+def _make_runs(
+    jobs: Sequence[Job], using: str, args: list[Any] | None, kwargs: dict[str, Any] | None
+) -> list[Run]:
+    """Insert a manual run of each job. Raises ``IntegrityError`` if one can't be inserted."""
+    with transaction.atomic(using=using):
+        now = database_now(using)
+        columns = {"due_at": now, "claimed_at": now, "trigger": Trigger.MANUAL}
+        arguments = {"args": args, "kwargs": kwargs}
+        made = Run.objects.using(using).bulk_create(
+            Run(job=job, scheduled_at=avoid_whole_second(now), **columns, **arguments)
+            for job in jobs
+        )
+        transaction.on_commit(partial(dispatch_all_now, made), using=using)
+    return made
 
 
 def _check_key(key: str) -> None:

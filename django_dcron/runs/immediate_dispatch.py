@@ -7,6 +7,7 @@ leads the job's shard dispatches the run within a tick.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from time import time_ns
 
@@ -22,20 +23,43 @@ logger = logging.getLogger("django_dcron.control")
 
 def dispatch_now(run: Run) -> None:
     """Dispatch the run. Call it after the commit that created or woke the run. Never raises."""
-    try_request(partial(_deliver, run), on_error=partial(_left_to_node, run))
+    dispatch_all_now([run])
 
 
-def _deliver(run: Run, dispatcher: Dispatcher) -> None:
-    if deliveries.is_run_frozen(run):
-        return  # a node dispatches the run after the freeze
+def dispatch_all_now(runs: Sequence[Run]) -> None:
+    """Dispatch the runs, in as few messages to the broker as it accepts. See ``dispatch_now``."""
+
+    def on_error(error: Exception) -> None:
+        for run in runs:
+            _left_to_node(run, error)
+
+    try_request(partial(_deliver, runs), on_error=on_error)
+
+
+def _deliver(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
+    # A node dispatches the other runs after the freeze.
+    ready = [run for run in runs if not deliveries.is_run_frozen(run)]
+    for start in range(0, len(ready), dispatcher.batch_size):
+        _deliver_batch(ready[start : start + dispatcher.batch_size], dispatcher)
+
+
+def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
+    due = [_due_run(run) for run in runs]
+    began = time_ns()
+    dispatcher.publish([dispatcher.prepare(each) for each in due])
+    tracing.record_dispatch(due, began, time_ns())
+    # The slot distinguishes a woken run from one that waits again: see ``mark_queued``.
+    by_slot: dict[str | None, list[DueRun]] = {}
+    for run, each in zip(runs, due, strict=True):
+        by_slot.setdefault(run.slot, []).append(each)
+    for slot, delivered in by_slot.items():
+        deliveries.mark_queued([each.key for each in delivered], UtcNow(), slot=slot)
+
+
+def _due_run(run: Run) -> DueRun:
     job = run.job
     of_job = job.pk, job.name, job.target, job.queue, job.priority, job.timeout
-    due = DueRun(run.pk, run.attempt, run.due_at, *of_job)
-    began = time_ns()
-    dispatcher.publish([dispatcher.prepare(due)])
-    tracing.record_dispatch([due], began, time_ns())
-    # The slot distinguishes a woken run from one that waits again: see ``mark_queued``.
-    deliveries.mark_queued([due.key], UtcNow(), slot=run.slot)
+    return DueRun(run.pk, run.attempt, run.due_at, *of_job)
 
 
 def _left_to_node(run: Run, error: Exception) -> None:

@@ -334,6 +334,8 @@ def test_run_ends_while_the_following_job_is_deleted() -> None:
 
 
 class Broker:
+    batch_size = 100
+
     def __init__(self, unreachable: bool) -> None:
         self.unreachable, self.published = unreachable, []
 

@@ -111,17 +111,21 @@ class ExcludedDates:
 
     def excludes(self, day: date) -> bool:
         """Return whether all of the day is excluded."""
-        return self._names(day) or (
-            bool(self.windows or self.only) and self.excluded_times(day) == (WHOLE_DAY,)
-        )
+        if self._names(day):
+            return True
+        if not self.only and sum(each.end - each.start for each in self.windows) < WHOLE_DAY[1]:
+            return False  # The windows are too short to cover a day.
+        return self.excluded_times(day) == (WHOLE_DAY,)
 
     def excluded_times(self, day: date) -> tuple[Interval, ...]:
         """Return the excluded times of a day, sorted. They neither overlap nor touch."""
         if self._names(day):
             return (WHOLE_DAY,)
+        opened = _joined(part for window in self.only for part in window.intervals(day))
+        if self.only and not opened:
+            return (WHOLE_DAY,)
         closed = [part for window in self.windows for part in window.intervals(day)]
         if self.only:
-            opened = _joined(part for window in self.only for part in window.intervals(day))
             edges = [0, *chain.from_iterable(opened), WHOLE_DAY[1]]
             gaps = zip(edges[::2], edges[1::2], strict=True)
             closed += [(begin, end) for begin, end in gaps if begin < end]

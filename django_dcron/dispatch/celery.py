@@ -9,8 +9,8 @@ Invariants:
   ``send_task_message`` publishes them, because it sends the signals.
 - Connecting takes longer than publishing thousands of messages, so a node connects before a run is
   due. It also checks a connection that has been idle, because the server may have cut it.
-- Queues are declared once per connection. AMQP returns a message without a queue; then the queue is
-  declared again. No message is published to a missing queue.
+- AMQP returns a message without a queue; then the queue is declared again. No message is published
+  to a missing queue.
 - The broker counts as unreachable if it can't be connected to, if a new connection is lost, or if
   it accepts nothing now.
 - Any other error on a new connection is the refusal of a queue or message.
@@ -21,14 +21,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from amqp.exceptions import MessageNacked
@@ -43,8 +41,13 @@ from django_dcron.dispatch.base import (
     Undeliverable,
     WorkerReply,
 )
+from django_dcron.dispatch.broker_connection import (
+    TIMEOUT,
+    BrokerConnection,
+    connect_to_broker,
+    new_broker_connection,
+)
 from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
-from django_dcron.dispatch.confirms import Confirms
 from django_dcron.dispatch.message_templates import MessageTemplates
 from django_dcron.dispatch.messages import (
     TASK,
@@ -68,20 +71,6 @@ from django_dcron.dispatch.routes import Route, Routes
 logger = logging.getLogger("django_dcron.scheduler")
 
 BATCH = 500
-TIMEOUT = 4
-"""Seconds to wait for a connection and for each reply. After that, the broker counts as
-unreachable, and the agenda tries again.
-"""
-IDLE_AFTER = 5.0
-"""Seconds without use after which a connection is checked before the next run is due."""
-TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
-    "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
-    "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
-}
-"""By the name of the transport's driver. By default, the drivers wait forever."""
-
-
-Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -111,15 +100,8 @@ class CeleryDispatcher:
     def __init__(self, app: Celery | None = None):
         self._app = app
         self._routes = Routes(default_task=TASK)
-        self._lock = threading.Lock()
-        self._producer: Any = None  # a kombu Producer; the stubs lack its batches
-        self._confirms: Confirms | None = None
-        self._redis_queues: RedisQueues | None = None
+        self._connection = BrokerConnection(lambda: self.app)
         self._templates = MessageTemplates()
-        self._declared: set[str] = set()
-        self._used_at = 0.0
-        """When the connection last worked, on the monotonic clock."""
-        self._parent_producer: Any = None
         _dispatchers.add(self)
 
     @property
@@ -146,22 +128,21 @@ class CeleryDispatcher:
         return item
 
     def connect_ahead(self, prepared: PreparedMessage) -> None:
-        if not self._lock.acquire(blocking=False):
+        if not self._connection.lock.acquire(blocking=False):
             return  # another thread is using the connection
         try:
-            if self._producer is None or time.monotonic() - self._used_at > IDLE_AFTER:
+            if self._connection.needs_check:
                 # Declaring the queue again shows whether the connection still works.
-                self._declared.discard(prepared.route.queue.name)
-                self._with_producer(lambda producer: self._declare(producer, prepared.route))
+                self._connection.declare_again(prepared.route)
         except Exception as error:
             logger.debug("not connected ahead: error=%s", broker_error_text(error))
         finally:
-            self._lock.release()
+            self._connection.lock.release()
 
     def publish(self, prepared: Sequence[PreparedMessage]) -> None:
-        with self._lock:
+        with self._connection.lock:
             try:
-                left = self._with_producer(lambda producer: self._send_all(producer, prepared))
+                left = self._connection.use(lambda producer: self._send_all(producer, prepared))
             except DispatchFailed:
                 raise
             except Exception as error:
@@ -190,9 +171,9 @@ class CeleryDispatcher:
         priority = delivery.get("priority")
         options = {} if priority is None else {"priority": priority}
         route = Route(Queue(routing_key), exchange, routing_key, options)
-        with self._lock:
+        with self._connection.lock:
             try:
-                left = self._with_producer(
+                left = self._connection.use(
                     lambda producer: self._send_one(producer, route, content)
                 )
             except DispatchFailed:
@@ -206,10 +187,10 @@ class CeleryDispatcher:
         if not self.app.conf.worker_enable_remote_control:
             return
         task_id = task_id_of(run_id, attempt)
-        if not self._lock.acquire(timeout=TIMEOUT):
+        if not self._connection.lock.acquire(timeout=TIMEOUT):
             raise DispatchFailed("other threads are already waiting for the broker")
         try:
-            self._with_producer(
+            self._connection.use(
                 lambda producer: publish_revoke(producer, self.app, task_id, worker)
             )
         except DispatchFailed:
@@ -217,16 +198,16 @@ class CeleryDispatcher:
         except Exception as error:
             raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         finally:
-            self._lock.release()
+            self._connection.lock.release()
 
     def ask_workers(self) -> list[WorkerReply] | None:
         if not self.app.conf.worker_enable_remote_control:
             return None
-        connection = self._new_connection()
+        connection = new_broker_connection(self.app)
         try:
             if not connection.supports_exchange_type("fanout"):
                 return None
-            self._ensure(connection)
+            connect_to_broker(connection)
             replies = ask_workers(self.app, connection, TASK)
         except Exception as error:
             with suppress(Exception):
@@ -247,47 +228,14 @@ class CeleryDispatcher:
         return []
 
     def close(self, wait: bool = True) -> None:
-        with self._lock:
-            producer, self._producer = self._producer, None
-            if producer is not None:
-                with suppress(Exception):
-                    producer.connection.release()
-
-    def _with_producer(self, send: Callable[[Any], Result]) -> Result:
-        """Call ``send`` with a connected producer, on a new connection if the first try fails.
-
-        Raises ``DispatchFailed`` if it can't connect; otherwise the error on the new connection.
-        """
-        if self._producer is not None:
-            try:
-                return self._use(send)
-            except Exception as error:
-                # This error may not concern these messages: the idle connection may have been cut,
-                # or AMQP reports a previous refusal. Try once more on a new connection.
-                logger.debug(
-                    "broker connection lost, reconnecting: error=%s", broker_error_text(error)
-                )
-                self._drop_connection()
-        try:
-            self._connect()
-        except Exception as error:
-            raise DispatchFailed(broker_error_text(error)) from cause_of(error)
-        try:
-            return self._use(send)
-        except Exception:
-            self._drop_connection()
-            raise
-
-    def _use(self, send: Callable[[Any], Result]) -> Result:
-        result = send(self._producer)
-        self._used_at = time.monotonic()
-        return result
+        with self._connection.lock:
+            self._connection.close()
 
     def _send_all(self, producer: Any, prepared: Sequence[PreparedMessage]) -> set[str]:
         """Publish the messages. Return the ids of the messages that the broker hasn't accepted."""
         nacked, lost = self._send_each(producer, prepared)
         if lost:
-            self._declared.clear()  # A declared queue is missing.
+            self._connection.forget_declarations()  # A declared queue is missing.
             again = [item for item in prepared if item.task_id in lost]
             nacked_then, lost = self._send_each(producer, again)
             nacked |= nacked_then
@@ -298,10 +246,11 @@ class CeleryDispatcher:
     ) -> tuple[set[str], set[str]]:
         """Publish each message. Return the ids of messages that were nacked or have no queue."""
         for route in {id(item.route): item.route for item in prepared}.values():
-            self._declare(producer, route)
+            self._connection.declare(route)
         signals_are_heard = self._signals_have_receivers()
-        if self._redis_queues and not signals_are_heard and self._redis_queues.bypass_only_kombu:
-            prepared = self._append(self._redis_queues, prepared)
+        redis_queues, confirms = self._connection.redis_queues, self._connection.confirms
+        if redis_queues and not signals_are_heard and redis_queues.bypass_only_kombu:
+            prepared = self._append(redis_queues, prepared)
         with producer.batch(max_size=BATCH) if _batches(producer) else nullcontext():
             for item in prepared:
                 content = item.content or self._build(item.run)
@@ -311,7 +260,7 @@ class CeleryDispatcher:
                         self._send_with_signals(producer, item, content)
                     else:
                         self._send(producer, item.route, item.options, content)
-        return self._confirms.wait() if self._confirms else (set(), set())
+        return confirms.wait() if confirms else (set(), set())
 
     def _append(
         self, queues: RedisQueues, prepared: Sequence[PreparedMessage]
@@ -357,7 +306,8 @@ class CeleryDispatcher:
         """
         with suppress(MessageNacked):
             self._send(producer, route, route.options, content)
-        return set.union(*self._confirms.wait()) if self._confirms else set()
+        confirms = self._connection.confirms
+        return set.union(*confirms.wait()) if confirms else set()
 
     def _send(self, producer: Any, route: Route, options: dict[str, Any], content: Content) -> None:
         content_type, content_encoding, body = content.body
@@ -388,7 +338,7 @@ class CeleryDispatcher:
 
     @property
     def _flags(self) -> dict[str, bool]:
-        return {"mandatory": True} if self._confirms else {}
+        return {"mandatory": True} if self._connection.confirms else {}
 
     def _signals_have_receivers(self) -> bool:
         return bool(
@@ -411,52 +361,13 @@ class CeleryDispatcher:
     def _encodes(self) -> bool:
         """Whether messages are encoded ahead of time. The connection decides about their use."""
         try:
-            return is_known_broker(self._new_connection())
+            return is_known_broker(new_broker_connection(self.app))
         except Exception:  # an invalid URL, which ``publish`` reports
             return False
 
-    def _new_connection(self) -> Any:
-        connection = self.app.connection_for_write()
-        ours = TIMEOUT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
-        connection.transport_options = {**ours, **(connection.transport_options or {})}
-        return connection
-
-    def _ensure(self, connection: Any) -> None:
-        tries = max(len(connection.alt), 1)  # one try for each broker URL
-        connection.ensure_connection(max_retries=tries - 1, interval_start=0, timeout=TIMEOUT)
-
-    def _connect(self) -> None:
-        connection = self._new_connection()
-        self._ensure(connection)
-        self._producer = self.app.amqp.Producer(connection, auto_declare=False)
-        self._confirms = Confirms.of(self._producer, TIMEOUT)
-        self._redis_queues = RedisQueues.of(self._producer)
-        self._declared.clear()
-
     def _reset_after_fork(self) -> None:
-        """Reset the dispatcher in a forked child.
-
-        A thread that doesn't exist in the child may hold the lock, and the connection belongs to
-        the parent.
-        """
-        self._lock = threading.Lock()
+        self._connection.reset_after_fork()
         self._templates.clear()  # messages contain the process id
-        # Keep a reference: its destructor would send a close frame on the parent's socket.
-        self._parent_producer, self._producer = self._producer, None
-
-    def _drop_connection(self) -> None:
-        """Drop the connection without a close handshake.
-
-        A frozen broker would block the close.
-        """
-        producer, self._producer = self._producer, None
-        with suppress(Exception):
-            producer.connection.collect()
-
-    def _declare(self, producer: Any, route: Route) -> None:
-        if route.queue.name not in self._declared:
-            route.queue(producer.channel).declare()
-            self._declared.add(route.queue.name)
 
 
 _dispatchers: weakref.WeakSet[CeleryDispatcher] = weakref.WeakSet()

@@ -33,7 +33,7 @@ short, so that dispatch resumes soon after the broker recovers.
 """
 LONGEST_PAUSE_WITHOUT_BROKER = 1.0
 """The longest pause in seconds while the broker is unreachable. A try may also wait for a lost
-answer (``dispatch.celery.TIMEOUT``). Dispatch resumes within the sum of both.
+answer (``dispatch.broker_connection.TIMEOUT``). Dispatch resumes within the sum of both.
 """
 
 Entry = tuple[datetime, int, DueRun, Any]

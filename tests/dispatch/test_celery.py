@@ -25,6 +25,7 @@ from django_dcron.db.clock import SystemClock
 from django_dcron.dispatch import (
     DispatchFailed,
     Undeliverable,
+    broker_connection,
     celery_setup,
     make_dispatcher,
     redis_queue,
@@ -260,7 +261,7 @@ def test_idle_connection_that_was_cut_is_replaced_ahead(
     publish_runs(dispatcher, run_of())
     cut_and_connect_ahead()
     assert "select" in commands_to_publish(app, dispatcher), "it was in use and wasn't checked"
-    monkeypatch.setattr(module, "IDLE_AFTER", 0)
+    monkeypatch.setattr(broker_connection, "IDLE_AFTER", 0)
     cut_and_connect_ahead()
     assert commands_to_publish(app, dispatcher) == {"lpush"}
 
@@ -272,9 +273,9 @@ def test_connecting_ahead_to_an_unreachable_broker_is_silent(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "IDLE_AFTER", 0)
-    for option in module.TIMEOUT_OPTIONS["redis"]:
-        monkeypatch.setitem(module.TIMEOUT_OPTIONS["redis"], option, 0.2)
+    monkeypatch.setattr(broker_connection, "IDLE_AFTER", 0)
+    for option in broker_connection.TIMEOUT_OPTIONS["redis"]:
+        monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS["redis"], option, 0.2)
     item = dispatcher.prepare(run_of())
     for stop, start in (
         (redis_server.freeze, redis_server.thaw),
@@ -291,9 +292,9 @@ def test_connecting_ahead_to_an_unreachable_broker_is_silent(
 
 
 def test_connecting_ahead_does_not_wait_for_another_thread(dispatcher: CeleryDispatcher) -> None:
-    with dispatcher._lock:
+    with dispatcher._connection.lock:
         dispatcher.connect_ahead(dispatcher.prepare(run_of()))
-    assert dispatcher._producer is None
+    assert dispatcher._connection.producer is None
 
 
 # --- unreachable broker -------------------------------------------------------------------------
@@ -353,7 +354,7 @@ def test_idle_connection_that_was_cut_is_replaced_silently(
     ) -> None:  # redis-py reconnects automatically, but most other drivers raise this
         raise ConnectionResetError
 
-    monkeypatch.setattr(dispatcher._redis_queues, "append", cut)
+    monkeypatch.setattr(dispatcher._connection.redis_queues, "append", cut)
     publish_runs(dispatcher, run_of())
     assert len(received(app, "of-the-task")) == 3
     assert not caplog.records
@@ -363,8 +364,8 @@ def test_publish_reconnects_after_lost_responses(
     redis_server: services.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new connection works, so the same call dispatches the run."""
-    for option in module.TIMEOUT_OPTIONS["redis"]:
-        monkeypatch.setitem(module.TIMEOUT_OPTIONS["redis"], option, 0.5)
+    for option in broker_connection.TIMEOUT_OPTIONS["redis"]:
+        monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS["redis"], option, 0.5)
     proxy = SilentProxy(redis_server.answers_at)
     app = Celery("far", broker=f"redis://127.0.0.1:{proxy.port}/1", set_as_current=False)
     dispatcher = CeleryDispatcher(app)
@@ -385,8 +386,8 @@ def test_publish_fails_while_the_broker_is_frozen(
     redis_server: services.Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for option in module.TIMEOUT_OPTIONS["redis"]:
-        monkeypatch.setitem(module.TIMEOUT_OPTIONS["redis"], option, 0.2)
+    for option in broker_connection.TIMEOUT_OPTIONS["redis"]:
+        monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS["redis"], option, 0.2)
     publish_runs(dispatcher, run_of())
     for _ in range(2):  # first on an open connection, then without one
         redis_server.freeze()
@@ -409,10 +410,10 @@ def test_publish_fails_while_the_broker_is_frozen(
 def test_timeouts_of_the_project_take_precedence(app: Celery, dispatcher: CeleryDispatcher) -> None:
     app.conf.broker_transport_options = {"socket_timeout": 77, "priority_steps": [0, 5]}
     publish_runs(dispatcher, run_of())
-    options = dispatcher._producer.connection.transport_options
+    options = dispatcher._connection.producer.connection.transport_options
     assert options == {
         "socket_timeout": 77,
-        "socket_connect_timeout": module.TIMEOUT,
+        "socket_connect_timeout": broker_connection.TIMEOUT,
         "priority_steps": [0, 5],
     }
     assert app.conf.broker_transport_options == {"socket_timeout": 77, "priority_steps": [0, 5]}
@@ -425,10 +426,10 @@ def test_timeout_options_exist_in_each_driver(dispatcher: CeleryDispatcher) -> N
         for url in ("redis://", "rediss://", "sentinel://")
     }
     assert names | {Connection("amqp://").get_transport_cls().driver_name} == set(
-        module.TIMEOUT_OPTIONS
+        broker_connection.TIMEOUT_OPTIONS
     )
     accepted = inspect.signature(amqp.Connection).parameters
-    assert set(module.TIMEOUT_OPTIONS["py-amqp"]) <= set(accepted)
+    assert set(broker_connection.TIMEOUT_OPTIONS["py-amqp"]) <= set(accepted)
 
 
 def test_broker_that_refuses_all_writes_counts_as_unreachable(
@@ -515,8 +516,8 @@ def test_revoke_does_not_wait_for_an_unreachable_broker(
     monkeypatch: pytest.MonkeyPatch,
     trouble: str,
 ) -> None:
-    for option in module.TIMEOUT_OPTIONS["redis"]:
-        monkeypatch.setitem(module.TIMEOUT_OPTIONS["redis"], option, 0.2)
+    for option in broker_connection.TIMEOUT_OPTIONS["redis"]:
+        monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS["redis"], option, 0.2)
     monkeypatch.setattr(module, "TIMEOUT", 0.2)
     publish_runs(dispatcher, run_of())
     getattr(redis_server, trouble)()
@@ -529,7 +530,7 @@ def test_revoke_does_not_wait_for_an_unreachable_broker(
             failed.append(info.value)
 
         thread = threading.Thread(target=revoke, daemon=True)
-        with dispatcher._lock if locked else nullcontext():
+        with dispatcher._connection.lock if locked else nullcontext():
             thread.start()
             thread.join(TIMEOUT)
         assert failed, "revoke still waits"
@@ -712,18 +713,18 @@ def test_several_threads_can_share_a_dispatcher(app: Celery, dispatcher: CeleryD
 
 def test_forked_process_opens_its_own_connection(app: Celery, dispatcher: CeleryDispatcher) -> None:
     publish_runs(dispatcher, run_of())
-    parents = dispatcher._producer
-    with dispatcher._lock:  # like a publishing thread, which doesn't exist in the child
+    parents = dispatcher._connection.producer
+    with dispatcher._connection.lock:  # like a publishing thread, which doesn't exist in the child
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 publish_runs(dispatcher, run_of())
-                code = 0 if dispatcher._producer is not parents else 2
+                code = 0 if dispatcher._connection.producer is not parents else 2
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert dispatcher._producer is parents
+    assert dispatcher._connection.producer is parents
     publish_runs(dispatcher, run_of())
     assert len(received(app, "of-the-task")) == 3
 

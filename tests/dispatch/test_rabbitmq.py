@@ -13,8 +13,7 @@ import pytest
 from celery import Celery
 from kombu import Exchange, Queue
 
-from django_dcron.dispatch import DispatchFailed, Undeliverable
-from django_dcron.dispatch import celery as module
+from django_dcron.dispatch import DispatchFailed, Undeliverable, broker_connection
 from django_dcron.dispatch.base import DueRun, PartlyPublished
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.scheduler import backlog
@@ -125,9 +124,9 @@ def test_publish_fails_while_the_broker_is_frozen(
     rabbitmq_server: services.RabbitmqServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "TIMEOUT", 0.5)
+    monkeypatch.setattr(broker_connection, "TIMEOUT", 0.5)
     monkeypatch.setitem(
-        module.TIMEOUT_OPTIONS, "py-amqp", {"read_timeout": 0.5, "write_timeout": 0.5}
+        broker_connection.TIMEOUT_OPTIONS, "py-amqp", {"read_timeout": 0.5, "write_timeout": 0.5}
     )
     publish_runs(dispatcher, due_run())
     rabbitmq_server.freeze()
@@ -147,7 +146,7 @@ def test_broker_short_of_memory_is_not_flooded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker later reads its socket buffers: one message of each attempt, not the batch."""
-    monkeypatch.setattr(module, "TIMEOUT", 0.5)
+    monkeypatch.setattr(broker_connection, "TIMEOUT", 0.5)
     runs = [due_run() for _ in range(50)]
     rabbitmq_server.control("set_vm_memory_high_watermark", "0.0000001")
     try:

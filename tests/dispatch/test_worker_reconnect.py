@@ -12,7 +12,7 @@ from kombu import Connection
 from kombu.utils import functional
 
 from django_dcron.dispatch import worker_reconnect
-from django_dcron.dispatch.celery import TIMEOUT
+from django_dcron.dispatch.broker_connection import TIMEOUT
 from django_dcron.dispatch.worker_reconnect import (
     LONGEST_PAUSE,
     MORE_TRIES,

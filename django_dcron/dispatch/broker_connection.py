@@ -1,0 +1,144 @@
+"""The connection of a dispatcher to Celery's broker.
+
+Invariants:
+
+- Queues are declared once per connection.
+- A failure is repeated once on a new connection: the idle connection may have been cut, or AMQP
+  reports a previous refusal. The error on the new connection counts.
+- A dropped connection isn't closed with a handshake, because a frozen broker would block it.
+- A forked child uses neither the lock nor the connection of its parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django_dcron.dispatch.base import DispatchFailed
+from django_dcron.dispatch.broker_errors import broker_error_text, cause_of
+from django_dcron.dispatch.confirms import Confirms
+from django_dcron.dispatch.redis_queue import RedisQueues
+from django_dcron.dispatch.routes import Route
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+TIMEOUT = 4
+"""Seconds to wait for a connection and for each reply. After that, the broker counts as
+unreachable, and the agenda tries again.
+"""
+IDLE_AFTER = 5.0
+"""Seconds without use after which a connection is checked before the next run is due."""
+TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
+    "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
+    "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
+}
+"""By the name of the transport's driver. By default, the drivers wait forever."""
+
+Result = TypeVar("Result")
+
+
+def new_broker_connection(app: Celery) -> Any:
+    """Return a connection with timeouts that isn't connected yet."""
+    connection = app.connection_for_write()
+    ours = TIMEOUT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
+    connection.transport_options = {**ours, **(connection.transport_options or {})}
+    return connection
+
+
+def connect_to_broker(connection: Any) -> None:
+    tries = max(len(connection.alt), 1)  # one try for each broker URL
+    connection.ensure_connection(max_retries=tries - 1, interval_start=0, timeout=TIMEOUT)
+
+
+class BrokerConnection:
+    """Connects at first use and again after a failure. The user of the connection has ``lock``."""
+
+    def __init__(self, app: Callable[[], Celery]) -> None:
+        self._app = app
+        self.lock = threading.Lock()
+        self.producer: Any = None  # a kombu Producer; the stubs lack its batches
+        self.confirms: Confirms | None = None
+        self.redis_queues: RedisQueues | None = None
+        self._declared: set[str] = set()
+        self._used_at = 0.0
+        """When the connection last worked, on the monotonic clock."""
+        self._parent_producer: Any = None
+
+    @property
+    def needs_check(self) -> bool:
+        """Whether the broker isn't connected, or may have cut the idle connection."""
+        return self.producer is None or time.monotonic() - self._used_at > IDLE_AFTER
+
+    def use(self, send: Callable[[Any], Result]) -> Result:
+        """Call ``send`` with a connected producer, on a new connection if the first try fails.
+
+        Raises ``DispatchFailed`` if it can't connect; otherwise the error on the new connection.
+        """
+        if self.producer is not None:
+            try:
+                return self._use_once(send)
+            except Exception as error:
+                logger.debug(
+                    "broker connection lost, reconnecting: error=%s", broker_error_text(error)
+                )
+                self._drop()
+        try:
+            self._connect()
+        except Exception as error:
+            raise DispatchFailed(broker_error_text(error)) from cause_of(error)
+        try:
+            return self._use_once(send)
+        except Exception:
+            self._drop()
+            raise
+
+    def declare(self, route: Route) -> None:
+        """Declare the queue of the route, unless that was done on this connection."""
+        if route.queue.name not in self._declared:
+            route.queue(self.producer.channel).declare()
+            self._declared.add(route.queue.name)
+
+    def declare_again(self, route: Route) -> None:
+        self._declared.discard(route.queue.name)
+        self.use(lambda _producer: self.declare(route))
+
+    def forget_declarations(self) -> None:
+        self._declared.clear()
+
+    def close(self) -> None:
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            with suppress(Exception):
+                producer.connection.release()
+
+    def reset_after_fork(self) -> None:
+        """Reset in a forked child. A thread that doesn't exist in the child may hold the lock."""
+        self.lock = threading.Lock()
+        # Keep a reference: its destructor would send a close frame on the parent's socket.
+        self._parent_producer, self.producer = self.producer, None
+
+    def _use_once(self, send: Callable[[Any], Result]) -> Result:
+        result = send(self.producer)
+        self._used_at = time.monotonic()
+        return result
+
+    def _connect(self) -> None:
+        app = self._app()
+        connection = new_broker_connection(app)
+        connect_to_broker(connection)
+        self.producer = app.amqp.Producer(connection, auto_declare=False)
+        self.confirms = Confirms.of(self.producer, TIMEOUT)
+        self.redis_queues = RedisQueues.of(self.producer)
+        self._declared.clear()
+
+    def _drop(self) -> None:
+        producer, self.producer = self.producer, None
+        with suppress(Exception):
+            producer.connection.collect()

@@ -1,7 +1,9 @@
-"""List the latest failed runs with their errors."""
+"""List the latest failed runs with their errors, and group the failures that are alike."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,6 +29,41 @@ class FailedRun:
     @property
     def first_line(self) -> str:
         return next(iter(self.message.strip().splitlines()), "")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failures of one job with the same exception and the same message, except for its numbers."""
+
+    failures: tuple[FailedRun, ...]
+    """Latest due time first."""
+
+    @property
+    def latest(self) -> FailedRun:
+        return self.failures[0]
+
+    @property
+    def first(self) -> FailedRun:
+        return self.failures[-1]
+
+    @property
+    def number(self) -> int:
+        return len(self.failures)
+
+
+VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9]+")
+"""Addresses, UUIDs and numbers, which differ between occurrences of the same error."""
+
+
+def group_failures(failures: Iterable[FailedRun]) -> list[FailureGroup]:
+    """Group the failures that are alike. The groups have the order of their latest failures."""
+    groups: dict[tuple[int, str, str], list[FailedRun]] = {}
+    for failure in failures:
+        message = VARIABLE.sub("#", failure.first_line)
+        groups.setdefault((failure.run.job_id, failure.exception_class, message), []).append(
+            failure
+        )
+    return [FailureGroup(tuple(group)) for group in groups.values()]
 
 
 def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> list[FailedRun]:

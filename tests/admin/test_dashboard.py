@@ -331,6 +331,18 @@ def test_failures_are_truncated_and_escaped(admin_client: Client, job: Job) -> N
     assert reverse("admin:django_dcron_run_change", args=[run.pk]) in page
 
 
+def test_failures_that_are_alike_share_a_row(admin_client: Client, job: Job) -> None:
+    for number in range(3):
+        make_attempt(make_run(job, "failed"), exception_class="E", message=f"no order {number}")
+    make_attempt(make_run(make_job("other"), "failed"), exception_class="E", message="no order 1")
+
+    response = admin_client.get(part_url("failures"))
+    assert sorted(row.group.number for row in response.context["rows"]) == [1, 3]
+    assert f"{list_url('run')}?job__id__exact={job.pk}&amp;state__exact=failed" in (
+        response.content.decode()
+    )
+
+
 def test_failures_section_shows_notice_if_empty(admin_client: Client, job: Job) -> None:
     make_run(job, "failed", due_at=database_now("default") - timedelta(days=2))
 

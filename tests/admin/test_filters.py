@@ -399,6 +399,13 @@ def test_attempt_filters_count_latest_attempts_only(
         assert all(" > " in sql and "LIMIT" in sql for sql in shown)
 
 
+def test_attempt_search_finds_words_of_message(find: Find) -> None:
+    wanted, other = (make_attempt(make_run(make_job(name))) for name in ("one", "other"))
+    Attempt.objects.filter(pk=wanted.pk).update(exception_class="E", message="no such Order: 4711")
+    assert find("attempt", "q=order+4711") == [wanted]
+    assert find("attempt", "q=other") == [other]
+
+
 def test_attempt_list_states_search_limit(admin_client: Client) -> None:
     assert (
         f"{ATTEMPTS_SEARCHED:,} latest attempts"

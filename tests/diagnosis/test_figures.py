@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import figures
-from django_dcron.diagnosis.failures import latest_failures
+from django_dcron.diagnosis.failures import FailedRun, group_failures, latest_failures
 from django_dcron.diagnosis.figures import (
     LimitedCount,
     job_figures,
@@ -257,6 +257,36 @@ def test_latest_failures_show_error_of_last_attempt(now: datetime) -> None:
         ("app.Broken", "2.2"),
     ]
     assert len(latest_failures(window_start(now), limit=2)) == 2
+    assert [group.number for group in group_failures(found)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("no such order: 4711", "no such order: 4712", True),
+        ("<Order at 0x7f00aa>", "<Order at 0x7f00ab>", True),
+        (
+            "row 01a213b2-e568-7d86-b71a-ded3a4df5b85",
+            "row 01a2139e-1b9a-7571-a4b0-fb730e336ef0",
+            True,
+        ),
+        ("no such order", "no such customer", False),
+        ("same\nfirst", "same\nsecond", True),
+    ],
+)
+def test_failures_with_same_message_except_numbers_are_one_group(
+    now: datetime, one: str, other: str, alike: bool
+) -> None:
+    job = make_idle_job()
+    runs = [make_run(job, "failed") for _ in range(3)]
+    failures = [
+        FailedRun(runs[0], "app.Broken", one),
+        FailedRun(runs[1], "app.Broken", other),
+        FailedRun(runs[2], "app.Other", one),
+    ]
+    groups = group_failures(failures)
+    assert [group.number for group in groups] == ([2, 1] if alike else [1, 1, 1])
+    assert (groups[0].latest, groups[0].first) == (failures[0], failures[int(alike)])
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The latest failures on the dashboard, each with the first line of its message."""
+"""The latest failures on the dashboard: one row for failures that are alike.
+
+Each row has the first line of the latest message.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,30 @@ from django_dcron.admin.display import change_url, link, list_url, may_view
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.failures import FailedRun, latest_failures
+from django_dcron.diagnosis.failures import (
+    FailedRun,
+    FailureGroup,
+    group_failures,
+    latest_failures,
+)
 from django_dcron.diagnosis.figures import window_start
 from django_dcron.models import Attempt, Job, Run
 
-FAILURES_SHOWN = 10
+FAILURES_READ = 300
+GROUPS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    failure: FailedRun
+    group: FailureGroup
     url: str
     job: str
+    runs_url: str
+    """The failed runs of the job."""
+
+    @property
+    def failure(self) -> FailedRun:
+        return self.group.latest
 
     @property
     def exception(self) -> str:
@@ -35,19 +50,24 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     now = database_now(alias_for(Run))
     since = window_start(now)
     scope = admin_scope(request, site)
-    failures = latest_failures(since, FAILURES_SHOWN, scope)
+    failures = latest_failures(since, FAILURES_READ, scope)
     if not may_view(request, Attempt, site):  # show the shorter reason of the run instead
         failures = [FailedRun(failure.run, message=failure.run.reason) for failure in failures]
     sees_jobs = may_view(request, Job, site)
 
-    def row(failure: FailedRun) -> FailureRow:
-        run = failure.run
+    def row(group: FailureGroup) -> FailureRow:
+        run = group.latest.run
+        failed = {"state__exact": "failed", "due_at__gte": since.isoformat()}
         return FailureRow(
-            failure, change_url(run, site), link(run.job, site) if sees_jobs else str(run.job)
+            group,
+            change_url(run, site),
+            link(run.job, site) if sees_jobs else str(run.job),
+            list_url(Run, site, job__id__exact=str(run.job_id), **failed),
         )
 
     return {
         "now": now,
-        "rows": [row(failure) for failure in failures],
+        "rows": [row(group) for group in group_failures(failures)[:GROUPS_SHOWN]],
+        "read": FAILURES_READ if len(failures) == FAILURES_READ else 0,
         "all_url": list_url(Run, site, state__exact="failed", due_at__gte=since.isoformat()),
     }

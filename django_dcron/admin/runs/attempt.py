@@ -45,10 +45,10 @@ LONG_TEXTS = ("log", "traceback", "result")
 class AttemptAdmin(HistoryAdmin[Attempt]):
     list_display = ("started", "job", "outcome_and_failure", "took", "worker")
     list_filter = ("outcome", AttemptTimeFilter, WorkerFilter)
-    search_fields = ("run__job__name", "exception_class", "worker")
+    search_fields = ("run__job__name", "exception_class", "message", "worker")
     search_note = _(
-        "Enter up to eight words of a job name, an exception or a worker. The search and "
-        "the filters cover the 100,000 latest attempts before the end of the selected "
+        "Enter up to eight words of a job name, an exception, a message or a worker. The search "
+        "and the filters cover the 100,000 latest attempts before the end of the selected "
         "time range. Enter the full ID of a run to find all of its attempts."
     )
     ordering = ("-pk",)
@@ -86,6 +86,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         words = search_words(search_term)
         for word, job_ids in zip(words, jobs_named(words), strict=True):
             matching = Q(exception_class__icontains=word) | Q(worker__icontains=word)
+            matching |= Q(message__icontains=word)
             if job_ids != []:  # without matching jobs, the query needs no runs
                 matching |= Q(run__job__in=job_ids)
             queryset = queryset.filter(matching)

@@ -61,9 +61,9 @@ class Launched:
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(str(address))
         request = {"arguments": self.args, "env": dict(env), "log": str(log)}
-        self._answers = self._connection.makefile("r", encoding="utf-8")
+        self._replies = self._connection.makefile("r", encoding="utf-8")
         self._connection.sendall(json.dumps(request).encode() + b"\n")
-        self.pid = int(self._answers.readline())
+        self.pid = int(self._replies.readline())
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,8 +77,8 @@ class Launched:
                 selector.register(self._connection, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._answers.readline())
-            self._answers.close()
+            self.returncode = int(self._replies.readline())
+            self._replies.close()
             self._connection.close()
         return self.returncode
 
@@ -111,7 +111,7 @@ def main(address: str, driver: str) -> list[str]:
                 connection, _ = listener.accept()
                 with connection.makefile("r", encoding="utf-8") as lines:
                     line = lines.readline()
-                if not line:  # only tried whether the launcher answers
+                if not line:  # a check that the launcher is running
                     connection.close()
                     continue
                 request = json.loads(line)

@@ -20,10 +20,9 @@ class WaitLimits:
       Then it fails as contention.
     - If the thread is idle in a transaction for too long, the database ends the transaction and the
       connection.
-    - Over TCP, the kernel ends a connection on which the database has been silent for longer than
-      that.
+    - Over TCP, the kernel ends a connection on which the database has been silent for too long.
 
-    SQLite has only its ``timeout``.
+    On SQLite, only its option ``timeout`` limits the wait for a lock.
     """
 
     def __init__(self, using: str) -> None:
@@ -33,7 +32,11 @@ class WaitLimits:
         self._previous: tuple[Any, ...] = ()
 
     def impose(self, *, lock: timedelta, silence: timedelta) -> None:
-        """Set the limits, once per connection."""
+        """Set the limits, once per connection.
+
+        ``lock``: how long a statement may wait for a lock. ``silence``: how long the thread may be
+        idle in a transaction, and how long the database may be silent.
+        """
         connection = connections[self._using]
         connection.ensure_connection()
         if connection.connection is self._connection:
@@ -91,8 +94,8 @@ def brief_transaction(
 
     Such a process is frozen or cut off, and other processes need the rows that it has locked.
     ``lock``: how long to wait for a lock before failing as contention; None keeps the connection's
-    limit. SQLite has no such limits. Within another transaction, the block becomes a
-    part of that transaction, and no limits are set.
+    limit. SQLite has no such limits. Within another transaction, the block becomes a part of that
+    transaction, and no limits are set.
     """
     if connections[using].in_atomic_block:
         with transaction.atomic(using=using, savepoint=savepoint):

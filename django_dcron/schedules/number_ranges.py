@@ -15,7 +15,7 @@ def consecutive(values: Iterable[int]) -> list[list[int]]:
 
 
 def number_ranges(
-    found: Iterable[Sequence[int]], one: str, several: str, names: tuple[str, str, str]
+    ranges: Iterable[Sequence[int]], one: str, several: str, names: tuple[str, str, str]
 ) -> list[str]:
     """Format ranges of numbers.
 
@@ -24,7 +24,7 @@ def number_ranges(
     """
     number, first, last = names
     words: list[str] = []
-    for values in found:
+    for values in ranges:
         if len(values) > 2:
             words.append(several % {first: values[0], last: values[-1]})
         else:

@@ -17,8 +17,8 @@ from django_dcron.utils.suggestions import nearest
 def get(key: str) -> Target:
     """Return the target ``key``. Raises ``UnknownTarget`` with the reason and similar keys."""
     if key.startswith(shadow.PREFIX):
-        of = key.removeprefix(shadow.PREFIX)
-        if of.startswith(shadow.PREFIX):
+        wrapped = key.removeprefix(shadow.PREFIX)
+        if wrapped.startswith(shadow.PREFIX):
             raise UnknownTarget(
                 _(
                     "Invalid target %(target)s: a shadow of a shadow isn't supported. Use "
@@ -27,7 +27,7 @@ def get(key: str) -> Target:
                 target=f"{key!r:.80}",
                 code="unknown_target",
             )
-        return shadow.ShadowTarget(get(of))
+        return shadow.ShadowTarget(get(wrapped))
     if key.startswith(commands.PREFIX):
         target: Target | None = commands.find(key)
     elif key.startswith(shell.PREFIX):

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 def queue_type(
     request: pytest.FixtureRequest, cluster: Cluster, rabbitmq_server: services.RabbitmqServer
 ) -> Iterator[str]:
-    """The type of the queue, which no earlier test has declared with another type.
+    """Yield the type of the queue. Deletes the queue before and after, because its type is fixed.
 
     A quorum queue is replicated, if RabbitMQ has several nodes.
     """
@@ -43,8 +43,10 @@ def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
     }
     cluster.start(jobs=6, node_env=env, worker_env=env)
     cluster.run_for(5)
-    quiet = Run.objects.filter(scheduled_at__gt=cluster.after, state="succeeded", deliveries__lte=1)
-    wait_until(lambda: quiet.count() >= 6 * 3, TIMEOUT, what="runs")
+    delivered_once = Run.objects.filter(
+        scheduled_at__gt=cluster.after, state="succeeded", deliveries__lte=1
+    )
+    wait_until(lambda: delivered_once.count() >= 6 * 3, TIMEOUT, what="runs")
     with frozen(cluster.workers):
         dispatched = Run.objects.queued()
         wait_until(lambda: dispatched.count() >= 12, TIMEOUT, what="messages in the queue")

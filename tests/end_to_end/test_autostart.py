@@ -174,7 +174,7 @@ def pids(project: NewProject) -> set[int]:
 
 
 def run_script(script: str) -> str:
-    """Run it in a process that may fork."""
+    """Run ``script`` in a process that may fork."""
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -234,7 +234,7 @@ def test_code_change_moves_the_node_to_the_new_child(
 def test_preloading_server_starts_nodes_only_in_its_workers(
     migrated: NewProject, start_process: StartProcess
 ) -> None:
-    """As gunicorn with ``preload_app``: its module loads the application and forks."""
+    """Like gunicorn with ``preload_app``, the module loads the application and then forks."""
     script = migrated.directory / "prefork.py"
     script.write_text(PREFORK)
     start = f"import runpy; runpy.run_path({str(script)!r}, run_name='gunicorn.arbiter')"

@@ -80,7 +80,7 @@ class Message:
 
 @dataclass
 class Troubles:
-    """What happens to the next messages."""
+    """The numbers of the next messages that are lost, delivered twice and delayed."""
 
     lose: int = 0
     double: int = 0
@@ -122,7 +122,7 @@ class Broker:
             raise DispatchFailed("connection refused")
 
     def receive(self, run: DueRun) -> None:
-        """Take a published message, and do to it what the troubles say."""
+        """Queue a published message. The troubles may lose it, delay it or deliver it twice."""
         self.published += 1
         self.on_published(run)
         troubles = self.troubles
@@ -159,7 +159,7 @@ class Dispatcher:
             self.broker.check_reachable()
             self.broker.receive(run)
         engine.rest(engine.random.random() * 0.003)
-        self.broker.check_reachable()  # The answer may be lost.
+        self.broker.check_reachable()  # The broker may become unreachable before it replies.
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         engine = self.broker.engine

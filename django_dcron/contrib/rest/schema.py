@@ -43,9 +43,10 @@ ERROR_RESPONSES = {
     403: "The user lacks a permission.",
     404: "The job, calendar, run or freeze doesn't exist, or the user may not see it.",
     413: "The body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE.",
-    415: "The body is not application/json.",
+    415: "The body isn't application/json.",
     429: "Too many requests. Retry-After is the number of seconds to wait.",
 }
+# patched_settings refuses SERVE_*.
 SPECTACULAR_SETTINGS = {
     name: value for name, value in SPECTACULAR_DEFAULTS.items() if not name.startswith("SERVE_")
 } | {
@@ -56,7 +57,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [],
     "SCHEMA_PATH_PREFIX": "/",
 }
-SPECTACULAR_SETTINGS.pop("DEFAULT_GENERATOR_CLASS")  # patched_settings refuses it, and SERVE_*
+SPECTACULAR_SETTINGS.pop("DEFAULT_GENERATOR_CLASS")  # patched_settings refuses it
 
 _generation_lock = Lock()  # patched_settings changes global settings
 

@@ -6,8 +6,8 @@
   changed.
 
 An unreachable database, an invalid setting and an unknown option end every subcommand with 2.
-``management/commands/dcron.py`` and argparse implement that. Messages may quote
-untrusted text, so control characters are escaped.
+``management/commands/dcron.py`` and argparse implement that. Messages may quote untrusted text, so
+control characters are escaped.
 """
 
 from __future__ import annotations

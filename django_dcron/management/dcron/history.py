@@ -57,7 +57,7 @@ history shop/import-orders --since 2d --state failed --state missed
 history 019a9f3c-5b7e
 history 019a9f3c-5b7e --attempt 2 --json
 """
-RUNS = 20
+DEFAULT_LIMIT = 20
 ID_SHOWN = 23
 """Characters of a run's id in a table: its millisecond and 26 random bits."""
 MAX_RUNS = 10_000
@@ -70,9 +70,9 @@ def add_arguments(parser: CommandParser) -> None:
         "-n",
         "--limit",
         type=parse_whole_number(1, MAX_RUNS),
-        default=RUNS,
+        default=DEFAULT_LIMIT,
         metavar="N",
-        help=f"maximum number of runs (default: {RUNS})",
+        help=f"maximum number of runs (default: {DEFAULT_LIMIT})",
     )
     of_job.add_argument(
         "--since",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from rest_framework.decorators import action
@@ -21,14 +20,8 @@ from django_dcron.contrib.rest.concurrency import (
     etag,
 )
 from django_dcron.contrib.rest.history import audit_errors_logged
-from django_dcron.contrib.rest.jobs import bulk
 from django_dcron.contrib.rest.jobs.backfilling import BackfillSerializer, RangeSerializer
-from django_dcron.contrib.rest.jobs.bulk_switching import (
-    PauseManySerializer,
-    SelectedJobsSerializer,
-    SwitchedJobsSerializer,
-    switch_jobs,
-)
+from django_dcron.contrib.rest.jobs.bulk_views import BulkJobViewSet
 from django_dcron.contrib.rest.jobs.listing import ORDERS, JobQuery, filter_jobs
 from django_dcron.contrib.rest.jobs.preview import (
     DefinitionSerializer,
@@ -59,7 +52,6 @@ from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import must_stay_visible
 from django_dcron.contrib.rest.viewsets import (
-    BaseViewSet,
     address_of,
     number_or_404,
     row_or_404,
@@ -72,9 +64,7 @@ from django_dcron.jobs.audit.differences import values_of
 from django_dcron.jobs.audit.log import (
     log_action,
     log_addition,
-    log_additions,
     log_change,
-    log_changes,
     log_deletion,
 )
 from django_dcron.jobs.audit.texts import (
@@ -87,7 +77,7 @@ from django_dcron.jobs.audit.texts import (
 from django_dcron.models import Job, Run
 
 
-class JobViewSet(BaseViewSet):
+class JobViewSet(BulkJobViewSet):
     lookup_url_kwarg = "job_id"
 
     @operation(
@@ -170,69 +160,6 @@ class JobViewSet(BaseViewSet):
         with audit_errors_logged(job):
             log_deletion(request.user, job, key)
         return Response(status=204)
-
-    @action(detail=False, methods=["post"], url_path="bulk")
-    @operation(
-        "create_jobs",
-        f"Create up to {bulk.MAX_JOBS} jobs, or none if one is invalid",
-        {201: bulk.SavedJobsSerializer()},
-        permissions=("add_job",),
-        body=bulk.NewJobsSerializer(),
-        error_responses=bulk.ERROR_RESPONSES,
-    )
-    def create_many(self, request: Request) -> Response:
-        jobs = bulk.new_jobs(bulk.read_items(request.data), self.scope)
-        bulk.save_all(jobs, self.scope)
-        with audit_errors_logged(*jobs):
-            log_additions(request.user, jobs)
-        return Response(bulk.SavedJobsSerializer({"results": jobs}).data, status=201)
-
-    @create_many.mapping.patch
-    @operation(
-        "change_jobs",
-        f"Update fields of up to {bulk.MAX_JOBS} jobs, or of none if one is refused",
-        {200: bulk.SavedJobsSerializer()},
-        permissions=("change_job",),
-        body=bulk.ChangedJobsSerializer(),
-        error_responses=bulk.ERROR_RESPONSES,
-    )
-    def change_many(self, request: Request) -> Response:
-        jobs, versions, rows = bulk.changed_jobs(bulk.read_items(request.data), self.scope)
-        before = [values_of(row) for row in rows]
-        bulk.save_all(jobs, self.scope, versions, rows)
-        with audit_errors_logged(*jobs):
-            log_changes(request.user, list(zip(jobs, before, strict=True)))
-        return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
-
-    @action(detail=False, methods=["post"], url_path="bulk/pause")
-    @operation(
-        "pause_jobs",
-        f"Pause up to {bulk.MAX_JOBS} jobs; runs in progress continue",
-        {200: SwitchedJobsSerializer()},
-        permissions=("view_job", "pause_job"),
-        body=PauseManySerializer(),
-    )
-    def pause_many(self, request: Request) -> Response:
-        values = self.validate(PauseManySerializer, request.data)
-        reason = signed_reason(values["reason"], request.user.get_username())
-        pause = partial(control.pause_many, reason=reason, until=values["until"])
-        switched = switch_jobs(values["ids"], self.scope, request.user, pause, paused_text)
-        return Response(SwitchedJobsSerializer(switched).data)
-
-    @action(detail=False, methods=["post"], url_path="bulk/resume")
-    @operation(
-        "resume_jobs",
-        f"Resume up to {bulk.MAX_JOBS} jobs; occurrences before now are not run",
-        {200: SwitchedJobsSerializer()},
-        permissions=("view_job", "pause_job"),
-        body=SelectedJobsSerializer(),
-    )
-    def resume_many(self, request: Request) -> Response:
-        ids = self.validate(SelectedJobsSerializer, request.data)["ids"]
-        switched = switch_jobs(
-            ids, self.scope, request.user, control.resume_many, lambda job: resumed_text()
-        )
-        return Response(SwitchedJobsSerializer(switched).data)
 
     @action(detail=True, methods=["post"])
     @operation(

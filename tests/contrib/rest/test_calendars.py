@@ -264,7 +264,8 @@ def test_changes_are_recorded_in_the_history(api: Api, admin_client: Client) -> 
     }
     assert (made.is_addition(), changed.is_change(), deleted.is_deletion()) == (True, True, True)
     assert read_change(changed).fields == (FieldChange("dates", "12-25", "12-26"),)
-    assert changed.get_change_message() == "Changed Excluded dates."
+    label = str(Calendar._meta.get_field("dates").verbose_name)
+    assert changed.get_change_message() == f"Changed {label[0].upper()}{label[1:]}."
     assert "<del>12-25</del>" in page
     assert "<ins>12-26</ins>" in page
     assert "dcron-aside" not in page

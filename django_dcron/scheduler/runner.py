@@ -83,6 +83,7 @@ WATCH_TIMEOUT = 2.0
 """Seconds to wait at the end until the health file is removed."""
 
 TICK, AGENDA, HEARTBEAT, WATCH, PRUNE = "tick", "agenda", "heartbeat", "watch", "prune"
+CLOSE = "close"
 
 
 class AlertThread(Protocol):
@@ -144,6 +145,7 @@ class Runner:
             dispatcher.node = self.membership.id
         self._alerter = make_alerter(self.membership) if make_alerter else None
         self._stopping = threading.Event()
+        self._may_close = threading.Event()
         self._closed = threading.Event()
         self._gained_shards = threading.Event()
         self._tick_wanted = threading.Event()
@@ -198,6 +200,8 @@ class Runner:
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
+            # It starts now, because Python 3.12 starts no thread while the interpreter shuts down.
+            self._thread(CLOSE, self._close_when_stopped).start()
             if self._alerter:
                 alerts = partial(self._alerter.run, self._stopping, self.watchdog, ALERTS)
                 self._thread(ALERTS, alerts).start()
@@ -210,7 +214,7 @@ class Runner:
                 self.clock.monotonic() if self._signals.wait(seconds) is not None else None
             )
             self.stop()
-            self._thread("close", self._close).start()
+            self._may_close.set()
             while not self._closed.is_set():
                 if self._signals.wait() is None:
                     continue
@@ -260,6 +264,10 @@ class Runner:
             self.watchdog.ended(name)
             self._silent_connections.forget_this_thread()
             connections.close_all()  # closes this thread's connections only
+
+    def _close_when_stopped(self) -> None:
+        self._may_close.wait()
+        self._close()
 
     def _close(self) -> None:
         """Drain while the main thread waits for a second signal."""

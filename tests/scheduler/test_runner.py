@@ -23,6 +23,7 @@ from django_dcron.runs import retention
 from django_dcron.scheduler import backoff, pruner
 from django_dcron.scheduler import runner as module
 from django_dcron.scheduler.runner import EXIT_FAILED, EXIT_OK, Runner
+from django_dcron.utils.threads import DcronThread
 from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
 from tests.logs import events, logged
@@ -172,6 +173,24 @@ def test_node_works_until_a_signal(
     assert (output[:2], output[-1]) == (["shards", "started"], "stopped")
     assert logged(caplog, "started", runner.membership.id, os.getpid(), node="a")
     assert logged(caplog, "shards", node="a", shards=64)
+
+
+def test_node_drains_without_a_new_thread(
+    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 starts no thread while the interpreter of a web server's process shuts down."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    def work() -> None:
+        wait_until(lambda: Node.objects.exclude(ticked_at=None).exists(), what="a tick")
+        monkeypatch.setattr(DcronThread, "start", refuse)
+        terminate()
+
+    beside(work, runner)
+    assert runner.run() == EXIT_OK
+    assert not Node.objects.exists()
 
 
 def test_node_works_for_the_given_time(runner: Runner, dispatcher: MemoryDispatcher) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,10 @@ def _run(runner: Runner, server: HttpServer | None, options: dict[str, Any]) -> 
             server.start()  # first, because it also answers while the database is down
         sync_declared()
 
+    # Code, models and settings live as long as the process. Collections that needn't visit them
+    # take a third of the time while a burst is claimed.
+    gc.collect()
+    gc.freeze()
     return runner.run(options["seconds"], prepare=prepare)
 
 

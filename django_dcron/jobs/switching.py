@@ -81,10 +81,10 @@ class _Accepted:
 def switch_batch(
     jobs: Sequence[Job], switch: Switch, using: str
 ) -> tuple[int, dict[int, Exception]]:
-    """Switch the first of ``jobs`` in one transaction.
+    """Switch the first jobs of ``jobs``, or all of them, in one transaction.
 
-    Returns how many of them are done, and the errors of those that were refused, by position. If
-    there is only one job, raises its error instead.
+    Returns the number of jobs that were decided, and the errors of the refused ones by position.
+    The other jobs need another call. If there is only one job, raises its error instead.
     """
     jobs = _until_repeated(jobs)
     with transaction.atomic(using=using):
@@ -172,7 +172,7 @@ class _Batch:
 def _set(row: Job, switch: Switch, using: str) -> None:
     row.enabled, row.pause_reason, row.paused_until = switch.enabled, switch.reason, switch.until
     row.version += 1
-    pre_save.send(sender=Job, instance=row, raw=False, **_sent(using))
+    pre_save.send(sender=Job, instance=row, raw=False, **_signal_arguments(using))
 
 
 def _write(accepted: Sequence[_Accepted], now: datetime, using: str) -> None:
@@ -184,7 +184,9 @@ def _write(accepted: Sequence[_Accepted], now: datetime, using: str) -> None:
     update_each(jobs, rows, SWITCH_COLUMNS, version=F("version") + 1, updated_at=saved_at)
     for row in rows:
         row.updated_at = saved_at
-        post_save.send(sender=Job, instance=row, raw=False, created=False, **_sent(using))
+        post_save.send(
+            sender=Job, instance=row, raw=False, created=False, **_signal_arguments(using)
+        )
     write_placements([each.placed for each in accepted], now, using)
     if exhausted := [each.row for each in accepted if each.is_exhausted]:
         disable_exhausted([row.pk for row in exhausted], using)
@@ -192,7 +194,7 @@ def _write(accepted: Sequence[_Accepted], now: datetime, using: str) -> None:
             row.enabled, row.pause_reason, row.version = False, EXHAUSTED, row.version + 1
 
 
-def _sent(using: str) -> dict[str, Any]:
+def _signal_arguments(using: str) -> dict[str, Any]:
     fields = frozenset({*SWITCH_FIELDS, "version", "updated_at"})
     return {"using": using, "update_fields": fields}
 

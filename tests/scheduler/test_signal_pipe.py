@@ -24,14 +24,14 @@ def test_wait_returns_the_signal_number_and_restores_the_handler() -> None:
 
 
 def test_signal_delivered_to_another_thread_ends_the_wait() -> None:
-    """A signal may reach any thread. That alone doesn't end the wait of another thread."""
+    """A signal may reach any thread. Without the pipe, it wouldn't end the main thread's wait."""
     with SignalPipe() as signals:
-        getting = threading.Timer(
+        sender = threading.Timer(
             0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         )
-        getting.start()
+        sender.start()
         assert signals.wait(TIMEOUT) == signal.SIGTERM
-        getting.join()
+        sender.join()
 
 
 def test_other_signals_are_left_to_the_project() -> None:

@@ -28,7 +28,7 @@ TIMES = ("30 2 * * *", "*/20 1-3 * * *", "0 9 * * MON-FRI", "CRON_TZ=Asia/Tokyo 
 
 
 def both_ways(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
-    """Return the occurrences in ``(start, end]``, after a check of the way back."""
+    """Return the occurrences in ``(start, end]``. Asserts that ``previous_before`` finds them."""
     found = list(schedule.occurrences(start, end))
     back, at = [], schedule.previous_before(end + MINUTE)
     while at is not None and at > start:

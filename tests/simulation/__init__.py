@@ -7,8 +7,8 @@
 | ``database`` | SQLite in memory with faults at each statement, and triggers that report changes |
 | ``services`` | the lock server and the broker |
 | ``cluster`` | nodes and workers |
-| ``plan`` | jobs, actions of people and faults, drawn from a seed |
-| ``world`` | one simulation from begin to end |
+| ``plan`` | jobs, actions of users and faults, drawn from a seed |
+| ``world`` | one simulation from start to end |
 | ``observer`` | checks each change of a row at once |
 | ``shrinking`` | omits items of a plan while it still fails |
 | ``counts`` | what is counted in a simulation, and summed over many |

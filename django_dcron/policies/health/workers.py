@@ -134,7 +134,7 @@ def _is_explained(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
-    """Whether no worker consumes the queue: by workers' answers, or by starts if none answers."""
+    """Whether no worker consumes the queue: by workers' replies, or by starts if none replies."""
     if facts.dispatcher == "thread":
         return False
     if facts.workers:
@@ -143,13 +143,13 @@ def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _no_worker_at_all(facts: SystemFacts) -> bool:
-    """Whether there is no sign of a worker. One that executes a long run may not answer."""
+    """Whether there is no sign of a worker. One that executes a long run may not reply."""
     silent = not facts.workers and not facts.running
     return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
 
 
 def _no_sign_of_workers(facts: SystemFacts) -> bool:
-    """Whether no worker answered the nodes, and neither starts nor running runs indicate one."""
+    """Whether no worker replied to the nodes, and neither starts nor running runs indicate one."""
     idle = not facts.running and _is_long_ago(facts.last_start, facts)
     return facts.workers == () and bool(facts.enabled_jobs) and bool(facts.live_nodes) and idle
 

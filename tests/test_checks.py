@@ -225,6 +225,20 @@ def test_w018_for_an_after_that_no_code_declares() -> None:
     assert not message.is_serious(), "the job may exist in the database"
 
 
+@pytest.mark.django_db
+def test_e013_if_the_job_is_not_in_the_database_either() -> None:
+    make_job(name="stored")
+    with targets.isolated():
+        cron("@daily", name="a", after={"stored": "succeeded"})(report)
+        cron("@daily", name="b", after={"stord": "ended"})(report)
+        assert checks.check_declarations_in_database(None) == []
+        (message,) = checks.check_declarations_in_database(None, databases=["default"])
+    assert (message.id, message.is_serious()) == ("django_dcron.E013", True)
+    assert "job b" in message.msg
+    assert "'stord'" in message.msg
+    assert "'stored'" in message.msg
+
+
 def test_w018_is_not_reported_for_a_job_of_a_task_module(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_task_modules() -> str:
         cron("@daily", name="orders")(report)

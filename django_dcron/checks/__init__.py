@@ -13,6 +13,7 @@ E009      runs are dispatched to Django's tasks, which this Django doesn't have
 E010      the configured backend of Django's tasks is missing or can't be created
 E011      the database isn't PostgreSQL, MariaDB or SQLite
 E012      jobs declared in code run after each other in a cycle
+E013      a job declared in code runs after a job that doesn't exist (with ``check --database``)
 W001      the configured worker pool can't terminate a run
 W002      SQLite doesn't take its write lock at the start of a transaction
 W003      a job's target is unknown or doesn't accept its arguments (with ``check --database``)
@@ -41,9 +42,16 @@ Redis. ``migrate`` and ``check --database`` report E011 as W013.
 from __future__ import annotations
 
 from django_dcron.checks.database import check_database
-from django_dcron.checks.declared import check_declarations
+from django_dcron.checks.declared import check_declarations, check_declarations_in_database
 from django_dcron.checks.jobs import check_jobs
 from django_dcron.checks.reporting import as_node_start
 from django_dcron.checks.settings import check_settings
 
-__all__ = ["as_node_start", "check_database", "check_declarations", "check_jobs", "check_settings"]
+__all__ = [
+    "as_node_start",
+    "check_database",
+    "check_declarations",
+    "check_declarations_in_database",
+    "check_jobs",
+    "check_settings",
+]

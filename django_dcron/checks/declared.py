@@ -1,4 +1,4 @@
-"""Check the chains of the jobs that code declares. No database is needed."""
+"""Check the chains of the jobs that code declares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections
 
 from django_dcron import targets
 from django_dcron.checks.reporting import node_starts, with_docs_link
@@ -23,25 +24,68 @@ def check_declarations(
     A node, and a declaration that names an unknown job, import the task modules, which may declare
     further jobs. Otherwise, the check doesn't import them, because every command would wait.
     """
-    if node_starts() or any(True for _found in _unknown()):
+    if node_starts() or _unknown_names():
         targets.discovery_problem()
     return [*map(with_docs_link, [*_unknown(), *_cycles()])]
 
 
+@register(Tags.database)
+def check_declarations_in_database(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+) -> list[CheckMessage]:
+    """Check whether the jobs in ``after`` exist in the code or in the database.
+
+    Runs only with ``check --database default``, because it reads the jobs.
+    """
+    from django_dcron.db.routing import alias_for
+    from django_dcron.models import Job
+
+    using = alias_for(Job)
+    if using not in (databases or ()) or not _unknown_names():
+        return []
+    targets.discovery_problem()
+    if Job._meta.db_table not in connections[using].introspection.table_names():
+        return []
+    stored = {label_of(*key) for key in Job.objects.using(using).values_list("namespace", "name")}
+    return [
+        with_docs_link(
+            Error(
+                f"@cron job {declaration}: after names {label!r}, but no such job exists."
+                f"{did_you_mean(label, {*_names(), *stored} - {str(declaration)})}",
+                hint="Correct the name. dcron sync refuses the job until then.",
+                id="django_dcron.E013",
+            )
+        )
+        for declaration, label in _unknown_names()
+        if label_of(*split_label(label)) not in stored
+    ]
+
+
 def _unknown() -> Iterator[CheckMessage]:
+    for declaration, label in _unknown_names():
+        near = did_you_mean(label, {*_names()} - {str(declaration)})
+        yield Warning(
+            f"@cron job {declaration}: after names {label!r}, which no code declares.{near}",
+            hint="Correct the name. Names in other namespaces need a prefix, as in "
+            '"shop/import". If the job exists only in the database, this is no mistake; '
+            "check --database default finds that out.",
+            id="django_dcron.W018",
+        )
+
+
+def _names() -> list[str]:
+    return [str(declaration) for declaration in targets.declarations()]
+
+
+def _unknown_names() -> list[tuple[targets.Declaration, str]]:
+    """Return the names in ``after`` that no code declares, each with the job that has it."""
     declared = {declaration.key for declaration in targets.declarations()}
-    names = [label_of(*key) for key in declared]
-    for declaration in targets.declarations():
-        for label in declaration.fields.get("after", ()):
-            if split_label(label) not in declared:
-                near = did_you_mean(label, [name for name in names if name != str(declaration)])
-                yield Warning(
-                    f"@cron job {declaration}: after names {label!r}, which no code declares."
-                    f"{near}",
-                    hint="Correct the name. Names in other namespaces need a prefix, as in "
-                    '"shop/import". If the job exists only in the database, this is no mistake.',
-                    id="django_dcron.W018",
-                )
+    return [
+        (declaration, label)
+        for declaration in targets.declarations()
+        for label in declaration.fields.get("after", ())
+        if split_label(label) not in declared
+    ]
 
 
 def _cycles() -> Iterator[CheckMessage]:

@@ -78,6 +78,7 @@ PAGES = {
     "E010": "how-to/django-tasks.md",
     "E011": "how-to/project-setup.md#a-second-database",
     "E012": "how-to/chains.md",
+    "E013": "how-to/chains.md",
     "W001": "reference/settings.md#execution",
     "W002": "tutorial/first-job.md#change-the-settings",
     "W003": "reference/settings.md#targets-and-arguments",

@@ -15,22 +15,24 @@ from tests.management.calling import call
 
 
 @pytest.fixture
-def first(db: None) -> Job:
+def first_job(db: None) -> Job:
     return make_job("first")
 
 
 @pytest.fixture
-def second(first: Job) -> Job:
+def second_job(first_job: Job) -> Job:
     return make_job("second", schedule="@never", after={"first": "failed"})
 
 
 @pytest.fixture
-def runs(first: Job, second: Job) -> tuple[Run, Run]:
-    before = make_run(first, state="failed")
-    return before, make_run(second, trigger=Trigger.CHAIN, idempotency_key=follower_key(before.pk))
+def runs(first_job: Job, second_job: Job) -> tuple[Run, Run]:
+    before = make_run(first_job, state="failed")
+    return before, make_run(
+        second_job, trigger=Trigger.CHAIN, idempotency_key=follower_key(before.pk)
+    )
 
 
-def test_add_form_creates_follower(admin_client: Client, first: Job) -> None:
+def test_add_form_creates_follower(admin_client: Client, first_job: Job) -> None:
     given = {
         "name": "second",
         "target": "tests.app.tasks.ok",
@@ -41,7 +43,7 @@ def test_add_form_creates_follower(admin_client: Client, first: Job) -> None:
     link = Link.objects.get()
     assert (link.job.name, link.after, link.on, link.job.enabled) == (
         "second",
-        first,
+        first_job,
         "ended",
         True,
     )
@@ -57,10 +59,10 @@ def test_add_form_creates_follower(admin_client: Client, first: Job) -> None:
     ],
 )
 def test_invalid_link_shows_error_on_after_field(
-    admin_client: Client, second: Job, after: str, message: str
+    admin_client: Client, second_job: Job, after: str, message: str
 ) -> None:
-    first = Job.objects.get(name="first")
-    found = errors(fill_in(admin_client, job_url(first), after=after))
+    first_job = Job.objects.get(name="first")
+    found = errors(fill_in(admin_client, job_url(first_job), after=after))
     assert list(found) == ["after"]
     assert message in found["after"][0]
     assert Link.objects.count() == 1
@@ -84,23 +86,25 @@ def test_run_page_names_pruned_predecessor_without_link(
     assert f"/run/{run_id}/" not in page
 
 
-def test_job_page_lists_followers(admin_client: Client, second: Job) -> None:
+def test_job_page_lists_followers(admin_client: Client, second_job: Job) -> None:
     page = admin_client.get(job_url(Job.objects.get(name="first"))).content.decode()
     end = Link.objects.get().get_on_display()
-    assert f'<a href="{job_url(second)}">second</a> <span class="dcron-aside">{end}</span>' in page
+    assert (
+        f'<a href="{job_url(second_job)}">second</a> <span class="dcron-aside">{end}</span>' in page
+    )
     assert "data-dcron-followers" in page
-    assert "data-dcron-followers" not in admin_client.get(job_url(second)).content.decode()
+    assert "data-dcron-followers" not in admin_client.get(job_url(second_job)).content.decode()
 
 
 def test_delete_page_lists_followers_that_lose_their_link(
-    admin_client: Client, first: Job, second: Job
+    admin_client: Client, first_job: Job, second_job: Job
 ) -> None:
-    url = job_url(first).replace("change", "delete")
+    url = job_url(first_job).replace("change", "delete")
     lines = admin_client.get(url).context["deleted_objects"]
     assert [line for line in lines if line.startswith("second ") and line.endswith(" first")]
     admin_client.post(url, {"post": "yes"})
-    second.refresh_from_db()
-    assert second.after == {}
+    second_job.refresh_from_db()
+    assert second_job.after == {}
 
 
 def test_api_shows_links_and_rejects_cycle(admin_user: User, runs: tuple[Run, Run]) -> None:

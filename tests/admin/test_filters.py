@@ -25,7 +25,7 @@ Find = Callable[[str, str], list[Any]]
 
 
 @pytest.fixture
-def find(admin_client: Client) -> Find:
+def find_rows(admin_client: Client) -> Find:
     """Return a function that lists the rows for a query string."""
 
     def found(model: str, query: str) -> list[Any]:
@@ -48,24 +48,24 @@ def _choices(client: Client, model: str, title: str, query: str = "") -> list[st
 @pytest.mark.parametrize(
     "tag", ["billing", "Zürich", "日本", 'with "quotes"', "back\\slash", "per%cent", "it's", "1"]
 )
-def test_tag_filter_finds_job_by_any_of_its_tags(find: Find, tag: str) -> None:
+def test_tag_filter_finds_job_by_any_of_its_tags(find_rows: Find, tag: str) -> None:
     job = make_job("tagged", tags=["first", tag, "last"])
     make_job("other", tags=["other"])
     make_job("without")
-    assert find("job", f"tag={quote(tag)}") == [job]
+    assert find_rows("job", f"tag={quote(tag)}") == [job]
 
 
 @pytest.mark.parametrize(
     "tag", ["bill", "BILLING", "billing ", '"billing"', '["billing"]', "%", "b_lling", "{}", "null"]
 )
-def test_tag_filter_matches_whole_tags_only(find: Find, tag: str) -> None:
+def test_tag_filter_matches_whole_tags_only(find_rows: Find, tag: str) -> None:
     make_job(tags=["billing", "other"])
-    assert find("job", f"tag={quote(tag)}") == []
+    assert find_rows("job", f"tag={quote(tag)}") == []
 
 
 @pytest.mark.sqlite
 @pytest.mark.postgresql
-def test_tag_filter_finds_unescaped_tag_of_other_program(find: Find) -> None:
+def test_tag_filter_finds_unescaped_tag_of_other_program(find_rows: Find) -> None:
     """Another program may store a tag unescaped.
 
     MariaDB isn't tested: it compares the stored text and wouldn't find the tag.
@@ -74,7 +74,7 @@ def test_tag_filter_finds_unescaped_tag_of_other_program(find: Find) -> None:
     with connection.cursor() as cursor:
         cursor.execute("UPDATE django_dcron_job SET tags = '[\"Zürich\", 7]'")
 
-    assert find("job", "tag=Z%C3%BCrich") == [job]
+    assert find_rows("job", "tag=Z%C3%BCrich") == [job]
 
 
 def test_tag_filter_offers_first_tags_and_chosen_tag(
@@ -120,19 +120,19 @@ def jobs(db: None) -> None:
     ],
 )
 def test_jobs_are_filtered_by_state_and_kind(
-    find: Find, jobs: None, query: str, expected: set[str]
+    find_rows: Find, jobs: None, query: str, expected: set[str]
 ) -> None:
-    found = find("job", query)
+    found = find_rows("job", query)
 
     assert {job.name for job in found} == expected
     assert len(found) == len(expected)  # each job once, even if several of its runs are running
 
 
-def test_job_without_cursor_counts_as_enabled(find: Find) -> None:
+def test_job_without_cursor_counts_as_enabled(find_rows: Find) -> None:
     job = make_job()
     job.cursor.delete()
 
-    assert find("job", "state=enabled") == [job]
+    assert find_rows("job", "state=enabled") == [job]
 
 
 def test_namespace_filter_is_offered_with_several_namespaces(
@@ -156,28 +156,28 @@ def test_namespace_filter_is_offered_with_several_namespaces(
 # --- Runs -----------------------------------------------------------------------------------------
 
 
-def test_runs_are_filtered_by_namespace_and_tag_of_job(find: Find) -> None:
+def test_runs_are_filtered_by_namespace_and_tag_of_job(find_rows: Find) -> None:
     plain = make_run(make_job("a"))
     shop = make_run(make_job("b", namespace="shop", tags=["billing"]))
     tagged = make_run(make_job("c", tags=["billing"]))
 
-    assert find("run", "namespace=shop") == [shop]
-    assert set(find("run", "tag=billing")) == {shop, tagged}
-    assert find("run", "tag=billing&namespace=default") == [tagged]
-    assert find("run", "tag=billing&namespace=default&q=shop") == []
-    assert plain in find("run", "namespace=default&q=default")
-    assert find("run", "namespace=nowhere") == []
+    assert find_rows("run", "namespace=shop") == [shop]
+    assert set(find_rows("run", "tag=billing")) == {shop, tagged}
+    assert find_rows("run", "tag=billing&namespace=default") == [tagged]
+    assert find_rows("run", "tag=billing&namespace=default&q=shop") == []
+    assert plain in find_rows("run", "namespace=default&q=default")
+    assert find_rows("run", "namespace=nowhere") == []
 
 
 @pytest.mark.parametrize("query", ["namespace=shop", "tag=billing", "q=shop"])
 def test_run_filters_work_beyond_limit_of_inlined_jobs(
-    find: Find, monkeypatch: pytest.MonkeyPatch, query: str
+    find_rows: Find, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
     monkeypatch.setattr(filters, "JOBS_SEARCHED", 1)
     runs = {make_run(make_job(name, namespace="shop", tags=["billing"])) for name in "ab"}
     make_run(make_job("a"))
 
-    assert set(find("run", query)) == runs
+    assert set(find_rows("run", query)) == runs
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,15 @@ def runs_by_age(db: None) -> dict[str, Run]:
     ],
 )
 def test_when_filter_finds_runs_of_last_hours_or_days(
-    find: Find, runs_by_age: dict[str, Run], preset: str, expected: set[str]
+    find_rows: Find, runs_by_age: dict[str, Run], preset: str, expected: set[str]
 ) -> None:
-    assert set(find("run", f"when={preset}")) == {runs_by_age[name] for name in expected}
+    assert set(find_rows("run", f"when={preset}")) == {runs_by_age[name] for name in expected}
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
-def test_today_filter_covers_day_in_site_time_zone(find: Find, zone: str, settings: Any) -> None:
+def test_today_filter_covers_day_in_site_time_zone(
+    find_rows: Find, zone: str, settings: Any
+) -> None:
     settings.TIME_ZONE = zone
     midnight = timezone.localtime(database_now("default")).replace(
         hour=0, minute=0, second=0, microsecond=0
@@ -234,7 +236,7 @@ def test_today_filter_covers_day_in_site_time_zone(find: Find, zone: str, settin
     make_run(job, midnight - second)
     make_run(job, midnight + timedelta(days=1))
 
-    found = find("run", "when=today")
+    found = find_rows("run", "when=today")
 
     assert (
         found == [last, first]
@@ -254,23 +256,23 @@ def test_today_filter_covers_day_in_site_time_zone(find: Find, zone: str, settin
         ("when=1h&scheduled_at__gte=2026-03-01", []),
     ],
 )
-def test_runs_are_filtered_by_exact_range(find: Find, query: str, hours: list[int]) -> None:
+def test_runs_are_filtered_by_exact_range(find_rows: Find, query: str, hours: list[int]) -> None:
     job = make_job()
     for hour in (12, 13, 14):
         make_run(job, NOON.replace(hour=hour))
 
-    assert [run.scheduled_at.hour for run in find("run", query)] == hours
+    assert [run.scheduled_at.hour for run in find_rows("run", query)] == hours
 
 
 def test_range_is_read_and_shown_in_site_time_zone(
-    find: Find, admin_client: Client, settings: Any
+    find_rows: Find, admin_client: Client, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
     run = make_run(make_job(), NOON)
 
-    assert find("run", "scheduled_at__gte=2026-03-01T21:00&scheduled_at__lt=2026-03-01T21:01") == [
-        run
-    ]
+    assert find_rows(
+        "run", "scheduled_at__gte=2026-03-01T21:00&scheduled_at__lt=2026-03-01T21:01"
+    ) == [run]
     page = admin_client.get(
         f"{list_url('run')}?scheduled_at__gte=2026-03-01T12:00:00%2B00:00"
     ).content.decode()
@@ -301,7 +303,7 @@ def test_range_form_keeps_other_filters_but_not_page(admin_client: Client) -> No
     assert 'name="p"' not in form
 
 
-def test_quick_links_filter_list(admin_client: Client, find: Find) -> None:
+def test_quick_links_filter_list(admin_client: Client, find_rows: Find) -> None:
     job, now = make_job(), database_now("default")
     failed = make_run(job, now - timedelta(hours=1), state="failed")
     make_run(job, now - timedelta(days=2), state="failed")
@@ -311,7 +313,7 @@ def test_quick_links_filter_list(admin_client: Client, find: Find) -> None:
 
     links = admin_client.get(list_url("run")).context["quick_links"]
 
-    assert [find("run", query) for _label, query, _selected in links] == [
+    assert [find_rows("run", query) for _label, query, _selected in links] == [
         [failed],
         [missed],
         [running],
@@ -339,26 +341,26 @@ def attempts(db: None) -> list[Attempt]:
 
 
 def test_attempts_are_filtered_by_outcome_worker_and_time(
-    find: Find, attempts: list[Attempt]
+    find_rows: Find, attempts: list[Attempt]
 ) -> None:
     Attempt.objects.filter(pk=attempts[2].pk).update(outcome="failed")
 
-    assert find("attempt", "outcome__exact=failed") == [attempts[2]]
-    assert find("attempt", "worker=w1") == [attempts[hour] for hour in (7, 5, 3, 1)]
+    assert find_rows("attempt", "outcome__exact=failed") == [attempts[2]]
+    assert find_rows("attempt", "worker=w1") == [attempts[hour] for hour in (7, 5, 3, 1)]
     between = "started_at__gte=2026-03-01T14:00&started_at__lt=2026-03-01T17:00"
-    assert find("attempt", between) == [attempts[hour] for hour in (4, 3, 2)]
-    assert find("attempt", f"{between}&worker=w1") == [attempts[3]]
-    assert find("attempt", "when=24h") == []
+    assert find_rows("attempt", between) == [attempts[hour] for hour in (4, 3, 2)]
+    assert find_rows("attempt", f"{between}&worker=w1") == [attempts[3]]
+    assert find_rows("attempt", "when=24h") == []
 
 
 @pytest.mark.parametrize("hour", range(-1, 10))
 def test_attempts_before_time_are_found_by_primary_key(
-    find: Find, attempts: list[Attempt], hour: int, monkeypatch: pytest.MonkeyPatch
+    find_rows: Find, attempts: list[Attempt], hour: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time_filter, "ATTEMPTS_SEARCHED", 3)
     at = (NOON + timedelta(hours=hour)).strftime("%Y-%m-%dT%H:%M")
 
-    found = find("attempt", f"started_at__lt={at}")
+    found = find_rows("attempt", f"started_at__lt={at}")
 
     expected = attempts[: max(hour, 0)][::-1]
     # One of the three keys may be deleted. Another belongs to the next attempt, which may have
@@ -367,15 +369,15 @@ def test_attempts_before_time_are_found_by_primary_key(
     assert len(found) >= min(len(expected), 1)
 
 
-def test_attempt_search_combines_words(find: Find, attempts: list[Attempt]) -> None:
+def test_attempt_search_combines_words(find_rows: Find, attempts: list[Attempt]) -> None:
     shop = make_attempt(
         make_run(make_job("sale", namespace="shop")), exception_class="KeyError", worker="w9"
     )
 
     for query in ("sale", "shop", "keyerror", "w9", "shop+KeyError", "sale+w9", str(shop.run_id)):
-        assert find("attempt", f"q={query}") == [shop], query
-    assert find("attempt", "q=shop+w1") == find("attempt", "q=nothing") == []
-    assert set(find("attempt", "q=report")) == set(attempts)
+        assert find_rows("attempt", f"q={query}") == [shop], query
+    assert find_rows("attempt", "q=shop+w1") == find_rows("attempt", "q=nothing") == []
+    assert set(find_rows("attempt", "q=report")) == set(attempts)
 
 
 def test_attempt_filters_count_latest_attempts_only(
@@ -399,11 +401,11 @@ def test_attempt_filters_count_latest_attempts_only(
         assert all(" > " in sql and "LIMIT" in sql for sql in shown)
 
 
-def test_attempt_search_finds_words_of_message(find: Find) -> None:
+def test_attempt_search_finds_words_of_message(find_rows: Find) -> None:
     wanted, other = (make_attempt(make_run(make_job(name))) for name in ("one", "other"))
     Attempt.objects.filter(pk=wanted.pk).update(exception_class="E", message="no such Order: 4711")
-    assert find("attempt", "q=order+4711") == [wanted]
-    assert find("attempt", "q=other") == [other]
+    assert find_rows("attempt", "q=order+4711") == [wanted]
+    assert find_rows("attempt", "q=other") == [other]
 
 
 def test_attempt_list_states_search_limit(admin_client: Client) -> None:
@@ -416,7 +418,7 @@ def test_attempt_list_states_search_limit(admin_client: Client) -> None:
 # --- Nodes ----------------------------------------------------------------------------------------
 
 
-def test_nodes_are_filtered_by_state(find: Find) -> None:
+def test_nodes_are_filtered_by_state(find_rows: Find) -> None:
     for name, age in (("live", 0), ("expired", 3600)):
         seen = database_now("default") - timedelta(seconds=age)
         Node.objects.create(
@@ -424,8 +426,8 @@ def test_nodes_are_filtered_by_state(find: Find) -> None:
         )
 
     for state in ("live", "expired"):
-        assert [node.name for node in find("node", f"state={state}")] == [state]
-    assert len(find("node", "state=nonsense")) == 2
+        assert [node.name for node in find_rows("node", f"state={state}")] == [state]
+    assert len(find_rows("node", "state=nonsense")) == 2
 
 
 # --- All ------------------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb, py
 
 
 @pytest.fixture
-def to_database() -> Iterator[SilentProxy]:
+def database_proxy() -> Iterator[SilentProxy]:
     proxy = SilentProxy(SOCKETS[settings.DATABASE])
     yield proxy
     proxy.close()
 
 
 @pytest.fixture
-def to_broker(redis_server: services.Server) -> Iterator[SilentProxy]:
+def broker_proxy(redis_server: services.Server) -> Iterator[SilentProxy]:
     proxy = SilentProxy(redis_server.answers_at)
     yield proxy
     proxy.close()
@@ -48,31 +48,31 @@ def wait_for_all_due(what: str) -> None:
 
 @pytest.mark.timeout(400)
 def test_other_nodes_work_for_a_node_without_database_or_broker(
-    cluster: Cluster, to_database: SilentProxy, to_broker: SilentProxy
+    cluster: Cluster, database_proxy: SilentProxy, broker_proxy: SilentProxy
 ) -> None:
     quick = lowered(REDELIVER_AFTER=10)
     cluster.start(**IN_ALL_SHARDS, nodes=2, node_env=quick, worker_env=quick)
     ways = {
-        "DCRON_TEST_DATABASE_PORT": str(to_database.port),
-        "DCRON_TEST_BROKER": f"redis://127.0.0.1:{to_broker.port}/1",
+        "DCRON_TEST_DATABASE_PORT": str(database_proxy.port),
+        "DCRON_TEST_BROKER": f"redis://127.0.0.1:{broker_proxy.port}/1",
     }
     far = cluster.add_node(env=quick | ways)
     wait_until(lambda: leads("node-2"), TIMEOUT, what="a share for the third node", interval=0.1)
 
-    to_database.cut()
+    database_proxy.cut()
     wait_for_all_due("the work of a node without database")
-    to_database.restore()
+    database_proxy.restore()
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the database", interval=0.1)
 
-    to_broker.cut()
+    broker_proxy.cut()
     far.process.wait_for_log("broker unreachable, shards released", TIMEOUT)
     wait_for_all_due("the work of a node without broker")
-    to_broker.restore()
+    broker_proxy.restore()
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the broker", interval=0.1)
 
-    made = to_database.made
-    to_database.fall_silent()
-    wait_until(lambda: to_database.made > made, TIMEOUT, what="new connections")
+    made = database_proxy.made
+    database_proxy.fall_silent()
+    wait_until(lambda: database_proxy.made > made, TIMEOUT, what="new connections")
     far.process.wait_for_log("silent database connection replaced: ", TIMEOUT)
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the silence", interval=0.1)
 

@@ -186,12 +186,12 @@ def test_h_without_job_name_warns() -> None:
 
 
 @pytest.fixture
-def crowd() -> list[Job]:
+def crowded_jobs() -> list[Job]:
     """Create the smallest number of jobs at 04:00 UTC that causes a warning."""
     return [make_job(schedule="0 4 * * *") for _ in range(CROWD)]
 
 
-def test_crowded_minute_warns_and_suggests_h(crowd: list[Job]) -> None:
+def test_crowded_minute_warns_and_suggests_h(crowded_jobs: list[Job]) -> None:
     at = ahead("0 4 * * *").occurrences[0].at
     [message] = shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
 
@@ -200,14 +200,14 @@ def test_crowded_minute_warns_and_suggests_h(crowd: list[Job]) -> None:
     assert "“H 4 * * *”" in message
 
 
-def test_crowded_minute_is_shown_in_zone_of_schedule(crowd: list[Job]) -> None:
+def test_crowded_minute_is_shown_in_zone_of_schedule(crowded_jobs: list[Job]) -> None:
     [message] = shown(ahead("0 13 * * *", timezone="Asia/Tokyo"), CautionCode.CROWDED_MINUTE)
 
     assert "13:00" in message
 
 
-def test_job_does_not_count_itself_as_crowd(crowd: list[Job]) -> None:
-    assert not shown(look_ahead(crowd[0]), CautionCode.CROWDED_MINUTE)
+def test_job_does_not_count_itself_as_crowd(crowded_jobs: list[Job]) -> None:
+    assert not shown(look_ahead(crowded_jobs[0]), CautionCode.CROWDED_MINUTE)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_job_does_not_count_itself_as_crowd(crowd: list[Job]) -> None:
     ],
 )
 def test_crowded_minute_suggests_same_schedule_with_h(
-    crowd: list[Job], schedule: str, proposal: str
+    crowded_jobs: list[Job], schedule: str, proposal: str
 ) -> None:
     midnight = database_now("default").replace(hour=0, minute=0, second=0, microsecond=0)
     found = look_ahead(Job(name="new", schedule=schedule), after=midnight)
@@ -231,17 +231,17 @@ def test_crowded_minute_suggests_same_schedule_with_h(
     assert proposal in shown(found, CautionCode.CROWDED_MINUTE)[0]
 
 
-def test_job_that_avoids_crowded_minute_gets_no_warning(crowd: list[Job]) -> None:
+def test_job_that_avoids_crowded_minute_gets_no_warning(crowded_jobs: list[Job]) -> None:
     assert not shown(ahead("0 4 * * *", jitter=MINUTE), CautionCode.CROWDED_MINUTE)
     assert not shown(ahead("* 4 * * *"), CautionCode.CROWDED_MINUTE)
     assert not shown(ahead("1 4 * * *"), CautionCode.CROWDED_MINUTE)
 
 
-def test_paused_and_quarantined_jobs_do_not_count_as_crowd(crowd: list[Job]) -> None:
-    control.pause(crowd[0])
+def test_paused_and_quarantined_jobs_do_not_count_as_crowd(crowded_jobs: list[Job]) -> None:
+    control.pause(crowded_jobs[0])
     assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
-    control.resume(crowd[0])
-    Cursor.objects.filter(job=crowd[1]).update(problem="vanished zone")
+    control.resume(crowded_jobs[0])
+    Cursor.objects.filter(job=crowded_jobs[1]).update(problem="vanished zone")
     assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
 
 
@@ -279,8 +279,11 @@ def test_every_minute_and_spread_jobs_do_not_count_as_crowd(
 
 
 def test_lookahead_needs_few_queries(
-    crowd: list[Job], django_assert_max_num_queries: DjangoAssertNumQueries
+    crowded_jobs: list[Job], django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     make_job(schedule="0 4 * * *", timezone="Atlantic/Reykjavik")
     with django_assert_max_num_queries(3):
-        assert f"{CROWD} other jobs" in shown(look_ahead(crowd[0]), CautionCode.CROWDED_MINUTE)[0]
+        assert (
+            f"{CROWD} other jobs"
+            in shown(look_ahead(crowded_jobs[0]), CautionCode.CROWDED_MINUTE)[0]
+        )

@@ -261,15 +261,15 @@ def test_skipped_run_names_unfinished_run() -> None:
 
 def test_pending_run_shows_due_time_with_jitter_or_retry() -> None:
     job = make_job(jitter=HOUR)
-    coming = (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
-    run = make_run(job, coming, state="pending", due_at=coming + 10 * MINUTE)
+    tomorrow = (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
+    run = make_run(job, tomorrow, state="pending", due_at=tomorrow + 10 * MINUTE)
 
-    due = {"due": f"{coming + 10 * MINUTE:%Y-%m-%d %H:%M:%S} UTC"}
-    assert params(explain(job, coming), "due_with_jitter") == due
+    due = {"due": f"{tomorrow + 10 * MINUTE:%Y-%m-%d %H:%M:%S} UTC"}
+    assert params(explain(job, tomorrow), "due_with_jitter") == due
     Run.objects.filter(pk=run.pk).update(attempt=2, reason="ValueError: no")
-    assert params(explain(job, coming), "retry_due") == {"attempt": 2} | due
-    Run.objects.filter(pk=run.pk).update(attempt=1, due_at=coming, reason="")
-    assert params(explain(job, coming), "due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
+    assert params(explain(job, tomorrow), "retry_due") == {"attempt": 2} | due
+    Run.objects.filter(pk=run.pk).update(attempt=1, due_at=tomorrow, reason="")
+    assert params(explain(job, tomorrow), "due") == {"due": f"{tomorrow:%Y-%m-%d %H:%M:%S} UTC"}
 
 
 def test_overdue_run_mentions_missing_nodes() -> None:
@@ -561,7 +561,7 @@ def test_invalid_schedule_is_explained_as_quarantined() -> None:
 
 
 @pytest.fixture
-def coming(db: None) -> datetime:
+def tomorrow(db: None) -> datetime:
     return (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
 
 
@@ -571,41 +571,41 @@ def make_node(age: timedelta = timedelta(), **fields: Any) -> None:
     Node.objects.create(**{"id": "n", "name": "n"} | known | fields)
 
 
-def test_future_occurrence_shows_due_time(coming: datetime) -> None:
+def test_future_occurrence_shows_due_time(tomorrow: datetime) -> None:
     job = make_job()
     make_node()
 
-    answer = explain(job, coming)
+    answer = explain(job, tomorrow)
 
     assert answer.verdict is WhyVerdict.NOT_DUE
     assert codes(answer) == ["to_come_due"]
-    assert params(answer, "to_come_due") == {"due": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
+    assert params(answer, "to_come_due") == {"due": f"{tomorrow:%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def test_future_occurrence_mentions_jitter_and_missing_nodes(coming: datetime) -> None:
+def test_future_occurrence_mentions_jitter_and_missing_nodes(tomorrow: datetime) -> None:
     job = make_job(jitter=30 * MINUTE)
     make_node(age=HOUR)
 
-    answer = explain(job, coming)
+    answer = explain(job, tomorrow)
 
-    due = coming + jitter_delay(job.pk, coming, job.jitter)
+    due = tomorrow + jitter_delay(job.pk, tomorrow, job.jitter)
     assert codes(answer) == ["to_come_due_with_jitter", "no_live_node"]
     assert params(answer, "to_come_due_with_jitter") == {"due": f"{due:%Y-%m-%d %H:%M:%S} UTC"}
     assert params(answer, "no_live_node")["node"] == "n"
 
 
-def test_nodes_of_other_namespace_are_ignored(coming: datetime) -> None:
+def test_nodes_of_other_namespace_are_ignored(tomorrow: datetime) -> None:
     make_node(namespace="shop")
 
-    assert codes(explain(make_job(), coming))[-1] == "no_nodes"
+    assert codes(explain(make_job(), tomorrow))[-1] == "no_nodes"
 
 
-def test_future_occurrence_of_paused_job_names_pause(coming: datetime) -> None:
+def test_future_occurrence_of_paused_job_names_pause(tomorrow: datetime) -> None:
     job = make_job()
     make_node()
     control.pause(job, "deploy")
 
-    answer = explain(job, coming)
+    answer = explain(job, tomorrow)
 
     assert answer.verdict is WhyVerdict.PAUSED
     assert codes(answer) == ["to_come_paused", "reason"]
@@ -631,24 +631,24 @@ def test_time_without_occurrence_names_pause_in_effect() -> None:
     assert "paused_until" not in codes(explain(job, until + MINUTE)), "after its end"
 
 
-def test_occurrence_after_end_of_pause_is_not_paused(coming: datetime) -> None:
+def test_occurrence_after_end_of_pause_is_not_paused(tomorrow: datetime) -> None:
     job = make_job()
     make_node()
     control.pause(job, "deploy")
-    Job.objects.filter(pk=job.pk).update(paused_until=coming)
+    Job.objects.filter(pk=job.pk).update(paused_until=tomorrow)
     job.refresh_from_db()
 
-    assert explain(job, coming - HOUR).verdict is WhyVerdict.PAUSED
-    answer = explain(job, coming)
+    assert explain(job, tomorrow - HOUR).verdict is WhyVerdict.PAUSED
+    answer = explain(job, tomorrow)
     assert answer.verdict is WhyVerdict.NOT_DUE
-    assert params(answer, "paused_until") == {"until": f"{coming:%Y-%m-%d %H:%M:%S} UTC"}
+    assert params(answer, "paused_until") == {"until": f"{tomorrow:%Y-%m-%d %H:%M:%S} UTC"}
 
 
-def test_future_occurrence_of_quarantined_job_names_problem(coming: datetime) -> None:
+def test_future_occurrence_of_quarantined_job_names_problem(tomorrow: datetime) -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(problem="the zone is gone")
 
-    answer = explain(job, coming)
+    answer = explain(job, tomorrow)
 
     assert answer.verdict is WhyVerdict.QUARANTINED
     assert codes(answer) == ["not_due", "quarantined"]
@@ -888,13 +888,13 @@ def test_unclaimed_occurrence_mentions_nodes() -> None:
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}
 
 
-def test_nodes_are_mentioned_only_with_permission(coming: datetime) -> None:
+def test_nodes_are_mentioned_only_with_permission(tomorrow: datetime) -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
     make_run(job, NOON + HOUR, state="pending")
     make_node(age=HOUR)
 
-    for at in (coming, NOON, NOON + HOUR):
+    for at in (tomorrow, NOON, NOON + HOUR):
         shown = explain(job, at).sentences
         assert (shown[-1].code, shown[-1].params["node"]) == ("no_live_node", "n")
         assert explain(job, at, show_nodes=False).sentences == shown[:-1]

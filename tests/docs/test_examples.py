@@ -52,7 +52,7 @@ def job_calls(source: str, call: Callable[[Any], object]) -> int:
 
 
 @pytest.fixture
-def eager() -> Iterator[None]:
+def eager_celery() -> Iterator[None]:
     current_app.conf.task_always_eager = True
     yield
     current_app.conf.task_always_eager = False
@@ -63,7 +63,7 @@ def test_readme_job_can_be_called_directly() -> None:
     assert job_calls(readme(), lambda job: job()) == 2
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eager_celery")
 def test_readme_job_can_be_called_by_delay_as_a_celery_task() -> None:
     source = readme().replace("def send_invoices", "@shared_task\ndef send_invoices")
     source = f"from celery import shared_task\n{source}"

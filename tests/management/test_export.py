@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def some_jobs() -> None:
+def three_jobs() -> None:
     make_idle_job(name="report", tags=["billing"])
     make_idle_job(name="import", namespace="shop")
     make_idle_job(name="add")

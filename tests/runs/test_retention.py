@@ -312,7 +312,7 @@ def test_candidates_are_found_in_one_query() -> None:
 
 
 @pytest.fixture
-def at_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+def run_while_locked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Do ``work`` once, while a batch is locked and not deleted yet."""
 
     def do_at_lock(work: Callable[[], None]) -> None:
@@ -345,7 +345,7 @@ def test_pruning_does_not_wait_for_locked_rows(locked: str) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 def test_scheduling_and_execution_do_not_wait_for_a_batch(
-    at_the_lock: Callable[[Callable[[], None]], None],
+    run_while_locked: Callable[[Callable[[], None]], None],
 ) -> None:
     """Trigger, start, finish, claim and save don't wait for a locked batch."""
     job = make_job(schedule="* * * * * *", overlap_policy="allow")
@@ -363,7 +363,7 @@ def test_scheduling_and_execution_do_not_wait_for_a_batch(
         job.description = "another"
         control.save(job)
 
-    at_the_lock(lambda: in_threads(meanwhile)[0])
+    run_while_locked(lambda: in_threads(meanwhile)[0])
     assert prune(job) == 1
     assert old.pk not in remaining(job)
     assert Statistics.objects.get(pk=job.pk).succeeded == 3
@@ -373,7 +373,7 @@ def test_scheduling_and_execution_do_not_wait_for_a_batch(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 def test_rerun_of_a_run_that_is_being_deleted_is_refused(
-    at_the_lock: Callable[[Callable[[], None]], None],
+    run_while_locked: Callable[[Callable[[], None]], None],
 ) -> None:
     job = make_idle_job()
     old = ended(job, 40)
@@ -389,7 +389,7 @@ def test_rerun_of_a_run_that_is_being_deleted_is_refused(
             connections.close_all()
 
     thread = threading.Thread(target=rerun)
-    at_the_lock(thread.start)
+    run_while_locked(thread.start)
     assert prune(job) == 1
     thread.join(TIMEOUT)
     assert refused == ["The run can't be run again, because it has been pruned."]

@@ -398,24 +398,26 @@ class ConnectingDispatcher(MemoryDispatcher):
 
 
 @pytest.fixture
-def rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agenda, Queue[float | None]]]:
+def agenda_and_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[Agenda, Queue[float | None]]]:
     """An agenda whose thread connects an hour ahead, and the durations for which it rests."""
     monkeypatch.setattr(module, "CONNECT_AHEAD", 3600.0)
-    rests: Queue[float | None] = Queue()
-    agenda = Agenda(ConnectingDispatcher(), SystemClock(), on_activity=rests.put)
+    agenda_and_pauses: Queue[float | None] = Queue()
+    agenda = Agenda(ConnectingDispatcher(), SystemClock(), on_activity=agenda_and_pauses.put)
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
-    assert rests.get(timeout=TIMEOUT) is None
-    yield agenda, rests
+    assert agenda_and_pauses.get(timeout=TIMEOUT) is None
+    yield agenda, agenda_and_pauses
     agenda.stop()
     thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
 def test_thread_connects_shortly_before_a_run_is_due(
-    rests: tuple[Agenda, Queue[float | None]],
+    agenda_and_pauses: tuple[Agenda, Queue[float | None]],
 ) -> None:
-    agenda, durations = rests
+    agenda, durations = agenda_and_pauses
     dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
     agenda.add([due_from_now("much later", 3 * 3600)])
     rest = durations.get(timeout=TIMEOUT)
@@ -433,9 +435,9 @@ def test_thread_connects_shortly_before_a_run_is_due(
 
 
 def test_thread_does_not_try_to_connect_in_a_busy_loop(
-    rests: tuple[Agenda, Queue[float | None]],
+    agenda_and_pauses: tuple[Agenda, Queue[float | None]],
 ) -> None:
-    agenda, durations = rests
+    agenda, durations = agenda_and_pauses
     dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
     for seconds in (3000, 2000, 1000):
         agenda.add([due_from_now(f"{seconds}", seconds)])
@@ -447,9 +449,9 @@ def test_thread_does_not_try_to_connect_in_a_busy_loop(
 
 
 def test_only_publishing_connects_while_the_broker_is_unreachable(
-    rests: tuple[Agenda, Queue[float | None]],
+    agenda_and_pauses: tuple[Agenda, Queue[float | None]],
 ) -> None:
-    agenda, _ = rests
+    agenda, _ = agenda_and_pauses
     dispatcher = cast(ConnectingDispatcher, agenda._dispatcher)
     dispatcher.broker_unreachable = True
     agenda.add([due_from_now("now")])

@@ -85,7 +85,7 @@ class WorkThread:
 
 
 @pytest.fixture
-def beside() -> Iterator[Callable[[Callable[[], None], Runner], None]]:
+def start_in_thread() -> Iterator[Callable[[Callable[[], None], Runner], None]]:
     started: list[WorkThread] = []
     yield lambda work, runner: started.append(WorkThread(work, runner))
     for each in started:
@@ -155,7 +155,10 @@ def test_runcron_once_rescues_a_run_with_a_stale_heartbeat(runner: Runner) -> No
 
 
 def test_node_works_until_a_signal(
-    runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
+    runner: Runner,
+    dispatcher: MemoryDispatcher,
+    start_in_thread: Beside,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     make_job()
 
@@ -163,7 +166,7 @@ def test_node_works_until_a_signal(
         wait_until(lambda: len(dispatcher.dispatched) >= 2, what="two runs dispatched")
         terminate()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK
     dispatched = {run.run_id for run in dispatcher.dispatched}
     assert set(Run.objects.filter(state="queued").values_list("pk", flat=True)) == dispatched
@@ -202,7 +205,7 @@ def test_node_works_for_the_given_time(runner: Runner, dispatcher: MemoryDispatc
     assert no_node_or_lease_is_left()
 
 
-def test_first_signal_during_a_timed_drain_does_not_abort_it(beside: Beside) -> None:
+def test_first_signal_during_a_timed_drain_does_not_abort_it(start_in_thread: Beside) -> None:
     closing, may_close = threading.Event(), threading.Event()
 
     class Slow(MemoryDispatcher):
@@ -217,12 +220,12 @@ def test_first_signal_during_a_timed_drain_does_not_abort_it(beside: Beside) -> 
         terminate()
         may_close.set()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run(seconds=0.01) == EXIT_OK  # and it doesn't end this process
 
 
 def test_duplicate_signal_does_not_abort_the_drain(
-    beside: Beside, caplog: pytest.LogCaptureFixture
+    start_in_thread: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Supervisors signal the child first and then its group."""
     closing, may_close = threading.Event(), threading.Event()
@@ -243,23 +246,28 @@ def test_duplicate_signal_does_not_abort_the_drain(
         assert closing.wait(TIMEOUT)
         may_close.set()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK  # and it doesn't end this process
     assert logged(caplog, "stopping", "=1 ", "=long", node="a")
 
 
 def test_runs_released_without_a_broker_are_logged(
-    runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, caplog: pytest.LogCaptureFixture
+    runner: Runner,
+    dispatcher: MemoryDispatcher,
+    start_in_thread: Beside,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     dispatcher.broker_unreachable = True
     for _ in range(3):
         make_run(make_idle_job())
-    beside(lambda: wait_until(lambda: runner.agenda.broker_unreachable) and terminate(), runner)
+    start_in_thread(
+        lambda: wait_until(lambda: runner.agenda.broker_unreachable) and terminate(), runner
+    )
     assert runner.run() == EXIT_OK
     assert logged(caplog, "given_back", "=3", node="a")
 
 
-def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, beside: Beside) -> None:
+def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, start_in_thread: Beside) -> None:
     """The next regular heartbeat would be due in 20 minutes."""
     other = runner_with(MemoryDispatcher())
 
@@ -272,23 +280,23 @@ def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, beside: Beside
         wait_until(lambda: len(runner.membership.shards) == 64, what="the shards of the other node")
         terminate()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK
 
 
 def test_gained_shards_trigger_a_tick_at_once(
-    runner: Runner, beside: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_TICK = timedelta(seconds=60)
     ticks: list[bool] = []
     monkeypatch.setattr(runner.ticker, "tick", lambda adopt_own: ticks.append(adopt_own))
     monkeypatch.setattr(runner.membership, "beat", lambda agenda: len(ticks) == 1)
-    beside(lambda: wait_until(lambda: len(ticks) >= 2) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(ticks) >= 2) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert ticks == [False, True]
 
 
-def test_runs_that_no_thread_started_return_to_the_nodes(beside: Beside) -> None:
+def test_runs_that_no_thread_started_return_to_the_nodes(start_in_thread: Beside) -> None:
     started, may_end = threading.Event(), threading.Event()
 
     def busy(run_id: UUID, attempt: int, *, worker: str) -> None:
@@ -313,7 +321,7 @@ def test_runs_that_no_thread_started_return_to_the_nodes(beside: Beside) -> None
         )
         may_end.set()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK
     assert sorted(Run.objects.values_list("state", flat=True)) == ["pending", "pending", "queued"]
     assert Run.objects.get(state="queued").due_at == now - 2 * SECOND
@@ -323,7 +331,10 @@ def test_runs_that_no_thread_started_return_to_the_nodes(beside: Beside) -> None
 
 
 def test_old_runs_are_pruned_while_the_node_works(
-    runner: Runner, dispatcher: MemoryDispatcher, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner,
+    dispatcher: MemoryDispatcher,
+    start_in_thread: Beside,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
     monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
@@ -338,13 +349,13 @@ def test_old_runs_are_pruned_while_the_node_works(
         wait_until(lambda: dispatcher.dispatched, what="a run dispatched")
         terminate()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK
     assert no_node_or_lease_is_left()
 
 
 def test_drain_does_not_wait_for_the_end_of_pruning(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
     monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
@@ -360,7 +371,7 @@ def test_drain_does_not_wait_for_the_end_of_pruning(
 
     monkeypatch.setattr(retention, "prune_runs", endless)
     make_idle_job()
-    beside(lambda: begun.wait(TIMEOUT) and terminate(), runner)
+    start_in_thread(lambda: begun.wait(TIMEOUT) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert not runner._threads["prune"].is_alive()
     assert no_node_or_lease_is_left()
@@ -427,12 +438,12 @@ def failing_ticks(
 
 def test_node_waits_for_an_unreachable_database(
     runner: Runner,
-    beside: Beside,
+    start_in_thread: Beside,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, *["connection refused"] * 3)
-    beside(lambda: wait_until(lambda: len(seen) >= 2) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(seen) >= 2) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert events(caplog, "database_unreachable", "database_back") == [
         "database_unreachable",
@@ -445,35 +456,35 @@ def test_node_waits_for_an_unreachable_database(
 
 
 def test_node_survives_a_database_outage_of_days(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner._backoff._unreachable = 50_000
     monkeypatch.setattr(backoff, "LONGEST_PAUSE", 0.01)
     seen = failing_ticks(runner, monkeypatch, "connection refused", "connection refused")
-    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
 
 
 def test_node_waits_for_a_read_only_database(
     runner: Runner,
-    beside: Beside,
+    start_in_thread: Beside,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, "read-only transaction", error=InternalError)
-    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert logged(caplog, "database_unreachable", "read-only transaction", node="a")
 
 
 def test_node_logs_an_integrity_error_and_continues(
     runner: Runner,
-    beside: Beside,
+    start_in_thread: Beside,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, "a job was deleted meanwhile", error=IntegrityError)
-    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert logged(caplog, "refused", "a job was deleted meanwhile", node="a")
     assert "Traceback" in caplog.text
@@ -493,13 +504,13 @@ def test_node_logs_an_integrity_error_and_continues(
 )
 def test_lock_contention_is_not_treated_as_database_outage(
     runner: Runner,
-    beside: Beside,
+    start_in_thread: Beside,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     message: str,
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, message)
-    beside(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert events(caplog, "database_unreachable") == []
     assert logged(caplog, "contention", message, node="a")
@@ -509,7 +520,7 @@ def test_lock_contention_is_not_treated_as_database_outage(
 @pytest.mark.usefixtures("frequent_heartbeats")
 def test_failed_heartbeats_are_logged_once(
     runner: Runner,
-    beside: Beside,
+    start_in_thread: Beside,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -524,14 +535,14 @@ def test_failed_heartbeats_are_logged_once(
         return original(agenda=agenda)
 
     monkeypatch.setattr(runner.membership, "beat", beat)
-    beside(lambda: wait_until(lambda: len(beats) >= 4) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: len(beats) >= 4) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert len(logged(caplog, "heartbeat_missed", "gone", node="a")) == 1
 
 
 @pytest.mark.usefixtures("frequent_heartbeats")
 def test_successful_heartbeat_ends_the_backoff_of_the_tick(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, "gone")
     monkeypatch.setattr(backoff.TickBackoff, "pause", 3600.0)
@@ -550,7 +561,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
         return original(agenda=agenda)
 
     monkeypatch.setattr(runner.membership, "beat", beat)
-    beside(lambda: wait_until(lambda: seen) and terminate(), runner)
+    start_in_thread(lambda: wait_until(lambda: seen) and terminate(), runner)
     assert runner.run() == EXIT_OK
 
 
@@ -558,7 +569,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("frequent_heartbeats")
 def test_heartbeat_gives_up_when_the_nodes_row_is_locked(
-    runner: Runner, beside: Beside, caplog: pytest.LogCaptureFixture
+    runner: Runner, start_in_thread: Beside, caplog: pytest.LogCaptureFixture
 ) -> None:
 
     def work() -> None:
@@ -567,7 +578,7 @@ def test_heartbeat_gives_up_when_the_nodes_row_is_locked(
             wait_until(lambda: events(caplog, "heartbeat_missed"), what="a heartbeat that gave up")
         terminate()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK
 
 

@@ -336,7 +336,9 @@ def test_health_file_exists_from_start_to_end_of_the_drain(start: Start, tmp_pat
 
 
 @pytest.fixture
-def stall(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Runner, str], threading.Event]]:
+def stall_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[Runner, str], threading.Event]]:
     """Return a function that makes one part of a runner's membership wait for the database.
 
     The wait lasts until the returned event is set.
@@ -365,13 +367,13 @@ Stall = Callable[[Runner, str], threading.Event]
 
 
 def test_node_with_stalled_database_loses_shards_before_it_is_unfit(
-    start: Start, settings: Settings, stall: Stall, caplog: pytest.LogCaptureFixture
+    start: Start, settings: Settings, stall_database: Stall, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_HANG_AFTER = timedelta(seconds=1)
     a = start("a")
     wait_until(lambda: a.shards == 64, TIMEOUT, what="the node to lead")
-    stall(a.runner, "beat")
-    answers = stall(a.runner, "ticked")
+    stall_database(a.runner, "beat")
+    answers = stall_database(a.runner, "ticked")
     try:
         wait_until(
             lambda: len(a.runner.health().facts.waiting) == 2, TIMEOUT, what="both threads to wait"
@@ -404,12 +406,12 @@ def test_node_with_stalled_database_loses_shards_before_it_is_unfit(
 
 
 def test_node_releases_shards_if_only_the_tick_connection_hangs(
-    start: Start, settings: Settings, stall: Stall
+    start: Start, settings: Settings, stall_database: Stall
 ) -> None:
     settings.DCRON_HANG_AFTER = timedelta(seconds=1)
     a, b = start("a"), start("b")
     wait_until(lambda: 0 < b.shards < 64, TIMEOUT, what="both nodes to lead")
-    answers = stall(a.runner, "ticked")
+    answers = stall_database(a.runner, "ticked")
     try:
         wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to be unfit")
         assert a.runner.health().facts.hanging.keys() == {"tick"}
@@ -420,7 +422,7 @@ def test_node_releases_shards_if_only_the_tick_connection_hangs(
 
 
 def test_health_file_exists_while_a_starting_node_waits_for_database(
-    settings: Settings, stall: Stall, tmp_path: Path
+    settings: Settings, stall_database: Stall, tmp_path: Path
 ) -> None:
     path = tmp_path / "health.json"
     runner = Runner(
@@ -430,7 +432,7 @@ def test_health_file_exists_while_a_starting_node_waits_for_database(
         dispatcher=MemoryDispatcher(),
         health_file=HealthFile(path),
     )
-    answers = stall(runner, "register")
+    answers = stall_database(runner, "register")
 
     def run() -> None:
         try:

@@ -117,7 +117,7 @@ def test_age_is_the_time_since_the_last_event(watchdog: Watchdog, clock: StillCl
 
 
 @pytest.fixture
-def stuck(watchdog: Watchdog) -> Iterator[None]:
+def blocked_threads(watchdog: Watchdog) -> Iterator[None]:
     """Two threads that block until the test ends. One of them has reported to the watchdog."""
     here, may_end = threading.Semaphore(0), threading.Event()
 
@@ -144,7 +144,7 @@ def stuck(watchdog: Watchdog) -> Iterator[None]:
 
 
 def test_stacks_of_all_threads_are_logged_hanging_thread_first(
-    watchdog: Watchdog, clock: StillClock, stuck: None, caplog: pytest.LogCaptureFixture
+    watchdog: Watchdog, clock: StillClock, blocked_threads: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch(watchdog, clock, LIMIT + 2.0)
     (message,) = caplog.messages
@@ -198,7 +198,7 @@ GRACE = 100.0
 
 
 @pytest.fixture
-def grace(settings: Settings) -> None:
+def database_grace(settings: Settings) -> None:
     settings.DCRON_DATABASE_GRACE = timedelta(seconds=GRACE)
 
 
@@ -206,7 +206,7 @@ def grace(settings: Settings) -> None:
 def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
     watchdog: Watchdog,
     clock: StillClock,
-    grace: None,
+    database_grace: None,
     in_the_database: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -230,7 +230,7 @@ def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
 
 @stalling
 def test_thread_hangs_in_a_query_if_the_database_answers_others(
-    watchdog: Watchdog, clock: StillClock, grace: None, in_the_database: Callable[[], None]
+    watchdog: Watchdog, clock: StillClock, database_grace: None, in_the_database: Callable[[], None]
 ) -> None:
     """Its connection is cut off, or it waits for a lock."""
     watch(watchdog, clock, 4 * LIMIT)

@@ -24,7 +24,7 @@ def assert_no_clock_is_set() -> Iterator[None]:
 
 
 @pytest.fixture
-def nine() -> Iterator[ManualClock]:
+def clock_at_nine() -> Iterator[ManualClock]:
     with set_clock(NINE) as manual_clock:
         yield manual_clock
 

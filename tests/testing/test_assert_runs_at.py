@@ -93,7 +93,7 @@ def test_invalid_arguments_are_refused() -> None:
 
 
 @pytest.mark.django_db
-def test_job_calendar_start_and_end_are_applied_but_not_jitter(nine: ManualClock) -> None:
+def test_job_calendar_start_and_end_are_applied_but_not_jitter(clock_at_nine: ManualClock) -> None:
     control.save_calendar(Calendar(name="off", dates="2026-03-04"))
     given: dict[str, Any] = {
         "name": "report",
@@ -117,9 +117,9 @@ def test_job_calendar_start_and_end_are_applied_but_not_jitter(nine: ManualClock
 
 
 @pytest.mark.django_db
-def test_interval_of_a_job_keeps_its_phase(nine: ManualClock) -> None:
+def test_interval_of_a_job_keeps_its_phase(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="@every 40m")
-    nine.advance(HOUR)
+    clock_at_nine.advance(HOUR)
     assert_runs_at(job, [NINE + 2 * HOUR * 40 / 60])
     assert_runs_at("@every 40m", [NINE + HOUR + HOUR * 40 / 60])
 
@@ -145,7 +145,7 @@ def test_declared_function_or_task_is_accepted() -> None:
 
 
 @pytest.mark.django_db
-def test_run_due_runs_the_jobs_declared_for_a_function(nine: ManualClock) -> None:
+def test_run_due_runs_the_jobs_declared_for_a_function(clock_at_nine: ManualClock) -> None:
     with targets.isolated():
         message = []
 
@@ -165,7 +165,7 @@ def test_run_due_runs_the_jobs_declared_for_a_function(nine: ManualClock) -> Non
 
 @pytest.mark.django_tasks
 @pytest.mark.django_db
-def test_declared_django_task_is_accepted(nine: ManualClock) -> None:
+def test_declared_django_task_is_accepted(clock_at_nine: ManualClock) -> None:
     from tests.tasked.tasks import fetch, report
 
     with targets.isolated():
@@ -182,7 +182,7 @@ def test_declared_django_task_is_accepted(nine: ManualClock) -> None:
 
 
 @pytest.mark.django_db
-def test_invalid_declaration_is_refused_when_run(nine: ManualClock) -> None:
+def test_invalid_declaration_is_refused_when_run(clock_at_nine: ManualClock) -> None:
     with targets.isolated():
 
         @cron("@hourly", queue="no queue")

@@ -71,21 +71,21 @@ def test_using_a_clock_after_its_block_raises_runtime_error() -> None:
     assert repr(manual_clock) == "<a clock that is no longer set>"
 
 
-def test_invalid_times_are_refused(nine: ManualClock) -> None:
+def test_invalid_times_are_refused(clock_at_nine: ManualClock) -> None:
     naive = datetime(2026, 3, 2, 9)  # noqa: DTZ001 (a naive datetime)
-    for use in (nine.set_to, lambda at: set_clock(at).__enter__()):
+    for use in (clock_at_nine.set_to, lambda at: set_clock(at).__enter__()):
         with refusal(InvalidValue, "naive", field="at", value="2026-03-02T09:00:00"):
             use(naive)
         with pytest.raises(TypeError, match=r"^at: '9:00' "):
             use("9:00")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^advance: -1 day, 23:00:00 "):
-        nine.advance(-HOUR)
+        clock_at_nine.advance(-HOUR)
     with pytest.raises(TypeError, match=r"^advance: 60 "):
-        nine.advance(60)  # type: ignore[arg-type]
-    assert nine.now() == NINE
+        clock_at_nine.advance(60)  # type: ignore[arg-type]
+    assert clock_at_nine.now() == NINE
 
 
-def test_set_clock_applies_to_all_threads(nine: ManualClock) -> None:
+def test_set_clock_applies_to_all_threads(clock_at_nine: ManualClock) -> None:
     seen: list[datetime] = []
     thread = threading.Thread(target=lambda: seen.append(database_now("default")))
     thread.start()
@@ -148,7 +148,7 @@ def test_prepared_statements_do_not_store_a_set_time() -> None:
 
 
 @pytest.mark.django_db
-def test_save_preview_pause_and_commands_use_the_set_clock(nine: ManualClock) -> None:
+def test_save_preview_pause_and_commands_use_the_set_clock(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *", name="hourly")
     assert Cursor.objects.get(job=job).next_at == NINE + HOUR
     assert control.preview(job, 2) == [NINE + HOUR, NINE + 2 * HOUR]
@@ -171,9 +171,9 @@ def test_past_schedules_are_refused_by_the_set_clock() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_node_in_the_same_process_uses_the_set_clock(nine: ManualClock) -> None:
+def test_node_in_the_same_process_uses_the_set_clock(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
-    nine.advance(HOUR)
+    clock_at_nine.advance(HOUR)
     call_command("runcron", "--once", "--embedded", "--name", "n", verbosity=0)
     run = Run.objects.get(job=job)
     assert (run.scheduled_at, run.state) == (NINE + HOUR, "succeeded")

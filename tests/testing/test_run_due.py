@@ -43,7 +43,7 @@ def test_returns_no_runs_when_nothing_is_due() -> None:
 
 
 def test_each_occurrence_runs_with_the_clock_set_to_its_time(
-    nine: ManualClock, make_target: MakeTarget, calls: Calls
+    clock_at_nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     hourly = make_job(name="hourly", schedule="0 * * * *", target=make_target())
     half = make_job(name="half", schedule="30 10 * * *", target=make_target())
@@ -63,13 +63,13 @@ def test_each_occurrence_runs_with_the_clock_set_to_its_time(
         )  # fmt: skip
         (attempt,) = run.attempts.all()
         assert (attempt.outcome, attempt.started_at, attempt.finished_at) == ("succeeded", at, at)
-    assert nine.now() == NINE + 2 * HOUR
+    assert clock_at_nine.now() == NINE + 2 * HOUR
     assert Run.objects.count() == 3, "nothing is claimed ahead"
     assert Cursor.objects.get(job=hourly).next_at == NINE + 3 * HOUR
     assert run_due() == []
 
 
-def test_a_job_is_not_due_at_the_instant_it_is_saved(nine: ManualClock) -> None:
+def test_a_job_is_not_due_at_the_instant_it_is_saved(clock_at_nine: ManualClock) -> None:
     make_job(schedule="0 * * * *")
     assert run_due() == []
 
@@ -88,7 +88,7 @@ def test_time_is_frozen_during_call_when_no_clock_is_set(
     assert clock.fixed_at is None
 
 
-def test_past_or_naive_time_is_refused(nine: ManualClock) -> None:
+def test_past_or_naive_time_is_refused(clock_at_nine: ManualClock) -> None:
     with pytest.raises(ValueError, match=r" 2026-03-02T08:59:00\+.* 2026-03-02T09:00:00\+00:00$"):
         run_due(at=NINE - MINUTE)
     with refusal(InvalidValue, "naive", field="at"):
@@ -100,26 +100,26 @@ def test_past_time_is_refused_when_no_clock_is_set() -> None:
         run_due(at=NINE)
 
 
-def test_jitter_delays_due_at_but_not_scheduled_at(nine: ManualClock) -> None:
+def test_jitter_delays_due_at_but_not_scheduled_at(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *", jitter=30 * MINUTE)
     (run,) = run_due(at=NINE + 1.5 * HOUR)
     assert run.scheduled_at == NINE + HOUR < run.due_at == run.started_at
     assert job.jitter == 30 * MINUTE
 
 
-def test_interval_job_runs_at_each_interval(nine: ManualClock) -> None:
+def test_interval_job_runs_at_each_interval(clock_at_nine: ManualClock) -> None:
     make_job(schedule="@every 25m")
     assert times(run_due(at=NINE + HOUR)) == [NINE + 25 * MINUTE, NINE + 50 * MINUTE]
 
 
-def test_at_schedule_runs_once_and_disables_the_job(nine: ManualClock) -> None:
+def test_at_schedule_runs_once_and_disables_the_job(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="@at 2026-03-02T09:30")
     assert times(run_due(at=NINE + 24 * HOUR)) == [NINE + 30 * MINUTE]
     job.refresh_from_db()
     assert not job.enabled
 
 
-def test_occurrences_on_excluded_dates_are_skipped(nine: ManualClock) -> None:
+def test_occurrences_on_excluded_dates_are_skipped(clock_at_nine: ManualClock) -> None:
     control.save_calendar(Calendar(name="off", dates="2026-03-03"))
     make_job(schedule="0 12 * * *", calendar_id="off")
     assert times(run_due(at=NINE + timedelta(days=3))) == [
@@ -137,7 +137,7 @@ def test_occurrence_in_dst_gap_runs_after_the_gap() -> None:
 # --- selected jobs ------------------------------------------------------------------------------
 
 
-def test_jobs_and_namespace_arguments_limit_what_runs(nine: ManualClock) -> None:
+def test_jobs_and_namespace_arguments_limit_what_runs(clock_at_nine: ManualClock) -> None:
     one, two, three = (make_job(schedule="0 * * * *", namespace=name) for name in ("a", "b", "b"))
     control.trigger(one)
     assert {run.job for run in run_due(at=NINE + HOUR, jobs=[two])} == {two}
@@ -147,7 +147,7 @@ def test_jobs_and_namespace_arguments_limit_what_runs(nine: ManualClock) -> None
     assert times(run_due(at=NINE + 2 * HOUR, jobs=[one, two], namespace="a")) == [NINE + 2 * HOUR]
 
 
-def test_unsaved_job_or_job_name_is_refused(nine: ManualClock) -> None:
+def test_unsaved_job_or_job_name_is_refused(clock_at_nine: ManualClock) -> None:
     with pytest.raises(ValueError, match=r" draft .*control\.save"):
         run_due(jobs=[Job(name="draft")])
     with pytest.raises(TypeError, match=r"^'draft' .*@cron"):
@@ -166,21 +166,21 @@ def test_unsaved_job_or_job_name_is_refused(nine: ManualClock) -> None:
     ],
 )
 def test_misfire_policy_applies_to_occurrences_before_a_clock_jump(
-    nine: ManualClock, policy: str, expected: list[tuple[int, str, int]]
+    clock_at_nine: ManualClock, policy: str, expected: list[tuple[int, str, int]]
 ) -> None:
     make_job(schedule="0 * * * *", misfire_policy=policy, misfire_grace=MINUTE, catchup_limit=2)
-    nine.set_to(NINE + 4.5 * HOUR)
+    clock_at_nine.set_to(NINE + 4.5 * HOUR)
     runs = sorted(run_due(), key=lambda run: run.scheduled_at)
     assert [(run.scheduled_at.hour, run.state, run.missed_before) for run in runs] == expected
     assert {run.finished_at for run in runs} == {NINE + 4.5 * HOUR}
 
 
-def test_advancing_to_a_time_causes_no_misfires(nine: ManualClock) -> None:
+def test_advancing_to_a_time_causes_no_misfires(clock_at_nine: ManualClock) -> None:
     make_job(schedule="0 * * * *", misfire_policy="skip", misfire_grace=timedelta(seconds=1))
     assert states(run_due(at=NINE + 4.5 * HOUR)) == ["succeeded"] * 4
 
 
-def test_occurrence_is_skipped_while_another_run_is_running(nine: ManualClock) -> None:
+def test_occurrence_is_skipped_while_another_run_is_running(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
     running = make_run(job, "running", slot=Slot.RUNNING, heartbeat_at=NINE + 2 * HOUR)
     (skipped,) = run_due(at=NINE + HOUR)
@@ -188,16 +188,16 @@ def test_occurrence_is_skipped_while_another_run_is_running(nine: ManualClock) -
     assert str(running.pk) in skipped.reason
 
 
-def test_queued_runs_all_finish_under_queue_all(nine: ManualClock) -> None:
+def test_queued_runs_all_finish_under_queue_all(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *", overlap_policy="queue_all", misfire_policy="run_all")
-    nine.advance(3 * HOUR)
+    clock_at_nine.advance(3 * HOUR)
     first = control.trigger(job)
     runs = run_due()
     assert states(runs) == ["succeeded"] * 4
     assert first in runs
 
 
-def test_paused_job_runs_again_when_its_pause_ends(nine: ManualClock) -> None:
+def test_paused_job_runs_again_when_its_pause_ends(clock_at_nine: ManualClock) -> None:
     job = control.pause(make_job(schedule="0 * * * *"), until=NINE + 3 * HOUR)
     for_good = control.pause(make_job(schedule="0 * * * *"))
     assert times(run_due(at=NINE + 4 * HOUR)) == [NINE + 3 * HOUR, NINE + 4 * HOUR]
@@ -206,13 +206,13 @@ def test_paused_job_runs_again_when_its_pause_ends(nine: ManualClock) -> None:
     assert (job.enabled, for_good.enabled) == (True, False)
 
 
-def test_cancelled_run_is_not_executed(nine: ManualClock) -> None:
+def test_cancelled_run_is_not_executed(clock_at_nine: ManualClock) -> None:
     job = make_idle_job()
     control.cancel(control.trigger(job))
     assert run_due() == []
 
 
-def test_all_backfilled_runs_are_executed(nine: ManualClock) -> None:
+def test_all_backfilled_runs_are_executed(clock_at_nine: ManualClock) -> None:
     job = make_job(schedule="0 * * * *")
     control.backfill(job, NINE - 8 * HOUR, NINE)
     assert states(run_due()) == ["succeeded"] * 8
@@ -233,7 +233,7 @@ def failing(times: int, error: BaseException) -> Callable[[], str]:
 
 
 def test_failure_is_recorded_with_reason_and_traceback(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     make_job(schedule="0 * * * *", target=make_target(failing(1, ValueError("as asked"))))
     failed, succeeded = run_due(at=NINE + 2 * HOUR)
@@ -244,7 +244,7 @@ def test_failure_is_recorded_with_reason_and_traceback(
 
 
 def test_retries_run_at_their_due_time(
-    nine: ManualClock, make_target: MakeTarget, calls: Calls
+    clock_at_nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     make_job(
         schedule="0 * * * *",
@@ -267,7 +267,7 @@ def test_retries_run_at_their_due_time(
 
 
 def test_retry_later_and_permanent_failure_are_honored(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     make_job(
         name="later",
@@ -287,7 +287,7 @@ def test_retry_later_and_permanent_failure_are_honored(
 
 
 def test_job_is_paused_after_consecutive_failures(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     job = make_job(
         schedule="0 * * * *", pause_after_failures=2, target=make_target(failing(9, ValueError()))
@@ -298,7 +298,7 @@ def test_job_is_paused_after_consecutive_failures(
 
 
 def test_raising_reraises_the_job_exception_after_recording_it(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     error = ValueError("as asked")
     make_job(schedule="0 * * * *", target=make_target(failing(1, error)))
@@ -306,12 +306,12 @@ def test_raising_reraises_the_job_exception_after_recording_it(
         run_due(at=NINE + 5 * HOUR, raising=True)
     assert raised.value is error
     assert Run.objects.get().state == "failed", "the failure is recorded first"
-    assert nine.now() == NINE + HOUR, "the clock stops where the job raised"
+    assert clock_at_nine.now() == NINE + HOUR, "the clock stops where the job raised"
     assert states(run_due(at=NINE + 3 * HOUR, raising=True)) == ["succeeded"] * 2
 
 
 def test_runs_after_the_one_that_raised_run_in_the_next_call(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     target = make_target(failing(1, ValueError("as asked")))
     for _ in range(3):
@@ -322,12 +322,12 @@ def test_runs_after_the_one_that_raised_run_in_the_next_call(
 
 
 def test_job_that_advances_the_clock_delays_later_runs(
-    nine: ManualClock, make_target: MakeTarget, calls: Calls
+    clock_at_nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     make_job(
         name="long",
         schedule="0 10 * * *",
-        target=make_target(lambda: nine.advance(50 * MINUTE) or "done"),
+        target=make_target(lambda: clock_at_nine.advance(50 * MINUTE) or "done"),
     )
     make_job(name="short", schedule="*/30 * * * *", misfire_grace=HOUR, target=make_target())
     runs = run_due(at=NINE + 2 * HOUR)
@@ -335,11 +335,11 @@ def test_job_that_advances_the_clock_delays_later_runs(
     assert [at for name, _, at in calls if name == "short"] == [
         NINE + minutes * MINUTE for minutes in (30, 110, 110, 120)
     ]
-    assert nine.now() == NINE + 2 * HOUR
+    assert clock_at_nine.now() == NINE + 2 * HOUR
 
 
 def test_pytest_fail_propagates_but_sys_exit_fails_the_run(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     make_job(schedule="0 * * * *", target=make_target(lambda: pytest.fail("the test's own")))
     with pytest.raises(pytest.fail.Exception, match="the test's own"):
@@ -348,7 +348,7 @@ def test_pytest_fail_propagates_but_sys_exit_fails_the_run(
     assert "failed" in states(run_due(at=NINE + 2 * HOUR, jobs=Job.objects.filter(name="leaves")))
 
 
-def test_run_with_missing_target_fails(nine: ManualClock) -> None:
+def test_run_with_missing_target_fails(clock_at_nine: ManualClock) -> None:
     job = make_idle_job()
     Job.objects.filter(pk=job.pk).update(target="gone")
     job.refresh_from_db()
@@ -362,7 +362,7 @@ def test_run_with_missing_target_fails(nine: ManualClock) -> None:
 
 
 def test_chained_jobs_run_at_the_same_instant(
-    nine: ManualClock, make_target: MakeTarget, calls: Calls
+    clock_at_nine: ManualClock, make_target: MakeTarget, calls: Calls
 ) -> None:
     make_job(name="import", schedule="0 * * * *", target=make_target())
     make_job(name="invoice", schedule="@never", after={"import": "succeeded"}, target=make_target())
@@ -375,7 +375,7 @@ def test_chained_jobs_run_at_the_same_instant(
 
 
 def test_runs_triggered_by_a_job_are_executed_too(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     other = make_idle_job(name="other", target=make_target())
     make_job(
@@ -386,15 +386,15 @@ def test_runs_triggered_by_a_job_are_executed_too(
     assert [run.job.name for run in run_due(at=NINE + HOUR)] == ["first", "other"]
 
 
-def test_runs_triggered_at_one_instant_keep_their_order(nine: ManualClock) -> None:
+def test_runs_triggered_at_one_instant_keep_their_order(clock_at_nine: ManualClock) -> None:
     job = make_idle_job(overlap_policy="allow")
     made = [control.trigger(job) for _ in range(5)]
     assert run_due() == made
-    assert nine.now() == NINE
+    assert clock_at_nine.now() == NINE
 
 
 def test_heartbeat_stops_job_when_cancellation_is_requested(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     def work() -> None:
         run = current_run()
@@ -410,14 +410,16 @@ def test_heartbeat_stops_job_when_cancellation_is_requested(
     assert (run.state, run.reason) == ("cancelled", "enough")
 
 
-def test_remaining_time_follows_the_set_clock(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_remaining_time_follows_the_set_clock(
+    clock_at_nine: ManualClock, make_target: MakeTarget
+) -> None:
     seen = []
 
     def work() -> None:
         run = current_run()
         assert run is not None
         seen.append(run.time_left)
-        nine.advance(10 * MINUTE)
+        clock_at_nine.advance(10 * MINUTE)
         seen.append(run.time_left)
 
     make_job(schedule="0 * * * *", target=make_target(work), timeout=HOUR)
@@ -427,7 +429,7 @@ def test_remaining_time_follows_the_set_clock(nine: ManualClock, make_target: Ma
     assert run.finished_at == run.started_at + 10 * MINUTE
 
 
-def test_timeout_is_measured_in_real_time(nine: ManualClock) -> None:
+def test_timeout_is_measured_in_real_time(clock_at_nine: ManualClock) -> None:
     make_job(
         schedule="0 * * * *", target="tests.app.tasks.nap", args=[60], timeout=timedelta(seconds=1)
     )
@@ -440,7 +442,7 @@ def test_timeout_is_measured_in_real_time(nine: ManualClock) -> None:
 
 
 def test_run_due_leaves_no_threads_nodes_or_pending_runs(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     threads, stdout = set(threading.enumerate()), sys.stdout
     make_job(schedule="0 * * * *", target=make_target(lambda: print("said")), timeout=HOUR)  # noqa: T201 (the job does)
@@ -457,7 +459,7 @@ def sender_threads() -> set[threading.Thread]:
 
 
 def test_checkins_are_not_sent_to_external_services(
-    nine: ManualClock, settings: object, caplog: pytest.LogCaptureFixture
+    clock_at_nine: ManualClock, settings: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_MIDDLEWARE = [  # type: ignore[attr-defined]
         "django_dcron.contrib.checkins.check_in_healthchecks",
@@ -472,14 +474,16 @@ def test_checkins_are_not_sent_to_external_services(
     assert not caplog.records
 
 
-def test_calling_run_due_from_a_job_is_refused(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_calling_run_due_from_a_job_is_refused(
+    clock_at_nine: ManualClock, make_target: MakeTarget
+) -> None:
     make_job(schedule="0 * * * *", target=make_target(run_due))
     with pytest.raises(RuntimeError, match=r"^run_due "):
         run_due(at=NINE + HOUR, raising=True)
 
 
 def test_too_many_attempts_raise_runtime_error(
-    nine: ManualClock, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
+    clock_at_nine: ManualClock, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stepping_module, "MAX_ATTEMPTS", 3)
     make_job(name="often", schedule="* * * * * *")
@@ -496,7 +500,7 @@ def duplicate() -> None:
 
 
 def test_database_error_in_job_does_not_break_the_test_transaction(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     make_job(name="dup", schedule="0 * * * *", target=make_target(duplicate))
     make_job(name="next", schedule="30 10 * * *", target=make_target())
@@ -509,7 +513,7 @@ def test_database_error_in_job_does_not_break_the_test_transaction(
 
 @pytest.mark.postgresql
 def test_job_that_swallows_a_database_error_fails_with_a_hint(
-    nine: ManualClock, make_target: MakeTarget
+    clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     def work() -> None:
         try:
@@ -524,7 +528,9 @@ def test_job_that_swallows_a_database_error_fails_with_a_hint(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_run_due_works_outside_of_a_transaction(nine: ManualClock, make_target: MakeTarget) -> None:
+def test_run_due_works_outside_of_a_transaction(
+    clock_at_nine: ManualClock, make_target: MakeTarget
+) -> None:
     make_job(
         name="dup",
         schedule="0 * * * *",

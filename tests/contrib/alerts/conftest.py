@@ -67,7 +67,7 @@ def mail_server() -> Iterator[MailServer]:
 
 
 @pytest.fixture
-def hanging() -> Iterator[Service]:
+def hanging_service() -> Iterator[Service]:
     service = Service(hangs=True)
     service.url += "?cto=300&rto=300"
     yield service

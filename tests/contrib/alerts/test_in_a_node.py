@@ -56,18 +56,18 @@ def test_node_reports_failure_and_recovery_of_a_job_and_a_killed_node(
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_hanging_channel_is_logged_and_delays_neither_others_nor_shutdown(
-    start_runcron: StartProcess, service: Service, hanging: Service, tmp_path: Path
+    start_runcron: StartProcess, service: Service, hanging_service: Service, tmp_path: Path
 ) -> None:
     health = tmp_path / "health.json"
     environment = {
         "DJANGO_SETTINGS_MODULE": "tests.contrib.alerts.settings",
         "DCRON_TEST_WEBHOOK": service.url,
-        "DCRON_TEST_HANGING_WEBHOOK": hanging.url,
+        "DCRON_TEST_HANGING_WEBHOOK": hanging_service.url,
         "DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "LEASE": 1, "HANG_AFTER": 3}),
     }
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(health), env=environment)
     job = make_job(name="roast", target="tests.app.tasks.fail")
-    wait_until(hanging.requested.is_set, TIMEOUT, what="a request to the hanging channel")
+    wait_until(hanging_service.requested.is_set, TIMEOUT, what="a request to the hanging channel")
     let_recover(job, service)
     wait_until(
         lambda: json.loads(health.read_text())["status"] == "degraded",

@@ -24,7 +24,7 @@ def nothing() -> None: ...
 
 
 @pytest.fixture
-def define() -> Iterator[Define]:
+def define_task() -> Iterator[Define]:
     def one(function: Callable[..., Any] = nothing, **options: Any) -> None:
         app.tasks.pop(NAME, None)
         app.task(name=NAME, lazy=False, shared=False, **options)(function)
@@ -44,14 +44,14 @@ def retries_itself(self: Any) -> None:
     raise self.retry()
 
 
-def test_task_without_options_sets_no_fields(define: Define) -> None:
-    define()
+def test_task_without_options_sets_no_fields(define_task: Define) -> None:
+    define_task()
     assert policies() == ({}, [])
     assert celery_task.policies("gone", {}, [].append) == {}
 
 
-def test_autoretry_options_become_retry_fields(define: Define) -> None:
-    define(autoretry_for=(ConnectionError,), max_retries=5, default_retry_delay=30)
+def test_autoretry_options_become_retry_fields(define_task: Define) -> None:
+    define_task(autoretry_for=(ConnectionError,), max_retries=5, default_retry_delay=30)
     values, warnings = policies()
     assert values == {
         "max_attempts": 6,
@@ -65,24 +65,26 @@ def test_autoretry_options_become_retry_fields(define: Define) -> None:
     assert "6 attempts" in warnings[0]
 
 
-def test_autoretry_exceptions_become_retry_on_and_never_retry_on(define: Define) -> None:
-    define(autoretry_for=(Exception,), dont_autoretry_for=(KeyError, EntryRefused))
+def test_autoretry_exceptions_become_retry_on_and_never_retry_on(define_task: Define) -> None:
+    define_task(autoretry_for=(Exception,), dont_autoretry_for=(KeyError, EntryRefused))
     values, _ = policies()
     assert values["retry_on"] == []
     assert values["never_retry_on"] == ["KeyError", f"{EntryRefused.__module__}.EntryRefused"]
 
 
-def test_retry_kwargs_override_task_options(define: Define) -> None:
-    define(autoretry_for=(OSError,), retry_kwargs={"max_retries": 1, "countdown": 5})
+def test_retry_kwargs_override_task_options(define_task: Define) -> None:
+    define_task(autoretry_for=(OSError,), retry_kwargs={"max_retries": 1, "countdown": 5})
     values, _ = policies()
     assert (values["max_attempts"], values["retry_backoff"]) == (2, timedelta(seconds=5))
 
 
 @pytest.mark.parametrize("jitter", [True, False])
 def test_retry_delays_equal_those_of_celery(
-    define: Define, jitter: bool, monkeypatch: pytest.MonkeyPatch
+    define_task: Define, jitter: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    define(autoretry_for=(OSError,), retry_backoff=3, retry_backoff_max=40, retry_jitter=jitter)
+    define_task(
+        autoretry_for=(OSError,), retry_backoff=3, retry_backoff_max=40, retry_jitter=jitter
+    )
     job = Job(**policies()[0] | {"max_attempts": 9})
     failure = Failure(FailureClass.TRANSIENT)
     for edge in (0.0, 1.0) if jitter else (0.5,):
@@ -97,8 +99,8 @@ def test_retry_delays_equal_those_of_celery(
 
 
 @pytest.mark.parametrize("most", [None, 100, 1000])
-def test_max_retries_are_capped_with_a_warning(define: Define, most: int | None) -> None:
-    define(autoretry_for=(OSError,), max_retries=most)
+def test_max_retries_are_capped_with_a_warning(define_task: Define, most: int | None) -> None:
+    define_task(autoretry_for=(OSError,), max_retries=most)
     values, warnings = policies()
     assert values["max_attempts"] == 100
     assert ("without a limit" if most is None else str(most)) in warnings[0]
@@ -127,29 +129,29 @@ def retries_in_a_nested_function(self: Any) -> None:
     "function", [retries_itself, logs_calls(wrapped), retries_in_a_nested_function]
 )
 def test_task_that_calls_retry_gets_retry_fields_and_a_warning(
-    define: Define, function: Callable[..., Any]
+    define_task: Define, function: Callable[..., Any]
 ) -> None:
-    define(function, bind=True, max_retries=2)
+    define_task(function, bind=True, max_retries=2)
     values, warnings = policies()
     assert (values["max_attempts"], values["retry_backoff"]) == (3, timedelta(seconds=180))
     assert "retry_on" not in values
     assert any("retry_on" in warning for warning in warnings)
 
 
-def test_time_limits_become_the_timeout(define: Define) -> None:
-    define(soft_time_limit=50, time_limit=60)
+def test_time_limits_become_the_timeout(define_task: Define) -> None:
+    define_task(soft_time_limit=50, time_limit=60)
     values, warnings = policies()
     assert values == {"timeout": timedelta(seconds=50)}
     assert "time_limit 60" in warnings[0]
     assert policies(soft_time_limit=10)[0] == {"timeout": timedelta(seconds=10)}
-    define(time_limit=60)
+    define_task(time_limit=60)
     assert policies() == ({"timeout": timedelta(seconds=60)}, [])
     with pytest.raises(EntryRefused, match="soft_time_limit"):
         policies(soft_time_limit="x")
 
 
-def test_rate_limit_is_reported_as_a_warning(define: Define) -> None:
-    define(rate_limit="10/m")
+def test_rate_limit_is_reported_as_a_warning(define_task: Define) -> None:
+    define_task(rate_limit="10/m")
     values, warnings = policies()
     assert values == {}
     assert "10/m" in warnings[0]

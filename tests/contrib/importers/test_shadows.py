@@ -267,11 +267,11 @@ def test_report_omits_entries_that_were_not_imported() -> None:
 
 
 @pytest.fixture(scope="module")
-def q2(install: Install) -> None:
+def django_q2(install: Install) -> None:
     install("django_q", Q_CLUSTER={"timeout": 60, "retry": 90, "orm": "default"})
 
 
-def test_report_compares_shadows_with_runs_of_django_q2(q2: None) -> None:
+def test_report_compares_shadows_with_runs_of_django_q2(django_q2: None) -> None:
     from django_q.models import Schedule, Task
 
     ahead = datetime.now(UTC) + timedelta(days=1)

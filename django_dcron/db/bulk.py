@@ -26,6 +26,7 @@ from uuid import UUID
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import RawSQL
 
 Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by the attribute name of its field. The key comes first."""
@@ -55,6 +56,21 @@ def fetch_rows(rows: models.QuerySet[Any, tuple[Any, ...]]) -> Iterable[tuple[An
 
             columns[position] = _each_once(convert, columns[position])
     return zip(*columns, strict=True)
+
+
+def with_keys(rows: models.QuerySet[Any], keys: Sequence[UUID]) -> models.QuerySet[Any]:
+    """Return the ``rows`` of one table with these keys.
+
+    The ORM and the driver would convert each key separately, so PostgreSQL gets one text.
+    """
+    connection = connections[rows.db]
+    if connection.vendor != "postgresql":
+        return rows.filter(pk__in=keys)
+    key = rows.model._meta.pk
+    column = f"{_table(rows.model, connection)}.{connection.ops.quote_name(key.column)}"
+    array = f"{{{','.join(each.hex for each in keys)}}}"
+    condition = f"{column} = ANY(%s::{key.db_type(connection)}[])"
+    return rows.filter(RawSQL(condition, [array], output_field=models.BooleanField()))  # noqa: S611 (names of our columns)  # nosec B611
 
 
 def insert_new(model: type[models.Model], columns: Columns, using: str) -> int:

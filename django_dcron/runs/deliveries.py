@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import connections, transaction
 from django.db.models import F
 
+from django_dcron.db.bulk import with_keys
 from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
@@ -37,7 +38,7 @@ def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **
     for run_id, attempt in delivered:
         by_attempt[attempt].append(run_id)
     return sum(
-        pending.filter(pk__in=ids[start : start + MARKED_AT_ONCE], attempt=attempt).update(
+        with_keys(pending.filter(attempt=attempt), ids[start : start + MARKED_AT_ONCE]).update(
             state=State.QUEUED, queued_at=at, deliveries=F("deliveries") + 1
         )
         for attempt, ids in by_attempt.items()

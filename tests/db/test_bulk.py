@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, models
 from django.test.utils import isolate_apps
 
-from django_dcron.db.bulk import fetch_rows, insert_new, update_by_key
+from django_dcron.db.bulk import fetch_rows, insert_new, update_by_key, with_keys
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.run import new_run_id
 from tests.factories import make_idle_job
@@ -156,3 +156,20 @@ def test_fetched_rows_are_those_of_the_orm() -> None:
     assert list(fetch_rows(jobs)) == list(jobs)
     assert list(fetch_rows(jobs.filter(pk__in=[]))) == []
     assert list(fetch_rows(jobs.filter(name="nobody"))) == []
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_rows_are_those_with_the_keys() -> None:
+    job = make_idle_job()
+    jobs = [job] * 5
+    values = columns(jobs)
+    insert_new(Run, values, "default")
+    first, second, third, *_ = values["id"]
+    runs = Run.objects.filter(job=job).exclude(pk=third)
+    wanted = [second, third, first, first, new_run_id()]
+    assert set(with_keys(runs, wanted).values_list("pk", flat=True)) == {first, second}
+    assert with_keys(runs, wanted).update(reason="changed") == 2
+    assert Run.objects.filter(reason="changed").count() == 2
+    assert not with_keys(runs, [])

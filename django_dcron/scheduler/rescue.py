@@ -117,6 +117,7 @@ def _recover_lost_attempts(
         ):
             _log_postponed(run)
         else:
+            reach_sync_point("rescue.silent")
             lost += _rescue_one(_declare_lost, run, now)
     return lost
 

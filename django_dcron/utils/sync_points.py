@@ -14,6 +14,7 @@ point costs one comparison. The points::
     release.locked  * the cursor of a job with a backfill is locked, no run is released yet
     prune.locked    * a batch of runs to prune is locked, none is deleted yet
     rescue.begun      the search for runs of vanished processes is about to begin
+    rescue.silent     a heartbeat is too old, its attempt isn't declared lost yet
     start.held      * a worker has locked the run that blocks the start of its own run
     start.done        a worker has started an attempt, the target isn't called yet
     work.done         the target has ended, its outcome isn't recorded yet
@@ -39,6 +40,7 @@ Point = Literal[
     "release.locked",
     "prune.locked",
     "rescue.begun",
+    "rescue.silent",
     "start.held",
     "start.done",
     "work.done",

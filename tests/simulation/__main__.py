@@ -16,6 +16,7 @@ import time
 from contextlib import nullcontext
 
 from tests.simulation import sessions
+from tests.simulation.counts import Result, Totals
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
 EACH = 24.0
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--only", help="in a replay: numbers of the plan's items, such as 3,17")
     parser.add_argument("--all", action="store_true", help="in a replay: the whole story")
+    parser.add_argument("--shrink", action="store_true", help="in a replay: find a short story")
     parser.add_argument("--broken", help="break this guard, or all one by one")
     return parser
 
@@ -52,9 +54,12 @@ def _simulate(given: argparse.Namespace) -> int:
     if given.resume:
         first = sessions.read_kept().get("next_seed", 1)
     print(f"seed {first}", flush=True)
-    began, totals, failed = time.monotonic(), sessions.Totals(), []
+    began, totals = time.monotonic(), Totals()
+    failed: list[Result] = []
+    digest = ""
     for result in sessions.results(first, given.hours, given.each, given.processes, given.within):
         totals.add_result(result)
+        digest = result.digest
         if given.resume and not result.broken:
             sessions.keep(result, _commit())
         if result.broken:
@@ -62,7 +67,7 @@ def _simulate(given: argparse.Namespace) -> int:
             print(f"seed {result.seed} fails: {result.broken[0]}", flush=True)
             break
     seconds, busy = time.monotonic() - began, sum(os.times()[:4])
-    print(f"{totals}\n{seconds:.0f} s, {busy:.0f} s of processor time, history {result.digest}")
+    print(f"{totals}\n{seconds:.0f} s, {busy:.0f} s of processor time, history {digest}")
     if failed:
         _explain(failed[0], given.each)
         return 1
@@ -85,15 +90,18 @@ def _find_broken(given: argparse.Namespace) -> int:
     return int(missed > 0)
 
 
-def _explain(result: sessions.Any, each: float) -> None:
+def _explain(result: Result, each: float) -> None:
     sessions.prepare()
     from tests.simulation import plan, shrinking
 
-    drawn = plan.draw(result.seed, each)
-    left = shrinking.shrink(drawn)
-    print("\nTo replay it:")
-    numbers = ",".join(map(str, left))
-    print(f"python -m tests.simulation --replay {result.seed} --each {each:g} --only '{numbers}'")
+    left = shrinking.shrink(plan.draw(result.seed, each))
+    print("", "To replay it:", _command(result.seed, each, left), sep="\n")
+
+
+def _command(seed: int, each: float, items: list[int], broken: str | None = None) -> str:
+    numbers = ",".join(map(str, items))
+    command = f"python -m tests.simulation --replay {seed} --each {each:g} --only '{numbers}'"
+    return f"{command} --broken {broken}" if broken else command
 
 
 def _replay(given: argparse.Namespace) -> int:
@@ -110,6 +118,10 @@ def _replay(given: argparse.Namespace) -> int:
     if given.only is not None:
         drawn = shrinking.only(drawn, [int(number) for number in given.only.split(",") if number])
     with broken(given.broken) if given.broken else nullcontext():
+        if given.shrink:
+            left = shrinking.shrink(drawn, float("inf"))
+            print(_command(given.replay, given.each, left, given.broken))
+            drawn = shrinking.only(drawn, left)
         result = world.simulate(drawn, with_story=True)
     print("\n".join(shrinking.about(result) if result.broken and not given.all else result.story))
     print(f"history {result.digest}, findings {len(result.broken)}", *result.broken, sep="\n")

@@ -15,15 +15,17 @@ from unittest.mock import patch
 
 from django.db import transaction
 
+from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
 from django_dcron.dispatch.base import DispatchFailed
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.policies.start_decision import Start
-from django_dcron.runs import chains, deliveries, start, transitions
+from django_dcron.runs import chains, creation, deliveries, start, transitions
 from django_dcron.runs.start import Started
 from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
+from django_dcron.schedules.timetable import Timetable
 from tests.simulation import primitives
 
 Breaking = Callable[[ExitStack], None]
@@ -59,7 +61,7 @@ def put(stack: ExitStack, owner: Any, name: str, value: Any) -> Any:
 def cursors_move_from_now(stack: ExitStack) -> None:
     """The claim continues from now instead of the cursor."""
 
-    class FromNow(claim.Timetable):
+    class FromNow(Timetable):
         def plan_claim(self, next_at: datetime, **given: Any) -> Any:
             return super().plan_claim(max(next_at, given["late_before"]), **given)
 
@@ -69,9 +71,9 @@ def cursors_move_from_now(stack: ExitStack) -> None:
 @guard
 def runs_are_inserted_after_the_cursors_are_committed(stack: ExitStack) -> None:
     """The claim commits its cursors, and inserts the runs in a second transaction."""
-    real = claim.insert
+    real = creation.insert
 
-    def later(rows: list[Run], using: str) -> None:
+    def later(rows: list[creation.NewRun], using: str) -> None:
         transaction.on_commit(lambda: real(rows, using), using=using)
 
     put(stack, claim, "insert", later)
@@ -81,7 +83,7 @@ def runs_are_inserted_after_the_cursors_are_committed(stack: ExitStack) -> None:
 def missed_occurrences_are_not_counted(stack: ExitStack) -> None:
     """The row of the latest occurrence doesn't account for the missed ones before it."""
 
-    def without(planned: Any, **given: Any) -> Run:
+    def without(planned: Any, **given: Any) -> Any:
         row = real(planned, **given)
         row.missed_before, row.missed_from = 0, None
         return row
@@ -164,10 +166,16 @@ def lost_messages_are_not_dispatched_again(stack: ExitStack) -> None:
 
 @guard
 def messages_of_earlier_attempts_start_the_current_one(stack: ExitStack) -> None:
-    """The start doesn't compare the message's attempt with the run's."""
+    """The start compares neither the message's attempt with the run's, nor its time with now.
+
+    Without the first comparison alone, an old message does no harm: the worker waits until the
+    current attempt is due.
+    """
 
     def any_attempt(facts: Any) -> Any:
-        return real(replace(facts, is_current_attempt=True))
+        if facts.is_current_attempt:
+            return real(facts)
+        return real(replace(facts, is_current_attempt=True, due_in=timedelta(0)))
 
     real = put(stack, start, "decide_start", any_attempt)
 
@@ -178,7 +186,7 @@ def a_second_delivery_resumes_a_running_attempt(stack: ExitStack) -> None:
 
     def resume(run: Run, token: Any) -> Started | None:
         attempt = Attempt.objects.filter(run=run, number=run.attempt).first()
-        return attempt and Started(run, attempt.started_at, attempt.pk)
+        return Started(run, attempt.started_at, attempt.pk) if attempt else None
 
     put(stack, start, "_resume", resume)
 
@@ -240,7 +248,7 @@ def attempts_are_closed_after_the_commit(stack: ExitStack) -> None:
 def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
     """A run that ends doesn't free its slot."""
 
-    def final(state: Any, reason: Any) -> dict[str, Any]:
+    def final(state: Any, reason: Any) -> Any:
         columns = real(state, reason)
         del columns["slot"], columns["slot_number"]
         return columns
@@ -252,6 +260,21 @@ def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
 def waiting_runs_are_not_woken(stack: ExitStack) -> None:
     """Neither the end of a run nor the rescue wakes the run that waits for the slot."""
     put(stack, transitions, "wake_next", lambda job_id: None)
+
+
+@guard
+def the_newest_waiting_run_is_woken(stack: ExitStack) -> None:
+    """The slot goes to the run that has waited for the shortest time."""
+
+    class Newest(RunQuerySet):
+        def order_by(self, *fields: Any) -> Any:
+            return super().order_by(*(f"-{field}" for field in fields))
+
+    def wake(job_id: int) -> Any:
+        with patch.object(transitions, "runs", lambda: Newest(Run)):
+            return real(job_id)
+
+    real = put(stack, transitions, "wake_next", wake)
 
 
 @guard
@@ -290,7 +313,7 @@ def retries_do_not_wait(stack: ExitStack) -> None:
 def one_attempt_too_many(stack: ExitStack) -> None:
     """The retry policy counts attempts from 0."""
 
-    def off_by_one(self: RetryPolicy, failure: Any, attempt: int) -> timedelta | None:
+    def off_by_one(self: RetryPolicy, failure: Any, attempt: int) -> Any:
         return real(self, failure, attempt - 1) if attempt > 1 else real(self, failure, attempt)
 
     real = put(stack, RetryPolicy, "retry_after", off_by_one)
@@ -328,7 +351,7 @@ def attempts_are_declared_lost_too_early(stack: ExitStack) -> None:
     """An attempt is lost after half a lease without a heartbeat."""
 
     def silent(shards: Any, since: datetime) -> Any:
-        return real(shards, since + tick.settings.RUN_LEASE / 2)
+        return real(shards, since + settings.RUN_LEASE / 2)
 
     real = put(stack, rescue, "_silent_runs", silent)
 

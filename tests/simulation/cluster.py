@@ -50,7 +50,7 @@ class Node:
                 name=self.name,
                 namespace="",
                 lock=self._lock(),
-                dispatcher=self._broker.dispatcher(),  # type: ignore[arg-type]
+                dispatcher=self._broker.dispatcher(),
             )
             self.runner.run()
         except Exception as error:

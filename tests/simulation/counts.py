@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.verdict.history import History
 
 
 @dataclass(kw_only=True)
@@ -22,3 +26,32 @@ class Counts:
     def add(self, other: Counts) -> None:
         for name in Counts.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(kw_only=True)
+class Result(Counts):
+    """The counts of one simulation, and what it has found."""
+
+    seed: int
+    digest: str = ""
+    broken: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    history: History | None = None
+
+
+@dataclass(kw_only=True)
+class Totals(Counts):
+    """The counts of many simulations."""
+
+    failures: int = 0
+    """Simulations that broke a rule."""
+
+    def add_result(self, result: Result) -> None:
+        self.add(result)
+        self.failures += bool(result.broken)
+
+    def __str__(self) -> str:
+        counted = {name: value for name, value in vars(self).items() if name != "faults"}
+        counts = ", ".join(f"{name} {value:,.0f}" for name, value in counted.items())
+        faults = ", ".join(f"{kind} {number:,}" for kind, number in sorted(self.faults.items()))
+        return f"{counts}\nfaults {self.faults.total():,}: {faults}"

@@ -84,6 +84,10 @@ class Database:
                 armed.where = "after"
                 process.armed.append(armed)
             return
+        if armed.fault == "lost_answer" and point != "after":  # that of this transaction
+            armed.where = "after"
+            process.armed.append(armed)
+            return
         armed.about(f"{process.name}: {armed.fault} at {point}")
         match armed.fault:
             case "crash":
@@ -93,7 +97,10 @@ class Database:
                 process.freeze(armed.seconds)
                 self.engine.rest(0.0)
             case "stall":
-                self.engine.rest(armed.seconds)
+                task = self.engine.current
+                assert task is not None
+                task.stalled_until = self.engine.now + armed.seconds
+                self.engine.rest(0.0)
             case "lost_answer":
                 raise OperationalError("server closed the connection unexpectedly")
             case "abort":
@@ -203,16 +210,17 @@ class Database:
         assert connection.connection is not None
         connection.connection.create_function("STRFTIME", 2, self._strftime)
         connection.connection.create_function("dcron_changed", -1, self._changed)
-        self._real_commit, self._real_rollback = connection._commit, connection._rollback
-        connection._commit, connection._rollback = self._commit, self._rollback
-        self._real_run_commit_hooks = connection.run_and_clear_commit_hooks
-        connection.run_and_clear_commit_hooks = self._run_commit_hooks
+        backend: Any = connection  # Django's types don't know the methods of a backend.
+        self._real_commit, self._real_rollback = backend._commit, backend._rollback
+        backend._commit, backend._rollback = self._commit, self._rollback
+        self._real_run_commit_hooks = backend.run_and_clear_commit_hooks
+        backend.run_and_clear_commit_hooks = self._run_commit_hooks
         with connection.execute_wrapper(self.statement):
             try:
                 yield
             finally:
-                del connection._commit, connection._rollback
-                del connection.run_and_clear_commit_hooks
+                del backend._commit, backend._rollback
+                del backend.run_and_clear_commit_hooks
                 connection.run_on_commit = []
 
     def _strftime(self, template: str, when: str) -> str:
@@ -235,7 +243,8 @@ class Database:
 TRIGGERS = """
 CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron_run
 BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
-    new.attempt, old.heartbeat_at, new.reason, new.cancel_requested_at); END;
+    new.attempt, old.heartbeat_at, new.reason, new.cancel_requested_at, new.due_at,
+    new."trigger"); END;
 CREATE TEMP TRIGGER sim_run_insert AFTER INSERT ON django_dcron_run
 BEGIN SELECT dcron_changed('made', new.id, new.job_id, new.state, new."trigger", new.scheduled_at);
 END;

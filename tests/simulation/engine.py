@@ -38,11 +38,15 @@ class Process:
         self.alive = True
         self.frozen_until = 0.0
         self.tasks: list[Task] = []
+        self.held: list[tuple[float, int, Task, int]] = []
+        """What its tasks would have continued with, if the process weren't frozen."""
         self.wall_offset = 0.0
         """Seconds by which the wall clock is ahead of the true time."""
         self.drift = 0.0
         """How much faster than true time the clocks run: 0.0001 is 100 ppm."""
+        self.started_at = engine.now
         self.began = engine.now - 1000.0
+        """When the monotonic clock was 0."""
         self.module_globals: dict[str, Any] = {}
         """Values of module globals that differ between processes."""
         self.armed: list[Any] = []
@@ -67,8 +71,16 @@ class Process:
     def freeze(self, seconds: float) -> None:
         self.frozen_until = max(self.frozen_until, self.engine.now + seconds)
 
+    def thaw(self) -> None:
+        """End the freeze of the process, and the stalls of its threads."""
+        self.frozen_until = self.engine.now
+        for task in self.tasks:
+            task.stalled_until = self.engine.now
+        self.engine.resume_held(self.held)
+        self.held = []
 
-class Task(greenlet):
+
+class Task(greenlet):  # type: ignore[misc]  # greenlet has no types
     """A thread of a process."""
 
     def __init__(self, process: Process, name: str, work: Callable[[], None]) -> None:
@@ -85,7 +97,7 @@ class Task(greenlet):
         self.ended = False
         self.stalled_until = 0.0
 
-    def run(self) -> None:  # type: ignore[override]
+    def run(self) -> None:
         try:
             self.work()
         except Killed:
@@ -132,6 +144,11 @@ class Engine:
     def after(self, seconds: float, call: Callable[[], None]) -> None:
         self.at(self.now + seconds, call)
 
+    def resume_held(self, events: list[tuple[float, int, Task, int]]) -> None:
+        """Repeat these events now. Those that have happened meanwhile are no longer valid."""
+        for _, order, task, token in events:
+            heapq.heappush(self._heap, (self.now, order, task, token))
+
     # --- within a task ----------------------------------------------------------------------------
 
     def rest(self, seconds: float | None) -> bool:
@@ -173,6 +190,7 @@ class Engine:
                     continue
                 held = max(what.process.frozen_until, what.stalled_until)
                 if held > when:
+                    what.process.held.append((when, order, what, token))
                     heapq.heappush(heap, (held, order, what, token))
                     continue
             self.now = max(self.now, when)
@@ -199,7 +217,7 @@ class Engine:
                 self.current = task
                 self.before_switch(process)
                 try:
-                    if task.dead or not task:  # it has ended, or never began
+                    if task.dead or not bool(task):  # it has ended, or never began
                         task.ended = True
                     else:
                         task.throw(Killed)

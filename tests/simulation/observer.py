@@ -8,23 +8,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.model.transitions import Transition, not_allowed
 from tests.simulation.engine import Engine
 from tests.simulation.plan import NODES, RUN_LEASE
 from tests.simulation.primitives import EPOCH
 
 UNSTARTED = frozenset({"pending", "queued", "waiting"})
 FINAL = frozenset({"succeeded", "failed", "skipped", "missed", "cancelled"})
-MOVES: dict[str, frozenset[str]] = {
-    "pending": frozenset({"pending", "queued", "running", "waiting", *FINAL - {"succeeded"}}),
-    "queued": frozenset({"pending", "running", "waiting", "skipped", "missed", "cancelled"}),
-    "waiting": frozenset({"pending", "skipped", "missed", "cancelled"}),
-    "running": frozenset({"pending", "running", "succeeded", "failed", "cancelled"}),
-}
-"""The states that a run may move to, by its state."""
-
-
-class Broken(Exception):
-    """The cluster has broken a guarantee."""
+NOTICED_OUTAGE = 800.0
+"""Seconds of an outage after which no node can have missed it. Even one that was frozen meanwhile
+notices that its last tick is long ago.
+"""
 
 
 class Observer:
@@ -33,6 +27,12 @@ class Observer:
         self.tell = tell
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.outage = (0.0, 0.0)
+        """Begin and end of the latest time in which nobody reached the database."""
+        self.pending_since: dict[str, float] = {}
+        """When each run became pending."""
+        self._waiting: dict[int, set[tuple[str, str]]] = {}
+        """The runs that wait for each job's slot, by when they were due."""
         self._attempts: set[tuple[str, int]] = set()
         self._witnessed: set[tuple[str, int]] = set()
         self._hash = hashlib.sha256()
@@ -52,6 +52,7 @@ class Observer:
 
     def _made(self, run: str, job: int, state: str, trigger: str, scheduled_at: str) -> None:
         self.tell(f"job {job}: {trigger} run {run[-6:]} of {scheduled_at} is {state}")
+        self.pending_since[run] = self.engine.now
 
     def _moved(
         self,
@@ -64,12 +65,15 @@ class Observer:
         heartbeat_at: str | None,
         reason: str,
         cancel_requested_at: str | None,
+        due_at: str,
+        trigger: str,
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
         if old != new:
+            self.pending_since[run] = self.engine.now
             self.tell(f"{about} attempt {attempt}{' ' + reason if reason else ''}")
-        if new not in MOVES.get(old, frozenset({old}) if old == new else ()):
-            self.report(f"{about} isn't an allowed transition")
+        if not_allowed([Transition(old, new, attempt - old_attempt)]):
+            self.report(f"{about} isn't a transition that the model allows")
         elif old in FINAL and attempt != old_attempt:
             self.report(f"{about}: an ended run has another attempt")
         retried = old == "running" and new == "pending"
@@ -79,16 +83,34 @@ class Observer:
             self.report(f"{about}, although the run was asked to stop")
         if old == "running" and new != "running":
             self._ended(about, heartbeat_at)
+        if trigger != "backfill":
+            self._waits(about, job, (due_at, run), old, new)
+
+    def _waits(self, about: str, job: int, turn: tuple[str, str], old: str, new: str) -> None:
+        """Of the runs that wait for a job's slot, the oldest one gets it."""
+        waiting = self._waiting.setdefault(job, set())
+        if new == "waiting":
+            waiting.add(turn)
+        elif old == "waiting":
+            if new == "pending" and (first := min(waiting, default=turn)) < turn:
+                self.report(f"{about}, although run {first[1][-6:]} is next in line")
+            waiting.discard(turn)
 
     def _ended(self, about: str, heartbeat_at: str | None) -> None:
-        """A node may end a running attempt only if its heartbeat is old."""
+        """A node may end a running attempt only if its heartbeat is old.
+
+        After a long outage, all heartbeats are. Then a node has to wait for a whole lease.
+        """
         task = self.engine.current
         if task is None or task.process.name not in NODES or heartbeat_at is None:
             return
+        now, node = self.engine.now, task.process.name
         last_beat = datetime.fromisoformat(heartbeat_at).replace(tzinfo=UTC).timestamp() - EPOCH
-        age = self.engine.now - last_beat
-        if age < RUN_LEASE - 1.0:
-            self.report(f"{about} by {task.process.name}, {age:.0f} s after a heartbeat")
+        if now - last_beat < RUN_LEASE - 1.0:
+            self.report(f"{about} by {node}, {now - last_beat:.0f} s after a heartbeat")
+        began, ended = self.outage
+        if ended - began > NOTICED_OUTAGE and 0 < now - ended < RUN_LEASE - 60.0:
+            self.report(f"{about} by {node}, {now - ended:.0f} s after an outage")
 
     def _deleted(self, run: str, job: int, state: str, attempt: int, trigger: str) -> None:
         withdrawn = state == "pending" and attempt == 1 and trigger == "schedule"

@@ -2,12 +2,17 @@
 
 A plan is a list of plain items, so that the shrinker can omit any of them. What an execution
 does depends only on the seed and the execution.
+
+Each seed has its own style: it leaves out some kinds of faults and repeats others, and its jobs are
+shorter or longer, and fail more or less often. A uniform mixture would seldom produce several
+faults of the same kind in a row, or long jobs and long freezes together ("swarm testing").
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from random import Random
 from typing import Any, get_args
 
@@ -20,12 +25,15 @@ NODES = ("node-a", "node-b", "node-c")
 WORKERS = ("worker-1", "worker-2")
 PROCESSES = (*NODES, *WORKERS)
 POINTS: tuple[str, ...] = get_args(Point)
-NODE_POINTS = tuple(
-    point
-    for point in POINTS
-    if point.partition(".")[0] in ("claim", "publish", "mark", "release", "prune", "rescue")
+PARTS_OF_NODES = ("claim", "publish", "mark", "release", "prune", "rescue")
+IN_RESCUES = ("finish.ended", "follow.made", "retry.written")
+"""Points that a node reaches when it ends the attempt of a dead worker."""
+NODE_POINTS = (
+    *(point for point in POINTS if point.partition(".")[0] in PARTS_OF_NODES),
+    *IN_RESCUES,
 )
-WORKER_POINTS = tuple(point for point in POINTS if point not in NODE_POINTS)
+IN_TRANSACTIONS = ("claim.locked", "claim.written", "release.locked", "start.held", *IN_RESCUES)
+WORKER_POINTS = tuple(point for point in POINTS if point not in NODE_POINTS or point in IN_RESCUES)
 SCHEDULES = (
     *("*/10 * * * *", "*/7 * * * *", "*/15 * * * *", "*/20 * * * *", "5,35 * * * *"),
     *("0 * * * *", "30 */2 * * *", "@hourly", "25 * * * *", "0 30 */3 * * *"),
@@ -45,6 +53,46 @@ class Item:
             for name, value in self.given.items()
         )
         return f"{self.kind}({given})"
+
+
+@dataclass(frozen=True)
+class Style:
+    """What is frequent with a seed."""
+
+    faults: float
+    """Per hour."""
+    actions: float
+    """Per hour."""
+    kinds: tuple[str, ...]
+    """The kinds of faults, each as often as its share requires."""
+    bursts: float
+    """The share of faults that are followed by another one, or by an action, at once."""
+    around_lease: float
+    """The share of faults that last about as long as a run lease."""
+    durations: tuple[float, ...]
+    """Seconds that the code of a job takes."""
+    fails: float
+    """The share of executions that fail."""
+    ignores: float
+    """The share of executions that ignore interruptions."""
+
+
+@cache
+def style(seed: int) -> Style:
+    random = Random(f"style {seed}")
+    kinds = []
+    for kind, share in FAULTS.items():
+        kinds += [kind] * (share * random.choice((0, 1, 1, 1, 4)))
+    return Style(
+        faults=random.choice((2.0, 5.0, 9.0, 12.0)),
+        actions=random.choice((0.0, 2.0, 6.0)),
+        kinds=tuple(kinds or FAULTS),
+        bursts=random.choice((0.0, 0.2, 0.5)),
+        around_lease=random.choice((0.0, 0.2, 0.6)),
+        durations=random.choice((SHORT, MIXED, LONG, LONG)),
+        fails=random.choice((0.05, 0.15, 0.15, 0.4)),
+        ignores=random.choice((0.0, 0.02, 0.2)),
+    )
 
 
 @dataclass(frozen=True)
@@ -71,18 +119,36 @@ def draw(seed: int, hours: float) -> Plan:
     if random.random() < 0.4:
         on = random.choice(("succeeded", "failed", "ended"))
         links.append((len(jobs) - 1, 0, on))
-    faults = random.choice((2.0, 5.0, 9.0))
-    items = [
-        _fault(random, random.random() * hours * HOUR, nodes) for _ in range(int(faults * hours))
-    ]
-    actions = random.choice((0.0, 1.5, 4.0))
+    drawn = style(seed)
+    items = []
+    for _ in range(int(drawn.faults * hours)):
+        at = random.random() * hours * HOUR
+        items.append(_fault(random, drawn, at, nodes))
+        if random.random() < drawn.bursts:
+            soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0, 120.0))
+            if random.random() < 0.3:
+                items.append(_action(random, items[-1].at, len(jobs)))
+            else:
+                items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
     items += [
         _action(random, random.random() * hours * HOUR, len(jobs))
-        for _ in range(int(actions * hours))
+        for _ in range(int(drawn.actions * hours))
     ]
+    items = [item for item in items if not _is_calm(item.at)]
+    items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
     lock = random.choice(("redis", "redis", "database"))
     return Plan(seed, hours, nodes, lock, jobs, tuple(links), tuple(items))
+
+
+CALM_EVERY = 2
+"""Hours between the begins of two calm periods, in which nothing happens."""
+CALM = LEASE + 600.0
+"""Seconds of a calm period."""
+
+
+def _is_calm(at: float) -> bool:
+    return at >= CALM_EVERY * HOUR and at % (CALM_EVERY * HOUR) < CALM
 
 
 def minutes(random: Random, low: float, high: float) -> timedelta:
@@ -100,9 +166,9 @@ def _job(random: Random, number: int) -> dict[str, Any]:
             ("allow", "skip", "queue_one", "queue_all", "cancel_running")
         ),
         "max_attempts": random.choice((1, 2, 3, 5)),
-        "retry_backoff": minutes(random, 0.2, 5),
+        "retry_backoff": random.choice((minutes(random, 0.1, 1), minutes(random, 0.2, 5))),
         "retry_jitter": random.choice((0.0, 0.1)),
-        "timeout": random.choice((None, None, timedelta(minutes=4))),
+        "timeout": random.choice((None, None, None, timedelta(minutes=4))),
         "start_deadline": random.choice((None, None, None, timedelta(minutes=8))),
         "pause_after_failures": random.choice((None, None, None, None, 3)),
         "jitter": random.choice((timedelta(), timedelta(), timedelta(seconds=90))),
@@ -133,6 +199,7 @@ def _action(random: Random, at: float, jobs: int) -> Item:
                 (
                     {"description": "new"},
                     {"schedule": random.choice(SCHEDULES)},
+                    {"schedule": random.choice(SCHEDULES)},
                     {"overlap_policy": random.choice(("allow", "skip", "queue_all"))},
                     {"max_attempts": random.randint(1, 4)},
                 )
@@ -142,49 +209,73 @@ def _action(random: Random, at: float, jobs: int) -> Item:
     return Item(at, kind, given)
 
 
-def _fault(random: Random, at: float, nodes: int) -> Item:
-    kind = random.choice(FAULTS)
+def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
+    kind = random.choice(drawn.kinds)
     if random.random() < 0.5:  # Most happens at whole minutes.
         at = max(at - at % 300 + random.uniform(-20, 40), 1.0)
     node = random.choice(NODES[:nodes])
     worker = random.choice(WORKERS)
     given: dict[str, Any] = {}
+    if kind in ("freeze", "freeze_child") and random.random() < 0.6:
+        drawn = replace(drawn, around_lease=1.0)
     match kind:
         case "at_point":
-            given = _at_point(random, node, worker)
+            given = _at_point(random, drawn, node, worker)
         case "kill" | "freeze":
             given = {"process": random.choice((node, worker))}
-            given["seconds"] = _duration(random)
+            given["seconds"] = _duration(random, drawn)
         case "kill_child" | "freeze_child":
             given = {"process": worker, "child": random.randrange(2)}
-            given["seconds"] = _duration(random)
+            given["seconds"] = _duration(random, drawn)
         case "drain":
-            given = {"process": node, "seconds": _duration(random)}
+            given = {"process": node, "seconds": _duration(random, drawn)}
         case "database_unreachable" | "broker_unreachable" | "locks_unreachable":
             everybody = random.random() < 0.5
             given = {"process": "" if everybody else random.choice((node, worker))}
-            given["seconds"] = _duration(random)
+            given["seconds"] = _duration(random, drawn)
+        case "slow_rescue":
+            given = {"fault": random.choice(("freeze", "stall"))}
+            given["seconds"] = random.uniform(60, RUN_LEASE)
         case "database_read_only":
-            given = {"seconds": _duration(random)}
+            given = {"seconds": _duration(random, drawn)}
         case "clock_stepped":
             given = {"process": node, "seconds": random.choice((-600.0, -30.0, 30.0, 600.0))}
-        case "messages_lost" | "messages_doubled":
+        case "messages_lost":
             given = {"number": random.randint(1, 5)}
+        case "messages_doubled":
+            given = {"number": random.randint(1, 5)}
+            given["seconds"] = random.choice((0.0, 0.001, 5.0, random.uniform(5, 1800)))
         case "messages_delayed":
-            given = {"number": random.randint(1, 5), "seconds": _duration(random)}
+            given = {"number": random.randint(1, 5), "seconds": _duration(random, drawn)}
     return Item(at, kind, given)
 
 
-FAULTS = (
-    *("at_point",) * 24,
-    *("kill", "kill", "freeze", "freeze", "kill_child", "kill_child", "freeze_child", "drain"),
-    *("database_unreachable", "database_read_only", "broker_unreachable", "locks_unreachable"),
-    *("clock_stepped", "locks_flushed", "locks_lost", "queue_lost"),
-    *("messages_lost", "messages_doubled", "messages_doubled", "messages_delayed"),
-)
+FAULTS = {
+    "at_point": 24,
+    "kill": 2,
+    "freeze": 4,
+    "kill_child": 3,
+    "freeze_child": 6,
+    "slow_rescue": 4,
+    "drain": 1,
+    "database_unreachable": 2,
+    "database_read_only": 1,
+    "broker_unreachable": 1,
+    "locks_unreachable": 1,
+    "clock_stepped": 1,
+    "locks_flushed": 1,
+    "locks_lost": 1,
+    "queue_lost": 1,
+    "messages_lost": 1,
+    "messages_doubled": 2,
+    "messages_delayed": 1,
+}
+"""The kinds of faults, and their shares on average over all seeds."""
 
 
-def _duration(random: Random) -> float:
+def _duration(random: Random, drawn: Style) -> float:
+    if random.random() < drawn.around_lease:
+        return random.uniform(0.8 * RUN_LEASE, 1.5 * RUN_LEASE)
     return random.choice(
         (
             random.uniform(1, 30),
@@ -196,23 +287,33 @@ def _duration(random: Random) -> float:
     )
 
 
-def _at_point(random: Random, node: str, worker: str) -> dict[str, Any]:
-    fault = random.choice(("crash", "crash", "freeze", "stall", "lost_answer", "abort"))
+def _at_point(random: Random, drawn: Style, node: str, worker: str) -> dict[str, Any]:
+    fault = random.choice(
+        ("crash", "crash", "freeze", "stall", "lost_answer", "lost_answer", "abort")
+    )
     process = random.choice((node, worker))
+    points = NODE_POINTS if process in NODES else WORKER_POINTS
+    if fault in ("lost_answer", "abort"):
+        points = tuple(point for point in points if point in IN_TRANSACTIONS)
+    seconds = _duration(random, drawn)
+    if fault == "stall":
+        seconds = random.choice((0.5, 5.0, 300.0))
     match fault:
         case "lost_answer":
-            where = "after"
+            where = random.choice(("after", "after", *points))
         case "abort":
-            where = random.choice(("before", "inside", "inside", "commit"))
+            where = random.choice(("before", "inside", "inside", "commit", "commit", *points))
+        case "freeze" if process in WORKERS and random.random() < 0.5:
+            where = random.choice(("start.done", "work.done"))
+            seconds = random.uniform(0.9 * RUN_LEASE, 1.6 * RUN_LEASE)
         case _:
-            points = NODE_POINTS if process in NODES else WORKER_POINTS
-            where = random.choice((*points, *points, "before", "inside", "commit", "after"))
+            where = random.choice((*points, *points, *("before", "inside", "commit", "after") * 2))
     return {
         "process": process,
         "fault": fault,
         "where": where,
         "skip": random.choice((0, 0, 0, 1, 2, 5)),
-        "seconds": _duration(random) if fault != "stall" else random.choice((0.5, 5.0, 300.0)),
+        "seconds": seconds,
     }
 
 
@@ -222,25 +323,26 @@ class Behavior:
 
     seconds: float
     how: str
-    """``succeeds``, ``fails``, ``fails for good``, ``retries later`` or ``ignores interruptions``.
-    """
+    """``succeeds``, ``fails``, ``fails for good`` or ``retries later``."""
+    ignores: bool
+    """Whether the code ignores interruptions."""
 
 
-DURATIONS = (1.0, 2.0, 5.0, 5.0, 10.0, 20.0, 40.0, 60.0, 150.0, 300.0, 400.0, 700.0, 1300.0)
+SHORT = (1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
+MIXED = (1.0, 2.0, 5.0, 5.0, 10.0, 20.0, 40.0, 60.0, 150.0, 300.0, 400.0, 700.0, 1300.0)
+LONG = (20.0, 150.0, 700.0, 1300.0, 2000.0, 3000.0, 4000.0)
 """Seconds that the code of a job takes."""
 
 
 def behavior(seed: int, job: str, scheduled_at: object, attempt: int) -> Behavior:
     random = Random(f"behavior {seed} {job} {scheduled_at} {attempt}")
-    seconds = random.choice(DURATIONS)
-    drawn = random.random()
-    for how, share in (
-        ("fails", 0.15),
-        ("fails for good", 0.02),
-        ("retries later", 0.03),
-        ("ignores interruptions", 0.02),
-    ):
-        drawn -= share
-        if drawn < 0:
-            return Behavior(seconds, how)
-    return Behavior(seconds, "succeeds")
+    drawn = style(seed)
+    seconds = random.choice(drawn.durations)
+    how = "succeeds"
+    left = random.random()
+    for kind, share in (("fails", drawn.fails), ("fails for good", 0.02), ("retries later", 0.03)):
+        left -= share
+        if left < 0:
+            how = kind
+            break
+    return Behavior(seconds, how, ignores=random.random() < drawn.ignores)

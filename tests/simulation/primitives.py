@@ -195,7 +195,7 @@ class Thread:
         daemon: bool | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        self._call = lambda: target(*args, **(kwargs or {})) if target else None
+        self._call: Callable[[], Any] = lambda: target(*args, **(kwargs or {})) if target else None
         self.name = name
         self.daemon = daemon
         self._task: Task | None = None
@@ -450,13 +450,13 @@ def installed(random: Random) -> Iterator[None]:
     put(runner, "SilentConnections", SilentConnections)
     put(current, "Interruption", Interruption)
     put(heartbeat, "_Request", HeartbeatRequest)
-    check_every = watch.CHECK_EVERY * FACTOR
-    for module in (watch, watchdog, silent_connections):
-        put(module, "CHECK_EVERY", check_every)
+    check_every = watchdog.CHECK_EVERY * FACTOR
+    for user in (watch, watchdog, silent_connections):
+        put(user, "CHECK_EVERY", check_every)
     for name in INTERVALS:
         put(tick, name, getattr(tick, name) * FACTOR)
-    for module, name, factor in PAUSES:
-        owner = sys.modules[f"django_dcron.{module}"]
+    for path, name, factor in PAUSES:
+        owner = sys.modules[f"django_dcron.{path}"]
         put(owner, name, getattr(owner, name) * factor)
     put(timezone, "now", _now)
     put(clock, "now", _now)

@@ -17,7 +17,7 @@ from django.db import connection
 
 from django_dcron.conf import settings
 from django_dcron.models.cursor import OWN_FIELDS
-from django_dcron.scheduler import rescue, tick
+from django_dcron.scheduler import backfill_release, rescue, tick
 
 RESCUABLE = """
 SELECT 1 FROM django_dcron_run AS run
@@ -25,7 +25,8 @@ WHERE run.job_id %% {shards} IN ({led}) AND (
     (state = 'running' AND heartbeat_at < %s)
     OR (state = 'queued' AND due_at < %s AND queued_at < %s)
     OR (state = 'waiting' AND "trigger" <> 'backfill' AND NOT EXISTS (
-        SELECT 1 FROM django_dcron_run AS holder WHERE holder.slot = run.job_id)))
+        SELECT 1 FROM django_dcron_run AS holder
+        WHERE holder.job_id = run.job_id AND holder.slot = 'running')))
 LIMIT 1
 """
 RELEASABLE = """
@@ -69,7 +70,7 @@ class _Question:
 def exact_questions() -> Iterator[None]:
     """Ask the exact questions within the block."""
     rescuable = _Question()
-    real_rescue, real_release = tick.rescue, tick.release
+    real_rescue, real_release = rescue.rescue, backfill_release.release
     real_changes = tick.Ticker._apply_changes
 
     def rescue_runs(shards: Any, now: datetime, lease: timedelta, *rest: Any) -> int:

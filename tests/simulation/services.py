@@ -84,6 +84,7 @@ class Troubles:
 
     lose: int = 0
     double: int = 0
+    double_after: float = 0.0
     delay: int = 0
     delay_for: float = 0.0
 
@@ -137,7 +138,7 @@ class Broker:
         self.put(Message(*run.key), after)
         if troubles.double:
             troubles.double -= 1
-            self.put(Message(*run.key), after + self.engine.random.choice((0.0, 0.001, 5.0)))
+            self.put(Message(*run.key), after + troubles.double_after)
 
 
 @dataclass

@@ -10,7 +10,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,27 +17,9 @@ from typing import Any
 
 import django
 
-from tests.simulation.counts import Counts
+from tests.simulation.counts import Result, Totals
 
 TOTALS = Path(__file__).parents[2] / "docs/contributing/simulation-totals.json"
-
-
-@dataclass(kw_only=True)
-class Totals(Counts):
-    """The counts of many simulations."""
-
-    failures: int = 0
-    """Simulations that broke a rule."""
-
-    def add_result(self, result: Any) -> None:
-        self.add(result)
-        self.failures += bool(result.broken)
-
-    def __str__(self) -> str:
-        counted = {name: value for name, value in vars(self).items() if name != "faults"}
-        counts = ", ".join(f"{name} {value:,.0f}" for name, value in counted.items())
-        faults = ", ".join(f"{kind} {number:,}" for kind, number in sorted(self.faults.items()))
-        return f"{counts}\nfaults {self.faults.total():,}: {faults}"
 
 
 @cache
@@ -59,7 +40,7 @@ def prepare() -> None:
     gc.disable()
 
 
-def one(seed: int, each: float) -> Any:
+def one(seed: int, each: float) -> Result:
     """Simulate one cluster, without a story."""
     from tests.simulation import plan, world
 
@@ -69,7 +50,9 @@ def one(seed: int, each: float) -> Any:
     return result
 
 
-def results(first: int, hours: float, each: float, processes: int, within: float) -> Iterator[Any]:
+def results(
+    first: int, hours: float, each: float, processes: int, within: float
+) -> Iterator[Result]:
     """Yield the results of the seeds from ``first`` on, for ``hours`` in all.
 
     Begins no simulation later than ``within`` seconds from now.
@@ -90,15 +73,15 @@ def results(first: int, hours: float, each: float, processes: int, within: float
         pending: list[Any] = []
         while True:
             while len(pending) <= processes and time.monotonic() < until:
-                if (seed := next(seeds, None)) is None:
+                if (following := next(seeds, None)) is None:
                     break
-                pending.append(pool.apply_async(one, (seed, each)))
+                pending.append(pool.apply_async(one, (following, each)))
             if not pending:
                 return
             yield pending.pop(0).get()
 
 
-def find_broken(name: str, hours: float, each: float) -> tuple[Any, float]:
+def find_broken(name: str, hours: float, each: float) -> tuple[Result, float]:
     """Simulate with a broken guard until it is found.
 
     Returns the last result and the number of simulated hours.
@@ -107,14 +90,13 @@ def find_broken(name: str, hours: float, each: float) -> tuple[Any, float]:
     from tests.simulation import broken_guards
 
     with broken_guards.broken(name):
-        for number in range(1, max(round(hours / each), 1) + 1):
-            result = one(number, each)
-            if result.broken:
-                break
-    return result, number * each
+        seed, last = 1, max(round(hours / each), 1)
+        while not (result := one(seed, each)).broken and seed < last:
+            seed += 1
+    return result, seed * each
 
 
-def keep(result: Any, commit: str) -> None:
+def keep(result: Result, commit: str) -> None:
     """Add a result to the totals that the repository keeps."""
     kept, added = read_kept(), Totals()
     added.add_result(result)

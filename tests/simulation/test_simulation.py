@@ -1,14 +1,18 @@
 """The simulator itself: a seed decides the whole history."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 HOURS = "1"
 
 
-def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+def simulate(*arguments: str, each: str = HOURS) -> subprocess.CompletedProcess[str]:
     """Run the simulator in its own process, because it replaces parts of the package."""
-    command = [sys.executable, "-m", "tests.simulation", "--each", HOURS, *arguments]
+    command = [sys.executable, "-m", "tests.simulation", "--each", each, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -34,6 +38,31 @@ def test_broken_guard_is_found_and_its_replay_fails() -> None:
     name = "attempts_stay_open"
     found = simulate("--broken", name, "--hours", HOURS)
     assert f"| `{name}` | 1 | 1 | attempts" in found.stdout, found.stdout + found.stderr
-    replayed = simulate("--replay", "1", "--broken", name)
-    assert replayed.returncode == 1
-    assert "attempts: job-" in replayed.stdout
+    told = simulate("--replay", "1", "--broken", name)
+    assert told.returncode == 1
+    assert "attempts: job-" in told.stdout
+
+
+def rows_of_broken_guards() -> list[list[str]]:
+    """Return the rows of the docs' table: the guard, the hours, the seed and the finding."""
+    text = Path("docs/contributing/simulation.md").read_text()
+    rows = re.findall(
+        r"^\| (`[a-z_]+` \| .*) \|$", text.partition("## Broken guards")[2], re.MULTILINE
+    )
+    return [[cell.strip("` ") for cell in row.split("|")] for row in rows]
+
+
+def test_docs_list_each_broken_guard_once() -> None:
+    source = Path("tests/simulation/broken_guards.py").read_text()
+    guards = re.findall(r"^@guard\ndef (\w+)", source, re.MULTILINE)
+    assert sorted(row[0] for row in rows_of_broken_guards()) == sorted(guards)
+
+
+@pytest.mark.parametrize(
+    "guard", ["runs_are_dispatched_early", "a_second_delivery_resumes_a_running_attempt"]
+)
+def test_seed_of_the_docs_finds_the_broken_guard(guard: str) -> None:
+    seed = next(row[2] for row in rows_of_broken_guards() if row[0] == guard)
+    told = simulate("--replay", seed, "--broken", guard, each="8")
+    assert told.returncode == 1, told.stdout + told.stderr
+    assert "BROKEN" in told.stdout

@@ -6,8 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -27,17 +28,17 @@ from django_dcron.execution import heartbeat
 from django_dcron.execution.current import current_run
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Freeze, Job, Run
-from django_dcron.policies.lifecycle import FINAL
+from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs import start_facts
 from django_dcron.targets import functions
 from django_dcron.utils import sync_points
 from tests.simulation import database, primitives
 from tests.simulation.cluster import Child, Node, Worker, deliver
-from tests.simulation.counts import Counts
+from tests.simulation.counts import Result
 from tests.simulation.database import Armed, Database
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.observer import Observer
-from tests.simulation.plan import HOUR, NODES, WORKERS, Item, Plan, behavior
+from tests.simulation.plan import CALM, HOUR, LEASE, NODES, WORKERS, Item, Plan, behavior
 from tests.simulation.primitives import EPOCH
 from tests.simulation.quiet import exact_questions
 from tests.simulation.services import Broker, LockServer
@@ -59,17 +60,6 @@ FIRST = datetime.fromtimestamp(EPOCH, UTC)
 
 world: World
 """The simulation that runs."""
-
-
-@dataclass(kw_only=True)
-class Result(Counts):
-    """The counts of one simulation, and what it has found."""
-
-    seed: int
-    digest: str = ""
-    broken: list[str] = field(default_factory=list)
-    story: list[str] = field(default_factory=list)
-    history: History | None = None
 
 
 def simulate(plan: Plan, *, with_story: bool = False, stop_at_first: bool = True) -> Result:
@@ -156,7 +146,7 @@ class World:
         for worker in self.workers:
             worker.start()
         for item in self.plan.items:
-            self.engine.at(item.at, lambda item=item: self._apply(item))
+            self.engine.at(item.at, partial(self._apply, item))
 
     def _lock(self) -> Any:
         return self.locks if self.plan.lock == "redis" else DatabaseLock()
@@ -166,7 +156,18 @@ class World:
         self.tell("the faults end")
         self.quiet = True
         now = self.engine.now
+        self._end_faults()
+        self.people.start("repair", self._repair)
+        while self.engine.now < now + LONGEST_QUIET:
+            self.engine.run_until(self.engine.now + QUIET)
+            if self._is_settled() or self.observer.broken:
+                return
+
+    def _end_faults(self) -> None:
+        now = self.engine.now
         self.database.unreachable_until = self.database.read_only_until = now
+        began, ended = self.observer.outage
+        self.observer.outage = began, min(ended, now)
         self.locks.unreachable_until = self.broker.unreachable_until = now
         for until in (
             self.database.unreachable_for,
@@ -176,14 +177,33 @@ class World:
             until.clear()
         for process in self._processes():
             process.armed.clear()
-            process.frozen_until = now
+            process.thaw()
         self.broker.troubles.lose = self.broker.troubles.delay = 0
         self.broker.on_message()
-        self.people.start("repair", self._repair)
-        while self.engine.now < now + LONGEST_QUIET:
-            self.engine.run_until(self.engine.now + QUIET)
-            if self._is_settled() or self.observer.broken:
-                return
+
+    def _begin_calm(self) -> None:
+        """End all faults for a while, so that what depends on the next fault shows."""
+        self._end_faults()
+        began = self.engine.now
+        self.engine.after(CALM - 60, lambda: self._check_calm(began))
+
+    def _check_calm(self, began: float) -> None:
+        """A run that was due long ago must have been dispatched, if any node worked all the time.
+
+        Nobody else would do that, and no fault may come that makes another node its successor.
+        """
+        nodes = [node.process for node in self.nodes.values()]
+        works = any(process.alive and process.started_at < began for process in nodes)
+        if self.quiet or not works or Freeze.objects.exists():
+            return
+        for run in Run.objects.pending():
+            due = run.due_at.timestamp() - EPOCH
+            age = self.engine.now - max(due, self.observer.pending_since[run.pk.hex])
+            if age > LEASE + 300:
+                self.observer.report(
+                    f"unfinished: run {run.pk.hex[-6:]} is pending {age:.0f} s after it was due, "
+                    f"without a fault for {self.engine.now - began:.0f} s"
+                )
 
     def _processes(self) -> Iterator[Process]:
         for node in self.nodes.values():
@@ -313,7 +333,9 @@ class World:
         if self.quiet:
             return
         self.tell(f"* {item}")
-        if hasattr(self, f"_fault_{item.kind}"):
+        if item.kind == "calm":
+            self._begin_calm()
+        elif hasattr(self, f"_fault_{item.kind}"):
             self.faults[item.kind] += 1
             getattr(self, f"_fault_{item.kind}")(**item.given)
         else:
@@ -347,8 +369,13 @@ class World:
         else:
             targets = [child.process for child in self._worker(process).children]
         for target in targets:
-            del target.armed[3:]
+            del target.armed[:-3]
             target.armed.append(Armed(fault, where, skip, seconds, about))
+
+    def _fault_slow_rescue(self, fault: str, seconds: float) -> None:
+        """Each node takes long between the read of an old heartbeat and the end of the attempt."""
+        for name in self.nodes:
+            self._fault_at_point(name, fault, "rescue.silent", 0, seconds)
 
     def _fault_kill(self, process: str, seconds: float) -> None:
         if process in NODES:
@@ -382,8 +409,11 @@ class World:
         until = self.engine.now + seconds
         if process:
             self.database.unreachable_for[process] = until
-        else:
-            self.database.unreachable_until = until
+            return
+        is_over = self.database.unreachable_until < self.engine.now
+        began = self.engine.now if is_over else self.observer.outage[0]
+        self.database.unreachable_until = until
+        self.observer.outage = began, until
 
     def _fault_database_read_only(self, seconds: float) -> None:
         self.database.read_only_until = self.engine.now + seconds
@@ -421,8 +451,9 @@ class World:
     def _fault_messages_lost(self, number: int) -> None:
         self.broker.troubles.lose = number
 
-    def _fault_messages_doubled(self, number: int) -> None:
+    def _fault_messages_doubled(self, number: int, seconds: float) -> None:
         self.broker.troubles.double = number
+        self.broker.troubles.double_after = seconds
 
     def _fault_messages_delayed(self, number: int, seconds: float) -> None:
         self.broker.troubles.delay = number
@@ -440,6 +471,8 @@ class World:
     def _some_run(self, job: int, which: int, *, finished: bool) -> Run | None:
         runs = Run.objects.select_related("job").filter(job__name=f"job-{job}")
         runs = runs.filter(state__in=FINAL) if finished else runs.exclude(state__in=FINAL)
+        if not finished and which % 2:
+            runs = runs.filter(state=State.RUNNING)
         found = list(runs.order_by("-scheduled_at")[:8])
         return found[which % len(found)] if found else None
 
@@ -452,7 +485,10 @@ class World:
             control.rerun(run)
 
     def _do_pause(self, job: int, which: int, seconds: float | None) -> None:
-        control.pause(self._job(job), "by hand", self._until(seconds))
+        row = control.pause(self._job(job), "by hand", self._until(seconds))
+        ahead = Run.objects.pending().filter(job=row, trigger="schedule", attempt=1)
+        for run in ahead.filter(scheduled_at__gt=self.database.now, job__enabled=False):
+            self.observer.report(f"{row.name}: run {run.pk.hex[-6:]} is left after the pause")
 
     def _do_resume(self, job: int, which: int) -> None:
         control.resume(self._job(job))
@@ -493,6 +529,8 @@ def work() -> str:
     """The code of all jobs: write to the witness log, and take some time."""
     run, engine = current_run(), world.engine
     about = behavior(world.plan.seed, str(run.job), run.scheduled_at, run.attempt)
+    # Long jobs may have more runs than can ever end. When the faults are over, all runs must.
+    seconds = min(about.seconds, 5.0) if world.quiet else about.seconds
     world.observer.witnessed(run.id.hex, run.attempt)
     number = len(world.starts)
     begun = Start(
@@ -505,7 +543,7 @@ def work() -> str:
     )
     world.starts.append(begun)
     try:
-        _take(about.seconds, ignores=about.how == "ignores interruptions")
+        _take(seconds, ignores=about.ignores)
     finally:
         if engine.current is not None and engine.current.process.alive:
             world.starts[number] = Start(**{**vars(begun), "ended_at": _true_time()})

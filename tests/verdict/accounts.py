@@ -104,6 +104,11 @@ def _miscounted(history: History, job: Job, counted: Counters) -> Iterator[str]:
     states = Tally(run.state for run in runs)
     rows = {state: states[state] for state in COUNTED_BY_ROW}
     rows["missed"] = states["missed"] + sum(run.missed_before for run in runs)
+    rows["late_successes"] = sum(
+        attempt.late_outcome == "succeeded"
+        for run in runs
+        for attempt in history.attempts_by_run.get(run.id, ())
+    )
     may_be_higher = pruned(history, job) > 0
     for state, number in rows.items():
         own = getattr(counted, state)

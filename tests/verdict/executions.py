@@ -121,6 +121,9 @@ def _wrong_attempts(run: Run, job: Job | None, tried: list[Attempt]) -> Iterator
             yield f"attempt {attempt.number} is {attempt.outcome or 'open'}, finished_at disagrees"
         if attempt.finished_at and attempt.finished_at < attempt.started_at - TOLERANCE:
             yield f"attempt {attempt.number} ended before it started"
+        if attempt.late_outcome and attempt.outcome in ("", attempt.late_outcome):
+            outcome = attempt.outcome or "open"
+            yield f"attempt {attempt.number} is {outcome}, late {attempt.late_outcome}"
 
 
 def retries(history: History) -> list[Finding]:
@@ -240,6 +243,37 @@ def order(history: History) -> list[Finding]:
                 message = f"the backfilled run of {later} started at {at}, after that of {earlier}"
                 found.append(Finding("order", job.name, message))
     return found
+
+
+def fences(history: History) -> list[Finding]:
+    """An attempt that starts after another one has ended has the greater fencing token.
+
+    No two attempts have the same token. That holds for all jobs together.
+    """
+    known = [attempt for attempt in history.attempts if attempt.fence is not None]
+    found = [
+        Finding("fences", f"token {fence}", f"{times} attempts have it")
+        for fence, times in Counter(attempt.fence for attempt in known).items()
+        if times > 1
+    ]
+    ended = sorted(
+        (attempt for attempt in known if attempt.finished_at),
+        key=lambda attempt: (attempt.finished_at, attempt.fence),
+    )
+    highest, place = 0, 0
+    for attempt in sorted(known, key=lambda attempt: attempt.started_at):
+        while place < len(ended) and _ends_before(ended[place], attempt):
+            highest, place = max(highest, ended[place].fence or 0), place + 1
+        if (attempt.fence or 0) < highest:
+            about = f"run {attempt.run} attempt {attempt.number}"
+            message = f"token {attempt.fence}, but an attempt before it had {highest}"
+            found.append(Finding("fences", about, message))
+    return found
+
+
+def _ends_before(earlier: Attempt, later: Attempt) -> bool:
+    finished_at = earlier.finished_at
+    return finished_at is not None and finished_at < later.started_at - TOLERANCE
 
 
 def overlaps(history: History) -> list[Finding]:

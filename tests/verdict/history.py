@@ -103,6 +103,10 @@ class Attempt:
     due_at: datetime | None = None
     outcome: str = ""
     exception_class: str = ""
+    late_outcome: str = ""
+    """The outcome that its worker reported after the attempt was closed with another one."""
+    fence: int | None = None
+    """The fencing token. None if it isn't known."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class Counters:
     missed: int = 0
     cancelled: int = 0
     consecutive_failures: int = 0
+    late_successes: int = 0
+    """How many of its attempts succeeded after they were closed with another outcome."""
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity, so that rules can share computations

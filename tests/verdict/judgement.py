@@ -24,6 +24,7 @@ RULES: tuple[Callable[[History], list[Finding]], ...] = (
     executions.late_starts,
     executions.order,
     executions.overlaps,
+    executions.fences,
     accounts.chains,
     accounts.statistics,
 )

@@ -169,9 +169,19 @@ def _attempt(row: Row) -> Attempt:
         due_at=_instant(row["due_at"]),
         outcome=row["outcome"],
         exception_class=row["exception_class"],
+        late_outcome=row["late_outcome"],
+        fence=row["id"],
     )
 
 
 def _counters(row: Row) -> Counters:
-    names = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
+    names = (
+        "succeeded",
+        "failed",
+        "skipped",
+        "missed",
+        "cancelled",
+        "consecutive_failures",
+        "late_successes",
+    )
     return Counters(row["job_id"], **{name: row[name] for name in names})

@@ -155,17 +155,34 @@ def good_history() -> History:
         jobs=[plain, retried, late, follower, backfilled, once],
         links=[Link(FOLLOWER, RETRIED, "ended")],
         runs=rows.runs,
-        attempts=rows.attempts,
+        attempts=with_fences(rows.attempts),
         starts=rows.starts,
         counters=[
             Counters(PLAIN, succeeded=10),
-            Counters(RETRIED, succeeded=1, failed=1, consecutive_failures=1),
+            Counters(RETRIED, succeeded=1, failed=1, consecutive_failures=1, late_successes=1),
             Counters(LATE, succeeded=2, skipped=1, missed=2),
             Counters(FOLLOWER, succeeded=2),
             Counters(BACKFILLED, succeeded=3),
             Counters(ONCE, succeeded=1),
         ],
     )
+
+
+def with_fences(attempts: list[Attempt]) -> list[Attempt]:
+    """Return the attempts with tokens in the order of their starts, with gaps.
+
+    The second attempt of the retried job was lost, and its worker has reported a success later.
+    """
+    in_order = sorted(range(len(attempts)), key=lambda place: attempts[place].started_at)
+    fences = {place: 7 + 3 * number for number, place in enumerate(in_order)}
+    return [
+        replace(
+            attempt,
+            fence=fences[place],
+            late_outcome="succeeded" if attempt.outcome == "lost" else "",
+        )
+        for place, attempt in enumerate(attempts)
+    ]
 
 
 def change(history: History, kind: str, place: int, /, **fields: Any) -> History:

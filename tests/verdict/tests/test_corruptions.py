@@ -81,6 +81,24 @@ def _drop_successful_start(rng: random.Random) -> History:
     return drop(GOOD, "starts", rng.choice(places))
 
 
+def _repeat_fence(rng: random.Random) -> History:
+    place, other = rng.sample(range(len(GOOD.attempts)), 2)
+    return change(GOOD, "attempts", place, fence=GOOD.attempts[other].fence)
+
+
+def _raise_first_fence(rng: random.Random) -> History:
+    """A token that is higher than all later ones."""
+    first = min(range(len(GOOD.attempts)), key=lambda place: GOOD.attempts[place].started_at)
+    return change(GOOD, "attempts", first, fence=rng.randint(1000, 2**62))
+
+
+def _change_late_outcome(rng: random.Random) -> History:
+    places = [n for n, each in enumerate(GOOD.attempts) if each.outcome != "succeeded"]
+    place = rng.choice(places)
+    late = "" if GOOD.attempts[place].late_outcome else "succeeded"
+    return change(GOOD, "attempts", place, late_outcome=late)
+
+
 def _change_counter(rng: random.Random) -> History:
     place = _place("counters", rng)
     state = rng.choice(sorted(FINAL))
@@ -108,6 +126,9 @@ CORRUPTIONS: list[Corrupt] = [
     _duplicate_start,
     _shift_witness,
     _drop_successful_start,
+    _repeat_fence,
+    _raise_first_fence,
+    _change_late_outcome,
     _change_counter,
     _move_cursor,
 ]

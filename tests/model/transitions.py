@@ -1,0 +1,46 @@
+"""The transitions of a run that the model allows: a table, and the comparison of a trace with it.
+
+``tests.model.check`` compares the table with what the model does. The simulator compares each
+change with it, and so does ``make chaos`` with the changes that a trigger has logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+STATES = (
+    *("absent", "pending", "queued", "running", "waiting"),
+    *("succeeded", "failed", "skipped", "missed", "cancelled"),
+)
+"""In the order of the model's constants."""
+_TO: dict[str, tuple[str, ...]] = {
+    "absent": ("pending", "waiting"),
+    "pending": (
+        *("pending", "queued", "running", "waiting"),
+        *("failed", "skipped", "missed", "cancelled"),
+    ),
+    "queued": ("pending", "running", "waiting", "skipped", "missed", "cancelled"),
+    "waiting": ("pending", "skipped", "missed", "cancelled"),
+    "running": ("succeeded", "failed", "cancelled"),
+}
+
+
+class Transition(NamedTuple):
+    old: str
+    new: str
+    attempts: int = 0
+    """By how much the number of the attempt grows."""
+
+
+ALLOWED = frozenset(
+    [
+        *(Transition(old, new) for old, targets in _TO.items() for new in targets),
+        Transition("running", "pending", 1),
+    ]
+)
+
+
+def not_allowed(transitions: Iterable[Transition]) -> set[Transition]:
+    """Return the transitions that the model doesn't make. No change isn't a transition."""
+    return {each for each in transitions if each not in ALLOWED and each != (each.old, each.old, 0)}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import plan, shrinking
+
 HOURS = "1"
 
 
@@ -66,3 +68,30 @@ def test_seed_of_the_docs_finds_the_broken_guard(guard: str) -> None:
     told = simulate("--replay", seed, "--broken", guard, each="8")
     assert told.returncode == 1, told.stdout + told.stderr
     assert "BROKEN" in told.stdout
+
+
+def test_shrinking_leaves_only_the_items_that_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = plan.draw(1, 12.0)
+    needed = {3, len(drawn.items) - 5}
+    monkeypatch.setattr(shrinking, "fails", lambda _, numbers: needed <= set(numbers))
+    assert set(shrinking.shrink(drawn, float("inf"))) == needed
+
+
+def test_history_without_a_finding_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = plan.draw(1, 12.0)
+    monkeypatch.setattr(shrinking, "fails", lambda _, numbers: False)
+    assert len(shrinking.shrink(drawn)) == len(drawn.items)
+
+
+def test_broken_guard_shrinks_to_a_shorter_history_that_fails_each_time() -> None:
+    given = ["--replay", "1", "--broken", "attempts_stay_open"]
+    number = len(plan.draw(1, float(HOURS)).items)
+    shrunk = [simulate(*given, "--shrink") for _ in range(2)]
+    commands = {each.stdout.splitlines()[0] for each in shrunk}
+    assert len(commands) == 1
+    only = re.search(r"--only '([\d,]*)'", commands.pop())
+    assert only is not None
+    assert len(only[1].split(",")) < number
+    replayed = simulate(*given, "--only", only[1])
+    assert replayed.returncode == 1
+    assert "attempts: job-" in replayed.stdout

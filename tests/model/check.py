@@ -1,4 +1,5 @@
-"""Check the model of a run's life with spin, and check that it detects each missing guard.
+"""Check the models with spin, check that they detect each missing guard, and compare the
+transitions that they make with the table of ``tests.model.transitions``.
 
 python -m tests.model.check     (needs spin and a C compiler: apt install spin gcc)
 """
@@ -11,9 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-MODEL = Path(__file__).with_name("run.pml").read_text()
+from tests.model.transitions import ALLOWED, STATES, Transition
 
-MUTANTS = {
+RUN = Path(__file__).with_name("run.pml").read_text()
+CLUSTER = Path(__file__).with_name("cluster.pml").read_text()
+
+OF_RUN = {
     "the start doesn't check the state": (
         ":: (state == pending || state == queued) && attempt == got ->",
         ":: attempt == got && !final ->",
@@ -47,18 +51,59 @@ MUTANTS = {
     ),
 }
 
+OF_CLUSTER = {
+    "a run starts without the slot": (
+        "(!of_job(r) || slot == NONE || slot == r) -> begin(r)",
+        "(!of_job(r) || slot == NONE || slot == r || policy == QUEUE_ONE) -> begin(r)",
+    ),
+    "an ended run keeps the slot": (":: slot == r -> slot = NONE; wake_next()", ":: slot == r"),
+    "nobody wakes the waiting run": (
+        ":: slot == NONE && state[0] == WAITING -> move(0, PENDING, 0); slot = 0; "
+        "message[0] = false",
+        ":: slot == NONE && state[0] == WAITING",
+    ),
+    "backfilled runs aren't released": (
+        "any_leads && state[BACKFILLED] == WAITING && slot == NONE -> move(BACKFILLED, PENDING, 0)",
+        "false",
+    ),
+    "a cancelled run has no follower": (
+        "target == FAILED || (target == CANCELLED && started[0] != 0)",
+        "target == FAILED",
+    ),
+    "a dead worker's attempt isn't rescued": (
+        ":: atomic { any_leads && state[r] == RUNNING && executing[r] != attempt[r] -> "
+        "retry_or_fail(r) } \\",
+        "\\",
+    ),
+    "nobody takes a free lease": (":: d_step { !any_leads -> leads[0] = true }", ""),
+}
+
 
 def main() -> int:
     failed = False
-    found = errors_in(MODEL)
-    print(f"the model: {found or 'no error'}")
-    failed |= bool(found)
-    for name, (guard, mutant) in MUTANTS.items():
-        assert MODEL.count(guard) == 1, f"the model no longer has: {guard}"
-        found = errors_in(MODEL.replace(guard, mutant))
-        print(f"if {name}: {found or 'NOT DETECTED'}")
-        failed |= not found
-    return int(failed)
+    for title, model, mutants in (
+        ("the life of a run", RUN, OF_RUN),
+        ("runs that meet", CLUSTER, OF_CLUSTER),
+    ):
+        found = errors_in(model)
+        print(f"{title}: {found or 'no error'}", flush=True)
+        failed |= bool(found)
+        for name, (guard, mutant) in mutants.items():
+            assert model.count(guard) == 1, f"the model no longer has: {guard}"
+            found = errors_in(model.replace(guard, mutant))
+            print(f"if {name}: {found or 'NOT DETECTED'}", flush=True)
+            failed |= not found
+    return int(failed or not _has_the_transitions_of(CLUSTER))
+
+
+def _has_the_transitions_of(model: str) -> bool:
+    report = _verified(model, ["-DNOCLAIM", "-DSAFETY"], [])
+    numbers = re.findall(r"^transition (\d+) (\d+) (\d+)$", report, re.MULTILINE)
+    made = {Transition(STATES[int(old)], STATES[int(new)], int(more)) for old, new, more in numbers}
+    for difference in sorted(made ^ ALLOWED):
+        print(f"only in the {'model' if difference in made else 'table'}: {difference}")
+    print(f"{len(made)} transitions, {len(ALLOWED)} in the table")
+    return made == ALLOWED
 
 
 def errors_in(model: str) -> str:
@@ -71,12 +116,16 @@ def errors_in(model: str) -> str:
     return safety or _verify(model, [], ["-a", "-f"])
 
 
-def _verify(model: str, compile_options: list[str], options: list[str]) -> str:
+def _verified(model: str, compile_options: list[str], options: list[str]) -> str:
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "run.pml").write_text(model)
         _run(directory, "spin", "-a", "run.pml")
-        _run(directory, "cc", "-O2", "-w", *compile_options, "-o", "pan", "pan.c")
-        report = _run(directory, "./pan", *options, "-m1000000")
+        _run(directory, "cc", "-O0", "-w", *compile_options, "-o", "pan", "pan.c")
+        return _run(directory, "./pan", *options, "-m1000000")
+
+
+def _verify(model: str, compile_options: list[str], options: list[str]) -> str:
+    report = _verified(model, compile_options, options)
     errors = re.search(r"errors: (\d+)", report)
     if errors is None or "max search depth too small" in report:
         raise SystemExit(f"The search is incomplete:\n{report}")

@@ -1,7 +1,7 @@
 """The transitions of a run that the model allows: a table, and the comparison of a trace with it.
 
-``tests.model.check`` compares the table with what the model does. The simulator compares each
-change with it, and so does ``make chaos`` with the changes that a trigger has logged.
+``tests.model.check`` compares the table with what the model does, and the simulator compares each
+change with it.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import OperationalError, connections
 
-from django_dcron.db.errors import in_one_line
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -92,13 +92,13 @@ def isolating_errors(
 ) -> Iterator[None]:
     """Run the block for one of many items, so that its error doesn't stop the others.
 
-    Contention is logged, and the caller tries again later. Errors of the database propagate.
-    ``log_error`` logs any other error, by default with ``step``.
+    Contention is logged, and the caller tries again later. Errors of an unavailable database
+    propagate. ``log_error`` logs any other error, by default with ``step``.
     """
     try:
         with skipping_if_locked(step, using):
             yield
-    except (DatabaseError, InterfaceError):
+    except UNAVAILABLE:
         raise
     except Exception as error:
         if log_error is not None:

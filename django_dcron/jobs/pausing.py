@@ -19,18 +19,24 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from django.db import DatabaseError, connections, transaction
+from django.db import connections, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import despite_contention, is_contention, isolating_errors
+from django_dcron.db.contention import (
+    despite_contention,
+    is_contention,
+    isolating_errors,
+    skipping_if_locked,
+)
+from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, InvalidValue
 from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
-from django_dcron.jobs.switching import Switch, end_pauses_of, switch_batch
+from django_dcron.jobs.switching import Switch, end_pauses_of, leave_paused, switch_batch
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
@@ -42,6 +48,8 @@ from django_dcron.utils.messages import gettext_noop as _
 logger = logging.getLogger("django_dcron.scheduler")
 
 SWITCHED_AT_ONCE = 500
+PAUSES_ENDED_AT_ONCE = 100
+"""Pauses that end in one transaction, which locks their jobs."""
 AUTO_PAUSED = "paused automatically after "
 """Prefix of the reason if the circuit has opened."""
 
@@ -174,33 +182,39 @@ def end_pauses(jobs: JobQuerySet) -> int:
     """Resume the ``jobs`` whose pause is over or soon will be. Returns their number.
 
     Many pauses may end at once, and the nodes' other work must not wait for them. So they end in
-    one transaction. If a job makes it fail, they end one by one.
+    transactions of many jobs.
     """
     over = jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
-    # Quarantined jobs come last, because there may be many.
-    job_ids = list(
-        over.order_by("cursor__problem", "paused_until").values_list("pk", flat=True)[
+    # Quarantined jobs come last, because there may be many. They have their own transactions,
+    # because they probably fail again.
+    found = list(
+        over.order_by("cursor__problem", "paused_until").values_list("pk", "cursor__problem")[
             :SWITCHED_AT_ONCE
         ]
     )
-    if not job_ids:
-        return 0
-    try:
-        return _end_pauses(job_ids, jobs.db)
-    except DatabaseError as error:
-        if not is_contention(error) or connections[jobs.db].in_atomic_block:
-            raise
-    except Exception:
-        logger.exception("pauses end one by one after an error", extra={"event": "failed"})
     ended = 0
-    for job_id in job_ids:
-        with isolating_errors(f"the end of the pause of job {job_id}", jobs.db):
-            ended += _end_pauses([job_id], jobs.db)
+    for quarantined in (False, True):
+        job_ids = [pk for pk, problem in found if bool(problem) == quarantined]
+        for start in range(0, len(job_ids), PAUSES_ENDED_AT_ONCE):
+            ended += _end_pauses(job_ids[start : start + PAUSES_ENDED_AT_ONCE], jobs.db)
     return ended
 
 
 def _end_pauses(job_ids: Sequence[int], using: str) -> int:
-    ended = end_pauses_of(job_ids, using)
+    """End the pauses in one transaction.
+
+    If it fails, each half is tried on its own, down to the jobs that make it fail.
+    """
+    try:
+        ended = end_pauses_of(job_ids, using)
+    except Exception as error:
+        if not _concerns_one_job(error, using):
+            raise
+        if len(job_ids) == 1:
+            _postpone(job_ids[0], error, using)
+            return 0
+        middle = len(job_ids) // 2
+        return _end_pauses(job_ids[:middle], using) + _end_pauses(job_ids[middle:], using)
     for each in ended:
         logger.info(
             "job resumed: job=%s paused_until=%s",
@@ -209,3 +223,29 @@ def _end_pauses(job_ids: Sequence[int], using: str) -> int:
             extra={"event": "resumed", "job": str(each.job)},
         )
     return len(ended)
+
+
+def _concerns_one_job(error: Exception, using: str) -> bool:
+    """Return whether the other jobs may succeed: the database is available to this thread."""
+    connection = connections[using]
+    if is_contention(error):
+        return not connection.in_atomic_block  # otherwise, the error has broken the transaction
+    if not isinstance(error, UNAVAILABLE):
+        return True
+    # The error may come from a signal receiver, which may even use another database.
+    return connection.connection is not None and connection.is_usable()
+
+
+def _postpone(job_id: int, error: Exception, using: str) -> None:
+    """Leave the job paused, because of ``error``. A node tries again after all other jobs."""
+    with skipping_if_locked(f"the end of the pause of job {job_id}", using):
+        if is_contention(error):
+            raise error
+        # Users see the problem. The text of the error may contain values they may not see.
+        problem = f"the pause can't end: {type(error).__name__} (see the node's log)"
+        if leave_paused(job_id, problem, using):
+            job = Job.objects.using(using).filter(pk=job_id).first()
+            extra = {"event": "quarantined", "job": str(job)}
+            logger.error(
+                "job quarantined, pause can't end: job=%s", job, exc_info=error, extra=extra
+            )

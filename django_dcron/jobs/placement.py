@@ -81,6 +81,8 @@ def decide_placement(
     now: datetime,
     before: Job | None = None,
     since: datetime | None = None,
+    *,
+    resumes: bool = False,
 ) -> Placement:
     """Compute the job's cursor from its definition, unless it is up to date and not quarantined.
 
@@ -90,13 +92,18 @@ def decide_placement(
     end of the pause are due.
     ``since``: Instant after which occurrences count instead of ``now``, unless the cursor's
     definition is newer.
+    ``resumes``: Whether a user resumes the job now. If a node has ended the pause early, the
+    occurrences before its end count, too.
     """
     if cursor is None:
         placement = Placement(Cursor(job=job), is_new=True)
         _compute(placement.cursor, job, now)
         return placement
     pause_over = _end_of_pause(before or job, now)
-    if matches_definition(cursor, job) and not cursor.problem and not pause_over:
+    if ends_early := resumes and cursor.is_resumed_after(now):
+        cursor.resumes_at = None
+    is_current = matches_definition(cursor, job) and not cursor.problem
+    if is_current and not pause_over and not ends_early:
         return Placement(cursor, is_current=True)
     judge = job if before is None or cursor.problem else before
     if pause_over:
@@ -121,10 +128,11 @@ def write_placements(placements: Iterable[Placement], now: datetime, using: str)
     statistics = Statistics.objects.using(using)
     if new := [each.cursor.job for each in moved if each.is_new]:
         statistics.bulk_create([Statistics(job=job) for job in new], ignore_conflicts=True)
-    if due := [run for each in moved for run in each.due]:
-        insert(due, using)
+    # The deletion locks runs, and the insertion counts in the statistics: see ``locking``.
     if placed_before := [each.cursor.pk for each in moved if not each.is_new]:
         deliveries.delete_claimed_ahead(placed_before, now, using)
+    if due := [run for each in moved for run in each.due]:
+        insert(due, using)
     if enabled := [each.cursor.pk for each in moved if each.enables]:
         statistics.filter(pk__in=enabled).update(consecutive_failures=0)
     Cursor.objects.using(using).bulk_create(

@@ -63,9 +63,12 @@ class Switch:
     replaces: bool = True
     """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused."""
 
-    def is_done(self, row: Job) -> bool:
+    def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
         wanted = (self.enabled, self.reason, self.until)
-        return (row.enabled, row.pause_reason, row.paused_until) == wanted
+        if (row.enabled, row.pause_reason, row.paused_until) != wanted:
+            return False
+        # A node may have enabled the job ahead of the end of its pause. A resume takes effect now.
+        return not (self.enabled and cursor is not None and cursor.is_resumed_after(now))
 
 
 @dataclass(slots=True)
@@ -134,13 +137,14 @@ class _Batch:
     def _decide_one(self, job: Job, backlog: _Backlog) -> None:
         """Decide about one job. Raises ``Conflict`` or ``NotPossible``."""
         row = check_version(self.rows.get(job.pk), None)
-        if self.switch.is_done(row):
+        cursor = self.cursors.get(row.pk)
+        if self.switch.is_done(row, cursor, self.now):
             return
         if not self.switch.replaces and not row.enabled:
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
         before = copy(row)
         _set(row, self.switch, self.using)
-        placed = decide_placement(row, self.cursors.get(row.pk), self.now, before)
+        placed = decide_placement(row, cursor, self.now, before, resumes=self.switch.enabled)
         accepted = _Accepted(row, placed)
         cursor = placed.cursor
         if self.switch.enabled and cursor.next_at is None and not runs_without_schedule(row):
@@ -212,6 +216,7 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
     meanwhile is omitted. So is a job whose schedule is invalid.
     """
     ended: list[EndedPause] = []
+    quarantined: list[tuple[Job, InvalidSchedule]] = []
     with transaction.atomic(using=using):
         cursors = lock_cursors(job_ids, using, skip_locked=True)
         with_cursor = (
@@ -230,7 +235,8 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
             try:
                 timetable_of(row)
             except InvalidSchedule as error:
-                _leave_paused(row, error, using)
+                if leave_paused(pk, str(error), using):
+                    quarantined.append((row, error))
                 continue
             _set(row, Switch(enabled=True), using)
             placed = decide_placement(row, cursors.get(pk), now, since=until - MICROSECOND)
@@ -240,21 +246,24 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
             accepted.append(_Accepted(row, placed, is_exhausted))
             ended.append(EndedPause(row, until))
         _write(accepted, now, using)
+    for row, invalid in quarantined:
+        logger.error(
+            "job quarantined, pause can't end: job=%s error=%s",
+            row,
+            invalid,
+            extra={"event": "quarantined", "job": str(row)},
+        )
     return ended
 
 
-def _leave_paused(job: Job, error: InvalidSchedule, using: str) -> None:
-    """Quarantine the job until its definition is corrected or a node can read it.
+def leave_paused(job_id: int, problem: str, using: str) -> bool:
+    """Quarantine the job until its pause can end, for example after its definition is corrected.
 
-    Then the occurrences since the end of the pause belong to the job.
+    Then the occurrences since the end of the pause belong to the job. Returns whether the
+    quarantine begins.
     """
-    if Cursor.objects.using(using).filter(pk=job.pk, problem="").update(problem=str(error)):
-        logger.error(
-            "job quarantined, pause can't end: job=%s error=%s",
-            job,
-            error,
-            extra={"event": "quarantined", "job": str(job)},
-        )
+    cursor = Cursor.objects.using(using).filter(pk=job_id, enabled=False, problem="")
+    return bool(cursor.update(problem=problem))
 
 
 class _Backlog:

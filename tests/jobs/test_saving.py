@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import connections
+from django.db import IntegrityError, OperationalError, ProgrammingError, connections
 from django.db.models.signals import post_save
+from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -564,6 +566,21 @@ def test_pause_of_an_unreadable_job_ends_once_it_is_readable(
     assert cursor_of(other).problem == ""
 
 
+def test_change_locks_runs_before_statistics() -> None:
+    """A cancellation locks in this order, too. Otherwise, the two could deadlock."""
+    job = make_job(misfire_policy="skip", misfire_grace=SECOND)
+    ahead = make_run(job, scheduled_at=database_now("default") + 9 * SECOND)
+    Cursor.objects.update(next_at=seconds_ago(60))
+    with CaptureQueriesContext(connections["default"]) as queries:
+        pausing.pause(job)
+    assert Statistics.objects.get().missed > 50
+    assert not Run.objects.filter(pk=ahead.pk).exists()
+    written = [each["sql"] for each in queries]
+    (deleted,) = (at for at, sql in enumerate(written) if sql.startswith("DELETE"))
+    counted = [at for at, sql in enumerate(written) if "django_dcron_statistics" in sql]
+    assert deleted < min(counted)
+
+
 @pytest.mark.parametrize("change", ["rename", "resume", "pause longer", "update without save"])
 def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(
     change: str,
@@ -627,6 +644,24 @@ def test_manually_resumed_job_continues_before_the_end_of_its_former_pause() -> 
     assert (cursor_of(job).next_at or end) < end
 
 
+def test_resume_shortly_before_the_end_of_a_pause_takes_effect_now() -> None:
+    """A node has already ended the pause ahead of time. The user's request isn't ignored."""
+    now = database_now("default")
+    with set_clock(now):
+        job = paused_until(now + 8 * SECOND)
+        assert end_pauses() == 1
+        claim_ahead(job)
+        version = reread(job).version
+        pausing.resume(reread(job))
+        cursor = cursor_of(job)
+        assert now < (cursor.next_at or FAR) <= now + SECOND
+        assert (cursor.resumes_at, reread(job).version) == (None, version + 1)
+        claim_ahead(job)
+        assert Run.objects.filter(job=job).earliest("scheduled_at").scheduled_at <= now + SECOND
+        pausing.resume(reread(job))
+        assert reread(job).version == version + 1, "done"
+
+
 def test_cursor_placed_in_the_far_future_is_moved_back_to_now() -> None:
     """The cursor was written while the database's clock was ahead."""
     job, now = make_job(), database_now("default")
@@ -650,9 +685,10 @@ def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
     assert reread(job).paused_until is None
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, IntegrityError, ProgrammingError])
 @pytest.mark.parametrize("verb", ["end_pauses", "open_circuits"])
 def test_error_while_switching_one_job_does_not_affect_others(
-    verb: str, request: pytest.FixtureRequest
+    verb: str, error: type[Exception], request: pytest.FixtureRequest
 ) -> None:
     if verb == "end_pauses":
         failing_job, _ = paused_until(seconds_ago(2)), paused_until(seconds_ago(1))
@@ -660,14 +696,68 @@ def test_error_while_switching_one_job_does_not_affect_others(
         failing_job, _ = make_job(pause_after_failures=1), make_job(pause_after_failures=1)
         Statistics.objects.update(consecutive_failures=1)
 
-    def fail_for_one_job(instance: Job, **_: Any) -> None:
-        if instance.pk == failing_job.pk:
-            raise ZeroDivisionError("an error in a signal receiver")
-
-    post_save.connect(fail_for_one_job, sender=Job)
-    request.addfinalizer(lambda: post_save.disconnect(fail_for_one_job, sender=Job))
+    fail_for(failing_job, request, error)
     assert getattr(pausing, verb)(Job.objects.using("default")) == 1
     assert reread(failing_job).enabled == (verb == "open_circuits")
+
+
+def test_job_whose_pause_cannot_end_is_quarantined_and_tried_after_the_others(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second, third = (paused_until(seconds_ago(ago)) for ago in (60, 50, 40))
+    disconnect = fail_for(second, request, IntegrityError)
+    assert [end_pauses() for _ in range(3)] == [2, 0, 0]
+    assert [reread(job).enabled for job in (first, second, third)] == [True, False, True]
+    assert "IntegrityError" in cursor_of(second).problem
+    assert "refused" not in cursor_of(second).problem, "the error's text may contain values"
+    events = [record.event for record in caplog.records]  # type: ignore[attr-defined]
+    assert events == ["quarantined"], "once, and once only"
+
+    monkeypatch.setattr(pausing, "SWITCHED_AT_ONCE", 1)
+    later = paused_until(seconds_ago(10))
+    assert end_pauses() == 1
+    assert reread(later).enabled
+
+    disconnect()
+    assert end_pauses() == 1
+    end = second.paused_until or FAR
+    assert end <= (cursor_of(second).next_at or FAR) <= end + SECOND
+    assert cursor_of(second).problem == ""
+
+
+def test_pauses_do_not_end_one_by_one_while_the_database_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(4):
+        paused_until(seconds_ago(1))
+    tried: list[Any] = []
+
+    def unavailable(job_ids: Any, using: str) -> None:
+        tried.append(job_ids)
+        raise OperationalError("the connection is closed")
+
+    monkeypatch.setattr(pausing, "end_pauses_of", unavailable)
+    monkeypatch.setattr(connections["default"], "is_usable", lambda: False)
+    with pytest.raises(OperationalError):
+        end_pauses()
+    assert len(tried) == 1
+
+
+def fail_for(
+    job: Job, request: pytest.FixtureRequest, error: type[Exception]
+) -> Callable[[], object]:
+    """Connect a receiver that refuses saved versions of ``job``. Returns how to disconnect it."""
+
+    def fail_for_one_job(instance: Job, **_: Any) -> None:
+        if instance.pk == job.pk:
+            raise error("refused by a signal receiver")
+
+    post_save.connect(fail_for_one_job, sender=Job)
+    disconnect = partial(post_save.disconnect, fail_for_one_job, sender=Job)
+    request.addfinalizer(disconnect)
+    return disconnect
 
 
 @pytest.mark.parametrize("meanwhile", ["paused", "resumed"])

@@ -63,12 +63,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
-    before = [job.enabled for job in jobs]
+    before = [(job.enabled, job.version) for job in jobs]
     refused = control.resume_many(jobs)
     following = _next_runs(jobs)
     return [
-        refused.get(position) or _done(job, was_enabled, following.get(job.pk))
-        for position, (job, was_enabled) in enumerate(zip(jobs, before, strict=True))
+        refused.get(position)
+        or _done(job, (job.enabled, job.version) == earlier, following.get(job.pk))
+        for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
 
 
@@ -84,11 +85,11 @@ def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
     return {job.pk: next_run_of(job, now) for job in jobs if job.pk in cursors}
 
 
-def _done(job: Job, was_enabled: bool, following: datetime | None) -> ActionOutcome:
+def _done(job: Job, is_unchanged: bool, following: datetime | None) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
-        text = "not paused" if was_enabled else "resumed"
+        text = "not paused" if is_unchanged else "resumed"
     return ActionOutcome(
         f"{text}; next run {time_text(following)}" if following else text,
         {"enabled": job.enabled, "next": following},

@@ -92,7 +92,7 @@ def start_in_thread() -> Iterator[Callable[[Callable[[], None], Runner], None]]:
         each.join()
 
 
-Beside = Callable[[Callable[[], None], Runner], None]
+StartInThread = Callable[[Callable[[], None], Runner], None]
 
 
 def terminate() -> None:
@@ -157,7 +157,7 @@ def test_runcron_once_rescues_a_run_with_a_stale_heartbeat(runner: Runner) -> No
 def test_node_works_until_a_signal(
     runner: Runner,
     dispatcher: MemoryDispatcher,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make_job()
@@ -179,7 +179,7 @@ def test_node_works_until_a_signal(
 
 
 def test_node_drains_without_a_new_thread(
-    runner: Runner, beside: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.12 starts no thread while the interpreter of a web server's process shuts down."""
 
@@ -191,7 +191,7 @@ def test_node_drains_without_a_new_thread(
         monkeypatch.setattr(DcronThread, "start", refuse)
         terminate()
 
-    beside(work, runner)
+    start_in_thread(work, runner)
     assert runner.run() == EXIT_OK
     assert not Node.objects.exists()
 
@@ -205,7 +205,7 @@ def test_node_works_for_the_given_time(runner: Runner, dispatcher: MemoryDispatc
     assert no_node_or_lease_is_left()
 
 
-def test_first_signal_during_a_timed_drain_does_not_abort_it(start_in_thread: Beside) -> None:
+def test_first_signal_during_a_timed_drain_does_not_abort_it(start_in_thread: StartInThread) -> None:
     closing, may_close = threading.Event(), threading.Event()
 
     class Slow(MemoryDispatcher):
@@ -225,7 +225,7 @@ def test_first_signal_during_a_timed_drain_does_not_abort_it(start_in_thread: Be
 
 
 def test_duplicate_signal_does_not_abort_the_drain(
-    start_in_thread: Beside, caplog: pytest.LogCaptureFixture
+    start_in_thread: StartInThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Supervisors signal the child first and then its group."""
     closing, may_close = threading.Event(), threading.Event()
@@ -254,7 +254,7 @@ def test_duplicate_signal_does_not_abort_the_drain(
 def test_runs_released_without_a_broker_are_logged(
     runner: Runner,
     dispatcher: MemoryDispatcher,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     dispatcher.broker_unreachable = True
@@ -267,7 +267,7 @@ def test_runs_released_without_a_broker_are_logged(
     assert logged(caplog, "given_back", "=3", node="a")
 
 
-def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, start_in_thread: Beside) -> None:
+def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, start_in_thread: StartInThread) -> None:
     """The next regular heartbeat would be due in 20 minutes."""
     other = runner_with(MemoryDispatcher())
 
@@ -285,7 +285,7 @@ def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, start_in_threa
 
 
 def test_gained_shards_trigger_a_tick_at_once(
-    runner: Runner, start_in_thread: Beside, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: StartInThread, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_TICK = timedelta(seconds=60)
     ticks: list[bool] = []
@@ -296,7 +296,7 @@ def test_gained_shards_trigger_a_tick_at_once(
     assert ticks == [False, True]
 
 
-def test_runs_that_no_thread_started_return_to_the_nodes(start_in_thread: Beside) -> None:
+def test_runs_that_no_thread_started_return_to_the_nodes(start_in_thread: StartInThread) -> None:
     started, may_end = threading.Event(), threading.Event()
 
     def busy(run_id: UUID, attempt: int, *, worker: str) -> None:
@@ -333,7 +333,7 @@ def test_runs_that_no_thread_started_return_to_the_nodes(start_in_thread: Beside
 def test_old_runs_are_pruned_while_the_node_works(
     runner: Runner,
     dispatcher: MemoryDispatcher,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
@@ -355,7 +355,7 @@ def test_old_runs_are_pruned_while_the_node_works(
 
 
 def test_drain_does_not_wait_for_the_end_of_pruning(
-    runner: Runner, start_in_thread: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
     monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
@@ -438,7 +438,7 @@ def failing_ticks(
 
 def test_node_waits_for_an_unreachable_database(
     runner: Runner,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -456,7 +456,7 @@ def test_node_waits_for_an_unreachable_database(
 
 
 def test_node_survives_a_database_outage_of_days(
-    runner: Runner, start_in_thread: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner._backoff._unreachable = 50_000
     monkeypatch.setattr(backoff, "LONGEST_PAUSE", 0.01)
@@ -467,7 +467,7 @@ def test_node_survives_a_database_outage_of_days(
 
 def test_node_waits_for_a_read_only_database(
     runner: Runner,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -479,7 +479,7 @@ def test_node_waits_for_a_read_only_database(
 
 def test_node_logs_an_integrity_error_and_continues(
     runner: Runner,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -504,7 +504,7 @@ def test_node_logs_an_integrity_error_and_continues(
 )
 def test_lock_contention_is_not_treated_as_database_outage(
     runner: Runner,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     message: str,
@@ -520,7 +520,7 @@ def test_lock_contention_is_not_treated_as_database_outage(
 @pytest.mark.usefixtures("frequent_heartbeats")
 def test_failed_heartbeats_are_logged_once(
     runner: Runner,
-    start_in_thread: Beside,
+    start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -542,7 +542,7 @@ def test_failed_heartbeats_are_logged_once(
 
 @pytest.mark.usefixtures("frequent_heartbeats")
 def test_successful_heartbeat_ends_the_backoff_of_the_tick(
-    runner: Runner, start_in_thread: Beside, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = failing_ticks(runner, monkeypatch, "gone")
     monkeypatch.setattr(backoff.TickBackoff, "pause", 3600.0)
@@ -569,7 +569,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("frequent_heartbeats")
 def test_heartbeat_gives_up_when_the_nodes_row_is_locked(
-    runner: Runner, start_in_thread: Beside, caplog: pytest.LogCaptureFixture
+    runner: Runner, start_in_thread: StartInThread, caplog: pytest.LogCaptureFixture
 ) -> None:
 
     def work() -> None:

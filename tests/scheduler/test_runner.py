@@ -205,7 +205,9 @@ def test_node_works_for_the_given_time(runner: Runner, dispatcher: MemoryDispatc
     assert no_node_or_lease_is_left()
 
 
-def test_first_signal_during_a_timed_drain_does_not_abort_it(start_in_thread: StartInThread) -> None:
+def test_first_signal_during_a_timed_drain_does_not_abort_it(
+    start_in_thread: StartInThread,
+) -> None:
     closing, may_close = threading.Event(), threading.Event()
 
     class Slow(MemoryDispatcher):
@@ -267,7 +269,9 @@ def test_runs_released_without_a_broker_are_logged(
     assert logged(caplog, "given_back", "=3", node="a")
 
 
-def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, start_in_thread: StartInThread) -> None:
+def test_ring_change_triggers_a_heartbeat_at_once(
+    runner: Runner, start_in_thread: StartInThread
+) -> None:
     """The next regular heartbeat would be due in 20 minutes."""
     other = runner_with(MemoryDispatcher())
 
@@ -285,7 +289,10 @@ def test_ring_change_triggers_a_heartbeat_at_once(runner: Runner, start_in_threa
 
 
 def test_gained_shards_trigger_a_tick_at_once(
-    runner: Runner, start_in_thread: StartInThread, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    runner: Runner,
+    start_in_thread: StartInThread,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings.DCRON_TICK = timedelta(seconds=60)
     ticks: list[bool] = []

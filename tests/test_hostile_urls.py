@@ -88,6 +88,10 @@ OWN += (
     "label",
     "shown",
     "top",
+    "job_name",
+    "_list",
+    "seen",
+    "calendar",
 )
 
 

@@ -44,6 +44,7 @@ from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs.audit.differences import values_of
 from django_dcron.jobs.audit.log import log_action, log_actions
 from django_dcron.jobs.audit.texts import LONGEST_REASON, signed_reason
+from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Job, Run
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ class ActionAdmin(BaseAdmin[M]):
                 outcomes[obj.pk] = obj, result
                 done.append((obj, values, result.text))
             else:
-                outcomes[obj.pk] = obj, error_text(result)
+                outcomes[obj.pk] = obj, refusal_text(result, obj)
         log_actions(request.user, done)
         return [outcomes[row.pk] for row in rows]
 

@@ -192,8 +192,13 @@ class _Column(NamedTuple):
 
 
 def _are_equal(values: Sequence[Any]) -> bool:
-    """Return whether the values are equal and of one type: ``True`` isn't ``1`` as JSON."""
+    """Return whether the values are equal and of one type: ``True`` isn't ``1`` as JSON.
+
+    Containers may have elements of different types, so only the same object or an empty one counts.
+    """
     first = values[0]
+    if first and isinstance(first, (list, tuple, dict)):
+        return all(value is first for value in values)
     return not any(value is not first and value != first for value in values) and (
         len({*map(type, values)}) == 1
     )
@@ -205,7 +210,8 @@ def _each_once(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any
         distinct = set(values)
     except TypeError:  # not hashable, for example a list
         return [convert(value) for value in values]
-    if len(distinct) == len(values) or len({*map(type, values)} - {type(None)}) > 1:
+    types = {*map(type, values)} - {type(None)}
+    if len(distinct) == len(values) or len(types) > 1 or tuple in types:
         return [convert(value) for value in values]
     converted = {value: convert(value) for value in distinct}
     return [converted[value] for value in values]

@@ -102,6 +102,9 @@ def _release_connections() -> None:
     """Keep this thread's connections as long as ``CONN_MAX_AGE`` allows, as between requests."""
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
-            connection.close()  # a transaction that the job's code left open
+            # The job's code left a transaction open. Django refuses statements on such a connection
+            # even after its close, so the next job gets a new one.
+            connection.close()
+            del connections[connection.alias]
         else:
             connection.close_if_unusable_or_obsolete()

@@ -11,14 +11,19 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError, OperationalError, connections
+from django.utils import translation
+from django.utils.translation import gettext
 
 from django_dcron.db.contention import is_contention
-from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.exceptions import Conflict, DcronError, NotPossible, TranslatableError
+
+logger = logging.getLogger("django_dcron.scheduler")
 
 T = TypeVar("T")
 OnProgress = Callable[[int], object]
@@ -68,3 +73,19 @@ def _is_temporary(error: Exception, using: str) -> bool:
     Such an error has broken a surrounding transaction.
     """
     return is_contention(error) and not connections[using].in_atomic_block
+
+
+def refusal_text(error: Exception, item: object) -> str:
+    """Return why ``item`` was refused, for users, in the active language.
+
+    The text of an unexpected error is logged instead: it may contain SQL and values of other rows.
+    """
+    if isinstance(error, ValidationError):
+        return " ".join(error.messages)
+    if isinstance(error, TranslatableError):
+        return error.translate(translation)
+    if isinstance(error, DcronError):
+        return str(error)
+    extra = {"event": "failed", "job": str(item)}
+    logger.error("change failed: job=%s", item, exc_info=error, extra=extra)
+    return gettext("The change failed because of an unexpected error. The server log has details.")

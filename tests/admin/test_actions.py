@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection
+from django.db import IntegrityError, connection
+from django.db.models.signals import post_save
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -239,6 +240,24 @@ def test_bulk_pause_sets_same_end_and_reason_on_all_jobs(admin_client: Client) -
     assert set(Job.objects.values_list("enabled", "paused_until", "pause_reason")) == {
         (False, datetime(2090, 1, 1, tzinfo=UTC), "deploy (admin)")
     }
+
+
+def test_bulk_pause_shows_no_text_of_unexpected_errors(
+    admin_client: Client, request: pytest.FixtureRequest
+) -> None:
+    good, bad = make_job("good"), make_job("bad")
+
+    def fail(instance: Job, **_: Any) -> None:
+        if instance.pk == bad.pk:
+            raise IntegrityError("duplicate key: secret-value")
+
+    post_save.connect(fail, sender=Job)
+    request.addfinalizer(lambda: post_save.disconnect(fail, sender=Job))
+    sent = {"action": "pause", "_selected_action": [good.pk, bad.pk], "confirmed": "1"}
+    page = admin_client.post(list_url("job"), sent, follow=True).content.decode()
+
+    assert set(Job.objects.filter(enabled=False)) == {good}
+    assert "secret-value" not in page
 
 
 @pytest.mark.parametrize("action", ["pause", "resume"])

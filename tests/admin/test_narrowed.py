@@ -35,6 +35,7 @@ from tests.admin.conftest import (
     job_url,
     list_url,
     make_attempt,
+    make_job,
     make_run,
     noticed_writes,
     run_url,
@@ -147,6 +148,7 @@ def _queries(rows: Rows) -> list[str]:
         "state=running",
         f"job__id__exact={rows.job.pk}",
         "job_name=hush",
+        f"job_name={rows.job}",
         "when=24h",
         "trigger__exact=chain",
         f"id__exact={rows.job.pk}",
@@ -187,6 +189,9 @@ def _crawl_lists(crawler: Crawler) -> None:
 def _crawl_other_urls(crawler: Crawler) -> None:
     mine, theirs = crawler.world.mine, crawler.world.theirs
     _crawl_actions(crawler)
+    for typed in ("hush", str(theirs.job)):
+        url = reverse("admin:django_dcron_job_suggestions")
+        crawler.request("GET", f"{url}?job_name={typed}")
     for query in ("namespace=hush", "q=hush", "q=job"):
         for name in ("tiles", "timeline", "failures", "cluster", "load"):
             crawler.request(
@@ -225,6 +230,22 @@ def test_narrowed_job_admin_neither_shows_nor_changes_rows_of_others(
 
     assert not crawler.breaches, "\n".join(crawler.breaches)
     assert crawler.requests > 40
+
+
+def test_hidden_job_with_the_typed_name_does_not_decide_which_runs_are_found(
+    world: World, on_site: Any
+) -> None:
+    client = on_site(narrowed_sites.teams)
+
+    def found(typed: str) -> set[int]:
+        rows = client.get(list_url("run"), {"job_name": typed}).context["cl"].result_list
+        return {run.job_id for run in rows}
+
+    before = found("mine")
+    make_job("mine", namespace="default")
+
+    assert world.mine.job.pk in before
+    assert found("mine") == before
 
 
 def test_dashboard_numbers_count_visible_rows_only(world: World, on_site: Any) -> None:

@@ -1,5 +1,6 @@
 """Bulk statements write and read what the ORM writes and reads."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -113,6 +114,14 @@ def test_inserted_column_may_have_any_type(other_model: Any) -> None:
     other_model.objects.update(**{name: two[1] for name, (_, two) in OTHER_FIELDS.items()})
     update_by_key(other_model, values, "default")
     assert list(other_model.objects.order_by("id").values()) == expected
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("values", [([1], [True]), ({"a": 0}, {"a": False}), ((1,), (True,))])
+def test_json_values_that_are_equal_in_python_are_kept_apart(other_model: Any, values: Any) -> None:
+    insert_new(other_model, {"id": [1, 2], "json": [*values]}, "default")
+    stored = other_model.objects.order_by("id").values_list("json", flat=True)
+    assert [json.dumps(value) for value in stored] == [json.dumps(value) for value in values]
 
 
 @pytest.mark.postgresql

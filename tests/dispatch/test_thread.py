@@ -6,10 +6,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from django_dcron.dispatch import DispatchFailed, make_dispatcher
 from django_dcron.dispatch.thread import ThreadDispatcher
+from django_dcron.models import Job
+from tests.factories import make_idle_job
 from tests.scheduler.stand_ins import due_run
 from tests.waiting import TIMEOUT, wait_until
 
@@ -138,3 +140,20 @@ def test_threads_keep_their_connections_as_long_as_the_settings_allow(
         dispatcher.publish([due_run(name)])
     dispatcher.close(wait=True)
     assert (servers[0] == servers[1]) == is_kept
+
+
+@pytest.mark.django_db(transaction=True)
+def test_transaction_that_a_job_leaves_open_does_not_reach_the_next_job() -> None:
+    found: list[Any] = []
+
+    def execute(run_id: UUID, attempt: int, *, worker: str) -> None:
+        found.append(connections["default"].in_atomic_block)
+        found.append(list(Job.objects.values_list("name", flat=True)))
+        transaction.atomic().__enter__()
+        make_idle_job(name=str(run_id))
+
+    dispatcher = ThreadDispatcher(execute, 1)
+    for name in ("a", "b"):
+        dispatcher.publish([due_run(name)])
+    dispatcher.close(wait=True)
+    assert found == [False, [], False, []]

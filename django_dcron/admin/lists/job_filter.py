@@ -5,7 +5,7 @@ Invariants:
 - Without JavaScript, the input filters by the typed text. With htmx, it also suggests names while
   the user types.
 - The cost doesn't depend on the number of jobs, except that a name is searched without an index.
-- Suggestions contain only jobs that the user may see.
+- Suggestions contain only jobs that the user may see, and only their names are matched.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class JobListFilter(admin.RelatedFieldListFilter):
         """The other filters, which the form submits again."""
         model_admin: Any = args[4] if len(args) > 4 else kwargs["model_admin"]
         site = model_admin.admin_site
+        self.site = site
         self.suggestions_url = reverse(f"admin:{SUGGESTIONS_URL}", current_app=site.name)
 
     def expected_parameters(self) -> list[str | None]:
@@ -74,7 +75,7 @@ class JobListFilter(admin.RelatedFieldListFilter):
         rows = super().queryset(request, queryset)
         if not self.typed or rows is None:
             return rows if rows is not None else queryset
-        return runs_of_jobs(rows, _jobs_named(self.typed))
+        return runs_of_jobs(rows, _jobs_named(self.typed, admin_scope(request, self.site).jobs))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         own = [name for name in self.expected_parameters() if name]
@@ -104,12 +105,12 @@ def suggest_jobs(model_admin: admin.ModelAdmin[Run], request: HttpRequest) -> Ht
     return TemplateResponse(request, "admin/django_dcron/job_suggestions.html", context)
 
 
-def _jobs_named(text: str) -> QuerySet[Job]:
-    """Return the job with exactly this name, or all jobs whose names contain the words."""
+def _jobs_named(text: str, visible: QuerySet[Job]) -> QuerySet[Job]:
+    """Return the visible job with exactly this name, or all those whose names contain the words."""
     namespace, slash, name = text.partition("/")
     exact = Q(namespace=namespace, name=name) if slash else Q(namespace="default", name=text)
-    job_ids = list(Job.objects.filter(exact).values_list("pk", flat=True)[:1])
-    return Job.objects.filter(pk__in=job_ids) if job_ids else Job.objects.filter(_matches(text))
+    job_ids = list(visible.filter(exact).values_list("pk", flat=True)[:1])
+    return Job.objects.filter(pk__in=job_ids) if job_ids else visible.filter(_matches(text))
 
 
 def _matches(text: str) -> Q:

@@ -10,6 +10,7 @@ Invariants:
   recorded as text only.
 - Manual runs of a job are recorded with the run, not the job. Programs start runs all day, and a
   job's page reads all of its entries.
+- Each entry sends the signals of a saved row.
 - An entry that can't be written doesn't affect the surrounding transaction.
 """
 
@@ -23,6 +24,7 @@ from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import router, transaction
 from django.db.models import Model
+from django.db.models.signals import post_save, pre_save
 
 from django_dcron.jobs.audit.differences import (
     Values,
@@ -123,7 +125,10 @@ def _log_all(user: Any, entries: Sequence[tuple[Model, Any, int, Message]]) -> N
     ]
     using = router.db_for_write(LogEntry)
     with transaction.atomic(using=using):
-        if len(written) == 1:  # like Django's admin, which sends signals for a single entry
-            written[0].save(using=using)
+        # Projects forward entries from the signals, which a bulk insertion doesn't send.
+        has_listeners = pre_save.has_listeners(LogEntry) or post_save.has_listeners(LogEntry)
+        if len(written) == 1 or has_listeners:
+            for entry in written:
+                entry.save(using=using)
         else:
             LogEntry.objects.using(using).bulk_create(written)

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.db import connection
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection
+from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
@@ -103,6 +105,48 @@ def test_refused_job_does_not_stop_the_others(api: Api) -> None:
     assert [each["id"] for each in response["refused"]] == [over.pk, 10**12]
     assert Job.objects.get(enabled=True) == good
     assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (IntegrityError("duplicate key: secret-value"), None),
+        (ValueError("secret-value"), None),
+        (ValidationError(["Not now.", "Ask Ada."]), "Not now. Ask Ada."),
+    ],
+)
+def test_reason_of_a_refusal_shows_no_text_of_unexpected_errors(
+    api: Api, request: pytest.FixtureRequest, error: Exception, shown: str | None
+) -> None:
+    good, bad = make_idle_job(), make_idle_job()
+
+    def fail(instance: Job, **_: Any) -> None:
+        if instance.pk == bad.pk:
+            raise error
+
+    post_save.connect(fail, sender=Job)
+    request.addfinalizer(lambda: post_save.disconnect(fail, sender=Job))
+    response = api.post("jobs/bulk/pause/", {"ids": [good.pk, bad.pk]}).json()
+    assert [each["id"] for each in response["results"]] == [good.pk]
+    (refused,) = response["refused"]
+    assert refused["id"] == bad.pk
+    assert refused["detail"] == shown or shown is None
+    assert refused["detail"]
+    assert "secret-value" not in refused["detail"]
+
+
+def test_log_entries_of_many_jobs_reach_the_receivers_of_signals(
+    api: Api, request: pytest.FixtureRequest
+) -> None:
+    jobs, forwarded = [make_idle_job() for _ in range(3)], []
+
+    def forward(instance: LogEntry, created: bool, **_: Any) -> None:
+        forwarded.append((instance.object_id, created))
+
+    post_save.connect(forward, sender=LogEntry)
+    request.addfinalizer(lambda: post_save.disconnect(forward, sender=LogEntry))
+    api.post("jobs/bulk/pause/", {"ids": [job.pk for job in jobs]})
+    assert forwarded == [(str(job.pk), True) for job in jobs]
 
 
 @pytest.mark.parametrize(

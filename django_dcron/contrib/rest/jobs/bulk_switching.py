@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.utils import translation
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
@@ -16,9 +15,9 @@ from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS, SavedJobSerializer
 from django_dcron.contrib.rest.jobs.serializers import PauseSerializer
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.exceptions import TranslatableError
 from django_dcron.jobs.audit.differences import values_of
 from django_dcron.jobs.audit.log import log_actions
+from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Job
 
 
@@ -62,7 +61,9 @@ def switch_jobs(
     before = [values_of(job) for job in jobs]
     errors = switch(jobs)
     refused = {pk: _("There is no job with this id.") for pk in ids if pk not in found}
-    refused |= {jobs[position].pk: _detail(error) for position, error in errors.items()}
+    refused |= {
+        jobs[position].pk: refusal_text(error, jobs[position]) for position, error in errors.items()
+    }
     done = [
         (job, values) for job, values in zip(jobs, before, strict=True) if job.pk not in refused
     ]
@@ -72,7 +73,3 @@ def switch_jobs(
         "results": [job for job, _values in done],
         "refused": [{"id": pk, "detail": refused[pk]} for pk in ids if pk in refused],
     }
-
-
-def _detail(error: Exception) -> str:
-    return error.translate(translation) if isinstance(error, TranslatableError) else str(error)

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from enum import StrEnum
+from functools import cached_property
 from itertools import chain
 
 from django_dcron.exceptions import InvalidCalendar
@@ -80,12 +81,27 @@ class DailyWindow:
     on: Callable[[date], bool]
     start: int
     end: int
+    weekdays: frozenset[int] = frozenset()
+    """The weekdays if the dates are all dates of these weekdays; otherwise empty."""
+    recurs: bool = False
+    """Whether the dates depend on the weekday, month and day only."""
 
     def intervals(self, day: date) -> Iterator[Interval]:
         """Yield the seconds of ``day`` in the window."""
         if self.on(day):
             yield self.start, min(self.end, WHOLE_DAY[1])
         if self.end > WHOLE_DAY[1] and self.on(day - DAY):
+            yield 0, self.end - WHOLE_DAY[1]
+
+    def intervals_on(self, weekday: int, by_date: bool) -> Iterator[Interval]:
+        """Yield the seconds in the window on dates of a weekday, as far as the weekday decides.
+
+        ``by_date``: the answer if the date decides.
+        """
+        if weekday in self.weekdays if self.weekdays else by_date:
+            yield self.start, min(self.end, WHOLE_DAY[1])
+        before = (weekday - 1) % 7
+        if self.end > WHOLE_DAY[1] and (before in self.weekdays if self.weekdays else by_date):
             yield 0, self.end - WHOLE_DAY[1]
 
 
@@ -102,6 +118,16 @@ class ExcludedDates:
     windows: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
     only: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
     """If there are such windows, all other times are excluded."""
+    _known_times: dict[tuple[int, ...], tuple[Interval, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """The excluded times by weekday, month and day, if nothing else decides."""
+
+    @cached_property
+    def _recurs(self) -> bool:
+        if self.ranges or self.holidays:
+            return False
+        return all(window.recurs for window in chain(self.windows, self.only))
 
     @property
     def has_times(self) -> bool:
@@ -119,17 +145,35 @@ class ExcludedDates:
 
     def excluded_times(self, day: date) -> tuple[Interval, ...]:
         """Return the excluded times of a day, sorted. They neither overlap nor touch."""
+        if not self._recurs:
+            return self._find_excluded_times(day)
+        # The day before decides about times that begin there. March 1 has two.
+        key = (day.month, day.day, day.weekday(), (day - DAY).day if day.day == 1 else 0)
+        if key not in self._known_times:
+            self._known_times[key] = self._find_excluded_times(day)
+        return self._known_times[key]
+
+    def _find_excluded_times(self, day: date) -> tuple[Interval, ...]:
         if self._names(day):
             return (WHOLE_DAY,)
         opened = _joined(part for window in self.only for part in window.intervals(day))
         if self.only and not opened:
             return (WHOLE_DAY,)
         closed = [part for window in self.windows for part in window.intervals(day)]
+        return _joined([*closed, *outside(opened)] if self.only else closed)
+
+    def possible_times(self, weekday: int) -> tuple[Interval, ...]:
+        """Return the times that aren't excluded on each date of the weekday, sorted.
+
+        Some of them may be excluded on each date, too, by entries that don't name weekdays.
+        """
+        if weekday in self.weekdays:
+            return ()
+        closed = [part for each in self.windows for part in each.intervals_on(weekday, False)]
         if self.only:
-            edges = [0, *chain.from_iterable(opened), WHOLE_DAY[1]]
-            gaps = zip(edges[::2], edges[1::2], strict=True)
-            closed += [(begin, end) for begin, end in gaps if begin < end]
-        return _joined(closed)
+            opened = (part for each in self.only for part in each.intervals_on(weekday, True))
+            closed += outside(_joined(opened))
+        return outside(_joined(closed))
 
     def open_time_from(self, local: datetime) -> datetime | None:
         """Return the first second from ``local`` on that isn't excluded, None past the horizon."""
@@ -263,7 +307,9 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
             continue
         start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
         on = _every_day if found["daily_begin"] else dates.excludes
-        (only if found["only"] else windows).append(DailyWindow(on, start, stop))
+        weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
+        recurs = not (dates.ranges or dates.holidays)
+        (only if found["only"] else windows).append(DailyWindow(on, start, stop, weekdays, recurs))
         if len(windows) + len(only) > MAX_WINDOWS:
             raise InvalidCalendar(
                 _TOO_MANY_TIMES, line=line, most=MAX_WINDOWS, code="too_many_times"
@@ -384,6 +430,13 @@ def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
         else:
             joined.append((begin, end))
     return tuple(joined)
+
+
+def outside(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Return the times outside sorted intervals that don't overlap."""
+    edges = [0, *chain.from_iterable(intervals), WHOLE_DAY[1]]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    return tuple((begin, end) for begin, end in gaps if begin < end)
 
 
 def _second_of_day(local: datetime) -> int:

@@ -88,6 +88,11 @@ class Cron:
         last = time(self.hour.values[-1], self.minute.values[-1], self.second.values[-1])
         return None if earlier is None else datetime.combine(earlier, last)
 
+    def has_time_in(self, begin: int, end: int) -> bool:
+        """Return whether a time of the fields is in these seconds of the day, ``end`` excluded."""
+        found = self._time_from(begin // 3600, begin // 60 % 60, begin % 60)
+        return found is not None and found.hour * 3600 + found.minute * 60 + found.second < end
+
     def _time_from(self, hour: int, minute: int, second: int) -> time | None:
         """Return the first matching time of the day from the given time on.
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date
 from functools import lru_cache
+from typing import cast
 from zoneinfo import ZoneInfo
 
 from django_dcron.exceptions import InvalidSchedule
@@ -35,7 +36,8 @@ from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, parse_cron
 from django_dcron.schedules.days import DAY, HORIZON, DayRule, Days
 from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule, WallClock
-from django_dcron.schedules.windows import Windowed
+from django_dcron.schedules.windows import OpenTimes, Windowed
+from django_dcron.schedules.zones import FIRST, LAST
 from django_dcron.utils.messages import any_of
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -71,10 +73,8 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
             code="calendar_with_times",
         )
     if policy is ExclusionPolicy.WINDOW_END or calendar.has_times:
-        if isinstance(rule, WallClock):
-            rule = WallClock(replace(rule.cron, days=_counted(rule.cron, calendar)), rule.zone)
         moves = policy is ExclusionPolicy.WINDOW_END
-        windowed = Windowed(rule, calendar, schedule.timezone, moves)
+        windowed = _windowed(rule, calendar, schedule.timezone, moves)
         return replace(schedule, calendar=calendar, exclusion=policy, rule=windowed)
     if isinstance(rule, Once):
         local = rule.at.replace(tzinfo=UTC).astimezone(ZoneInfo(schedule.timezone))
@@ -83,6 +83,14 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
         rule = WallClock(parse_cron(f"{local:%S %M %H %d %m ? %Y}"), schedule.timezone)
     kept = _kept_off(rule.cron, calendar, policy)
     return replace(schedule, calendar=calendar, exclusion=policy, rule=WallClock(kept, rule.zone))
+
+
+def _windowed(rule: WallClock | Once, calendar: ExcludedDates, zone: str, moves: bool) -> Windowed:
+    if isinstance(rule, Once):
+        return Windowed(rule, calendar, zone, moves, horizon=LAST - FIRST)
+    rule = WallClock(replace(rule.cron, days=_counted(rule.cron, calendar)), rule.zone)
+    kept = None if moves else WallClock(cast("Cron", OpenTimes(rule.cron, calendar)), rule.zone)
+    return Windowed(rule, calendar, zone, moves, kept)
 
 
 def _kept_off(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:

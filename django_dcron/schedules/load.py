@@ -5,11 +5,13 @@ each time zone maps its local hours to real hours.
 
 Invariants:
 
-- The cost depends on the matching dates and hours only. A job that runs each second costs as much
-  as an hourly job.
+- The cost of ``occurrences`` depends on the matching dates and hours only, and on the excluded
+  times of each date. A job that runs each second costs as much as an hourly job. For several lines,
+  and in ``minutes``, the cost also depends on the matching minutes.
 - The counts equal those of ``Schedule.occurrences``, except near a clock change in the schedule's
   time zone. On that day, a fixed-time schedule (see ``daylight``) is counted by the wall clock. The
   same applies to an hour in whose middle the clocks change.
+- A calendar with times excludes local times of the fields.
 - ``starts_at`` and ``ends_at`` are respected to the hour.
 """
 
@@ -22,6 +24,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
+from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, WallClock
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.windows import Windowed
@@ -77,6 +80,9 @@ class RealHours:
             for part in self.parts(rule, timetable):
                 if number := len(part.minutes(rule.cron.minute.values)):
                     yield part.hour, seconds * number
+            return
+        if isinstance(rule, Windowed) and isinstance(rule.rule, WallClock):
+            yield from self._windowed_hours(rule, rule.rule, timetable)
             return
         if isinstance(rule, AnyOf | Windowed):
             hours: Counter[int] = Counter()
@@ -140,20 +146,81 @@ class RealHours:
     def _windowed(
         self, rule: Windowed, timetable: Timetable
     ) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield minutes as ``_seconds`` does; excluded times begin and end at whole minutes."""
-        begin, bounds = self.begin.replace(tzinfo=None), self._minutes_inside(timetable)
-        unbounded = Timetable(timetable.schedule)
-        ends = {rule.next_after(begin - SECOND)} if rule.excludes(begin - SECOND) else set()
-        for number, seconds in self._seconds(rule.rule, unbounded):
-            instant = begin + number * MINUTE
-            if rule.excludes(instant):
-                ends.add(rule.open_from(instant))
-            elif number in bounds:
-                yield number, seconds
+        """Yield minutes as ``_seconds`` does; the end of an excluded time may be yielded twice."""
+        bounds, ends = self._minutes_inside(timetable), self._first_ends(rule)
+        if isinstance(rule.rule, WallClock):
+            for part, minutes in self._open_minutes(rule, rule.rule, ends):
+                for minute in minutes:
+                    if (number := part.real_minute(minute)) in bounds:
+                        yield number, rule.rule.cron.second.values
+        else:
+            begin = self.begin.replace(tzinfo=None)
+            for number, seconds in self._seconds(rule.rule, Timetable(timetable.schedule)):
+                if rule.excludes(begin + number * MINUTE):
+                    ends.add(rule.open_from(begin + number * MINUTE))
+                elif number in bounds:
+                    yield number, seconds
+        for number in self._ends_inside(rule, ends, bounds):
+            yield number, (0,)
+
+    def _windowed_hours(
+        self, rule: Windowed, own: WallClock, timetable: Timetable
+    ) -> Iterator[tuple[int, int]]:
+        """Yield hours with their number of occurrences, without counting minute by minute."""
+        bounds, ends = self._minutes_inside(timetable), self._first_ends(rule)
+        seconds = len(own.cron.second.values)
+        hours: Counter[int] = Counter()
+        for part, minutes in self._open_minutes(rule, own, ends):
+            first, last = part.real_minute(part.low), part.real_minute(part.high - 1)
+            if first in bounds and last in bounds:
+                hours[part.hour] += seconds * len(minutes)
+            else:
+                inside = sum(part.real_minute(minute) in bounds for minute in minutes)
+                hours[part.hour] += seconds * inside
+        for number in self._ends_inside(rule, ends, bounds):
+            instant = self.begin.replace(tzinfo=None) + number * MINUTE
+            local = instant + stretch_at(own.zone, instant).offset
+            hours[number // 60] += not (0 in own.cron.second.values and _matches(own.cron, local))
+        yield from sorted((hour, number) for hour, number in hours.items() if number)
+
+    def _first_ends(self, rule: Windowed) -> set[datetime | None]:
+        """Return the end of the excluded time at the beginning, if it has an occurrence."""
+        before = self.begin.replace(tzinfo=None) - SECOND
+        return {rule.next_after(before)} if rule.moves and rule.excludes(before) else set()
+
+    def _ends_inside(
+        self, rule: Windowed, ends: set[datetime | None], bounds: range
+    ) -> Iterator[int]:
         if rule.moves:
             for end in filter(None, ends):
-                if (number := (end - begin) // MINUTE) in bounds:
-                    yield number, (end.second,)
+                if (number := (end - self.begin.replace(tzinfo=None)) // MINUTE) in bounds:
+                    yield number
+
+    def _open_minutes(
+        self, rule: Windowed, own: WallClock, ends: set[datetime | None]
+    ) -> Iterator[tuple[HourPart, Sequence[int]]]:
+        """Yield the parts of hours with their minutes that aren't excluded.
+
+        Excluded times begin and end at whole minutes. The ends of those with occurrences are added
+        to ``ends``.
+        """
+        for day, hours in self._parts_of(own.zone).items():
+            if not own.cron.days.on(day):
+                continue
+            excluded = rule.calendar.excluded_times(day)
+            for hour in own.cron.hour.values:
+                for part in hours.get(hour, ()):
+                    minutes = part.minutes(own.cron.minute.values)
+                    for begin, end in excluded:
+                        low = bisect_left(minutes, begin // 60 - hour * 60)
+                        high = bisect_left(minutes, end // 60 - hour * 60)
+                        if low < high:
+                            at = self.begin.replace(tzinfo=None)
+                            at += part.real_minute(minutes[low]) * MINUTE
+                            if rule.moves:
+                                ends.add(rule.open_from(at))
+                            minutes = [*minutes[:low], *minutes[high:]]
+                    yield part, minutes
 
     def parts(self, rule: WallClock, timetable: Timetable) -> Iterator[HourPart]:
         """Yield the parts of the local hours that the timetable's cron fields match."""
@@ -231,13 +298,7 @@ class Minute:
             before, last = self.begin - _MICROSECOND, self.begin + MINUTE - _MICROSECOND
             return any(timetable.schedule.occurrences(before, last, 1))
         if isinstance(rule, WallClock):
-            local = self._shown(rule.zone)
-            cron = rule.cron
-            return (
-                local.minute in cron.minute.values
-                and local.hour in cron.hour.values
-                and cron.days.on(local.date())
-            )
+            return _matches(rule.cron, self._shown(rule.zone))
         if isinstance(rule, Every):
             return -(self.begin - (known or self.begin)) % rule.interval < MINUTE
         if isinstance(rule, Never):
@@ -250,6 +311,15 @@ class Minute:
             naive = self.begin.replace(tzinfo=None)
             self._local[zone] = naive + stretch_at(zone, naive).offset
         return self._local[zone]
+
+
+def _matches(cron: Cron, local: datetime) -> bool:
+    """Return whether the fields match the minute."""
+    return (
+        local.minute in cron.minute.values
+        and local.hour in cron.hour.values
+        and cron.days.on(local.date())
+    )
 
 
 def _add(days: dict[date, dict[int, list[HourPart]]], local: datetime, part: HourPart) -> None:

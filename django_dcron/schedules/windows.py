@@ -4,25 +4,31 @@ Invariants:
 
 - A time is excluded if the calendar excludes the local time of the rule's zone at that instant. In
   a repeated hour, both passes are.
-- Dropped: the occurrences are those of the rule at times that aren't excluded.
+- Dropped: an occurrence is dropped if its time in the fields or its instant is excluded. The two
+  differ only where the clocks skip the time in the fields.
 - Moved: an occurrence at an excluded time becomes one at the first instant after it that isn't
   excluded. All occurrences of one excluded stretch become the same one.
-- ``next_after`` and ``previous_before`` mirror each other.
-- A move asks the rule once. Dropping jumps over a whole stretch at a time, at most ``MAX_JUMPS``
-  times and not beyond the horizon.
+- Within the horizon, ``next_after`` and ``previous_before`` mirror each other. No result is further
+  away than the horizon, except that of an ``@at``. Nothing else limits the search.
+- Searches remember the last stretch of time in which they found nothing, so that a claim doesn't
+  search it again for each occurrence. The results don't depend on what is remembered.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from datetime import datetime, time, timedelta
+from typing import Protocol
 
-from django_dcron.schedules.calendar import ExcludedDates
-from django_dcron.schedules.days import HORIZON
-from django_dcron.schedules.zones import FIRST, LAST, SECOND, stretch_at
+from django_dcron.schedules.calendar import ExcludedDates, Interval, outside
+from django_dcron.schedules.cron import Cron
+from django_dcron.schedules.days import DAY, HORIZON
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, stretch_at
 
-MAX_JUMPS = 2000
-"""More excluded stretches in a row, each with occurrences, count as the end of the schedule."""
+AHEAD = timedelta(days=366)
+"""How far beyond the limit a search looks. Later searches without a result are then free."""
+
+KNOWN = 100
 
 
 class OccurrenceRule(Protocol):
@@ -33,39 +39,162 @@ class OccurrenceRule(Protocol):
     def previous_before(self, instant: datetime) -> datetime | None: ...
 
 
-class Windowed(NamedTuple):
-    rule: OccurrenceRule
-    calendar: ExcludedDates
-    zone: str
-    moves: bool
-    """Whether occurrences move to the end of the excluded time; otherwise they are dropped."""
+class Search:
+    """A search that remembers where it started last, how far it looked, and what it found.
+
+    ``find`` returns the first result from a time on, up to a limit, in either direction.
+    """
+
+    def __init__(self, find: Callable[[datetime, datetime], datetime | None]) -> None:
+        self._find = find
+        self._known: tuple[datetime, datetime, datetime | None] | None = None
+        """The start, the result or else the limit, and the result. Replaced as a whole, because
+        threads share it."""
+
+    def __call__(self, start: datetime, limit: datetime) -> datetime | None:
+        known = self._known
+        if known is not None and _is_between(start, *known[:2]):
+            begin, reached, found = known
+            if found is None and not _is_between(limit, begin, reached):
+                found = self._remember(begin, reached, limit)
+        else:
+            found = self._remember(start, start, limit)
+        return found if found is not None and _is_between(found, start, limit) else None
+
+    def _remember(self, begin: datetime, start: datetime, limit: datetime) -> datetime | None:
+        """Search from ``start``; there is nothing from ``begin`` to ``start``."""
+        further = _later(limit, AHEAD) if start <= limit else _earlier(limit, AHEAD)
+        found = self._find(start, further)
+        self._known = (begin, further if found is None else found, found)
+        return found
+
+
+class OpenTimes:
+    """The local times of cron fields that a calendar doesn't exclude; a ``Cron`` for ``daylight``.
+
+    It looks at one date after the other, and at none if no weekday can have an open time.
+    """
+
+    def __init__(self, cron: Cron, calendar: ExcludedDates) -> None:
+        self.fixed = cron.fixed
+        self._cron = cron
+        self._calendar = calendar
+        self._is_possible = any(
+            cron.has_time_in(begin, end)
+            for weekday in range(7)
+            for begin, end in calendar.possible_times(weekday)
+        )
+        self._known: dict[tuple[Interval, ...], bool] = {}
+        """Whether the fields have an open time on a date with these excluded times."""
+        self._next, self._previous = Search(self._find_next), Search(self._find_previous)
+
+    def at_or_after(self, local: datetime) -> datetime | None:
+        return self._next(local, _later(local, HORIZON)) if self._is_possible else None
+
+    def at_or_before(self, local: datetime) -> datetime | None:
+        return self._previous(local, _earlier(local, HORIZON)) if self._is_possible else None
+
+    def _find_next(self, local: datetime, limit: datetime) -> datetime | None:
+        while local <= limit:
+            found = self._cron.at_or_after(local)
+            opened = found and self._calendar.open_time_from(found)
+            if found is not None and found == opened:
+                return found if found <= limit else None
+            # Without a result, there is none within the horizon.
+            following = opened or _later(found or local, HORIZON)
+            if opened and not self._has_time(opened):
+                following = datetime.combine(opened, time.min) + DAY
+            if following <= local:
+                return None
+            local = following
+        return None
+
+    def _find_previous(self, local: datetime, limit: datetime) -> datetime | None:
+        while local >= limit:
+            found = self._cron.at_or_before(local)
+            opened = found and self._calendar.open_time_until(found)
+            if found is not None and found == opened:
+                return found if found >= limit else None
+            following = opened or _earlier(found or local, HORIZON)
+            if opened and not self._has_time(opened):
+                following = datetime.combine(opened, time.min) - SECOND
+            if following >= local:
+                return None
+            local = following
+        return None
+
+    def _has_time(self, local: datetime) -> bool:
+        """Return whether the fields have a time that isn't excluded on this date."""
+        excluded = self._calendar.excluded_times(local.date())
+        if excluded not in self._known:
+            if len(self._known) > KNOWN:
+                self._known.clear()
+            self._known[excluded] = any(
+                self._cron.has_time_in(begin, end) for begin, end in outside(excluded)
+            )
+        return self._known[excluded]
+
+
+class Windowed:
+    """The occurrences of ``rule`` with a calendar applied.
+
+    ``moves``: whether occurrences move to the end of the excluded time; otherwise they are dropped.
+    ``kept``: the rule without the times in its fields that are excluded, if it has fields.
+    ``horizon``: how far away a result may be.
+    """
+
+    def __init__(
+        self,
+        rule: OccurrenceRule,
+        calendar: ExcludedDates,
+        zone: str,
+        moves: bool,
+        kept: OccurrenceRule | None = None,
+        horizon: timedelta = HORIZON,
+    ) -> None:
+        self.rule = rule
+        self.calendar = calendar
+        self.zone = zone
+        self.moves = moves
+        self._kept = kept or rule
+        self._horizon = horizon
+        self._next_moved = Search(self._find_next_moved)
 
     def next_after(self, instant: datetime) -> datetime | None:
+        limit = _later(instant, self._horizon)
         if self.moves:
-            return _near(instant, self._next_moved(instant))
-        found = self.rule.next_after(instant)
-        for _ in range(MAX_JUMPS):
-            found = _near(instant, found)
-            if found is None or not self.excludes(found):
-                return found
+            return self._next_moved(instant.replace(microsecond=0) + SECOND, limit)
+        found = self._kept.next_after(instant)
+        while found is not None and found <= limit:
             end = self.open_from(found)
-            found = end and self.rule.next_after(end - SECOND)
+            if end == found:
+                return found
+            found = end and self._kept.next_after(end - SECOND)
         return None
 
     def previous_before(self, instant: datetime) -> datetime | None:
+        limit = _earlier(instant, self._horizon)
         if self.moves:
-            return _near(instant, self._previous_moved(instant))
-        found = self.rule.previous_before(instant)
-        for _ in range(MAX_JUMPS):
-            found = _near(instant, found)
-            if found is None or not self.excludes(found):
-                return found
+            found = self._previous_moved(instant)
+            return found if found is not None and found >= limit else None
+        found = self._kept.previous_before(instant)
+        while found is not None and found >= limit:
             last = self._open_until(found)
-            found = last and self.rule.previous_before(last + SECOND)
+            if last == found:
+                return found
+            found = last and self._kept.previous_before(last + SECOND)
         return None
 
+    def first_moved_to(self, occurrence: datetime) -> datetime | None:
+        """Return the first time of the rule that became this occurrence, if it was moved."""
+        found = self._first_since_open(occurrence) if self.moves else None
+        return found if found is not None and found < occurrence else None
+
     def excludes(self, instant: datetime) -> bool:
-        return self.open_from(instant) != instant
+        local = instant + stretch_at(self.zone, instant).offset
+        second = local.hour * 3600 + local.minute * 60 + local.second
+        times = self.calendar.excluded_times(local.date())
+        return any(begin <= second < end for begin, end in times)
 
     def open_from(self, instant: datetime) -> datetime | None:
         """Return the first second from ``instant`` on that isn't excluded."""
@@ -76,7 +205,8 @@ class Windowed(NamedTuple):
                 return None
             if local - stretch.offset < stretch.end:
                 return local - stretch.offset
-            instant = stretch.end
+            # Until local time is near ``local``, no clock change matters.
+            instant = max(stretch.end, local - stretch.offset - SLACK)
         return None
 
     def _open_until(self, instant: datetime) -> datetime | None:
@@ -88,16 +218,31 @@ class Windowed(NamedTuple):
                 return None
             if local - stretch.offset >= stretch.start:
                 return local - stretch.offset
-            instant = stretch.start - SECOND
+            instant = min(stretch.start - SECOND, local - stretch.offset + SLACK)
         return None
 
-    def _next_moved(self, instant: datetime) -> datetime | None:
+    def _first_since_open(self, instant: datetime) -> datetime | None:
+        """Return the rule's first time after the last open second before ``instant``."""
+        before = self._open_until(instant - SECOND)
+        if before is None:  # excluded for as long as the search looks back
+            before = _earlier(instant, HORIZON)
+        return self.rule.next_after(before) or self.rule.next_after(instant - SECOND)
+
+    def _find_next_moved(self, first: datetime, limit: datetime) -> datetime | None:
         """Moving keeps the order, so the first suitable occurrence has the first result."""
-        first = instant.replace(microsecond=0) + SECOND
-        # Occurrences since the last open second before ``first`` move to ``first`` or later.
-        before = self._open_until(first - SECOND)
-        found = self.rule.next_after(before or FIRST)
-        return found and self.open_from(found)
+        while first <= limit:
+            # Occurrences since the last open second before ``first`` move to ``first`` or later.
+            source = self._first_since_open(first)
+            if source is None and self._horizon > HORIZON:
+                return None  # an ``@at`` in the past
+            found = source and self.open_from(max(source, first))
+            if found is not None:
+                return found if found <= limit else None
+            following = _later(max(source or first, first), HORIZON)
+            if following <= first:
+                return None
+            first = following
+        return None
 
     def _previous_moved(self, instant: datetime) -> datetime | None:
         whole = instant.replace(microsecond=0)
@@ -107,5 +252,13 @@ class Windowed(NamedTuple):
         return found and self.open_from(found)
 
 
-def _near(instant: datetime, found: datetime | None) -> datetime | None:
-    return found if found is not None and abs(found - instant) <= HORIZON else None
+def _is_between(value: datetime, one: datetime, other: datetime) -> bool:
+    return one <= value <= other or other <= value <= one
+
+
+def _later(instant: datetime, by: timedelta) -> datetime:
+    return instant + by if by < LAST - instant else LAST
+
+
+def _earlier(instant: datetime, by: timedelta) -> datetime:
+    return instant - by if by < instant - FIRST else FIRST

@@ -1,23 +1,22 @@
 """Calendars with times: occurrences match a brute-force definition, minute by minute."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from random import Random
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
-from django_dcron.schedules.calendar import WEEKDAYS, ExclusionPolicy
+from django_dcron.schedules.calendar import WEEKDAYS, ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.clock_changes import clock_changes
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Minute, RealHours
-from django_dcron.schedules.schedule import Schedule, WallClock, parse_schedule
+from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import Timetable
-from django_dcron.schedules.windows import MAX_JUMPS, Windowed
 from tests import depth
 from tests.schedules.test_exclusion import calendar
 from tests.schedules.test_lines import both_ways
@@ -47,8 +46,12 @@ class Entry:
     weekdays: frozenset[int]
     begin: int
     end: int
+    dates: tuple[date, date] | None = None
+    """A range of whole dates, which counts instead of weekdays and times."""
 
     def has(self, local: datetime) -> bool:
+        if self.dates:
+            return self.dates[0] <= local.date() <= self.dates[1]
         minute, day = local.hour * 60 + local.minute, local.weekday()
         if self.begin < self.end:
             return day in self.weekdays and self.begin <= minute < self.end
@@ -59,6 +62,8 @@ class Entry:
     @property
     def text(self) -> str:
         word = "only " if self.only else ""
+        if self.dates:
+            return f"{word}{self.dates[0]}..{self.dates[1]}"
         times = "-".join(f"{at // 60:02}:{at % 60:02}" for at in (self.begin, self.end))
         if len(self.weekdays) == 7:
             return f"{word}{times}"
@@ -72,11 +77,34 @@ def any_entry(random: Random) -> Entry:
     return Entry(random.random() < 0.3, frozenset(weekdays), begin, end)
 
 
+def any_range(random: Random, start: datetime) -> Entry:
+    """Return whole dates near ``start``: a long or short range, or the only dates left."""
+    first = start.date() + random.randrange(-2, 3) * DAY
+    last = first + random.choice([0, 1, 400, 9000]) * DAY
+    if random.random() < 0.3:
+        first -= random.choice([3, 400, 9000]) * DAY
+    return Entry(random.random() < 0.6, frozenset(), 0, 0, (first, last))
+
+
 def is_excluded(entries: list[Entry], local: datetime) -> bool:
     only = [entry for entry in entries if entry.only]
     return any(entry.has(local) for entry in entries if not entry.only) or (
         bool(only) and not any(entry.has(local) for entry in only)
     )
+
+
+def times_in_the_fields(line: Schedule, instant: datetime, zone: str) -> list[datetime]:
+    """Return the local times in the fields of a line that lead to an occurrence at ``instant``.
+
+    There are several if the clocks skip some of them.
+    """
+    local = instant.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    before = (instant - MINUTE).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    if line.wall_clock is None or not line.wall_clock.cron.fixed or local - before <= MINUTE:
+        return [local]
+    unskipped = parse_schedule(line.text)  # UTC skips nothing
+    found = unskipped.occurrences(before.replace(tzinfo=UTC), local.replace(tzinfo=UTC))
+    return [at.replace(tzinfo=None) for at in found]
 
 
 def oracle(
@@ -85,6 +113,15 @@ def oracle(
     """Return the occurrences in ``(start, end]``: look at each minute since a week before."""
     found, moving, at = set(), False, start - 8 * DAY
     occurrences = set(own.occurrences(at - MINUTE, end))
+    if not moves:
+        occurrences = {
+            found
+            for line in own.lines
+            for found in line.occurrences(at - MINUTE, end)
+            if not all(
+                is_excluded(entries, local) for local in times_in_the_fields(line, found, zone)
+            )
+        }
     while at <= end:
         occurs = at in occurrences
         if is_excluded(entries, at.astimezone(ZoneInfo(zone)).replace(tzinfo=None)):
@@ -104,21 +141,26 @@ def test_occurrences_match_a_definition_by_the_minute() -> None:
         text, zone = random.choice(TEXTS), random.choice(ZONES)
         policy = random.choice([SKIP, END])
         own = parse_schedule(text, zone)
+        start = STARTS[number % 2] + random.randrange(-3, 3) * DAY
+        # The oracle looks back a week, which always has an occurrence of other texts than ``@at``.
+        if number % 3 == 0 and not text.startswith("@at"):
+            entries.append(any_range(random, start))
         dates = calendar("\n".join(entry.text for entry in entries))
         schedule = excluding(own, dates, policy)
-        start = STARTS[number % 2] + random.randrange(-3, 3) * DAY
         end = start + 3 * DAY
         expected = oracle(own, entries, zone, policy is END, start, end)
         assert both_ways(schedule, start, end) == expected, (text, zone, dates.text, policy)
         compared += len(expected)
+        for at in expected[:3]:
+            assert Minute(at).has_start(Timetable(schedule))
+        if list(clock_changes(own, start, end)):
+            continue  # Counted by the wall clock: see ``load``.
         hours = RealHours(start, 72)
         timetable = Timetable(schedule, start + MINUTE, end - MINUTE)
         minutes = dict(hours.minutes(timetable))
         # An end of the job is respected to the minute, and its occurrences are at whole minutes.
         assert minutes == {(at - start) // MINUTE: 1 for at in expected if at < end}
         assert sum(count for _hour, count in hours.occurrences(timetable)) == len(minutes)
-        for at in expected[:3]:
-            assert Minute(at).has_start(Timetable(schedule))
     assert compared > depth.examples(500)
 
 
@@ -201,37 +243,168 @@ def test_schedule_that_is_always_excluded_has_no_occurrence_or_one_per_stretch(
     assert never.next_after(after) is never.previous_before(after) is None
 
 
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[date]:
+    """Count how often the excluded times of each date are computed."""
+    counted: Counter[date] = Counter()
+    excluded_times = ExcludedDates.excluded_times
+
+    def count(dates: ExcludedDates, day: date) -> tuple[tuple[int, int], ...]:
+        counted[day] += 1
+        return excluded_times(dates, day)
+
+    monkeypatch.setattr(ExcludedDates, "excluded_times", count)
+    return counted
+
+
 @pytest.mark.parametrize(
-    ("text", "dates"),
+    ("text", "dates", "most"),
     [
-        ("0 3 29 2 *", "only SAT 10:00-11:00"),
-        ("0 3 * * *", "02:00-04:00"),
-        ("@rrule 2020-01-06T03:00 FREQ=YEARLY;INTERVAL=7", "02:00-04:00"),
+        ("30 2 * * *", "02:00-04:00", 1),
+        ("30 2 * * *", "MON-FRI 02:00-04:00, SAT-SUN 01:00-03:00", 1),
+        ("30 2 * * *", "MON-FRI, SAT-SUN 01:00-03:00", 1),
+        ("0 3 * * *", "only 01-01 10:00-11:00", 1),
+        ("0 3 29 2 *", "only SAT 10:00-11:00", 1),
+        ("0 9 29 2 *", "02-29 08:00-10:00", 100),
+        ("@rrule 2020-01-06T03:00 FREQ=YEARLY;INTERVAL=7", "01-06 02:00-04:00", 100),
+        ("30 2 * * *", "01-01..06-30 02:00-04:00, 07-01..12-31 02:00-04:00", 80_000),
     ],
 )
-def test_search_without_a_result_ends_at_the_horizon(text: str, dates: str) -> None:
-    asked = []
+def test_search_without_a_result_ends_at_the_horizon(
+    looked_at: Counter[date], text: str, dates: str, most: int
+) -> None:
+    schedule = excluding(parse_schedule(text), calendar(f"{dates} # {text}"), SKIP)
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    assert schedule.next_after(start) is schedule.previous_before(start) is None
+    assert looked_at.total() <= most
+    if looked_at:
+        assert max(looked_at) - min(looked_at) <= 2 * HORIZON + 10 * 366 * DAY
 
-    class Counted(NamedTuple):
-        """The rule of the schedule, which counts how often it is asked."""
 
-        rule: WallClock
+@pytest.mark.parametrize(
+    "dates",
+    ["02:00-04:00", "01-01..06-30 02:00-04:00, 07-01..12-31 02:00-04:00", "2020-01-01..2080-01-01"],
+)
+@pytest.mark.parametrize("policy", [SKIP, END])
+def test_line_without_occurrences_is_searched_once_and_not_for_each_occurrence(
+    looked_at: Counter[date], dates: str, policy: ExclusionPolicy
+) -> None:
+    text = "*/5 5-23 * * *\n30 2 * * *"
+    schedule = excluding(parse_schedule(text), calendar(f"{dates} # {policy}"), policy)
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    schedule.next_after(start)
+    first = looked_at.total()
+    found = list(schedule.occurrences(start, start + 5 * DAY))
+    # One occurrence a night is moved, and two occurrences are on the edges.
+    expected = 0 if "2080" in dates else 5 * (19 * 12 + (policy is END))
+    assert len(found) == expected
+    assert looked_at.total() - first <= 10 * len(found) + 100
 
-        def next_after(self, instant: datetime) -> datetime | None:
-            asked.append(instant)
-            return self.rule.next_after(instant)
 
-        def previous_before(self, instant: datetime) -> datetime | None:
-            asked.append(instant)
-            return self.rule.previous_before(instant)
+@pytest.mark.parametrize("dates", ["02:00-04:00", "only 03:30-04:00, only SUN 02:30-02:45"])
+def test_results_do_not_depend_on_earlier_searches(dates: str) -> None:
+    random = Random(7)
+    text = "30 2 * * *\n15 3 * * MON"
+    for policy in (SKIP, END):
+        shared = excluding(parse_schedule(text), calendar(dates), policy)
+        for number in range(60):
+            at = datetime(2026, 1, 1, tzinfo=UTC) + random.randrange(20_000) * 10 * MINUTE
+            # Another text of the calendar: another schedule, which has searched nothing.
+            fresh = excluding(parse_schedule(text), calendar(f"{dates} # {number}"), policy)
+            assert shared.next_after(at) == fresh.next_after(at)
+            assert shared.previous_before(at) == fresh.previous_before(at)
 
-    rule = parse_schedule(text).rule
-    assert isinstance(rule, WallClock)
-    windowed = Windowed(Counted(rule), calendar(dates), "UTC", moves=False)
-    start = datetime(2026, 5, 1)  # noqa: DTZ001
-    assert windowed.next_after(start) is windowed.previous_before(start) is None
-    assert len(asked) <= 2 * MAX_JUMPS + 2
-    assert max(asked) - min(asked) <= 2 * HORIZON + 8 * DAY
+
+def test_occurrences_after_many_excluded_stretches_are_found() -> None:
+    windows = [
+        f"{half} {hour:02}:{minute:02}-{hour:02}:{minute + 29:02}"
+        for half in ("01-01..06-30", "07-01..12-31")
+        for hour in range(12)
+        for minute in (0, 30)
+    ]
+    half_hours = excluding(
+        parse_schedule("*/30 0-11 * * *\n@at 2075-01-01T00:29"), calendar("\n".join(windows)), SKIP
+    )
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    assert half_hours.next_after(start) == datetime(2075, 1, 1, 0, 29, tzinfo=UTC)
+    nightly = excluding(
+        parse_schedule("0 3 * * *"), calendar("2026-01-01..2070-01-01 02:00-04:00"), SKIP
+    )
+    assert nightly.next_after(start) == datetime(2070, 1, 2, 3, tzinfo=UTC)
+    assert nightly.previous_before(datetime(2070, 1, 2, tzinfo=UTC)) == datetime(
+        2025, 12, 31, 3, tzinfo=UTC
+    )
+
+
+@pytest.mark.parametrize("text", ["0 3 * * *", "0 0 3 5 12 ? 2026", "@at 2026-12-05T03:00"])
+@pytest.mark.parametrize("policy", [SKIP, END])
+def test_open_times_that_begin_in_the_future_are_found(text: str, policy: ExclusionPolicy) -> None:
+    dates = calendar("only 2026-12-01..2026-12-24 02:00-10:00")
+    schedule = excluding(parse_schedule(text), dates, policy)
+    start, end = datetime(2026, 11, 25, tzinfo=UTC), datetime(2027, 1, 5, tzinfo=UTC)
+    found = both_ways(schedule, start, end)
+    assert [at for at in found if at.hour == 3] == both_ways(
+        parse_schedule(text), datetime(2026, 12, 1, tzinfo=UTC), datetime(2026, 12, 25, tzinfo=UTC)
+    )
+    # One run stands for all earlier times.
+    assert [at.hour for at in found if at.hour != 3] == [2] * (
+        text[0] == "0" and policy is END and "?" not in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("dates", "policy", "expected"),
+    [
+        ("02:00-04:00", SKIP, datetime(2090, 1, 1, 10, tzinfo=UTC)),
+        ("02:00-04:00", END, datetime(2090, 1, 1, 10, tzinfo=UTC)),
+        ("09:00-11:00", SKIP, None),
+        ("09:00-11:00", END, datetime(2090, 1, 1, 11, tzinfo=UTC)),
+        ("2090-01-01", END, datetime(2090, 1, 2, tzinfo=UTC)),
+    ],
+)
+def test_single_instant_has_no_horizon(
+    dates: str, policy: ExclusionPolicy, expected: datetime | None
+) -> None:
+    schedule = excluding(parse_schedule("@at 2090-01-01T10:00"), calendar(dates), policy)
+    assert schedule.next_after(datetime(2026, 5, 1, tzinfo=UTC)) == expected
+    assert schedule.previous_before(datetime(2190, 5, 1, tzinfo=UTC)) == expected
+
+
+@pytest.mark.parametrize(
+    ("dates", "policy", "expected"),
+    [
+        ("02:00-03:00", SKIP, None),  # its time in the fields
+        ("03:00-04:00", SKIP, None),  # its instant
+        ("02:00-03:00", END, "03:00"),
+        ("02:00-04:00", END, "04:00"),
+        ("03:30-04:00", SKIP, "03:00"),
+    ],
+)
+def test_time_that_the_clocks_skip_is_excluded_with_its_time_in_the_fields(
+    dates: str, policy: ExclusionPolicy, expected: str | None
+) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    schedule = excluding(parse_schedule("30 2 * * *", zone.key), calendar(dates), policy)
+    begin = datetime(2026, 3, 29, tzinfo=zone)
+    found = both_ways(schedule, begin - MINUTE, begin + DAY - MINUTE)
+    assert [f"{at.astimezone(zone):%H:%M}" for at in found] == [expected] * (expected is not None)
+
+
+@pytest.mark.parametrize("policy", [SKIP, END])
+def test_planned_load_looks_at_each_date_and_not_at_each_minute(
+    looked_at: Counter[date], policy: ExclusionPolicy
+) -> None:
+    schedule = excluding(
+        parse_schedule("* * * * *", "Europe/Berlin"),
+        calendar(f"02:00-04:00 # load {policy}"),
+        policy,
+    )
+    hours = dict(
+        RealHours(datetime(2026, 5, 1, tzinfo=UTC), 7 * 24).occurrences(Timetable(schedule))
+    )
+    assert sum(hours.values()) == 7 * 22 * 60
+    # Per date: once for the date, and three times for each end of a part of an excluded hour.
+    assert looked_at.total() <= 8 * 10
 
 
 def test_clock_change_in_excluded_time_is_not_reported() -> None:

@@ -3,8 +3,8 @@
 Each entry of the text is checked on its own. Nothing is shared with the package. Raises
 ``ValueError`` for public holidays.
 
-An occurrence is judged by its own date. If a clock change delays an occurrence past midnight, the
-package judges it by the date before. The verdict isn't used with such zones.
+A dropped occurrence is judged by its own local time and by the times in its fields: the two differ
+if the clocks skip the time in the fields. A moved occurrence is judged by its own local time.
 """
 
 from __future__ import annotations
@@ -70,11 +70,13 @@ def with_calendar(
     local: Callable[[datetime], datetime],
     policy: str,
     step: timedelta,
+    fields: Callable[[datetime], list[datetime]] | None = None,
 ) -> Callable[[datetime], bool]:
     """Return a function that tells whether an instant is an occurrence under the calendar.
 
     ``occurs`` ignores the calendar. ``local`` returns the local time of an instant. ``step``: the
-    distance between the instants to try.
+    distance between the instants to try. ``fields`` returns the times in the fields that lead to an
+    occurrence; without it, they are the local time.
     """
 
     def excluded(instant: datetime) -> bool:
@@ -88,8 +90,13 @@ def with_calendar(
             at -= step
         return False
 
+    def kept(instant: datetime) -> bool:
+        if excluded(instant) or not occurs(instant):
+            return False
+        return fields is None or not all(map(calendar.excludes, fields(instant)))
+
     if policy == "skip":
-        return lambda instant: occurs(instant) and not excluded(instant)
+        return kept
     if policy == "window_end":
         return lambda instant: not excluded(instant) and (occurs(instant) or moved_to(instant))
     raise ValueError(f"a calendar with {policy}")

@@ -149,7 +149,10 @@ def _rules(
                 raise NotJudged("working days of a calendar")
             prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", line.strip())
             local = partial(_local, zone=ZoneInfo(prefix[1] if prefix else timezone))
-            occurs = with_calendar(occurs, Calendar(calendar), local, policy, step)
+            # The times in the fields are known for cron expressions and recurrence rules.
+            rule = getattr(occurs, "__self__", None)
+            fields = rule.times_of if isinstance(rule, _Cron) else None
+            occurs = with_calendar(occurs, Calendar(calendar), local, policy, step, fields)
         rules.append(occurs)
         steps.append(step)
     return (lambda instant: any(occurs(instant) for occurs in rules)), min(steps)
@@ -249,6 +252,12 @@ class _Cron:
         if there.fold and earlier - later <= SMALL_SHIFT:  # the second pass
             return False
         return self.matches(local) or any(map(self.matches, self._skipped_before(instant, local)))
+
+    def times_of(self, instant: datetime) -> list[datetime]:
+        """Return the local times in the fields that lead to the occurrence at ``instant``."""
+        local = _local(instant, self.zone)
+        skipped = self._skipped_before(instant, local) if self.is_fixed else []
+        return [time for time in (local, *skipped) if self.matches(time)]
 
     def _skipped_before(self, instant: datetime, local: datetime) -> list[datetime]:
         """Return the local times that the clock skipped just before ``instant``."""

@@ -84,6 +84,8 @@ def test_unsupported_schedules_are_not_judged(schedule: str) -> None:
 
 CALENDARS = [
     ("02:10-04:00", "skip"),
+    ("02:00-03:00", "skip"),
+    ("02:10-02:20, 03:00-03:10", "skip"),
     ("SUN 01:30-02:30", "window_end"),
     ("only MON-SAT\nonly SUN 00:00-01:45, only SUN 03:15-24:00", "window_end"),
     ("03-28 22:00-03:30, 10-25 00:00-02:20", "skip"),

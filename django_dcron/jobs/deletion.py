@@ -18,7 +18,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs import chains
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version
+from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
 from django_dcron.models import Cursor, DeletedImport, Job, Run
 
 DELETED_AT_ONCE = 1_000
@@ -41,9 +41,10 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
         if chains.is_linked(job, using):
             locked = [job.pk, *chains.followers(job, using)]
             lock_cursors(locked, using)
-            lock_jobs(chains.connected([job.pk], chains.read_edges(using)), using)
+            connected = chains.connected([job.pk], chains.read_edges(using))
+            lock_jobs(connected, using, for_deletion=True)
         # The cursor and the job are locked first, so that no further run is claimed or triggered.
-        row = lock_version(job.pk, expected_version, using)
+        row = lock_version_for_deletion(job.pk, expected_version, using)
         if chains.is_linked(row, using):
             # Nodes disable a follower that was linked meanwhile: its cursor isn't locked here.
             followers = [key for key in chains.followers(row, using) if key in locked]

@@ -4,6 +4,8 @@ Invariants:
 
 - Rows are locked in the order cursors, jobs, runs. The claim uses the same order, so the two never
   deadlock.
+- Jobs are locked ``FOR NO KEY UPDATE``, so that nobody waits to insert a run. Only a deletion
+  locks its jobs fully.
 - Several rows of one table are locked in the order of their keys, so that two changes never
   deadlock.
 """
@@ -11,6 +13,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+
+from django.db import connections
 
 from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.exceptions import Conflict
@@ -21,10 +25,17 @@ LOCKED_AT_ONCE = 1000
 """Keys in one statement."""
 
 
-def lock_job(job_id: int, using: str, *, nowait: bool = False) -> Job | None:
-    """Lock the cursor, then the job, until the transaction ends. None if there is no job."""
+def lock_job(
+    job_id: int, using: str, *, nowait: bool = False, for_deletion: bool = False
+) -> Job | None:
+    """Lock the cursor, then the job, until the transaction ends. None if there is no job.
+
+    With ``for_deletion``, nobody can insert a run of the job.
+    """
     Cursor.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
-    return Job.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
+    no_key = not for_deletion and _has_no_key(using)
+    rows = Job.objects.using(using).select_for_update(nowait=nowait, no_key=no_key)
+    return rows.filter(pk=job_id).first()
 
 
 def lock_cursors(
@@ -40,22 +51,32 @@ def lock_cursors(
     return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
 
 
-def lock_jobs(job_ids: Collection[int], using: str, *, skip_locked: bool = False) -> dict[int, Job]:
+def lock_jobs(
+    job_ids: Collection[int], using: str, *, skip_locked: bool = False, for_deletion: bool = False
+) -> dict[int, Job]:
     """Lock jobs whose cursors are locked. The result lacks the jobs that were deleted.
 
-    ``skip_locked``: see ``lock_cursors``.
+    ``skip_locked``: see ``lock_cursors``. ``for_deletion``: see ``lock_job``.
     """
     skip = skip_locked and can_skip_locked_rows(using)
-    rows = Job.objects.using(using).select_for_update(skip_locked=skip).order_by("pk")
+    rows = Job.objects.using(using).order_by("pk")
+    no_key = not for_deletion and _has_no_key(using)
+    rows = rows.select_for_update(skip_locked=skip, no_key=no_key)
     return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
 
 
 def lock_all(job_ids: Collection[int], using: str) -> None:
     """Lock cursors and jobs that the transaction will lock again in parts, in any order."""
-    for rows in (Cursor.objects.using(using), Job.objects.using(using)):
-        locked = rows.select_for_update().order_by("pk").values_list("pk", flat=True)
+    cursors = Cursor.objects.using(using).select_for_update()
+    jobs = Job.objects.using(using).select_for_update(no_key=_has_no_key(using))
+    for rows in (cursors, jobs):
+        locked = rows.order_by("pk").values_list("pk", flat=True)
         for keys in in_parts(job_ids):
             list(locked.filter(pk__in=keys))
+
+
+def _has_no_key(using: str) -> bool:
+    return bool(connections[using].features.has_select_for_no_key_update)
 
 
 def in_parts(job_ids: Collection[int]) -> Iterator[list[int]]:
@@ -65,9 +86,9 @@ def in_parts(job_ids: Collection[int]) -> Iterator[list[int]]:
         yield keys[start : start + LOCKED_AT_ONCE]
 
 
-def lock_version(job_id: int, expected_version: int | None, using: str) -> Job:
+def lock_version_for_deletion(job_id: int, expected_version: int | None, using: str) -> Job:
     """Lock the job and check its version: see ``check_version``."""
-    return check_version(lock_job(job_id, using), expected_version)
+    return check_version(lock_job(job_id, using, for_deletion=True), expected_version)
 
 
 def check_version(row: Job | None, expected_version: int | None) -> Job:

@@ -17,7 +17,8 @@ def use_partial_indexes(apps, schema_editor):
 
     Few runs have one, but PostgreSQL adds each run to each index of its table at each change of its
     state. These three indexes were a fifth of all that it writes for a run. The unique constraints
-    become unique indexes of the same names. Null violates neither.
+    become unique indexes of the same names. Null violates neither. To remove one of them later, use
+    ``_operations.RemovePartialConstraint``.
     """
     if schema_editor.connection.vendor != "postgresql":
         return
@@ -1485,6 +1486,10 @@ class Migration(migrations.Migration):
             ),
         ),
         # Written by hand: keep them if this file is generated again.
-        migrations.RunPython(use_partial_indexes, migrations.RunPython.noop),
-        migrations.RunPython(leave_room_for_updates, migrations.RunPython.noop),
+        migrations.RunPython(
+            use_partial_indexes, migrations.RunPython.noop, hints={"model_name": "run"}
+        ),
+        migrations.RunPython(
+            leave_room_for_updates, migrations.RunPython.noop, hints={"model_name": "statistics"}
+        ),
     ]

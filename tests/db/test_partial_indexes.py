@@ -5,11 +5,18 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
+from django.db.migrations import RunPython
+from django.db.migrations.loader import MigrationLoader
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
+from django_dcron.migrations._operations import RemovePartialConstraint
 from django_dcron.models import Run, Statistics
 from django_dcron.policies.slots import Slot
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
+
+INITIAL = ("django_dcron", "0001_initial")
 
 LOOKUPS: dict[str, dict[str, Any]] = {
     "dcron_run_idempotency": {"job": 1, "idempotency_key": "a key"},
@@ -34,3 +41,45 @@ def test_statistics_are_updated_in_place() -> None:
             "SELECT reloptions FROM pg_class WHERE relname = %s", [Statistics._meta.db_table]
         )
         assert cursor.fetchone() == (["fillfactor=50"],)
+
+
+@pytest.mark.parametrize("name", ["dcron_run_idempotency", "dcron_run_slot"])
+def test_partial_constraint_can_be_removed_and_added_again(name: str) -> None:
+    def is_there() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_indexes WHERE indexname = %s", [name])
+            return cursor.fetchone() is not None
+
+    before = MigrationLoader(None).project_state([INITIAL])
+    operation = RemovePartialConstraint("run", name)
+    after = before.clone()
+    operation.state_forwards("django_dcron", after)
+
+    assert is_there()
+    with connection.schema_editor() as editor:
+        operation.database_forwards("django_dcron", editor, before, after)
+    assert not is_there()
+    with connection.schema_editor() as editor:
+        operation.database_backwards("django_dcron", editor, after, before)
+    assert is_there()
+
+
+class RunsElsewhere:
+    """A router that creates this package's tables on another database."""
+
+    def allow_migrate(
+        self, db: str, app_label: str, model_name: str | None = None, **hints: Any
+    ) -> bool | None:
+        return False if model_name in ("run", "statistics") else None
+
+
+@override_settings(DATABASE_ROUTERS=[RunsElsewhere()])
+def test_hand_written_operations_follow_routers_by_model() -> None:
+    migration = MigrationLoader(None).disk_migrations[INITIAL]
+    operations = [each for each in migration.operations if isinstance(each, RunPython)]
+    state = MigrationLoader(None).project_state([INITIAL])
+    with CaptureQueriesContext(connection) as queries, connection.schema_editor() as editor:
+        for operation in operations:
+            operation.database_forwards("django_dcron", editor, state, state)
+    assert len(operations) == 2
+    assert [each["sql"] for each in queries if "django_dcron" in each["sql"]] == []

@@ -581,6 +581,27 @@ def test_change_locks_runs_before_statistics() -> None:
     assert deleted < min(counted)
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("verb", ["pause", "save", "end_pauses", "open_circuits", "delete"])
+def test_only_a_deletion_blocks_the_creation_of_runs(verb: str) -> None:
+    """Each new run locks its job's key."""
+    job = paused_until(seconds_ago(1)) if verb == "end_pauses" else failing()
+    with CaptureQueriesContext(connections["default"]) as queries:
+        if verb in ("pause", "save"):
+            getattr(control, verb)(job)
+        elif verb == "delete":
+            delete_job(job)
+        else:
+            getattr(pausing, verb)(Job.objects.using("default"))
+    ends = [
+        each["sql"].partition(" FOR ")[2]
+        for each in queries
+        if ' FROM "django_dcron_job" ' in each["sql"] and " FOR " in each["sql"]
+    ]
+    assert ends
+    assert all(end.startswith("UPDATE" if verb == "delete" else "NO KEY UPDATE") for end in ends)
+
+
 @pytest.mark.parametrize("change", ["rename", "resume", "pause longer", "update without save"])
 def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(
     change: str,

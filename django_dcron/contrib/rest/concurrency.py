@@ -3,7 +3,7 @@
 A change sends the version that it is based on as ``If-Match``.
 
 Invariant: a change is written only if the locked row still has that version
-(``jobs.locking.lock_version``). So no change between the comparison here and the lock is lost.
+(``jobs.locking``). So no change between the comparison here and the lock is lost.
 """
 
 from __future__ import annotations

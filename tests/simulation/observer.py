@@ -99,7 +99,8 @@ class Observer:
     def _ended(self, about: str, heartbeat_at: str | None) -> None:
         """A node may end a running attempt only if its heartbeat is old.
 
-        After a long outage, all heartbeats are. Then a node has to wait for a whole lease.
+        After a long outage, all heartbeats are. Then a node has to wait for a whole lease, unless
+        the heartbeat was old before the outage.
         """
         task = self.engine.current
         if task is None or task.process.name not in NODES or heartbeat_at is None:
@@ -109,7 +110,8 @@ class Observer:
         if now - last_beat < RUN_LEASE - 1.0:
             self.report(f"{about} by {node}, {now - last_beat:.0f} s after a heartbeat")
         began, ended = self.outage
-        if ended - began > NOTICED_OUTAGE and 0 < now - ended < RUN_LEASE - 60.0:
+        blocked = ended - began > NOTICED_OUTAGE and last_beat > began - RUN_LEASE
+        if blocked and 0 < now - ended < RUN_LEASE - 60.0:
             self.report(f"{about} by {node}, {now - ended:.0f} s after an outage")
 
     def _deleted(self, run: str, job: int, state: str, attempt: int, trigger: str) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from calendar import isleap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
@@ -83,8 +84,8 @@ class DailyWindow:
     end: int
     weekdays: frozenset[int] = frozenset()
     """The weekdays if the dates are all dates of these weekdays; otherwise empty."""
-    recurs: bool = False
-    """Whether the dates depend on the weekday, month and day only."""
+    entry: ExcludedDates | None = None
+    """The dates, unless they are all dates."""
 
     def intervals(self, day: date) -> Iterator[Interval]:
         """Yield the seconds of ``day`` in the window."""
@@ -124,10 +125,51 @@ class ExcludedDates:
     """The excluded times by weekday, month and day, if nothing else decides."""
 
     @cached_property
+    def _entries(self) -> tuple[ExcludedDates, ...]:
+        """The entries with a time or ``only``, and the others as one."""
+        return (self, *(each.entry for each in chain(self.windows, self.only) if each.entry))
+
+    @cached_property
     def _recurs(self) -> bool:
-        if self.ranges or self.holidays:
-            return False
-        return all(window.recurs for window in chain(self.windows, self.only))
+        return not any(entry.ranges or entry.holidays for entry in self._entries)
+
+    @cached_property
+    def _edges(self) -> list[date]:
+        """The first dates of ranges, and the first dates after them."""
+        ranges = chain.from_iterable(entry.ranges for entry in self._entries)
+        return sorted({edge for first, last in ranges for edge in (first, last + DAY)})
+
+    @cached_property
+    def _yearly_edges(self) -> list[tuple[int, int]]:
+        """The months and days on which an entry's yearly dates begin, or have ended."""
+        found = set()
+        for entry in self._entries:
+            for number in range(366 if entry.yearly else 0):
+                day = date(LEAP_YEAR, 1, 1) + number * DAY
+                before = day - DAY
+                if ((day.month, day.day) in entry.yearly) != (
+                    (before.month, before.day) in entry.yearly
+                ):
+                    found.add((day.month, day.day))
+        return sorted(found)
+
+    def steady_dates(self, day: date) -> tuple[date, date]:
+        """Return the first and the last date of a stretch around ``day``.
+
+        In the stretch, the weekday alone decides about the excluded times. Without such a stretch,
+        both are ``day``.
+        """
+        if any(entry.holidays for entry in self._entries):
+            return day, day
+        place = bisect_right(self._edges, day)
+        edges = [FIRST_DAY, *self._edges[max(place - 1, 0) : place + 1], LAST_DAY + DAY]
+        if self._yearly_edges:
+            for year in (day.year - 1, day.year, day.year + 1):
+                edges += [_in_year(year, *edge) for edge in self._yearly_edges]
+        first = max((edge for edge in edges if edge <= day), default=day)
+        last = min((edge for edge in edges if edge > day), default=day + DAY) - DAY
+        # On an edge, a time may end that began on the day before, under other entries.
+        return (first + DAY, last) if first < day else (day, day)
 
     @property
     def has_times(self) -> bool:
@@ -308,8 +350,8 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
         start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
         on = _every_day if found["daily_begin"] else dates.excludes
         weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
-        recurs = not (dates.ranges or dates.holidays)
-        (only if found["only"] else windows).append(DailyWindow(on, start, stop, weekdays, recurs))
+        entry = None if found["daily_begin"] else dates
+        (only if found["only"] else windows).append(DailyWindow(on, start, stop, weekdays, entry))
         if len(windows) + len(only) > MAX_WINDOWS:
             raise InvalidCalendar(
                 _TOO_MANY_TIMES, line=line, most=MAX_WINDOWS, code="too_many_times"
@@ -430,6 +472,13 @@ def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
         else:
             joined.append((begin, end))
     return tuple(joined)
+
+
+def _in_year(year: int, month: int, day: int) -> date:
+    """Return a date of a year; March 1 instead of a leap day that the year doesn't have."""
+    if (month, day) == (2, 29) and not isleap(year):
+        return date(year, 3, 1)
+    return date(year, month, day)
 
 
 def outside(intervals: Iterable[Interval]) -> tuple[Interval, ...]:

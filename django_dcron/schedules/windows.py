@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Protocol
 
 from django_dcron.schedules.calendar import ExcludedDates, Interval, outside
@@ -29,6 +29,7 @@ AHEAD = timedelta(days=366)
 """How far beyond the limit a search looks. Later searches without a result are then free."""
 
 KNOWN = 100
+WEEK = timedelta(days=7)
 
 
 class OccurrenceRule(Protocol):
@@ -72,7 +73,8 @@ class Search:
 class OpenTimes:
     """The local times of cron fields that a calendar doesn't exclude; a ``Cron`` for ``daylight``.
 
-    It looks at one date after the other, and at none if no weekday can have an open time.
+    It looks at one date after the other, but passes over stretches in which no weekday has an open
+    time.
     """
 
     def __init__(self, cron: Cron, calendar: ExcludedDates) -> None:
@@ -103,7 +105,7 @@ class OpenTimes:
             # Without a result, there is none within the horizon.
             following = opened or _later(found or local, HORIZON)
             if opened and not self._has_time(opened):
-                following = datetime.combine(opened, time.min) + DAY
+                following = datetime.combine(self._steady_dates(opened)[1], time.min) + DAY
             if following <= local:
                 return None
             local = following
@@ -117,11 +119,24 @@ class OpenTimes:
                 return found if found >= limit else None
             following = opened or _earlier(found or local, HORIZON)
             if opened and not self._has_time(opened):
-                following = datetime.combine(opened, time.min) - SECOND
+                following = datetime.combine(self._steady_dates(opened)[0], time.min) - SECOND
             if following >= local:
                 return None
             local = following
         return None
+
+    def _steady_dates(self, local: datetime) -> tuple[date, date]:
+        """Return the first and the last of the dates around this one, which has no open time.
+
+        None of the dates between has one either.
+        """
+        day = local.date()
+        first, last = self._calendar.steady_dates(day)
+        if last - first < WEEK:
+            return day, day
+        low = max(first, min(day, last - WEEK))
+        dates = (datetime.combine(low + number * DAY, time.min) for number in range(7))
+        return (day, day) if any(map(self._has_time, dates)) else (first, last)
 
     def _has_time(self, local: datetime) -> bool:
         """Return whether the fields have a time that isn't excluded on this date."""

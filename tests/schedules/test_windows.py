@@ -267,7 +267,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[date]:
         ("0 3 29 2 *", "only SAT 10:00-11:00", 1),
         ("0 9 29 2 *", "02-29 08:00-10:00", 100),
         ("@rrule 2020-01-06T03:00 FREQ=YEARLY;INTERVAL=7", "01-06 02:00-04:00", 100),
-        ("30 2 * * *", "01-01..06-30 02:00-04:00, 07-01..12-31 02:00-04:00", 80_000),
+        ("30 2 * * *", "01-01..06-30 02:00-04:00, 07-01..12-31 02:00-04:00", 5_000),
+        ("0 3 * * *", "1970-01-01..2199-12-31 02:00-04:00", 100),
     ],
 )
 def test_search_without_a_result_ends_at_the_horizon(
@@ -279,6 +280,31 @@ def test_search_without_a_result_ends_at_the_horizon(
     assert looked_at.total() <= most
     if looked_at:
         assert max(looked_at) - min(looked_at) <= 2 * HORIZON + 10 * 366 * DAY
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        "02-28..02-29 23:00-02:00, 10-01..01-15",
+        "2024-02-27..2028-03-02 22:00-06:00, SUN 01:00-02:00, 2028-03-02..2030-01-01 01:00-02:00",
+        "12-24..01-01, 02-29 20:00-04:00",
+        "only 02-28..02-29 23:00-02:00, only MON",
+        "2026-05-01, 2026-06-01..2026-06-30 21:00-20:00",
+    ],
+)
+def test_weekday_decides_on_steady_dates(dates: str) -> None:
+    entries, seen = calendar(dates), set()
+    for number in range(2000):
+        day = date(2024, 1, 1) + number * DAY
+        first, last = entries.steady_dates(day)
+        assert first <= day <= last
+        if first == last or first in seen:
+            continue
+        seen.add(first)
+        length = min((last - day).days + 1, 800)
+        times = [entries.excluded_times(day + n * DAY) for n in range(length)]
+        assert times[:-7] == times[7:], day
+    assert len(seen) >= 3
 
 
 @pytest.mark.parametrize(

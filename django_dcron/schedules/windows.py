@@ -29,6 +29,7 @@ AHEAD = timedelta(days=366)
 """How far beyond the limit a search looks. Later searches without a result are then free."""
 
 KNOWN = 100
+"""How many different excluded times of a date a search remembers."""
 WEEK = timedelta(days=7)
 
 
@@ -141,13 +142,13 @@ class OpenTimes:
     def _has_time(self, local: datetime) -> bool:
         """Return whether the fields have a time that isn't excluded on this date."""
         excluded = self._calendar.excluded_times(local.date())
-        if excluded not in self._known:
-            if len(self._known) > KNOWN:
+        found = self._known.get(excluded)
+        if found is None:
+            found = any(self._cron.has_time_in(begin, end) for begin, end in outside(excluded))
+            if len(self._known) >= KNOWN:
                 self._known.clear()
-            self._known[excluded] = any(
-                self._cron.has_time_in(begin, end) for begin, end in outside(excluded)
-            )
-        return self._known[excluded]
+            self._known[excluded] = found
+        return found
 
 
 class Windowed:

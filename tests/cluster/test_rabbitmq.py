@@ -2,16 +2,23 @@
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from django_dcron.models import Run
 from tests import services
-from tests.cluster.cluster import TIMEOUT, Cluster, frozen, lowered
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, frozen, lowered, now
+from tests.fault_proxy import BOTH_WAYS, FaultProxy
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
+
+HEARTBEAT = 4
+"""Seconds between two heartbeats of a worker and RabbitMQ."""
+MISSED = "missed heartbeats from client"
+FAULT = 3 * HEARTBEAT * SECOND
+"""How long a partition lasts: longer than both ends wait for a heartbeat."""
 
 
 @pytest.fixture(params=["classic", "quorum"])
@@ -69,3 +76,58 @@ def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
         )
         assert "lock server unreachable" not in log, "RabbitMQ doesn't hold the locks"
         assert not node.exits
+
+
+@pytest.fixture
+def proxies(rabbitmq_server: services.RabbitmqServer) -> Iterator[dict[str, FaultProxy]]:
+    """All nodes reach RabbitMQ through one proxy, all workers through the other one."""
+    with ExitStack() as stack:
+        address = ("127.0.0.1", rabbitmq_server.port)
+        made = {who: FaultProxy(address) for who in ("nodes", "workers")}
+        for proxy in made.values():
+            stack.callback(proxy.close)
+        yield made
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
+    rabbitmq_server: services.RabbitmqServer,
+    proxies: dict[str, FaultProxy],
+    cluster: Cluster,
+    queue_type: str,
+) -> None:
+    """Connections stay open, but nothing passes until heartbeats and confirms are overdue."""
+    envs = {
+        who: lowered(REDELIVER_AFTER=10)
+        | {
+            "DCRON_TEST_BROKER": f"amqp://guest:guest@127.0.0.1:{proxy.port}//",
+            "DCRON_TEST_QUEUE_TYPE": queue_type,
+            "DCRON_TEST_HEARTBEAT": str(HEARTBEAT),
+        }
+        for who, proxy in proxies.items()
+    }
+    cluster.start(jobs=6, node_env=envs["nodes"], worker_env=envs["workers"])
+    cluster.run_for(5)
+
+    claimers = cluster.nodes_with_claims()
+    proxies["nodes"].hold(*BOTH_WAYS)
+    cluster.wait_for(now() + FAULT)
+    for node in claimers:
+        node.process.wait_for_log("broker unreachable: ", TIMEOUT)
+    proxies["nodes"].restore()
+    cluster.wait_for_recovery(f"nodes - RabbitMQ: partition, {queue_type} queue")
+
+    missed = rabbitmq_server.log.count(MISSED)
+    proxies["workers"].hold(*BOTH_WAYS)
+    cluster.wait_for(now() + FAULT)
+    wait_until(
+        lambda: rabbitmq_server.log.count(MISSED) >= missed + len(cluster.workers),
+        TIMEOUT,
+        what="RabbitMQ to close the connections of the workers",
+    )
+    for worker in cluster.workers:
+        worker.process.wait_for_log("Connection to broker lost", TIMEOUT)
+    proxies["workers"].restore()
+    cluster.wait_for_recovery(f"workers - RabbitMQ: partition, {queue_type} queue")
+    cluster.account()

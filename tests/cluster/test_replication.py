@@ -6,7 +6,6 @@ that the standby hasn't received: occurrences in them run again.
 """
 
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from django.db import connection, connections
 from django_dcron.models import Attempt
 from tests import services, settings
 from tests.cluster.cluster import TIMEOUT, Cluster, lowered, now
+from tests.cluster.database_copy import DatabaseCopy, use
 from tests.fault_proxy import FaultProxy, Way
 from tests.verdict.judgement import judge
 from tests.waiting import wait_until
@@ -26,36 +26,17 @@ NAME = "standby"
 QUICK = lowered(REDELIVER_AFTER=5, RUN_LEASE=10)
 
 
-class Standby(services.PostgresqlServer):
+class Standby(DatabaseCopy):
     """A copy of the primary that follows it."""
 
     def __init__(self, primary: services.Server) -> None:
-        self.directory = settings.DIRECTORY / NAME
-        programs = Path(primary.command[0]).parent
-        options = [option for option in primary.command if option.startswith("-c")]
-        command = [primary.command[0], "-D", self.directory, "-k", self.directory, "-h", ""]
-        socket_path = self.directory / ".s.PGSQL.5432"
-        super().__init__(NAME, [*map(str, command), *options], socket_path, **primary.popen)
-        self._programs = programs
-        self.directory.mkdir()
         self.stream = FaultProxy(primary.answers_at)
         """What the primary sends goes through this proxy."""
-        source = f"host=127.0.0.1 port={self.stream.port} user=postgres application_name={NAME}"
-        owner = primary.popen.get("user")
-        if owner:
-            shutil.chown(self.directory, owner)
-        self.directory.chmod(0o700)
-        self._run("pg_basebackup", "-d", source, "-D", self.directory, "-R", "-c", "fast")
-        for copied in self.directory.glob(".s.PGSQL.*"):  # the primary's socket is in its directory
-            copied.unlink()
-
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        command = [str(self._programs / program), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **self.popen)
-        assert done.returncode == 0, f"{program} failed:\n{done.stdout}\n{done.stderr}"
+        source = f"host=127.0.0.1 port={self.stream.port} application_name={NAME}"
+        super().__init__(NAME, primary, settings.DIRECTORY / NAME, "-R", source=source)
 
     def promote(self) -> None:
-        self._run("pg_ctl", "promote", "-D", self.directory, "-w")
+        self.run_program("pg_ctl", "promote", "-D", self.directory, "-w")
 
 
 @pytest.fixture
@@ -98,13 +79,6 @@ def is_followed(synchronous: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_replication WHERE sync_state = %s", [state])
         return bool(cursor.fetchone()[0])
-
-
-def use(server: services.Server) -> None:
-    """Let this process use the server."""
-    connections.close_all()
-    for given in (connections.settings["default"], connections["default"].settings_dict):
-        given["HOST"] = str(server.answers_at.parent)
 
 
 def fail_over(proxy: FaultProxy, primary: services.Server, standby: Standby) -> None:

@@ -71,7 +71,9 @@ def adopt(
     - Of the runs of other nodes, one call adopts at most ``ADOPTED_AT_ONCE``, oldest first.
     - Runs already assigned to ``node`` are returned only with ``also_own``, and then all of them.
       The node may have missed the success of a claim, or may have given runs back. This includes
-      frozen runs: a worker returns them, so that a later call adopts them after the freeze.
+      runs that jitter makes due after ``horizon``, because no later call would look for them. It
+      also includes frozen runs: a worker returns them, so that a later call adopts them after the
+      freeze.
     - A locked run is passed to ``on_locked`` and left for a later call.
     - A run for which ``known`` returns True stays unchanged. The agenda may have dispatched it
       before a worker let it wait for the slot, and it may have been woken since. If this call
@@ -82,11 +84,12 @@ def adopt(
         any_of_others = _any_of_other_nodes(frozenset(shards), settings.SHARDS, namespace)
         if not shards or not any_of_others.rows(due_at=horizon, node=node):
             return []
-    pending = transitions.runs().pending().due(horizon).in_shards(shards, settings.SHARDS)
+    pending = transitions.runs().pending().in_shards(shards, settings.SHARDS)
     if namespace:
         pending = pending.filter(job__namespace=namespace)
-    others = pending.exclude(node=node).not_frozen().order_by("due_at").values_list(*COLUMNS)
-    adopted = [run for run in starmap(DueRun, others[:ADOPTED_AT_ONCE]) if not known(run.key)]
+    others = pending.due(horizon).exclude(node=node).not_frozen().order_by("due_at")
+    oldest = others.values_list(*COLUMNS)[:ADOPTED_AT_ONCE]
+    adopted = [run for run in starmap(DueRun, oldest) if not known(run.key)]
     assigned = _assign([run.run_id for run in adopted], node)
     for run in adopted:
         if run.run_id not in assigned:

@@ -109,6 +109,13 @@ def test_all_own_runs_are_adopted_on_request(monkeypatch: pytest.MonkeyPatch) ->
     assert len({run.key for run in adopted}) == len(adopted)
 
 
+def test_own_runs_that_jitter_makes_due_later_are_adopted_on_request() -> None:
+    """The node has claimed them, but doesn't know it, because the reply to the commit was lost."""
+    now = database_now("default")
+    own = make_run(make_idle_job(), node="me", scheduled_at=now, due_at=now + timedelta(hours=1))
+    assert [run.run_id for run in adopt(ALL, now, node="me", also_own=True)] == [own.pk]
+
+
 def test_runs_returned_to_the_nodes_have_no_node() -> None:
     job = make_idle_job()
     now = database_now("default")

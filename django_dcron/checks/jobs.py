@@ -71,7 +71,8 @@ def _job_problems(job: Any) -> Iterator[CheckMessage]:
     except UnknownTarget as error:
         yield Warning(
             f"Job {job} would fail: {error}",
-            hint="Correct the job, or register its target.",
+            hint="Correct the job, or register its target and import its module in cron.py or "
+            "tasks.py of an installed app.",
             id="django_dcron.W003",
         )
     except InvalidArguments as error:

@@ -81,7 +81,7 @@ PAGES = {
     "E013": "how-to/chains.md",
     "W001": "reference/settings.md#execution",
     "W002": "tutorial/first-job.md#change-the-settings",
-    "W003": "reference/settings.md#targets-and-arguments",
+    "W003": "reference/settings.md#how-targets-are-found",
     "W004": "reference/schedules.md",
     "W005": "reference/settings.md",
     "W006": "reference/settings.md#management-commands",

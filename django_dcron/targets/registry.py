@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.machinery import PathFinder
 from typing import Any
 
 from django_dcron.conf import settings
@@ -118,6 +120,14 @@ def _why_unknown(key: str) -> TranslatableText:
     if key.startswith(shell.PREFIX):
         return shell.why_unknown(key)
     problem = discovery_problem()
+    module = key.rpartition(".")[0]
+    if not problem and _may_define(module, key):
+        text = _(
+            "no task or @cron function has this name, but the module %(module)s exists. Register "
+            "the function as a task, and import its module in cron.py or tasks.py of an installed "
+            "app"
+        )
+        return TranslatableText(text, module=module)
     if not problem:
         return TranslatableText(_("no task or @cron function has this name"))
     text = _(
@@ -125,3 +135,26 @@ def _why_unknown(key: str) -> TranslatableText:
         "(%(problem)s)"
     )
     return TranslatableText(text, problem=problem)
+
+
+def _may_define(module: str, key: str) -> bool:
+    """Return whether the module exists in a loaded package and may define ``key``.
+
+    This imports nothing, because users enter keys.
+    """
+    if (loaded := sys.modules.get(module)) is not None:
+        return callable(getattr(loaded, key.rpartition(".")[2], None))
+    names = module.split(".")
+    if len(names) < 2 or not all(map(str.isidentifier, names)):
+        return False
+    path = getattr(sys.modules.get(names[0]), "__path__", None)
+    for count in range(2, len(names) + 1):
+        package = ".".join(names[:count])
+        if package in sys.modules:
+            path = getattr(sys.modules[package], "__path__", None)
+            continue
+        spec = PathFinder.find_spec(package, path) if path else None
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True

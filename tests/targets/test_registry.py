@@ -1,5 +1,7 @@
 """The registry's own checks: argument size, errors in the project's code, nested shadowing."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from django_dcron import control, targets
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
 from django_dcron.targets.celery_tasks import CeleryTarget
+from tests import app as app_package
 from tests.factories import make_idle_job
 from tests.refusals import refusal
 
@@ -73,3 +76,33 @@ def test_nested_shadow_target_is_refused(times: int) -> None:
     with pytest.raises(ValidationError) as invalid:
         Job(name="a", schedule="@daily", target="shadow:" * times).clean_fields()
     assert "target" in invalid.value.message_dict
+
+
+@pytest.mark.parametrize(
+    ("key", "exists"),
+    [
+        ("tests.contrib.importers.plain.report", True),
+        ("tests.app.undiscovered.anything", False),
+        ("tests.app.tasks.missing", False),
+        ("tests.not-a-name.x", False),
+        ("no_such_package.jobs.report", False),
+        ("report", False),
+        ("", False),
+    ],
+)
+def test_unknown_target_names_its_module_if_that_exists(key: str, exists: bool) -> None:
+    with pytest.raises(UnknownTarget) as caught:
+        targets.get(key)
+    why = caught.value.params["why"]
+    assert ("cron.py" in str(why)) is exists
+
+
+def test_unregistered_module_is_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs_of_shop.py").write_text("raise SystemExit")
+    monkeypatch.setattr(app_package, "__path__", [*app_package.__path__, str(tmp_path)])
+    with pytest.raises(UnknownTarget) as caught:
+        targets.get("tests.app.jobs_of_shop.report")
+    assert "tests.app.jobs_of_shop" in str(caught.value.params["why"])
+    assert "tests.app.jobs_of_shop" not in sys.modules

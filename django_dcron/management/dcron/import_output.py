@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from django_dcron import targets
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.comparison import (
@@ -25,6 +26,7 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.reading import Reading
 from django_dcron.contrib.importers.sources import SCHEDULERS
+from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
 from django_dcron.management.dcron.import_texts import (
     STYLES,
@@ -34,7 +36,7 @@ from django_dcron.management.dcron.import_texts import (
     show_queues,
     verb_of,
 )
-from django_dcron.management.dcron.output import WARNING, Output
+from django_dcron.management.dcron.output import BAD, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
@@ -63,6 +65,8 @@ def show_entry_plans(
             plans.append(plan)
             if plan.outcome is not ImportOutcome.SAME:
                 _show_plan(bar, plan, warned, applied=applied)
+            if problem := _target_problem(plan):
+                bar.line(f"! {plan} {problem}", BAD)
             if applied and out.is_terminal:
                 bar.show(len(plans), total)
     for warning, times in warned.items():
@@ -108,6 +112,17 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, appli
     for warning in plan.entry.warnings:
         if warned[warning] <= SAME_WARNINGS:
             out.line(f"! {plan} {warning}", WARNING)
+
+
+def _target_problem(plan: EntryPlan) -> str:
+    """Return why the runs of a job that the import doesn't change would fail; empty otherwise."""
+    if plan.existing is None or plan.outcome not in (ImportOutcome.SAME, ImportOutcome.KEPT):
+        return ""
+    try:
+        targets.get(plan.existing.target)
+    except UnknownTarget as error:
+        return str(error)
+    return ""
 
 
 def _change_texts(changes: Changes) -> list[str]:
@@ -222,7 +237,7 @@ def import_document(
                 "name": plan.name,
                 "outcome": plan.outcome,
                 "reasons": plan.reasons,
-                "warnings": plan.entry.warnings,
+                "warnings": [*plan.entry.warnings, *filter(None, [_target_problem(plan)])],
                 "changes": changes_document(plan),
                 "kept": changes_document(plan, plan.kept),
             }

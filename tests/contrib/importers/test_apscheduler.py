@@ -3,9 +3,13 @@
 import builtins
 import os
 import pickle
+import re
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -16,10 +20,12 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
+from celery import current_app
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from django_dcron import targets
 from django_dcron.contrib.importers import apscheduler
 from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
@@ -28,10 +34,12 @@ from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.targets import functions
+from django_dcron.targets.base import TargetKind
 from django_dcron.utils.untrusted import Reader
 from tests import depth
 from tests.contrib.importers import plain, public
 from tests.contrib.importers.conftest import Install
+from tests.contrib.importers.test_clock_changes import PAGE
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -86,6 +94,40 @@ def test_job_with_all_options_is_imported(monkeypatch: pytest.MonkeyPatch) -> No
     )
     assert (job.jitter, job.overlap_policy, job.enabled) == (timedelta(seconds=20), "skip", True)
     assert call("import", "django-apscheduler").out == "1 same.\n"
+    monkeypatch.delitem(functions.registered, "tests.contrib.importers.plain.report")
+    again = call("import", "django-apscheduler").out
+    assert "Unknown target 'tests.contrib.importers.plain.report'" in again
+    assert again.endswith("1 same.\n")
+    (entry,) = call("import", "django-apscheduler", "--json").json["jobs"]
+    assert len(entry["warnings"]) > len(found().warnings)
+
+
+def test_documented_registration_keeps_the_function_for_apscheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_apscheduler.jobstores import DjangoJobStore
+
+    (block,) = re.findall(r"```python\n(# sales/cron\.py\n.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "sales" / "__init__.py").touch()
+    (tmp_path / "sales" / "jobs.py").write_text("def import_orders():\n    return 'imported'\n")
+    (tmp_path / "sales" / "cron.py").write_text(block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        import_module("sales.cron")
+        jobs = import_module("sales.jobs")
+        target = targets.get("sales.jobs.import_orders")
+        assert target.kind == TargetKind.TASK
+        scheduler = BlockingScheduler(timezone="UTC")
+        job = scheduler.add_job(jobs.import_orders, CronTrigger(hour=3), id="a")
+        job._modify(next_run_time=FAR, misfire_grace_time=1, coalesce=True, max_instances=1)
+        DjangoJobStore().add_job(job)  # pickles the reference to the function
+        assert found().values["target"] == target.key
+        assert call("import", "django-apscheduler", "--apply").code == 0
+    finally:
+        for name in ("sales", "sales.jobs", "sales.cron"):
+            sys.modules.pop(name, None)
+        current_app.tasks.pop("sales.jobs.import_orders", None)
 
 
 def test_interval_keeps_its_start_end_and_phase() -> None:

@@ -339,6 +339,18 @@ def test_job_created_by_a_user_is_not_changed() -> None:
     assert synced() == []  # it isn't disabled either
 
 
+def test_conflict_with_an_imported_job_names_its_source() -> None:
+    imported = Job(name="report", target="tests.app.tasks.ok", schedule="@weekly")
+    imported.import_source, imported.import_key = "redbeat", "a"
+    saving.save(imported)
+    with code():
+        (line,) = synced()
+        assert line.startswith("conflict report ")
+        assert "redbeat" in line
+        the_job().delete()
+        assert synced()[0].startswith("create report ")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -546,7 +558,8 @@ def test_check_fails_if_the_database_differs_from_the_code() -> None:
         synced()
         edit(schedule="@weekly")  # sync keeps the edit of a user
         assert command("--check") == (
-            "kept report schedule: @weekly (changed in the admin)\nThe database matches the code.\n"
+            "kept report schedule: @weekly (changed in the admin)\n"
+            "Apart from what is kept, the database matches the code.\n"
         )
 
 

@@ -20,6 +20,7 @@ from django_dcron.contrib.importers.entry_plans import (
     DEFAULT_OPTIONS,
     PAUSE,
     PROBLEMS,
+    WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
     ImportOutcome,
@@ -58,9 +59,12 @@ def compare_entries(
     options: ComparisonOptions = DEFAULT_OPTIONS,
 ) -> list[EntryPlan]:
     """Compare jobs, in the order of ``entries``."""
+    matches = list(match_entries(entries, namespace, options.source))
+    if not (options.take_over or options.shadow) and any(map(_waits, matches)):
+        options = replace(options, new_wait=True)
     return [
         _plan_safely(_as_shadow(each) if _stays_shadow(each, options) else each, namespace, options)
-        for each in match_entries(entries, namespace, options.source)
+        for each in matches
     ]
 
 
@@ -93,6 +97,19 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
         and plan.outcome not in NOT_HANDED_OVER
         and (plan.existing.target.startswith(PREFIX) or awaits_handover(plan.existing))
     ]
+
+
+def _waits(matched: Match) -> bool:
+    """Return whether the entry's job waits for a handover, because the source still does its work.
+
+    The source doesn't run a disabled entry.
+    """
+    job = matched.job
+    return (
+        job is not None
+        and matched.entry.values.get("enabled", True)
+        and (job.target.startswith(PREFIX) or awaits_handover(job))
+    )
 
 
 def _stays_shadow(matched: Match, options: ComparisonOptions) -> bool:
@@ -194,10 +211,12 @@ def _plan_creation(matched: Match, unchanged: EntryPlan, options: ComparisonOpti
     if entry.next_due is not None:
         values["starts_at"] = entry.next_due
     job = with_values(Job(namespace=unchanged.namespace, name=entry.name), values, options)
-    if options.disabled and job.enabled:
-        job.enabled, job.pause_reason = False, ARRIVED_PAUSED
+    waits = options.disabled or options.new_wait
+    if waits and job.enabled:
+        reason = ARRIVED_PAUSED if options.disabled else WAITS_FOR_HANDOVER
+        job.enabled, job.pause_reason = False, reason
     written = definition_of(job)
-    names = [*values, *(["enabled"] if options.disabled else [])]
+    names = [*values, *(["enabled"] if waits else [])]
     if options.source:
         store_origin(job, matched, options, {name: written[name] for name in {*names, *PAUSE[:2]}})
     changes = {name: (None, written[name]) for name in names}

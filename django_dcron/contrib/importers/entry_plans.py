@@ -27,6 +27,11 @@ ARRIVED_PAUSED = "imported with --disabled"
 
 HANDED_BACK = "handed back with dcron handover --back"
 
+WAITS_FOR_HANDOVER = "waits for dcron handover, as other jobs of its source do"
+
+HANDOVER_REASONS = frozenset({ARRIVED_PAUSED, HANDED_BACK, WAITS_FOR_HANDOVER})
+"""Why a job is paused until a handover: its source still runs the work."""
+
 PAUSE = ("enabled", "pause_reason", "paused_until")
 
 
@@ -88,7 +93,8 @@ class ComparisonOptions:
     a person changed them. ``restore``: patterns of the names of deleted jobs to create again, ``*``
     for all. ``calendars``: the imported calendars to save, by name. ``take_over``:
     shadows become jobs, jobs that were imported paused or handed back are enabled, and jobs that
-    start now continue from the source's last run.
+    start now continue from the source's last run. ``new_wait``: new jobs are paused until a
+    handover, because the source still runs the work of others.
     """
 
     source: str = ""
@@ -98,13 +104,14 @@ class ComparisonOptions:
     restore: Collection[str] = ()
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
     take_over: bool = False
+    new_wait: bool = False
 
 
 DEFAULT_OPTIONS = ComparisonOptions()
 
 
 def awaits_handover(job: Job) -> bool:
-    return not job.enabled and job.pause_reason in (ARRIVED_PAUSED, HANDED_BACK)
+    return not job.enabled and job.pause_reason in HANDOVER_REASONS
 
 
 def store_origin(

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_dcron.contrib.importers.entry_plans import (
-    ARRIVED_PAUSED,
-    HANDED_BACK,
+    HANDOVER_REASONS,
     PAUSE,
     ComparisonOptions,
     EntryPlan,
@@ -126,7 +125,7 @@ def _new_state(
     else:
         reasons = {EXHAUSTED} if schedule_changes else set()
         if starts:
-            reasons |= {ARRIVED_PAUSED, HANDED_BACK}
+            reasons |= HANDOVER_REASONS
         if not base.get("enabled", True):
             reasons |= {str(base.get("pause_reason"))} - {""}
         set_by_source = before.pause_reason in reasons

@@ -83,7 +83,12 @@ def _compare(declaration: targets.Declaration, job: Job | None) -> list[SyncChan
         return [
             SyncChange(ChangeKind.INVALID, str(declaration), messages_of(error), declaration.key)
         ]
-    why = "a job with this name was created by a person; delete or rename one of the two"
+    why = (
+        f"the job with this name was imported from {job.import_source}; to declare it in code "
+        f"instead, remove its entry in {job.import_source}, delete the job, and sync again"
+        if job.import_source
+        else "a job with this name was created by a person; delete or rename one of the two"
+    )
     return [SyncChange(ChangeKind.CONFLICT, str(declaration), (why,), declaration.key)]
 
 

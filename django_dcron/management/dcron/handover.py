@@ -26,7 +26,7 @@ from django.db.models import F, Max
 
 from django_dcron import control
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.entry_plans import HANDED_BACK
+from django_dcron.contrib.importers.entry_plans import HANDED_BACK, awaits_handover
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS
@@ -162,15 +162,25 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
             raise usage_error(f"--{name} can't be combined with --back.")
     if source not in RESUMABLE:
         raise usage_error(
-            f"{source} can't continue after another scheduler's runs (possible: "
-            f"{', '.join(RESUMABLE)}). Pause the jobs, and start it without its missed runs."
+            f"--back isn't available for {source}, because {source} stores no last run that the "
+            f"command could set (available for: {', '.join(RESUMABLE)}). Instead, pause the "
+            f"imported jobs here, and start {source}. It may then run again what was due while it "
+            "was stopped, although it ran here."
         )
     if not out.is_json and (reason := _why_running(source)):
         out.line(f"! {source} may still be running: {reason}", BAD)
     try:
-        planned = _plan(source)
+        planned, paused_here = _plan(source)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
+    if paused_here and not out.is_json:
+        for job in paused_here:
+            out.line(f"! {job} is paused here, but enabled in {source}", WARNING)
+        out.line(
+            f"! {source} runs {'it' if len(paused_here) == 1 else 'them'} once it starts. To "
+            f"prevent this, disable {'it' if len(paused_here) == 1 else 'them'} there first.",
+            WARNING,
+        )
     done: list[_Handback] = []
     progress = ProgressLines(out, "handover", len(planned))
 
@@ -197,6 +207,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
                 "applied": options["apply"],
                 "jobs": [_reference(each.job) for each in returned],
                 "gone": [_reference(each.job) for each in gone],
+                "paused_here": [_reference(job) for job in paused_here],
                 "failed": [{**_reference(each.job), "error": each.error} for each in failed],
             }
         )
@@ -229,22 +240,28 @@ def _show(out: Output, each: _Handback, *, applied: bool) -> None:
         out.line(f"{'paused' if applied else 'pause'} {each.job}", GOOD)
 
 
-def _plan(source: str) -> list[_Handback]:
-    """Return the jobs to hand back, including jobs that were already handed back.
+def _plan(source: str) -> tuple[list[_Handback], list[Job]]:
+    """Return the jobs to hand back, and the jobs that are paused here but enabled in the source.
 
-    Raises ``SourceProblem``.
+    The former include jobs that were already handed back. Raises ``SourceProblem``.
     """
     entries = RESUMABLE[source].read(database_now(alias_for(Job))).entries
-    keys = {
-        matched.job.pk: matched.entry.key
-        for matched in match_entries(entries, "default", source)
+    matches = [each for each in match_entries(entries, "default", source) if each.job]
+    keys = {matched.job.pk: matched.entry.key for matched in matches if matched.job}
+    paused_here = [
+        matched.job
+        for matched in matches
         if matched.job
-    }
-    return [
+        and not (matched.job.enabled or awaits_handover(matched.job))
+        and not matched.entry.omitted
+        and matched.entry.values.get("enabled", True)
+    ]
+    planned = [
         _Handback(job, keys.get(job.pk))
         for job in imported_jobs_of(source)
         if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
     ]
+    return planned, paused_here
 
 
 def _hand_back_all(

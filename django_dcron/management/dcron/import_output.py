@@ -175,8 +175,9 @@ def show_remaining_work(
         out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
     if waiting := _awaiting_handover(options, plans):
         out.line(
-            f"! {number_of(len(waiting), 'job stays', 'jobs stay')} paused or a shadow until "
-            f"manage.py dcron handover {options['source']}",
+            f"! {number_of(len(waiting), 'job waits', 'jobs wait')} for the handover, paused or as "
+            f"a shadow. When {options['source']} has stopped: manage.py dcron handover "
+            f"{options['source']} --apply",
             WARNING,
         )
 

@@ -74,7 +74,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
     if not differences:
         command.stdout.write(
-            "The database matches the code."
+            "Apart from what is kept, the database matches the code."
+            if changes
+            else "The database matches the code."
             if declarations()
             else "No jobs are declared with @cron. django-dcron imports cron.py of each app in "
             "INSTALLED_APPS."

@@ -138,6 +138,9 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
 
     shown = call("handover", SOURCE, "--back", "--json").json
     assert [job["name"] for job in shown["jobs"]] == ["a", "b"]
+    assert [job["name"] for job in shown["paused_here"]] == ["paused"]
+    lines = call("handover", SOURCE, "--back").out.splitlines()
+    assert lines[0].startswith("! paused "), "before the jobs that are handed back"
     assert Job.objects.filter(enabled=True).count() == 2
 
     before = datetime.now(UTC)
@@ -147,10 +150,12 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     reasons = dict(Job.objects.values_list("name", "pause_reason"))
     assert reasons == {"a": HANDED_BACK, "b": HANDED_BACK, "paused": "ask Ann"}
 
+    crontab_row("new", **twelve_hours_from_now())
     assert call("import", SOURCE, "--apply").code == 0
-    assert not Job.objects.filter(enabled=True).exists()
+    assert not Job.objects.filter(enabled=True).exists(), "beat runs all of them, also the new one"
     assert call("handover", SOURCE, "--apply").code == 0
-    assert set(Job.objects.filter(enabled=True).values_list("name", flat=True)) == {"a", "b"}
+    enabled = Job.objects.filter(enabled=True).values_list("name", flat=True)
+    assert set(enabled) == {"a", "b", "new"}
 
 
 def test_interval_keeps_its_phase_when_handed_back() -> None:

@@ -15,6 +15,7 @@ from django_dcron.contrib.importers.comparison import (
 )
 from django_dcron.contrib.importers.entry_plans import (
     ARRIVED_PAUSED,
+    WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
     ImportOutcome,
@@ -319,6 +320,20 @@ def test_only_a_handover_starts_imported_jobs(
     import_entries(found(schedule="7 * * * *"), take_over=True)
     started = Job.objects.get()
     assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")
+
+
+@pytest.mark.parametrize("first", [{"disabled": True}, {"shadow": True}], ids=str)
+def test_new_entry_waits_for_the_handover_as_others_do(first: dict[str, bool]) -> None:
+    import_entries(found(), **first)
+    both = (found(), found("b", "2"))
+    import_entries(*both)
+    new = Job.objects.get(name="b")
+    assert (new.enabled, new.pause_reason) == (False, WAITS_FOR_HANDOVER)
+    assert new in awaiting_handover(plan(*both))
+    import_entries(*both, take_over=True)
+    assert Job.objects.filter(enabled=True, target="tests.app.tasks.echo").count() == 2
+    import_entries(*both, found("c", "3"))
+    assert Job.objects.get(name="c").enabled, "no other job waits"
 
 
 def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:

@@ -43,5 +43,6 @@ def test_entries_of_real_schedulers_are_imported(tmp_path: Path) -> None:
     again = python("-m", "django", "dcron", "import", "django-q2", "--disabled")
     assert (again.returncode, again.stdout) == (
         0,
-        "1 same.\n! 1 job stays paused or a shadow until manage.py dcron handover django-q2\n",
+        "1 same.\n! 1 job waits for the handover, paused or as a shadow. When django-q2 has "
+        "stopped: manage.py dcron handover django-q2 --apply\n",
     ), again.stderr

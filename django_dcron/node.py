@@ -15,6 +15,7 @@ from django_dcron.locks import get_lock
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.runner import AlertThread, Runner
+from django_dcron.targets import declarations
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -40,7 +41,10 @@ def _make_alerter() -> Callable[[Membership], AlertThread]:
 
 def sync_declared() -> None:
     """Write the jobs declared in code to the database before the first tick."""
-    for change in sync.apply(sync.plan()):
+    changes = sync.apply(sync.plan())  # imports the modules that declare jobs
+    if not declarations():
+        logger.info(sync.NOTHING_DECLARED, extra={"event": "nothing_declared"})
+    for change in changes:
         if change.is_difference or change.is_problem:
             level = logging.ERROR if change.is_problem else logging.INFO
             logger.log(

@@ -42,6 +42,7 @@ class CautionCode(StrEnum):
     FREQUENT = "frequent"
     CROWDED_MINUTE = "crowded_minute"
     UNNAMED = "unnamed"
+    EVERY_DATE_COUNTS = "every_date_counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,12 @@ def _cautions(
     if has_hash(schedule.text) and not job.name:
         text = _("H depends on the job's name. These times change when you enter the name.")
         yield Caution(CautionCode.UNNAMED, text)
+    if schedule.counts_every_date:
+        text = _(
+            "The calendar excludes no whole dates, so every date counts as a working day, even "
+            "weekends."
+        )
+        yield Caution(CautionCode.EVERY_DATE_COUNTS, text)
     yield from _frequent(schedule, occurrences)
     yield from _clock_changes(timetable, occurrences[0].at)
     yield from _crowded_minute(job, schedule, occurrences[0], scope)

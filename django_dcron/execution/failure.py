@@ -25,6 +25,7 @@ from django_dcron.runs.completion import Ending
 from django_dcron.utils.bounded_text import replace_unstorable, truncated
 from django_dcron.utils.durations import write_duration
 
+RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
 PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 """Compared by name, so that Celery needn't be imported."""
@@ -88,6 +89,8 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
         )
     try:
         text = str(exception)
+        if isinstance(exception, UnknownTarget):
+            return f"{text} {RESTART}"
         if isinstance(exception, RetryLater) and run.attempt >= run.job.max_attempts:
             return ": ".join(filter(None, [refused_retry_message(run.job.max_attempts), text]))
         return text

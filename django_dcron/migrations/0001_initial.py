@@ -185,7 +185,7 @@ class Migration(migrations.Migration):
                 (
                     "schedule",
                     models.CharField(
-                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00. With several lines, the times of all lines apply.",
+                        help_text="Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also @hourly, @every 1h30m and @at 2026-12-01T09:00. WD#3 as day of month is the third working day. For every second Friday: @rrule 2026-01-02T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR. With several lines, the times of all lines apply.",
                         max_length=1000,
                         verbose_name="schedule",
                     ),
@@ -603,6 +603,9 @@ class Migration(migrations.Migration):
                     "calendar",
                     models.ForeignKey(
                         blank=True,
+                        error_messages={
+                            "invalid": "Unknown calendar '%(value)s'. Create it in the admin or with control.save_calendar."
+                        },
                         help_text="Calendar of the dates and times without runs. Empty: none are excluded.",
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,

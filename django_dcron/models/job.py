@@ -107,8 +107,9 @@ class Job(Scheduled, models.Model):
         max_length=MAX_LENGTH,
         help_text=_(
             "Five cron fields, such as 30 3 * * MON-FRI, or six with seconds first. Also "
-            "@hourly, @every 1h30m and @at 2026-12-01T09:00. With several lines, the times of "
-            "all lines apply."
+            "@hourly, @every 1h30m and @at 2026-12-01T09:00. WD#3 as day of month is the third "
+            "working day. For every second Friday: @rrule 2026-01-02T09:00 "
+            "FREQ=WEEKLY;INTERVAL=2;BYDAY=FR. With several lines, the times of all lines apply."
         ),
     )
     timezone = models.CharField(
@@ -147,6 +148,12 @@ class Job(Scheduled, models.Model):
         related_name="jobs",
         verbose_name=_("calendar"),
         help_text=_("Calendar of the dates and times without runs. Empty: none are excluded."),
+        error_messages={
+            "invalid": _(
+                "Unknown calendar '%(value)s'. Create it in the admin or with "
+                "control.save_calendar."
+            )
+        },
     )
     calendar_policy = models.CharField(
         _("on excluded dates and times"),

@@ -26,6 +26,8 @@ from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import transitions
 from django_dcron.runs.immediate_dispatch import dispatch_now
 from django_dcron.runs.transitions import LastHeartbeat
+from django_dcron.targets.shadow import NOT_EXECUTED
+from django_dcron.targets.shadow import PREFIX as SHADOW
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -98,7 +100,8 @@ def complete_attempt(
     retry_in, run_failed = None, False
     match ending.outcome:
         case Outcome.SUCCEEDED:
-            won = _finish(run, attempt, State.SUCCEEDED, "", ending, token, last_heartbeat)
+            reason = NOT_EXECUTED if run.job.target.startswith(SHADOW) else ""
+            won = _finish(run, attempt, State.SUCCEEDED, reason, ending, token, last_heartbeat)
         case Outcome.CANCELLED:
             won = _finish(
                 run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_heartbeat

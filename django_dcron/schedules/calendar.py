@@ -177,6 +177,16 @@ class ExcludedDates:
         whole = (window.end - window.start == WHOLE_DAY[1] for window in self.only)
         return bool(self.windows) or not all(whole)
 
+    @cached_property
+    def excludes_dates(self) -> bool:
+        """Whether the calendar excludes whole dates, not only times of day."""
+        if self.weekdays or self.yearly or self.ranges or self.holidays:
+            return True
+        if any(each.end - each.start >= WHOLE_DAY[1] for each in self.windows):
+            return True
+        first = date(LEAP_YEAR, 1, 1)
+        return any(self.excludes(first + number * DAY) for number in range(366))
+
     def excludes(self, day: date) -> bool:
         """Return whether all of the day is excluded."""
         if self._names(day):

@@ -35,13 +35,13 @@ from django_dcron.utils.messages import gettext_noop as _
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 _ONE_FIELD = _(
     "Schedule %(value)s has %(count)d field. Use 5 fields, 6 (seconds first) or 7 (seconds "
-    "first, year last), or a macro such as @hourly, @daily, @every 1h30m or @at "
-    "2026-12-01T09:00."
+    "first, year last), or a macro such as @hourly, @daily, @every 1h30m, @at "
+    "2026-12-01T09:00 or @rrule (every second week)."
 )
 _FIELDS = _(
     "Schedule %(value)s has %(count)d fields. Use 5 fields, 6 (seconds first) or 7 "
-    "(seconds first, year last), or a macro such as @hourly, @daily, @every 1h30m or @at "
-    "2026-12-01T09:00."
+    "(seconds first, year last), or a macro such as @hourly, @daily, @every 1h30m, @at "
+    "2026-12-01T09:00 or @rrule (every second week)."
 )
 
 

@@ -46,6 +46,8 @@ class FieldKind:
     high: int
     names: dict[str, int] = field(default_factory=dict)
     hashes: tuple[int, int] | None = None
+    forms: tuple[str, ...] = ()
+    """Examples of what the field accepts besides its values."""
     # The end of a step range without an explicit end. It differs from ``high`` only for the
     # weekday, where 7 is an alias of 0.
     top: int = 0
@@ -72,7 +74,9 @@ SECOND = FieldKind(_("second"), 0, 59, hashes=(0, 59), top=59)
 MINUTE = FieldKind(_("minute"), 0, 59, hashes=(0, 59), top=59)
 HOUR = FieldKind(_("hour"), 0, 23, hashes=(0, 23), top=23)
 # As in Jenkins, ``H`` avoids the days that don't occur in every month.
-DAY_OF_MONTH = FieldKind(_("day of month"), 1, 31, hashes=(1, 28), top=31)
+DAY_OF_MONTH = FieldKind(
+    _("day of month"), 1, 31, hashes=(1, 28), top=31, forms=("L", "LW", "15W", "WD#3")
+)
 MONTH = FieldKind(
     _("month"), 1, 12, {name: n for n, name in enumerate(_MONTHS, 1)}, hashes=(1, 12), top=12
 )
@@ -185,11 +189,14 @@ def _number(kind: FieldKind, text: str, item: str) -> int:
     if text in kind.names:
         return kind.names[text]
     if not re.fullmatch("[0-9]+", text):
+        alone = text == item
+        forms = {"allowed": ", ".join([str(kind.allowed), *kind.forms])} if kind.forms else {}
         kind.refuse(
-            _NO_VALUE if text == item else _NO_VALUE_IN,
+            _NO_VALUE if alone else _NO_VALUE_IN,
             repr(text),
             item=repr(item),
             code="invalid_value",
+            **(forms if alone else {}),
         )
     return _check_bounds(kind, text, kind.low, kind.high)
 
@@ -279,6 +286,13 @@ def _month_special(kind: FieldKind, item: str) -> MonthSpecial | None:
         return NthWorkingDay(_check_bounds(kind, match[1], 1, MAX_WORKING_DAYS))
     if match := re.fullmatch("WD#L(?:-([0-9]+))?", item):
         return NthWorkingDay(-1 - _check_bounds(kind, match[1] or "0", 0, MAX_WORKING_DAYS - 1))
+    if match := re.fullmatch("WD-?([0-9]+|L(?:-[0-9]+)?)", item):
+        kind.refuse(
+            _("%(field)s: %(value)s is not valid. Did you mean %(near)s?"),
+            repr(item),
+            near=repr(f"WD#{match[1]}"),
+            code="invalid_value",
+        )
     return None
 
 

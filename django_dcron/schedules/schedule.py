@@ -36,6 +36,7 @@ from django_dcron.schedules.cron import Cron, draw_fields, parse_cron, recurring
 from django_dcron.schedules.daylight import next_instant, previous_instant
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.recurrence import EXAMPLE
+from django_dcron.schedules.special_days import NthWorkingDay
 from django_dcron.schedules.windows import Windowed
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
 from django_dcron.utils.messages import TOO_LONG, any_of
@@ -170,6 +171,18 @@ class Schedule:
     def at(self) -> datetime | None:
         """The instant of an ``@at`` schedule (aware UTC), else None."""
         return self.rule.at.replace(tzinfo=UTC) if isinstance(self.rule, Once) else None
+
+    @property
+    def counts_every_date(self) -> bool:
+        """Whether ``WD#n`` counts every date as a working day, because of the calendar."""
+        if self.calendar is None or not any(
+            isinstance(special, NthWorkingDay)
+            for line in self.lines
+            if line.wall_clock
+            for special in line.wall_clock.cron.day_of_month.specials
+        ):
+            return False
+        return not self.calendar.excludes_dates
 
     @property
     def is_never(self) -> bool:
@@ -332,11 +345,25 @@ def _parse_lines(text: str, zone: str, hash_key: str) -> Schedule:
     return Schedule(text, zones.pop() if len(zones) == 1 else zone, hash_key, AnyOf(tuple(lines)))
 
 
+_EVERY_SECOND_WEEK = re.compile(
+    r"@?(?:bi-?weekly|fortnightly|2w|14d|every (?:2|two|2nd|second|other) "
+    r"(?:weeks?|mon|tues|wednes|thurs|fri|satur|sun)(?:day)?)"
+)
 _MISSPELLED = _("Unknown schedule %(value)s. Did you mean %(near)s?")
 
 
 def _expand_macro(body: str) -> str:
     """Return the fields that a macro stands for; return fields unchanged."""
+    if _EVERY_SECOND_WEEK.fullmatch(body.lower()):
+        raise InvalidSchedule(
+            _(
+                "Unknown schedule %(value)s. For every second week, use %(rule)s, which counts "
+                "the weeks from its date."
+            ),
+            value=repr(body),
+            rule=EXAMPLE,
+            code="unknown_macro",
+        )
     if not body.startswith("@"):
         if near := _nearest_macro(body):
             raise InvalidSchedule(_MISSPELLED, value=repr(body), near=near, code="unknown_macro")
@@ -363,18 +390,25 @@ def _nearest_macro(name: str) -> str:
     return repr(near[0]) if near else ""
 
 
+# A week is 7 days and a day is 24 hours of elapsed time. No number of digits overflows a timedelta.
+_INTERVAL = re.compile(
+    r"(?:(?P<weeks>[0-9]{1,5})w)?(?:(?P<days>[0-9]{1,6})d)?(?:(?P<hours>[0-9]{1,9})h)?"
+    r"(?:(?P<minutes>[0-9]{1,9})m)?(?:(?P<seconds>[0-9]{1,9})s)?"
+)
+
+
 def _interval(text: str) -> timedelta:
-    match = re.fullmatch(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?", text.lower())
-    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    interval = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    match = _INTERVAL.fullmatch(text.lower())
+    numbers = match.groupdict(default="0") if match else {}
+    interval = timedelta(**{unit: int(number) for unit, number in numbers.items()})
     if not SECOND <= interval <= HORIZON:
         raise InvalidSchedule(
             _(
-                "@every %(value)s is not a valid interval. Use whole hours, minutes and "
-                "seconds, such as 1h30m or 45s, from 1s to %(most)dh."
+                "@every %(value)s is not a valid interval. Use whole weeks, days, hours, minutes "
+                "and seconds, such as 2w, 1d, 1h30m or 45s, from 1s to %(most)dd."
             ),
             value=repr(text),
-            most=HORIZON.days * 24,
+            most=HORIZON.days,
             code="invalid_interval",
         )
     return interval

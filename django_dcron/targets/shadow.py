@@ -11,6 +11,8 @@ from typing import Any
 from django_dcron.targets.base import Invocation, Target
 
 PREFIX = "shadow:"
+NOT_EXECUTED = "shadow: not executed"
+"""The reason of the runs of a shadow that succeeded."""
 
 
 class ShadowTarget(Target):

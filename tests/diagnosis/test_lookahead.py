@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.lookahead import CROWD, CautionCode, Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.models import Cursor, Job
+from django_dcron.models import Calendar, Cursor, Job
 from tests.factories import make_job
 
 pytestmark = pytest.mark.django_db
@@ -276,6 +276,25 @@ def test_every_minute_and_spread_jobs_do_not_count_as_crowd(
         make_job(**fields)
 
     assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "dates", "count"),
+    [
+        ("0 9 WD#3 * ?", "02:00-04:00", 1),
+        ("0 9 WD#3 * ?\n0 9 1 * *", "SUN 02:00-04:00", 1),
+        ("0 9 3 * ?", "02:00-04:00", 0),
+        ("0 9 WD#3 * ?", "SAT-SUN, 02:00-04:00", 0),
+        ("0 9 WD#3 * ?", "only MON-FRI 08:00-18:00", 0),
+        ("0 9 WD#3 * ?", "12-25", 0),
+    ],
+)
+def test_calendar_without_whole_dates_makes_every_date_a_working_day(
+    schedule: str, dates: str, count: int
+) -> None:
+    calendar = Calendar.objects.create(name="days", dates=dates)
+    found = ahead(schedule, calendar=calendar)
+    assert len(shown(found, CautionCode.EVERY_DATE_COUNTS)) == count
 
 
 def test_lookahead_needs_few_queries(

@@ -16,7 +16,7 @@ from django_dcron.exceptions import (
     RunTimedOut,
     UnknownTarget,
 )
-from django_dcron.execution.failure import ending_of, exception_names
+from django_dcron.execution.failure import RESTART, ending_of, exception_names
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import FailureClass
 from django_dcron.runs.completion import Ending
@@ -75,6 +75,10 @@ def test_exception_determines_the_failure_class(exception: Exception, kind: Fail
     failure = ending(exception).failure
     assert failure is not None
     assert failure.kind == kind
+
+
+def test_unknown_target_names_the_restart() -> None:
+    assert ending(UnknownTarget("x")).message == f"x {RESTART}"
 
 
 def test_cancelled_run_has_no_failure() -> None:

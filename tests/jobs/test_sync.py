@@ -22,7 +22,10 @@ from django_dcron.jobs import pausing, saving, sync
 from django_dcron.jobs.calendars import save_calendar
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
+from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
+from django_dcron.management.dcron.sync import RESTART
 from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.node import sync_declared
 from django_dcron.targets import cron
 from tests.waiting import TIMEOUT
 
@@ -525,7 +528,7 @@ def test_differences_are_flushed_before_the_error() -> None:
 
 def test_command_reports_each_change() -> None:
     with code(timeout=timedelta(minutes=1)):
-        assert command() == "created report @daily (UTC)\n"
+        assert command() == f"created report @daily (UTC)\n{RESTART}\n"
         assert command() == "The database matches the code.\n"
         edit(timeout=timedelta(minutes=9))
     with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
@@ -533,6 +536,7 @@ def test_command_reports_each_change() -> None:
             "updated report schedule: @daily -> @hourly\n"
             "updated report priority: null -> 3\n"
             "kept report timeout: 9m (changed in the admin)\n"
+            f"{RESTART}\n"
         )
     assert command() == "disabled report no longer declared in code\n"
     with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
@@ -541,6 +545,33 @@ def test_command_reports_each_change() -> None:
 
 def test_command_names_installed_apps_if_nothing_is_declared() -> None:
     assert "INSTALLED_APPS" in command()
+
+
+def test_node_logs_that_nothing_is_declared(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    sync_declared()
+    assert [record.message for record in caplog.records] == [sync.NOTHING_DECLARED]
+    caplog.clear()
+    with code():
+        sync_declared()
+    assert sync.NOTHING_DECLARED not in caplog.messages
+
+
+@pytest.mark.parametrize(("calendar", "warns"), [("SAT-SUN", False), ("02:00-04:00", True)])
+def test_sync_warns_if_every_date_is_a_working_day(calendar: str, warns: bool) -> None:
+    save_calendar(Calendar(name="days", dates=calendar))
+    with code("0 9 WD#3 * ?", calendar="days"):
+        assert (WORKING_DAYS_CAUTION in command()) is warns
+    with code("0 9 WD#4 * ?", calendar="days"):
+        assert (WORKING_DAYS_CAUTION in command()) is warns
+
+
+def test_sync_says_how_to_create_an_unknown_calendar() -> None:
+    with code(calendar="maintenance"):
+        [change] = sync.plan()
+    assert change.kind is ChangeKind.INVALID
+    assert "'maintenance'" in change.details[0]
+    assert "control.save_calendar" in change.details[0]
 
 
 def test_dry_run_shows_changes_and_writes_nothing() -> None:

@@ -101,7 +101,8 @@ def test_next_without_occurrences_exits_with_1() -> None:
     [
         (["nightly"], "'nightly'.*nightly-report"),
         (["@dayly"], "'@dayly'.*'@daily'"),
-        (["61 * * * *"], "61"),
+        (["61 * * * *"], r"'?61.*0-59\)\. .*'61 \* \* \* \*'"),
+        (["2w"], r"'2w'.*@rrule.*\. .*'2w'"),
         (
             ["@daily", "--timezone", "Europe/Berlim"],
             "'Europe/Berlim'.*'Europe/Berlin'",

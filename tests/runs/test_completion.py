@@ -12,6 +12,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
@@ -24,6 +25,7 @@ from django_dcron.runs import completion as module
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.transitions import LastHeartbeat
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.logs import logged
@@ -72,6 +74,16 @@ def test_success_ends_the_run_as_succeeded() -> None:
     assert attempt.finished_at is not None
     assert after.job.statistics.succeeded == 1
     assert after.job.statistics.last_state == State.SUCCEEDED
+
+
+def test_success_of_a_shadow_names_that_nothing_was_executed() -> None:
+    run = running(target="shadow:tests.app.tasks.ok")
+    assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
+    Job.objects.filter(pk=run.job_id).update(target="tests.app.tasks.ok")
+    after = reread(run)
+    assert (after.state, after.reason) == (State.SUCCEEDED, NOT_EXECUTED)
+    sentences = explain(after.job, after.scheduled_at).sentences
+    assert NOT_EXECUTED in [sentence.params.get("reason") for sentence in sentences]
 
 
 def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
+from django_dcron.schedules.recurrence import EXAMPLE
 from django_dcron.schedules.schedule import parse_schedule
 
 START = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday
@@ -110,6 +111,7 @@ def test_day_fields_match_the_expected_days(text: str, expected: list[str]) -> N
     assert occurrences_of(text, limit=4) == expected
 
 
+MONTH_DAYS = "1-31, L, LW, 15W, WD#3"
 REFUSALS: list[tuple[str, str, dict[str, str]]] = [
     # out of range
     ("75 * * * *", "out_of_range", {"field": "minute", "value": "75", "allowed": "0-59"}),
@@ -277,7 +279,7 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
     (
         "0 0 MON * *",
         "invalid_value",
-        {"field": "day of month", "value": "'MON'", "allowed": "1-31"},
+        {"field": "day of month", "value": "'MON'", "allowed": MONTH_DAYS},
     ),
     (
         "0 0 * FOO *",
@@ -309,8 +311,8 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
         "invalid_value",
         {"field": "day of week", "value": "'#2'", "allowed": "0-7 or SUN-SAT"},
     ),
-    ("0 0 W * *", "invalid_value", {"field": "day of month", "value": "'W'", "allowed": "1-31"}),
-    ("0 0 WL * *", "invalid_value", {"field": "day of month", "value": "'WL'", "allowed": "1-31"}),
+    ("0 0 W * *", "invalid_value", {"value": "'W'", "allowed": MONTH_DAYS}),
+    ("0 0 WL * *", "invalid_value", {"value": "'WL'", "allowed": MONTH_DAYS}),
     (
         "0 0 1-5W * *",
         "invalid_value",
@@ -337,7 +339,7 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
         "invalid_value",
         {"field": "day of month", "value": "'?'", "allowed": "1-31", "item": "'?/2'"},
     ),
-    ("0 0 1,? * *", "invalid_value", {"field": "day of month", "value": "'?'", "allowed": "1-31"}),
+    ("0 0 1,? * *", "invalid_value", {"value": "'?'", "allowed": MONTH_DAYS}),
     (
         "0 0 0 1 1 ? H",
         "hash_not_allowed",
@@ -372,7 +374,16 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
     ("@every -1h", "invalid_interval", {"value": "'-1h'"}),
     ("@every 30m1h", "invalid_interval", {"value": "'30m1h'"}),
     ("@every 1h 30m", "invalid_interval", {"value": "'1h 30m'"}),
-    ("@every 1d", "invalid_interval", {"value": "'1d'"}),
+    ("@every 1d1w", "invalid_interval", {"value": "'1d1w'"}),
+    ("@every 99999w", "invalid_interval", {"value": "'99999w'"}),
+    ("@every 999999d", "invalid_interval", {"value": "'999999d'"}),
+    ("@every 999999999d", "invalid_interval", {"value": "'999999999d'"}),
+    ("@biweekly", "unknown_macro", {"value": "'@biweekly'", "rule": EXAMPLE}),
+    ("2w", "unknown_macro", {"value": "'2w'", "rule": EXAMPLE}),
+    ("every second Friday", "unknown_macro", {"rule": EXAMPLE}),
+    ("0 9 WD3 * *", "invalid_value", {"field": "day of month", "near": "'WD#3'"}),
+    ("0 9 WDL-2 * *", "invalid_value", {"value": "'WDL-2'", "near": "'WD#L-2'"}),
+    ("0 9 X * *", "invalid_value", {"value": "'X'", "allowed": MONTH_DAYS}),
     ("@every 90", "invalid_interval", {"value": "'90'"}),
     ("@every 999999999h", "invalid_interval", {"value": "'999999999h'"}),
     ("@every 99999999999999999999h", "invalid_interval", {"value": "'99999999999999999999h'"}),

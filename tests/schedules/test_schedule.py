@@ -71,6 +71,8 @@ def test_occurrences_exclude_the_start_and_include_the_end() -> None:
     ("text", "interval"),
     [
         ("@every 1h30m", timedelta(minutes=90)),
+        ("@every 14d", timedelta(days=14)),
+        ("@every 2W1d12h", timedelta(days=15, hours=12)),
         ("@every 45s", timedelta(seconds=45)),
         ("@EVERY 2H", timedelta(hours=2)),
         ("@every 1h2m3s", timedelta(hours=1, minutes=2, seconds=3)),
@@ -376,6 +378,7 @@ def test_schedule_is_thread_safe() -> None:
         ("H H(0-5) * * *", "At 01:16 (Europe/Berlin)"),
         ("CRON_TZ=UTC 0 0 * * *", "At 00:00"),
         ("@every 1h30m", "Every 1 hour and 30 minutes"),
+        ("@every 2w", "Every 336 hours"),
         ("@every 1s", "Every 1 second"),
         ("@every 48h10s", "Every 48 hours and 10 seconds"),
         ("@at 2026-12-01T09:00", "Once, on 2026-12-01 at 09:00 (Europe/Berlin)"),

@@ -188,11 +188,11 @@ def _rule(
 
 
 def _every(text: str, phase: datetime | None) -> Callable[[datetime], bool]:
-    parts = re.fullmatch(r"(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", text.upper())
+    parts = re.fullmatch(r"(?:(\d+)W)?(?:(\d+)D)?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", text.upper())
     if parts is None or phase is None:
         raise NotJudged(f"@every {text} that counts from {phase}")
-    hours, minutes, seconds = (int(part or 0) for part in parts.groups())
-    interval = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    interval = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
     if not interval:
         raise NotJudged("@every without a length")
     begin = phase + SECOND if phase.microsecond else phase

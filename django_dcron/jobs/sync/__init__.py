@@ -21,4 +21,15 @@ from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import DECLARED_DISABLED, NO_LONGER_DECLARED, plan
 from django_dcron.jobs.sync.writing import apply
 
-__all__ = ["DECLARED_DISABLED", "NO_LONGER_DECLARED", "ChangeKind", "SyncChange", "apply", "plan"]
+__all__ = [
+    "DECLARED_DISABLED",
+    "NOTHING_DECLARED",
+    "NO_LONGER_DECLARED",
+    "ChangeKind",
+    "SyncChange",
+    "apply",
+    "plan",
+]
+NOTHING_DECLARED = (
+    "No jobs are declared with @cron. django-dcron imports cron.py of each app in INSTALLED_APPS."
+)

@@ -31,6 +31,9 @@ from django_dcron.utils.json_values import same_json
 
 NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
+WORKING_DAYS_CAUTION = (
+    "caution: the calendar excludes no whole dates, so every date counts as a working day"
+)
 TIMING = frozenset(
     {"schedule", "timezone", "calendar_id", "calendar_policy", "starts_at", "ends_at"}
 )
@@ -100,8 +103,13 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncC
     elif _is_exhausted(Job(namespace=namespace, name=name, **values)):
         values |= {"enabled": False, "pause_reason": EXHAUSTED}
     # The write checks the constraint, because another node may be creating this job right now.
-    Job(namespace=namespace, name=name, **values).full_clean(validate_constraints=False)
-    details = (f"{wanted['schedule']} ({wanted['timezone']})", *_disabled_because(values))
+    job = Job(namespace=namespace, name=name, **values)
+    job.full_clean(validate_constraints=False)
+    details = (
+        f"{wanted['schedule']} ({wanted['timezone']})",
+        *_disabled_because(values),
+        *_cautions(job),
+    )
     return SyncChange(ChangeKind.CREATE, str(declaration), details, declaration.key, values)
 
 
@@ -113,6 +121,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         why = "changes are postponed until a node has claimed the last occurrence, which has passed"
         return [SyncChange(ChangeKind.KEEP, str(job), (why,), declaration.key)]
     values: dict[str, Any] = {"declared": wanted, **from_stored(updates)}
+    retimed = bool(values.keys() & TIMING)
     values |= _switch(job, wanted, values)
     changes = []
     switched_on = values.get("enabled") is True and not job.enabled
@@ -125,6 +134,8 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
             for name, field in ((name, JOB_FIELDS[name]) for name in updates)
         ]
         details += _disabled_because(values)
+        if retimed:
+            details += _cautions(candidate)
         kind = ChangeKind.ENABLE if switched_on else ChangeKind.UPDATE
         if kind is ChangeKind.UPDATE and not details:
             details.append("the stored copy of the declaration")
@@ -228,6 +239,12 @@ def _is_exhausted(job: Job) -> bool:
 
 def _disabled_because(values: Mapping[str, Any]) -> list[str]:
     return [f"disabled: {values['pause_reason']}"] if values.get("enabled") is False else []
+
+
+def _cautions(job: Job) -> list[str]:
+    timed = not placement.runs_without_schedule(job)
+    counts_every_date = timed and placement.timetable_of(job).schedule.counts_every_date
+    return [WORKING_DAYS_CAUTION] if counts_every_date else []
 
 
 def assign(job: Job, values: Mapping[str, Any]) -> None:

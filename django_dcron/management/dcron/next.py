@@ -106,8 +106,9 @@ def _read(text: str, zone: str | None) -> Job:
     try:
         job = find_job(text)
     except CommandError as error:
-        if " " in text or text.startswith("@"):
-            raise usage_error(f"{error} It isn't a valid schedule either: {mistake}") from mistake
+        if " " in text or text.startswith("@") or mistake.code == "unknown_macro":
+            why = str(mistake).rstrip(".")
+            raise usage_error(f"Not a schedule: {why}. Not a job: {error}") from mistake
         raise
     job.timezone = zone or job.timezone
     return job

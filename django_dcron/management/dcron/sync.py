@@ -38,6 +38,8 @@ APPLIED_VERBS = {
     ChangeKind.DISABLE: "disabled",
     ChangeKind.KEEP: "kept",
 }
+NEED_NEW_CODE = {ChangeKind.CREATE, ChangeKind.UPDATE, ChangeKind.ENABLE}
+RESTART = "If nodes and workers run older code, restart them so that they load the new code."
 STYLES = {
     ChangeKind.CREATE: "SUCCESS",
     ChangeKind.ENABLE: "SUCCESS",
@@ -66,6 +68,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _print(command, change, writes)
     differences = [change for change in changes if change.is_difference]
     problems = [change for change in changes if change.is_problem]
+    if writes and any(change.kind in NEED_NEW_CODE for change in changes):
+        command.stdout.write(RESTART)
     if problems:
         raise usage_error(f"{number_of(len(problems), 'problem')} to fix manually, see above.")
     if options["check"] and differences:
@@ -78,8 +82,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             if changes
             else "The database matches the code."
             if declarations()
-            else "No jobs are declared with @cron. django-dcron imports cron.py of each app in "
-            "INSTALLED_APPS."
+            else sync.NOTHING_DECLARED
         )
 
 

@@ -2,8 +2,10 @@
 
 Invariants:
 
-- No command is copied from a file to the database. A command becomes an entry of ``DCRON_SHELL``,
-  which the project must add to its settings.
+- No shell command is copied from a file to the database. A command becomes an entry of
+  ``DCRON_SHELL``, which the project must add to its settings.
+- A line that only calls a management command that ``DCRON_COMMANDS`` allows becomes its target,
+  with the arguments of the line. ``DCRON_COMMANDS`` decides whether they are allowed.
 - The schedule keeps its text, because the syntax is cron's.
 """
 
@@ -27,9 +29,16 @@ from django_dcron.contrib.importers.reading import (
 )
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import MACROS, has_hash, parse_schedule
+from django_dcron.targets import commands, shell
 
 DEFAULT_SHELL = "/bin/sh"
 _MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
+_PLAIN_MANAGEMENT = re.compile(
+    r"(?:cd\s+[\w./-]+\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
+    r"(?P<name>[A-Za-z_][\w-]*)(?P<args>(?:\s+[\w./:=@,+-]+)*)\s*"
+)
+"""A line that a shell runs without expanding anything, redirecting output or setting variables."""
+_NOT_FOR_CALLS = re.compile(r"--(?:settings|pythonpath)\b")
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _PROGRAM = re.compile(r"[\w.@:-]+")
 _BEFORE_COMMAND = re.compile(
@@ -68,6 +77,14 @@ class CrontabLine:
     comment: str
 
     @property
+    def management_call(self) -> tuple[str, list[str]] | None:
+        """The management command and its arguments; None if the line does more than call it."""
+        match = _PLAIN_MANAGEMENT.fullmatch(self.command)
+        if match is None or self.environment or _NOT_FOR_CALLS.search(match["args"]):
+            return None
+        return match["name"], match["args"].split()
+
+    @property
     def argv(self) -> list[str]:
         call = [self.shell, "-c", self.command]
         if not self.environment:
@@ -100,12 +117,22 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
             line, target, f"{target}-{name_digest(when)}" if times[target] > 1 else target
         )
         reading.entries.append(entry)
-        if not entry.refused:
+        if not entry.refused and entry.values["target"].startswith(shell.PREFIX):
             reading.shell[target] = line.argv
-    if management := sorted({line.program for line in lines if _MANAGEMENT.search(line.command)}):
+    management = {
+        line.program: line.management_call is not None
+        for line, target in zip(lines, names, strict=True)
+        if _MANAGEMENT.search(line.command) and not _runs_as_command(line, target)
+    }
+    if management:
+        name = min(management)
         reading.notes.append(
-            "A job can run a management command without a shell: add the command to DCRON_COMMANDS "
-            f"and set the job's target to command:{management[0]}."
+            "A job can run a management command without a shell, such as the target "
+            f"command:{name}. To import the line that way, add {name!r} to DCRON_COMMANDS first."
+            if management[name]
+            else "A job can run a management command without a shell: add the command to "
+            f"DCRON_COMMANDS, and set the job's target to command:{name}. The import does this for "
+            "lines without redirections, variables and quotes."
         )
     if any(line.timezone == timezone for line in lines):
         reading.notes.append(
@@ -113,6 +140,12 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
             "pass --timezone."
         )
     return reading
+
+
+def _runs_as_command(line: CrontabLine, target: str) -> bool:
+    """Return whether the line becomes ``command:NAME``. A command in ``DCRON_SHELL`` stays one."""
+    call = line.management_call
+    return call is not None and call[0] in settings.COMMANDS and target not in settings.SHELL
 
 
 def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
@@ -127,10 +160,16 @@ def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
             raise EntryRefused(
                 f"DCRON_SHELL already defines another command named {target!r}; rename that entry"
             )
+        call = line.management_call
+        if call is not None and _runs_as_command(line, target):
+            key, args = f"{commands.PREFIX}{call[0]}", call[1]
+            warn(f"the line becomes {key} of this project, without a shell")
+        else:
+            key, args = f"{shell.PREFIX}{target}", []
         return {
             "description": line.comment,
-            "target": f"shell:{target}",
-            "args": [],
+            "target": key,
+            "args": args,
             "kwargs": {},
             "schedule": line.schedule,
             "timezone": line.timezone,

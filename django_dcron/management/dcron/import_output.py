@@ -17,6 +17,7 @@ from django_dcron.contrib.importers.comparison import (
     shadows_left,
 )
 from django_dcron.contrib.importers.entry_plans import (
+    DIFFERENCES,
     PAUSE,
     PROBLEMS,
     Changes,
@@ -76,6 +77,13 @@ def show_entry_plans(
         out.line(f"! {note}", WARNING)
     _show_shell(out, reading)
     show_queues(out, plans)
+    if (starting := sum(map(_starts, plans))) and reading.source.startswith("crontab "):
+        out.line(
+            f"! {number_of(starting, 'job runs', 'jobs run')} here from "
+            f"{'now' if applied else '--apply'} on. Remove the lines from the crontab at the same "
+            "time. Otherwise, cron runs them, too. To compare first, use --shadow.",
+            WARNING,
+        )
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
@@ -112,6 +120,15 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, appli
     for warning in plan.entry.warnings:
         if warned[warning] <= SAME_WARNINGS:
             out.line(f"! {plan} {warning}", WARNING)
+
+
+def _starts(plan: EntryPlan) -> bool:
+    """Return whether the import starts a job: an enabled one that isn't a shadow."""
+    return plan.outcome in DIFFERENCES and _does_work(plan.job) and not _does_work(plan.existing)
+
+
+def _does_work(job: Job | None) -> bool:
+    return job is not None and job.enabled and not job.target.startswith(PREFIX)
 
 
 def _target_problem(plan: EntryPlan) -> str:

@@ -193,6 +193,59 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
     assert found["other"] == "shell:other"
 
 
+@pytest.mark.parametrize(
+    ("command", "target", "args"),
+    [
+        ("cd /srv/shop && .venv/bin/python manage.py check", "command:check", []),
+        ("/srv/shop/manage.py check --tag models", "command:check", ["--tag", "models"]),
+        ("python3.11 manage.py check --tag=models", "command:check", ["--tag=models"]),
+        ("python manage.py check >> /tmp/log", "shell:check", []),
+        ("python manage.py check $TAG", "shell:check", []),
+        ("python manage.py check; reboot", "shell:check", []),
+        ("cd $(reboot) && python manage.py check", "shell:check", []),
+        ("python manage.py check%input", "shell:check", []),
+        ("python manage.py check --settings=other", "shell:check", []),
+        ("python manage.py migrate", "shell:migrate", []),
+    ],
+)
+def test_plain_call_of_an_allowed_management_command_needs_no_shell(
+    settings: Settings, command: str, target: str, args: list[str]
+) -> None:
+    settings.DCRON_COMMANDS = {"check": ["--tag"]}
+    entry = only(f"0 0 * * * {command}")
+    assert (entry.values["target"], entry.values["args"]) == (target, args)
+    with_variable = only(f"DJANGO_SETTINGS_MODULE=other\n0 0 * * * {command}")
+    assert with_variable.values["target"].startswith("shell:")
+
+
+def test_management_command_in_dcron_shell_stays_there(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    line = "0 0 * * * python manage.py check"
+    settings.DCRON_SHELL = {"check": ["/bin/sh", "-c", "python manage.py check"]}
+    assert only(line).values["target"] == "shell:check"
+    settings.DCRON_SHELL = {}
+    assert not read(line).shell
+    assert not any("DCRON_COMMANDS" in note for note in read(line).notes)
+
+
+def test_import_that_starts_jobs_of_a_crontab_says_that_cron_runs_them(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    file.write_text("30 3 * * * python manage.py check\n")
+
+    def warns(*options: str) -> bool:
+        return "cron runs them, too" in call("import", str(file), *options).out
+
+    assert warns()
+    assert not warns("--apply", "--shadow")
+    assert Job.objects.get().target == "shadow:command:check"
+    assert warns("--apply")
+    assert Job.objects.get().target == "command:check"
+    assert not warns("--apply"), "the job already runs"
+
+
 def test_repeated_line_becomes_two_jobs() -> None:
     plans = compare_entries(read("0 1 * * * a\n0 1 * * * a\n").entries)
     assert len({plan.name for plan in plans}) == 2

@@ -48,6 +48,7 @@ from django_dcron.utils.messages import gettext_noop as _
 logger = logging.getLogger("django_dcron.scheduler")
 
 SWITCHED_AT_ONCE = 500
+PAUSES_RETRIED_AT_ONCE = 20
 PAUSES_ENDED_AT_ONCE = 100
 """Pauses that end in one transaction, which locks their jobs."""
 AUTO_PAUSED = "paused automatically after "
@@ -182,22 +183,28 @@ def end_pauses(jobs: JobQuerySet) -> int:
     """Resume the ``jobs`` whose pause is over or soon will be. Returns their number.
 
     Many pauses may end at once, and the nodes' other work must not wait for them. So they end in
-    transactions of many jobs.
+    transactions of many jobs. Quarantined jobs are left to ``retry_ends_of_pauses``.
     """
-    over = jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
-    # Quarantined jobs come last, because there may be many. They have their own transactions,
-    # because they probably fail again.
-    found = list(
-        over.order_by("cursor__problem", "paused_until").values_list("pk", "cursor__problem")[
-            :SWITCHED_AT_ONCE
-        ]
+    over = _paused_too_long(jobs).filter(Q(cursor__problem="") | Q(cursor=None))
+    job_ids = list(over.order_by("paused_until").values_list("pk", flat=True)[:SWITCHED_AT_ONCE])
+    return sum(
+        _end_pauses(job_ids[start : start + PAUSES_ENDED_AT_ONCE], jobs.db)
+        for start in range(0, len(job_ids), PAUSES_ENDED_AT_ONCE)
     )
-    ended = 0
-    for quarantined in (False, True):
-        job_ids = [pk for pk, problem in found if bool(problem) == quarantined]
-        for start in range(0, len(job_ids), PAUSES_ENDED_AT_ONCE):
-            ended += _end_pauses(job_ids[start : start + PAUSES_ENDED_AT_ONCE], jobs.db)
-    return ended
+
+
+def retry_ends_of_pauses(jobs: JobQuerySet) -> int:
+    """Try again to resume quarantined ``jobs`` whose pause is over. Returns how many are resumed.
+
+    They probably fail again, so this is done less often, and each has its own transaction.
+    """
+    over = _paused_too_long(jobs).filter(cursor__problem__gt="")
+    job_ids = list(over.order_by("?").values_list("pk", flat=True)[:PAUSES_RETRIED_AT_ONCE])
+    return sum(_end_pauses([job_id], jobs.db) for job_id in job_ids)
+
+
+def _paused_too_long(jobs: JobQuerySet) -> JobQuerySet:
+    return jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
 
 
 def _end_pauses(job_ids: Sequence[int], using: str) -> int:
@@ -237,7 +244,7 @@ def _concerns_one_job(error: Exception, using: str) -> bool:
 
 
 def _postpone(job_id: int, error: Exception, using: str) -> None:
-    """Leave the job paused, because of ``error``. A node tries again after all other jobs."""
+    """Leave the job paused, because of ``error``. A node tries again later."""
     with skipping_if_locked(f"the end of the pause of job {job_id}", using):
         if is_contention(error):
             raise error

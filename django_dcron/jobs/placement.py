@@ -5,8 +5,6 @@ Invariants:
 - ``decide_placement`` reads nothing from the database. The caller has locked the cursor and the
   job.
 - Due occurrences survive a change: claimed runs stay, and unclaimed occurrences are claimed first.
-- An occurrence that waits for the end of an excluded time is due if the new definition has it
-  earlier, and that time has passed.
 - A change doesn't shorten a pause. If a node has ended a pause early, because it looks ahead, the
   new definition applies from the end of the pause, too.
 - A quarantined job keeps its position. When its definition is valid again, the claim continues from
@@ -113,11 +111,8 @@ def decide_placement(
     since = since or _end_of_ended_pause(cursor, job, now)
     placement = Placement(cursor, enables=job.enabled and not cursor.enabled)
     placement.due = _claim_due(cursor, judge, now)
-    waiting_since = None if since or cursor.problem else _waiting_since(cursor, job, now)
     _compute(cursor, job, max(since, cursor.placed_at) if since else now)
     cursor.resumes_at = since + MICROSECOND if since and since >= now else None
-    if waiting_since and job.enabled and not cursor.problem:
-        placement.due += _claim_waiting(waiting_since, cursor, job, now)
     return placement
 
 
@@ -199,37 +194,6 @@ def _make_due_since(instant: datetime, cursor: Cursor) -> None:
         cursor.next_at = timetable_of(cursor).first_after(after, cursor.previous_at)
     except InvalidSchedule:
         cursor.next_at = after + MICROSECOND
-
-
-def _waiting_since(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
-    """Return since when an occurrence waits for the end of the excluded time, by the old calendar.
-
-    Returns None if there is none, or if the schedule itself has changed.
-    """
-    try:
-        old, new = cursor.parsed_schedule, job.parsed_schedule
-        if not cursor.enabled or old.without_calendar != new.without_calendar:
-            return None
-        following = timetable_of(cursor).next_after(now)
-    except InvalidSchedule:
-        return None
-    since = old.first_moved_to(following) if following else None
-    return since if since and since <= now else None
-
-
-def _claim_waiting(since: datetime, cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
-    """Claim the occurrences from ``since`` to ``now`` by the new definition.
-
-    None of them was due by the old one: they waited for the end of the excluded time.
-    """
-    after = since - MICROSECOND
-    if cursor.previous_at and cursor.previous_at <= now:  # a later one was claimed ahead
-        after = max(after, cursor.previous_at)
-    first = timetable_of(job).first_after(after)
-    if first is None or first > now:
-        return []
-    cursor.next_at = first
-    return _claim_due(cursor, job, now)
 
 
 def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:

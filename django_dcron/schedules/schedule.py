@@ -203,16 +203,6 @@ class Schedule:
         utc = _naive_utc(instant)
         return utc and _aware(self.rule.previous_before(utc))
 
-    def first_moved_to(self, occurrence: datetime) -> datetime | None:
-        """Return the first time that became ``occurrence`` at the end of an excluded time.
-
-        Returns None if no occurrence was moved there.
-        """
-        utc = _naive_utc(occurrence)
-        rules = [line.rule for line in self.lines if isinstance(line.rule, Windowed)]
-        found = [utc and rule.first_moved_to(utc) for rule in rules]
-        return _aware(min(filter(None, found), default=None))
-
     def occurrences(
         self, after: datetime, until: datetime, limit: int | None = None
     ) -> Iterator[datetime]:

@@ -204,9 +204,7 @@ class Windowed:
     def first_moved_to(self, occurrence: datetime) -> datetime | None:
         """Return the first time of the rule that became this occurrence, if it was moved."""
         found = self._first_since_open(occurrence) if self.moves else None
-        if found is None or found >= occurrence or self.open_from(found) != occurrence:
-            return None
-        return found
+        return found if found is not None and found < occurrence else None
 
     def excludes(self, instant: datetime) -> bool:
         local = instant + stretch_at(self.zone, instant).offset

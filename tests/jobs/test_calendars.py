@@ -418,49 +418,6 @@ def test_job_runs_once_after_the_excluded_time() -> None:
     assert sum(planned_load(date(2026, 4, 27), UTC).hours) == 50
 
 
-@pytest.mark.parametrize(
-    ("schedule", "dates", "policy", "expected"),
-    [
-        ("0 23 * * *", "22:00-04:00", "window_end", [(2, 4, 0)]),
-        ("0 23 * * *", FAR, "window_end", [(1, 23, 0)]),
-        ("0 23 * * *", "22:00-06:30", "window_end", []),
-        ("0 23 * * *", "22:00-04:00", "skip", []),
-        ("15,45 4 * * *", "22:00-04:00", "skip", [(2, 4, 45)]),
-        ("15,45 4 * * *", "22:00-04:30", "window_end", [(2, 4, 45)]),
-        ("15,45 7 * * *", "22:00-04:30", "window_end", []),
-        ("30 4 * * *\n0 23 * * *", "22:00-04:00", "window_end", [(2, 4, 30)]),
-    ],
-)
-def test_occurrence_that_waits_is_due_when_the_excluded_time_becomes_shorter(
-    schedule: str, dates: str, policy: str, expected: list[tuple[int, int, int]]
-) -> None:
-    """At 05:00, the calendar changes. Its excluded time was to end at 06:00."""
-    make_calendar("22:00-06:00")
-    job = make_job(schedule=schedule, calendar_id="closed", calendar_policy="window_end")
-    placed_at, now = (datetime(2026, 5, day, hour, tzinfo=UTC) for day, hour in ((1, 12), (2, 5)))
-    first = placement.timetable_of(job).first_after(placed_at)
-    Cursor.objects.filter(pk=job.pk).update(next_at=first, placed_at=placed_at)
-    Calendar.objects.update(dates=dates)
-    Job.objects.filter(pk=job.pk).update(calendar_policy=policy)
-    for _ in range(2):
-        placement.place_cursor(reread(job), now, "default")
-        runs = Run.objects.order_by("scheduled_at")
-        found = [(at.day, at.hour, at.minute) for at in runs.values_list("scheduled_at", flat=True)]
-        assert found == expected
-        assert cursor_of(job).next_at == placement.timetable_of(reread(job)).first_after(now)
-
-
-def test_waiting_occurrence_is_claimed_once_however_often_the_calendar_changes() -> None:
-    make_calendar("22:00-06:00")
-    job = make_job(schedule="0 23 * * *", calendar_id="closed", calendar_policy="window_end")
-    now = datetime(2026, 5, 2, 5, tzinfo=UTC)
-    Cursor.objects.filter(pk=job.pk).update(next_at=now.replace(hour=6), placed_at=now - DAY)
-    for dates in ("22:00-04:00", "22:00-06:00", "22:00-04:00", "22:00-03:00"):
-        Calendar.objects.update(dates=dates)
-        placement.place_cursor(reread(job), now, "default")
-    assert [run.scheduled_at for run in Run.objects.all()] == [now.replace(hour=4)]
-
-
 def test_look_ahead_and_planned_load_respect_the_calendar() -> None:
     make_calendar("2026-05-01..2026-05-03")
     job = make_job(schedule="0 9 * * *", calendar_id="closed")

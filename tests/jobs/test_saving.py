@@ -428,6 +428,10 @@ def end_pauses() -> int:
     return pausing.end_pauses(Job.objects.using("default"))
 
 
+def retry_ends_of_pauses() -> int:
+    return pausing.retry_ends_of_pauses(Job.objects.using("default"))
+
+
 def test_pause_can_have_an_end() -> None:
     until = database_now("default") + 3600 * SECOND
     job = pausing.pause(make_job(), "deploy", until)
@@ -557,11 +561,11 @@ def test_pause_of_an_unreadable_job_ends_once_it_is_readable(
     job, other = paused_until(end := seconds_ago(60)), paused_until(seconds_ago(50))
     with monkeypatch.context() as patched:
         patched.setattr(switching, "timetable_of", unknown)
-        assert [end_pauses(), end_pauses()] == [0, 0]
+        assert [end_pauses(), end_pauses(), retry_ends_of_pauses()] == [0, 0, 0]
     assert (reread(job).enabled, reread(job).paused_until) == (False, end)
     assert cursor_of(job).problem == "timezone: not known here"
     assert len(caplog.messages) == 2, "once for each job"
-    assert end_pauses() == 2
+    assert retry_ends_of_pauses() == 2
     assert end <= (cursor_of(job).next_at or FAR) <= end + SECOND
     assert cursor_of(other).problem == ""
 
@@ -722,7 +726,7 @@ def test_error_while_switching_one_job_does_not_affect_others(
     assert reread(failing_job).enabled == (verb == "open_circuits")
 
 
-def test_job_whose_pause_cannot_end_is_quarantined_and_tried_after_the_others(
+def test_job_whose_pause_cannot_end_is_quarantined_and_retried_less_often(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -733,6 +737,7 @@ def test_job_whose_pause_cannot_end_is_quarantined_and_tried_after_the_others(
     assert [reread(job).enabled for job in (first, second, third)] == [True, False, True]
     assert "IntegrityError" in cursor_of(second).problem
     assert "refused" not in cursor_of(second).problem, "the error's text may contain values"
+    assert retry_ends_of_pauses() == 0
     events = [record.event for record in caplog.records]  # type: ignore[attr-defined]
     assert events == ["quarantined"], "once, and once only"
 
@@ -742,7 +747,8 @@ def test_job_whose_pause_cannot_end_is_quarantined_and_tried_after_the_others(
     assert reread(later).enabled
 
     disconnect()
-    assert end_pauses() == 1
+    assert end_pauses() == 0
+    assert retry_ends_of_pauses() == 1
     end = second.paused_until or FAR
     assert end <= (cursor_of(second).next_at or FAR) <= end + SECOND
     assert cursor_of(second).problem == ""

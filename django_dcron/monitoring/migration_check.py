@@ -31,9 +31,11 @@ def missing_migration() -> str | None:
 def _latest() -> str | None:
     """Return the greatest name of a migration: the last one's, because names start with a number.
 
-    Django's loader would read the migrations of all apps.
+    Django's loader would read the migrations of all apps. Like it, this leaves out modules whose
+    names begin with an underscore.
     """
     path, _ = MigrationLoader.migrations_module(Run._meta.app_label)
     if path is None:
         return None
-    return max(module.name for module in pkgutil.iter_modules(import_module(path).__path__))
+    names = (module.name for module in pkgutil.iter_modules(import_module(path).__path__))
+    return max(name for name in names if not name.startswith("_"))

@@ -49,6 +49,7 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 SWITCHED_AT_ONCE = 500
 PAUSES_RETRIED_AT_ONCE = 20
+"""Quarantined jobs whose pause one pass tries to end."""
 PAUSES_ENDED_AT_ONCE = 100
 """Pauses that end in one transaction, which locks their jobs."""
 AUTO_PAUSED = "paused automatically after "
@@ -185,7 +186,7 @@ def end_pauses(jobs: JobQuerySet) -> int:
     Many pauses may end at once, and the nodes' other work must not wait for them. So they end in
     transactions of many jobs. Quarantined jobs are left to ``retry_ends_of_pauses``.
     """
-    over = _paused_too_long(jobs).filter(Q(cursor__problem="") | Q(cursor=None))
+    over = _whose_pause_ends(jobs).filter(Q(cursor__problem="") | Q(cursor=None))
     job_ids = list(over.order_by("paused_until").values_list("pk", flat=True)[:SWITCHED_AT_ONCE])
     return sum(
         _end_pauses(job_ids[start : start + PAUSES_ENDED_AT_ONCE], jobs.db)
@@ -198,12 +199,12 @@ def retry_ends_of_pauses(jobs: JobQuerySet) -> int:
 
     They probably fail again, so this is done less often, and each has its own transaction.
     """
-    over = _paused_too_long(jobs).filter(cursor__problem__gt="")
+    over = _whose_pause_ends(jobs).filter(cursor__problem__gt="")
     job_ids = list(over.order_by("?").values_list("pk", flat=True)[:PAUSES_RETRIED_AT_ONCE])
     return sum(_end_pauses([job_id], jobs.db) for job_id in job_ids)
 
 
-def _paused_too_long(jobs: JobQuerySet) -> JobQuerySet:
+def _whose_pause_ends(jobs: JobQuerySet) -> JobQuerySet:
     return jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
 
 

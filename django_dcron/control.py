@@ -18,7 +18,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
 from django_dcron.jobs.backfill import backfill
-from django_dcron.jobs.batching import change_in_batches
+from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
@@ -28,6 +28,7 @@ from django_dcron.jobs.saving import save, save_many
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs import cancellation
+from django_dcron.runs.bulk_cancellation import cancel_batch
 from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
 from django_dcron.runs.immediate_dispatch import dispatch_all_now, dispatch_now
 from django_dcron.schedules.timetable import MICROSECOND
@@ -38,6 +39,7 @@ from django_dcron.utils.messages import gettext_noop as _
 __all__ = [
     "backfill",
     "cancel",
+    "cancel_many",
     "delete",
     "delete_calendar",
     "freeze",
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 CREATED_AT_ONCE = 500
+CANCELLED_AT_ONCE = 500
 LONGEST_KEY = 120
 MAX_TRIES = 20
 """The maximum number of tries of a function that loses a race."""
@@ -240,10 +243,67 @@ def cancel(run: Run, reason: str = "cancelled manually") -> Run:
             )
         run.refresh_from_db(using=using)
     except Run.DoesNotExist:
-        raise NotPossible(
-            _("The run can't be cancelled, because it has been deleted."), code="deleted"
-        ) from None
+        raise _deleted() from None
     return run
+
+
+def cancel_many(
+    runs: Iterable[Run],
+    reason: str = "cancelled manually",
+    *,
+    on_progress: OnProgress | None = None,
+) -> dict[int, Exception]:
+    """Cancel runs with the same results as ``cancel`` of each, in a few statements per 500 runs.
+
+    Each batch of runs is a transaction. Returns the errors of the refused runs by their position in
+    ``runs``; the others are cancelled or asked to stop. ``on_progress`` is called after each batch
+    with the number of runs that are done.
+    """
+    using = alias_for(Run)
+
+    def change(batch: Sequence[Run]) -> tuple[int, dict[int, Exception]]:
+        ids = {run.pk for run in batch}
+        result = despite_contention(lambda: cancel_batch(ids, reason), using)
+        refused: dict[int, Exception] = {}
+        for position, run in enumerate(batch):
+            if run.pk in result.deleted:
+                refused[position] = _deleted()
+            elif run.pk in result.finished:
+                refused[position] = _finished(run, result.finished[run.pk])
+            elif run.pk in result.alone:
+                try:
+                    cancel(run, reason)
+                except NotPossible as error:
+                    refused[position] = error
+        _reload(batch, using)
+        return len(batch), refused
+
+    return change_in_batches(
+        list(runs), change, using, on_progress or (lambda done: None), CANCELLED_AT_ONCE
+    )
+
+
+def _reload(runs: Sequence[Run], using: str) -> None:
+    rows = Run.objects.using(using).in_bulk([run.pk for run in runs])
+    for run in runs:
+        if (row := rows.get(run.pk)) is not None:
+            for field in Run._meta.concrete_fields:
+                setattr(run, field.attname, getattr(row, field.attname))
+
+
+def _finished(run: Run, state: State) -> NotPossible:
+    return NotPossible(
+        _("%(run)s is %(state)s. Only unfinished runs can be cancelled."),
+        run=str(run),
+        state=TranslatableText(STATE_NAMES[state]),
+        code="finished",
+    )
+
+
+def _deleted() -> NotPossible:
+    return NotPossible(
+        _("The run can't be cancelled, because it has been deleted."), code="deleted"
+    )
 
 
 def _cancel_once(run: Run, reason: str) -> bool:
@@ -251,12 +311,7 @@ def _cancel_once(run: Run, reason: str) -> bool:
     run.refresh_from_db(using=alias_for(Run))
     state = State(run.state)
     if state in FINAL:
-        raise NotPossible(
-            _("%(run)s is %(state)s. Only unfinished runs can be cancelled."),
-            run=str(run),
-            state=TranslatableText(STATE_NAMES[State(run.state)]),
-            code="finished",
-        )
+        raise _finished(run, state)
     if state is State.RUNNING:
         return run.cancel_requested_at is not None or cancellation.request_cancel(run.pk, reason)
     return cancellation.cancel_unstarted(run, reason)

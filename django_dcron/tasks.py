@@ -92,13 +92,13 @@ class RunRequest(Request):
 
 
 @control_command(name=REVOKE, visible=False)
-def revoke(state: Any, task_id: str, pid: int | None) -> dict[str, str]:
-    """Revoke a task on this worker, and notify process ``pid``, which executes it.
+def revoke(state: Any, task_id: str | list[str], pid: int | None) -> dict[str, str]:
+    """Revoke one or many tasks on this worker, and notify process ``pid``, which executes it.
 
     The process checks for a cancellation. It isn't killed, because it has to record the outcome of
     the run.
     """
-    worker_state.revoked.add(task_id)
+    worker_state.revoked.update([task_id] if isinstance(task_id, str) else task_id)
     if pid == os.getpid():  # Celery uses a pool of threads.
         check_cancellations()
     elif pid is not None and pid in {child.pid for child in active_children()}:

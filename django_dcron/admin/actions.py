@@ -41,8 +41,8 @@ from django_dcron.admin.display import change_url, link, list_url
 from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
-from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import log_action, log_actions
+from django_dcron.jobs.audit.differences import Values, values_of
+from django_dcron.jobs.audit.log import log_actions
 from django_dcron.jobs.audit.texts import LONGEST_REASON, signed_reason
 from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Job, Run
@@ -312,10 +312,7 @@ class ActionAdmin(BaseAdmin[M]):
             except REFUSALS as error:
                 yield obj, error_text(error)
                 continue
-            if isinstance(obj, Job) and isinstance(result.created, Run):
-                log_action(request.user, result.created, {}, result.text)
-            else:
-                log_action(request.user, obj, before, result.text)
+            log_actions(request.user, [_logged(obj, before, result)])
             yield obj, result
 
     def _outcomes_of_many(
@@ -344,7 +341,7 @@ class ActionAdmin(BaseAdmin[M]):
         for obj, values, result in zip(allowed, before, results, strict=True):
             if isinstance(result, ActionResult):
                 outcomes[obj.pk] = obj, result
-                done.append((obj, values, result.text))
+                done.append(_logged(obj, values, result))
             else:
                 outcomes[obj.pk] = obj, refusal_text(result, obj)
         log_actions(request.user, done)
@@ -381,6 +378,13 @@ class ActionAdmin(BaseAdmin[M]):
     @property
     def _action_url_name(self) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_action"
+
+
+def _logged(obj: Model, before: Values, result: ActionResult) -> tuple[Model, Values, str]:
+    """Return what the audit log records. Manual runs of a job are recorded with the run."""
+    if isinstance(obj, Job) and isinstance(result.created, Run):
+        return result.created, {}, result.text
+    return obj, before, result.text
 
 
 def _form_id(action: ObjectAction[Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
@@ -29,6 +31,14 @@ CAUTIONS = {
 
 def overlap_caution(job: Job) -> str:
     """Return what happens to a run that is started now while another one has the running slot."""
-    caution = CAUTIONS.get(read_overlap_policy(job.overlap_policy))
-    holder = Run.objects.using(alias_for(Run)).in_slot(Slot.RUNNING, job.pk)
-    return str(caution) if caution and holder.exists() else ""
+    return overlap_cautions([job])[job.pk]
+
+
+def overlap_cautions(jobs: Sequence[Job]) -> dict[int, str]:
+    """Return the caution of each job, by its primary key. See ``overlap_caution``."""
+    cautions = {job.pk: CAUTIONS.get(read_overlap_policy(job.overlap_policy)) for job in jobs}
+    holders = Run.objects.using(alias_for(Run)).filter(
+        slot=Slot.RUNNING, job__in=[pk for pk, caution in cautions.items() if caution]
+    )
+    busy = {*holders.values_list("job_id", flat=True)}
+    return {pk: str(caution) if pk in busy else "" for pk, caution in cautions.items()}

@@ -10,12 +10,19 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from django_dcron.conf import settings
-from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun, Undeliverable
+from django_dcron.dispatch.base import (
+    Dispatcher,
+    DispatchFailed,
+    DueRun,
+    RevokesMany,
+    Undeliverable,
+)
 
 __all__ = [
     "DispatchFailed",
     "Dispatcher",
     "DueRun",
+    "RevokesMany",
     "Undeliverable",
     "make_dispatcher",
     "shared_dispatcher",

@@ -132,6 +132,15 @@ class ConnectsAhead(Protocol):
         ...
 
 
+@runtime_checkable
+class RevokesMany(Protocol):
+    """A dispatcher that can revoke many attempts with few messages."""
+
+    def revoke_many(self, attempts: Sequence[tuple[UUID, int]]) -> None:
+        """Revoke attempts that no worker executes: (run, attempt) of each. See ``revoke``."""
+        ...
+
+
 class Dispatcher(Protocol):
     @property
     def address(self) -> str:

@@ -184,9 +184,14 @@ class CeleryDispatcher:
             raise DispatchFailed(f"the broker's queue is full or doesn't exist: {routing_key!r}")
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
+        self._revoke(task_id_of(run_id, attempt), worker)
+
+    def revoke_many(self, attempts: Sequence[tuple[UUID, int]]) -> None:
+        self._revoke([task_id_of(*each) for each in attempts])
+
+    def _revoke(self, task_id: str | list[str], worker: str = "") -> None:
         if not self.app.conf.worker_enable_remote_control:
             return
-        task_id = task_id_of(run_id, attempt)
         if not self._connection.lock.acquire(timeout=TIMEOUT):
             raise DispatchFailed("other threads are already waiting for the broker")
         try:

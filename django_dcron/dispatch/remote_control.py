@@ -26,7 +26,7 @@ REPLY_TIMEOUT = 2.0
 """Seconds to wait for the replies to each command."""
 
 
-def publish_revoke(producer: Any, app: Any, task_id: str, worker: str) -> None:
+def publish_revoke(producer: Any, app: Any, task_id: str | list[str], worker: str) -> None:
     """Send the revocation to all workers, or only to ``worker``.
 
     ``worker``: ``host/pid`` of the process that executes the task. ``producer``: a kombu producer.

@@ -15,13 +15,14 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from uuid import UUID
 
 from django.db import transaction
 
 from django_dcron.db.routing import alias_for
+from django_dcron.dispatch import Dispatcher, RevokesMany
 from django_dcron.dispatch.best_effort import try_request
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
@@ -37,7 +38,7 @@ def request_cancel(run_id: UUID, reason: str) -> bool:
     """Ask a running run to stop. Returns False if it isn't running or was already asked to."""
     if not transitions.mark_cancel_requested(run_id, reason):
         return False
-    transaction.on_commit(partial(_notify_worker, run_id), using=alias_for(Run))
+    transaction.on_commit(partial(notify_workers, [run_id]), using=alias_for(Run))
     return True
 
 
@@ -46,33 +47,55 @@ def cancel_unstarted(run: Run, reason: str) -> bool:
     if not transitions.end_unstarted(run, State.CANCELLED, reason):
         return False
     if State(run.state) is State.QUEUED:  # when it was read; a worker may have received it
-        transaction.on_commit(partial(_revoke, run.pk, run.attempt), using=alias_for(Run))
+        transaction.on_commit(
+            partial(revoke_unstarted, [(run.pk, run.attempt)]), using=alias_for(Run)
+        )
     return True
 
 
-def _notify_worker(run_id: UUID) -> None:
+def notify_workers(run_ids: Sequence[UUID]) -> None:
+    """Notify the workers of running runs that were asked to stop. Never raises."""
     try:
         started = (
             Attempt.objects.using(alias_for(Attempt))
-            .filter(run=run_id, outcome="")
+            .filter(run__in=run_ids, outcome="")
             .order_by("number")
         )
-        attempt = started.last()
+        latest = {attempt.run_id: attempt for attempt in started}
     except Exception as error:  # the cancel is committed, so the caller must not see an error
-        _log_not_notified(run_id, error)
+        for run_id in run_ids:
+            _log_not_notified(run_id, error)
     else:
-        if attempt is not None:
-            _revoke(run_id, attempt.number, attempt.worker)
+        for run_id, attempt in latest.items():
+            _try_revoke([run_id], partial(_revoke_started, attempt))
     # Last, because a listener may interrupt this thread if it executes a job.
     for listener in listeners:
         listener()
 
 
-def _revoke(run_id: UUID, attempt: int, worker: str = "") -> None:
-    try_request(
-        lambda dispatcher: dispatcher.revoke(run_id, attempt, worker),
-        on_error=lambda error: _log_not_notified(run_id, error),
-    )
+def _revoke_started(attempt: Attempt, dispatcher: Dispatcher) -> None:
+    dispatcher.revoke(attempt.run_id, attempt.number, attempt.worker)
+
+
+def revoke_unstarted(attempts: Sequence[tuple[UUID, int]]) -> None:
+    """Make workers drop the messages of ended runs: (run, attempt) of each. Never raises."""
+
+    def revoke(dispatcher: Dispatcher) -> None:
+        if isinstance(dispatcher, RevokesMany):
+            dispatcher.revoke_many(attempts)
+            return
+        for run_id, attempt in attempts:
+            dispatcher.revoke(run_id, attempt)
+
+    _try_revoke([run_id for run_id, _attempt in attempts], revoke)
+
+
+def _try_revoke(run_ids: Sequence[UUID], revoke: Callable[[Dispatcher], None]) -> None:
+    def on_error(error: Exception) -> None:
+        for run_id in run_ids:
+            _log_not_notified(run_id, error)
+
+    try_request(revoke, on_error=on_error)
 
 
 def _log_not_notified(run_id: UUID, error: Exception) -> None:

@@ -242,7 +242,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
         Update(
             Run,
             lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(unfollowed),
-            **_final(state, Given(Run, "reason")),
+            **final_columns(state, Given(Run, "reason")),
         ),
         Update(
             Statistics,
@@ -342,7 +342,7 @@ def _executing(
     )
 
 
-def _final(state: State, reason: str | Given) -> dict[str, Any]:
+def final_columns(state: State, reason: str | Given) -> dict[str, Any]:
     return {"state": state, "reason": reason, "finished_at": UtcNow(), **NO_SLOT}
 
 
@@ -358,7 +358,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
     """
     # No savepoint is needed, because nothing within catches an error.
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
-        if not guarded.update(**_final(state, reason[:REASON_LIMIT])):
+        if not guarded.update(**final_columns(state, reason[:REASON_LIMIT])):
             return None
         woken = None
         has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))

@@ -280,6 +280,24 @@ def test_number_of_queries_does_not_grow_with_the_selected_jobs(
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("action", ["run_now", "cancel"])
+def test_number_of_queries_does_not_grow_with_the_runs(admin_client: Client, action: str) -> None:
+    counts = []
+    for number in (3, 25):
+        jobs = [make_job(f"{number}-{each}", schedule="@never") for each in range(number)]
+        rows = jobs if action == "run_now" else [make_run(job) for job in jobs]
+        sent = {"action": action, "_selected_action": [row.pk for row in rows], "confirmed": "1"}
+        with CaptureQueriesContext(connection) as queries:
+            admin_client.post(list_url("job" if action == "run_now" else "run"), sent)
+        counts.append(len(queries))
+        runs = Run.objects.filter(job__in=jobs)
+        assert [run.is_final for run in runs] == [action == "cancel"] * number
+        for run in runs:
+            assert len(_history(run)) == 1
+        assert all(_history(job) == [] for job in jobs)
+    assert counts[0] == counts[1]
+
+
 def test_refused_job_of_a_list_does_not_stop_the_others(admin_client: Client) -> None:
     good, over = make_job("a"), make_job("b", schedule="@at 2020-01-01T00:00", enabled=False)
     last = make_job("c", enabled=False, pause_reason="deploy")

@@ -62,7 +62,7 @@ from django_dcron.admin.lists.filters import (
     TargetKindFilter,
     titled_filter,
 )
-from django_dcron.admin.overlap_caution import overlap_caution
+from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
@@ -77,6 +77,16 @@ def _run_now(request: HttpRequest, job: Job) -> ActionResult:
     caution = overlap_caution(job)
     run = control.trigger(job)
     return ActionResult(triggered_text(run), run, caution)
+
+
+def _run_many_now(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    cautions = overlap_cautions(jobs)
+    return [
+        made
+        if isinstance(made, Exception)
+        else ActionResult(triggered_text(made), made, cautions[job.pk])
+        for job, made in zip(jobs, control.trigger_many(jobs), strict=True)
+    ]
 
 
 def _run_with(request: HttpRequest, job: Job) -> ActionResult:
@@ -147,6 +157,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         gettext_lazy("Run now"),
         _run_now,
         "trigger",
+        apply_many=_run_many_now,
         is_primary=True,
         explanation=gettext_lazy(
             "Starts one run of each job immediately, even if the job is paused. The schedules "

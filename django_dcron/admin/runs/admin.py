@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -57,6 +58,14 @@ def _cancel(request: HttpRequest, run: Run) -> ActionResult:
     return ActionResult(cancelled_text(cancelled))
 
 
+def _cancel_many(request: HttpRequest, runs: Sequence[Run]) -> Sequence[ActionResult | Exception]:
+    refused = control.cancel_many(runs, submitted_reason(request))
+    return [
+        refused.get(position) or ActionResult(cancelled_text(run))
+        for position, run in enumerate(runs)
+    ]
+
+
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
     caution = overlap_caution(run.job)
     rerun = control.rerun(run)
@@ -71,6 +80,7 @@ ACTIONS: tuple[ObjectAction[Run], ...] = (
         "cancel",
         refusal=lambda run: _("The run has already finished.") if run.is_final else "",
         form=ReasonForm,
+        apply_many=_cancel_many,
         explanation=gettext_lazy(
             "Runs that haven't started are cancelled immediately. Running ones are asked to stop."
         ),

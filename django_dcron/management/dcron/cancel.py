@@ -59,7 +59,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     plan = Plan(
         [BulkAction(_names(run), f"{run} ({run.pk})", run) for run in unique],
         "cancel",
-        bulk_actions.one_by_one(lambda run: _cancel(run, reason)),
+        lambda runs: _cancel(runs, reason),
+        control.CANCELLED_AT_ONCE,
         things="run",
     )
     bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
@@ -76,8 +77,12 @@ def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
         )
 
 
-def _cancel(run: Run, reason: str) -> ActionOutcome:
-    control.cancel(run, reason)
+def _cancel(runs: Sequence[Run], reason: str) -> list[ActionOutcome | Exception]:
+    refused = control.cancel_many(runs, reason)
+    return [refused.get(position) or _done(run) for position, run in enumerate(runs)]
+
+
+def _done(run: Run) -> ActionOutcome:
     return ActionOutcome("cancelled" if run.is_final else "asked to stop", {"state": run.state})
 
 

@@ -1,0 +1,111 @@
+"""Cancel a batch of runs in one transaction, in a fixed number of statements.
+
+Invariants:
+
+- Each run gets the result of ``control.cancel``. A refused run doesn't stop the others.
+- Rows are locked in the order of ``transitions``: the runs by their keys, the runs that are woken,
+  statistics.
+- A run that other jobs may follow is left to the caller, because its end creates runs. Only an end
+  after a start can be followed.
+- Runs are woken after all ends of the batch, so that none wakes only to be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+from django.db import connections, transaction
+from django.db.models import Exists, OuterRef
+
+from django_dcron.conf import settings
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.models import Link, Run
+from django_dcron.models.run import REASON_LIMIT
+from django_dcron.models.statistics import count
+from django_dcron.policies.chains import conditions_met_by
+from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.policies.slots import Slot
+from django_dcron.runs import cancellation
+from django_dcron.runs.transitions import final_columns, runs, wake_next
+
+
+@dataclass(slots=True)
+class CancelledBatch:
+    finished: dict[UUID, State] = field(default_factory=dict)
+    """The runs that had ended before."""
+    deleted: set[UUID] = field(default_factory=set)
+    alone: set[UUID] = field(default_factory=set)
+    """The runs that the caller cancels one by one."""
+
+
+def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
+    """Cancel the runs that haven't started, and ask the running ones to stop."""
+    using = alias_for(Run)
+    reason = reason[:REASON_LIMIT]
+    with brief_transaction(using, settings.RUN_LEASE):
+        rows = _lock(run_ids, using)
+        batch = CancelledBatch(
+            finished={pk: State(row.state) for pk, row in rows.items() if row.state in FINAL},
+            deleted={*run_ids} - {*rows},
+        )
+        unfinished = [row for row in rows.values() if row.state not in FINAL]
+        running = [row.pk for row in unfinished if row.state == State.RUNNING]
+        unstarted = [row for row in unfinished if row.state != State.RUNNING]
+        batch.alone = _followed(unstarted)
+        to_ask = runs().running().filter(pk__in=running, cancel_requested_at=None)
+        asked = list(to_ask.values_list("pk", flat=True))
+        if asked:
+            to_ask.filter(pk__in=asked).update(cancel_requested_at=UtcNow(), reason=reason)
+            transaction.on_commit(partial(cancellation.notify_workers, asked), using=using)
+        _end([row for row in unstarted if row.pk not in batch.alone], reason)
+    return batch
+
+
+def _lock(run_ids: Collection[UUID], using: str) -> dict[UUID, Run]:
+    no_key = connections[using].features.has_select_for_no_key_update
+    locked = runs().filter(pk__in=run_ids).order_by("pk").select_for_update(no_key=no_key)
+    return {row.pk: row for row in locked.only("state", "attempt", "job_id", "started_at")}
+
+
+def _followed(unstarted: Sequence[Run]) -> set[UUID]:
+    """Return the runs that started before and whose cancellation other jobs follow."""
+    started = [row for row in unstarted if row.started_at is not None]
+    ends = sorted(conditions_met_by(State.CANCELLED, started=True))
+    links = Link.objects.using(alias_for(Link)).filter(
+        after__in={row.job_id for row in started}, on__in=ends
+    )
+    followed = {*links.values_list("after", flat=True)} if started else set()
+    return {row.pk for row in started if row.job_id in followed}
+
+
+def _end(rows: Sequence[Run], reason: str) -> None:
+    """Pending, queued or waiting -> cancelled, for locked runs that no job follows."""
+    if not rows:
+        return
+    runs().filter(pk__in=[row.pk for row in rows]).update(**final_columns(State.CANCELLED, reason))
+    ended = Counter(row.job_id for row in rows)
+    for job_id in _jobs_with_free_slot(ended):
+        wake_next(job_id)
+    jobs_by_number = defaultdict(list)
+    for job_id, number in ended.items():
+        jobs_by_number[number].append(job_id)
+    for number, job_ids in jobs_by_number.items():
+        count(job_ids, State.CANCELLED, number)
+    if delivered := [(row.pk, row.attempt) for row in rows if row.state == State.QUEUED]:
+        transaction.on_commit(
+            partial(cancellation.revoke_unstarted, delivered), using=alias_for(Run)
+        )
+
+
+def _jobs_with_free_slot(job_ids: Collection[int]) -> list[int]:
+    """Return the jobs whose runs wait for a slot that nobody has."""
+    holder = runs().in_slot(Slot.RUNNING, OuterRef("job"))
+    waiting = runs().waiting().filter(job__in=job_ids).exclude(trigger=Trigger.BACKFILL)
+    free = waiting.exclude(Exists(holder)).order_by("job").values_list("job", flat=True)
+    return list(free.distinct())

@@ -12,8 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -39,6 +38,7 @@ from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import change_url, link, list_url
 from django_dcron.admin.lists.confirmation import confirm_or_perform
+from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
 from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs.audit.differences import Values, values_of
@@ -60,78 +60,6 @@ MAX_ROWS = 500
 """Limit on the rows of one action, because "select all" may select a history of a million runs."""
 MAX_LINES = 10
 """Limit on the lines of one message."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionResult:
-    text: str
-    """What was done, for the message and the history."""
-    created: Model | None = None
-    """The row that the action created. The message links to it, and the button leads to it."""
-    caution: str = ""
-    """What the user should know about the created row. It isn't part of the history."""
-
-
-def _no_refusal(obj: Any) -> StrOrPromise:
-    return ""
-
-
-def _no_permissions(obj: Any) -> Sequence[str]:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectAction(Generic[M]):
-    name: str
-    label: StrOrPromise
-    apply: Callable[[HttpRequest, M], ActionResult]
-    permission: str
-    """The admin checks it with ``has_<permission>_permission``: ``trigger`` for ``trigger_job``."""
-    also_needs: Callable[[M], Sequence[str]] = _no_permissions
-    """Returns the further permissions that this row needs."""
-    refusal: Callable[[M], StrOrPromise] = _no_refusal
-    """Returns why the action doesn't apply to the row's current state, or an empty string.
-
-    With a reason, the row has no button and a request is refused. ``control`` decides whether the
-    action is allowed.
-    """
-    form: type[ObjectActionForm] | None = None
-    """The form shown before the action is applied. ``apply`` validates it again."""
-    apply_many: Callable[[HttpRequest, Sequence[M]], Sequence[ActionResult | Exception]] | None = (
-        None
-    )
-    """Applies the action to the rows of a list at once, with the results of ``apply`` of each."""
-    has_page: bool = False
-    """The form has its own page instead of a place next to the button.
-
-    Such an action applies to one row only.
-    """
-    is_primary: bool = False
-    explanation: StrOrPromise = ""
-    """What the action does, for the confirmation page of many rows."""
-    confirm_label: Callable[[int], StrOrPromise] | None = None
-    """Returns the label of the button that confirms the action for this number of rows.
-
-    The default is ``label``.
-    """
-
-    def submit_label(self, number: int = 1) -> StrOrPromise:
-        return self.confirm_label(number) if self.confirm_label else self.label
-
-
-@dataclass(frozen=True, slots=True)
-class Button:
-    label: StrOrPromise
-    url: str
-    form: forms.Form | None = None
-    """The form to show next to the button."""
-    has_page: bool = False
-    """Render the button as a link."""
-    is_primary: bool = False
-    submit_label: StrOrPromise = ""
-    """The label of the form's own button."""
-    form_id: str = ""
-    """The id of the HTML form that the button submits."""
 
 
 def submitted_reason(request: HttpRequest) -> str:

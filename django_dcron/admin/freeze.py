@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
 from django_dcron.admin.action_forms import UntilField
-from django_dcron.admin.actions import ActionAdmin, ActionResult, ObjectAction, as_list_action
+from django_dcron.admin.actions import ActionAdmin, as_list_action
 from django_dcron.admin.display import (
     EMPTY,
     badge,
@@ -33,6 +33,7 @@ from django_dcron.admin.display import (
     render_time,
 )
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for

@@ -21,7 +21,8 @@ from django_dcron.jobs.preview import preview
 from django_dcron.models import Job
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.schedule import MACROS, Schedule, has_hash, parse_schedule
+from django_dcron.schedules.rule_text import MACROS
+from django_dcron.schedules.schedule import Schedule, has_hash, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
 OCCURRENCES = 10

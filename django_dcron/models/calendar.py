@@ -20,7 +20,8 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.hidden_characters import NameValidator, validate_text
 from django_dcron.schedules import public_holidays
-from django_dcron.schedules.calendar import ExcludedDates, parse_calendar
+from django_dcron.schedules.calendar import ExcludedDates
+from django_dcron.schedules.calendar_text import parse_calendar
 
 NAME = NameValidator(
     r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",

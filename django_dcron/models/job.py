@@ -13,16 +13,11 @@ from collections.abc import Collection
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.validators import (
-    MaxLengthValidator,
-    MaxValueValidator,
-    MinValueValidator,
-)
+from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
 from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.hidden_characters import validate_text
@@ -35,17 +30,17 @@ from django_dcron.models.job_fields import (
     OVERLAP_LABELS,
     QUEUE,
     duration_field,
+    json_list_field,
+    optional_duration_field,
 )
 from django_dcron.models.job_validation import definition_errors
+from django_dcron.models.job_values import JobValues
 from django_dcron.models.scheduled import Scheduled
-from django_dcron.policies.misfire import Misfire, MisfirePolicy
-from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
-from django_dcron.policies.retry import MAX_ATTEMPTS, RetryPolicy
+from django_dcron.policies.misfire import MisfirePolicy
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.retry import MAX_ATTEMPTS
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import MAX_LENGTH
-from django_dcron.utils.messages import gettext_noop
-
-_NO_CALENDAR = gettext_noop("calendar: there is no “%(name)s” (allowed: the name of a calendar)")
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -58,7 +53,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.alias(shard=F("pk") % of).filter(shard__in=shards)
 
 
-class Job(Scheduled, models.Model):
+class Job(Scheduled, JobValues, models.Model):
     namespace = models.CharField(
         _("namespace"),
         max_length=64,
@@ -89,10 +84,8 @@ class Job(Scheduled, models.Model):
             "Example: shop.tasks.import_orders."
         ),
     )
-    args = models.JSONField(
+    args = json_list_field(
         _("arguments"),
-        default=list,
-        blank=True,
         help_text=_("A JSON list of positional arguments, such as [1, true]."),
     )
     kwargs = models.JSONField(
@@ -212,11 +205,8 @@ class Job(Scheduled, models.Model):
         choices=OVERLAP_LABELS,
         help_text=_("What happens to a new run while an earlier run is unfinished."),
     )
-    start_deadline = models.DurationField(
+    start_deadline = optional_duration_field(
         _("start deadline"),
-        null=True,
-        blank=True,
-        validators=FROM_ONE_SECOND,
         help_text=_("How late a run may start under any policy. Empty: no limit."),
     )
 
@@ -239,12 +229,8 @@ class Job(Scheduled, models.Model):
             "Empty: no priority."
         ),
     )
-    timeout = models.DurationField(
-        _("timeout"),
-        null=True,
-        blank=True,
-        validators=FROM_ONE_SECOND,
-        help_text=_("An attempt that takes longer is stopped. Empty: no limit."),
+    timeout = optional_duration_field(
+        _("timeout"), help_text=_("An attempt that takes longer is stopped. Empty: no limit.")
     )
 
     max_attempts = models.PositiveSmallIntegerField(
@@ -277,18 +263,14 @@ class Job(Scheduled, models.Model):
         validators=[MinValueValidator(0.0), MaxValueValidator(1.0)],
         help_text=_("Fraction by which each wait varies randomly, such as 0.1 for 10%."),
     )
-    retry_on = models.JSONField(
+    retry_on = json_list_field(
         _("retry on"),
-        default=list,
-        blank=True,
         help_text=_(
             'A JSON list of exception names, such as ["ConnectionError"]. Empty: all exceptions.'
         ),
     )
-    never_retry_on = models.JSONField(
+    never_retry_on = json_list_field(
         _("never retry on"),
-        default=list,
-        blank=True,
         help_text=_(
             'A JSON list of exception names that are never retried, such as ["ValueError"].'
         ),
@@ -312,18 +294,12 @@ class Job(Scheduled, models.Model):
             "rules in DCRON_ALERTS. []: no alerts."
         ),
     )
-    keep_for = models.DurationField(
+    keep_for = optional_duration_field(
         _("keep runs for"),
-        null=True,
-        blank=True,
-        validators=FROM_ONE_SECOND,
         help_text=_("How long to keep finished runs. Empty: the DCRON_KEEP_FOR setting."),
     )
-    keep_failed_for = models.DurationField(
+    keep_failed_for = optional_duration_field(
         _("keep failed runs for"),
-        null=True,
-        blank=True,
-        validators=FROM_ONE_SECOND,
         help_text=_("How long to keep failed runs. Empty: the DCRON_KEEP_FAILED_FOR setting."),
     )
     keep_runs = models.PositiveIntegerField(
@@ -335,10 +311,8 @@ class Job(Scheduled, models.Model):
             "How many finished runs to keep, such as 1000. Empty: the DCRON_KEEP_RUNS setting."
         ),
     )
-    tags = models.JSONField(
+    tags = json_list_field(
         _("tags"),
-        default=list,
-        blank=True,
         help_text=_('A JSON list of tags, such as ["billing"].'),
     )
 
@@ -422,34 +396,3 @@ class Job(Scheduled, models.Model):
         errors |= definition_errors(self, invalid={*errors, *(exclude or ())})
         if errors:
             raise ValidationError(errors)
-
-    @property
-    def calendar_dates(self) -> str | None:
-        """The calendar's text, or None without a calendar.
-
-        Raises ``InvalidCalendar`` if an unsaved job names a calendar that doesn't exist.
-        """
-        try:
-            return self.calendar.dates if self.calendar else None
-        except Calendar.DoesNotExist:
-            raise InvalidCalendar(_NO_CALENDAR, name=self.calendar_id) from None
-
-    @property
-    def misfire(self) -> Misfire:
-        return Misfire(MisfirePolicy(self.misfire_policy), self.misfire_grace, self.catchup_limit)
-
-    @property
-    def overlap(self) -> OverlapPolicy:
-        return read_overlap_policy(self.overlap_policy)
-
-    @property
-    def retry(self) -> RetryPolicy:
-        return RetryPolicy(
-            max_attempts=self.max_attempts,
-            backoff=self.retry_backoff,
-            factor=self.retry_backoff_factor,
-            backoff_max=self.retry_backoff_max,
-            jitter=self.retry_jitter,
-            retry_on=self.retry_on,
-            never_retry_on=self.never_retry_on,
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
@@ -13,6 +13,9 @@ from django_dcron.models.hidden_characters import NameValidator
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.schedules.calendar import ExclusionPolicy
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 NAME = NameValidator(
     r"^[\w.@:-]+(?: [\w.@:-]+)*\Z",
@@ -53,3 +56,17 @@ OVERLAP_LABELS = [
 
 def duration_field(seconds: int, **options: Any) -> models.DurationField[Any, Any]:
     return models.DurationField(default=timedelta(seconds=seconds), **options)
+
+
+def optional_duration_field(
+    verbose_name: StrOrPromise, *, help_text: StrOrPromise
+) -> models.DurationField[Any, timedelta | None]:
+    return models.DurationField(
+        verbose_name, null=True, blank=True, validators=FROM_ONE_SECOND, help_text=help_text
+    )
+
+
+def json_list_field(
+    verbose_name: StrOrPromise, *, help_text: StrOrPromise
+) -> models.JSONField[Any, Any]:
+    return models.JSONField(verbose_name, default=list, blank=True, help_text=help_text)

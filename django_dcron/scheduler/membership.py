@@ -1,18 +1,15 @@
-"""Membership: a node's heartbeat, the live nodes, and the shards that this node leads.
+"""Membership: a node's heartbeat, and the shards of the ring that this node leads.
 
 Invariants:
 
 - Only the database's clock decides which nodes are alive. All nodes compute the same leaders from
-  the same list.
+  the same ring (see ``ring``).
 - A node leads a shard while it has a valid lease on the shard's lock. A lease is valid until
   ``expires_at`` on the monotonic clock. A node that was frozen past that time leads nothing when it
   resumes.
-- Nodes share the shards only with nodes of the same ``DCRON_SHARDS``. During a deploy that changes
-  it, each group leads all shards. That costs time, but never creates a second run.
-- A node that hasn't reached the broker for ``DCRON_LEASE`` gets no shards while another live node
-  reaches the broker. It gets shards again once it has reached the broker for ``DCRON_LEASE``. An
-  unstable broker therefore moves shards at most once per lease. If no node reaches the broker, all
-  nodes keep their shards.
+- A node that lost its shards because it didn't reach the broker gets shards again once it has
+  reached the broker for ``DCRON_LEASE``. An unstable broker therefore moves shards at most once per
+  lease.
 - While the lock server is unreachable, the node is *degraded*: it leads the shards that hashing
   assigns to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a
   second run.
@@ -29,22 +26,22 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from django_dcron import __version__
 from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Select, Update
+from django_dcron.db.statements import Given, Update
 from django_dcron.db.support import require_supported_database
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
 from django_dcron.models import Node
 from django_dcron.models.node import NodeQuerySet
 from django_dcron.policies.sharding import shards_led_by
+from django_dcron.scheduler.ring import LiveNodes
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -60,24 +57,6 @@ def server_node_name(host: str, pid: int) -> str:
     return f"{host[:100]}-{pid}"
 
 
-class _Member(NamedTuple):
-    """The facts about a live node that decide which nodes share the shards."""
-
-    id: str
-    broker_lost: bool
-    """Whether the node has been unable to dispatch for ``DCRON_LEASE``."""
-    broker_reached: bool
-
-
-def _ring(members: Iterable[_Member]) -> frozenset[str]:
-    """Return the ids of the nodes that share the shards: the hash ring."""
-    members = list(members)
-    broker_is_reachable = any(member.broker_reached for member in members)
-    return frozenset(
-        member.id for member in members if not (broker_is_reachable and member.broker_lost)
-    )
-
-
 class Membership:
     def __init__(self, name: str, namespace: str, lock: Lock, clock: ClusterClock):
         self.name = name
@@ -89,29 +68,9 @@ class Membership:
         self._assigned: frozenset[int] = frozenset()
         """The shards that hashing assigns to this node."""
         self._leases: dict[int, Lease] = {}
+        self._nodes = LiveNodes(name, namespace)
         self._ring: frozenset[str] = frozenset()
         """The live nodes that shared the shards at the last heartbeat."""
-        self._sharing = Select(
-            Node,
-            lambda: (
-                Node.objects.live(settings.LEASE)
-                .filter(namespace=namespace, shard_count=settings.SHARDS)
-                .order_by()
-                .with_broker_state(settings.LEASE)
-                .values_list("pk", "broker_lost", "broker_reached")
-            ),
-        )
-        self._all_live = Select(
-            Node,
-            lambda: (
-                Node.objects.live(settings.LEASE)
-                .order_by()
-                .with_broker_state(settings.LEASE)
-                .values_list("pk", "broker_lost", "broker_reached", "namespace", "shard_count")
-            ),
-        )
-        self._overlaps = False
-        self._counts_differ = False
         self.broker_unreachable: Callable[[], bool] = lambda: False
         """Returns whether the last try to dispatch found the broker unreachable. Called at each
         heartbeat.
@@ -212,7 +171,7 @@ class Membership:
             self._update_broker_state()
             self._write_heartbeat(agenda)
             self._delete_late_predecessors()
-            self._set_ring(self._live())
+            self._set_ring(self._nodes.checked_ring())
             self._assigned = shards_led_by(self.id, self._ring, settings.SHARDS)
         except BaseException:
             self._renew_without_database()
@@ -267,9 +226,7 @@ class Membership:
 
         If the nodes have changed, the next heartbeat should be sent at once.
         """
-        return self._ring != _ring(
-            _Member(pk, bool(lost), bool(reached)) for pk, lost, reached in self._sharing.rows()
-        )
+        return self._ring != self._nodes.ring()
 
     def ticked(self) -> None:
         """Record a successful tick."""
@@ -309,16 +266,6 @@ class Membership:
         else:  # The row was deleted manually, or expired while the node was frozen.
             self.register()
 
-    def _live(self) -> frozenset[str]:
-        """Return the nodes that share work with this node, by the database's clock."""
-        nodes = self._all_live.rows()
-        others = {namespace for *_, namespace, _ in nodes if namespace != self.namespace}
-        self._report_overlap("" in others or (not self.namespace and bool(others)))
-        of_namespace = [node for node in nodes if node[3] == self.namespace]
-        self._report_counts(sorted({node[4] for node in of_namespace} - {settings.SHARDS}))
-        sharing = (node for node in of_namespace if node[4] == settings.SHARDS)
-        return _ring(_Member(pk, bool(lost), bool(reached)) for pk, lost, reached, *_ in sharing)
-
     def _renew(self) -> None:
         held_before = set(self._leases)
         if not held_before and not self._assigned:
@@ -345,37 +292,6 @@ class Membership:
 
     def _lock_name(self, shard: int) -> str:
         return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"
-
-    def _report_overlap(self, overlaps: bool) -> None:
-        """Warn once if nodes of one namespace and nodes of all namespaces serve the same jobs.
-
-        Their work is done twice, but no run starts twice.
-        """
-        if overlaps and not self._overlaps:
-            logger.warning(
-                "namespaces overlap: node=%s namespace=%s; start all nodes with --namespace, or "
-                "none",
-                self.name,
-                self.namespace or "(all)",
-                extra={"event": "namespaces_overlap", "node": self.name},
-            )
-        self._overlaps = overlaps
-
-    def _report_counts(self, others: list[int]) -> None:
-        """Warn once if nodes use different shard counts.
-
-        Their work is done twice, but no run starts twice.
-        """
-        if others and not self._counts_differ:
-            logger.warning(
-                "shard counts differ: node=%s shards=%d others=%s; set the same DCRON_SHARDS "
-                "everywhere",
-                self.name,
-                settings.SHARDS,
-                ", ".join(map(str, others)),
-                extra={"event": "shards_differ", "node": self.name},
-            )
-        self._counts_differ = bool(others)
 
     def _report_lock(self, *, degraded: bool, error: Exception | None = None) -> None:
         """Log one line when the lock server becomes unreachable, and one when it is back."""

@@ -1,63 +1,38 @@
-"""Parse calendars: text that names the dates and times a schedule must avoid.
-
-A calendar has one entry per line, or several separated by commas. Text after a ``#`` is a comment.
-
-- ``2026-12-24``: one date; ``2026-12-24..2027-01-01``: all dates of the range, inclusive.
-- ``12-25``: this date every year; ``12-24..01-01``: this range every year, inclusive.
-- ``SAT``, ``MON-FRI``: weekdays.
-- ``holidays DE``, ``holidays DE-BY``: the public holidays of a country or a subdivision.
-- ``22:00-06:00``: this time of every day, up to its end; ``SAT-SUN 22:00-06:00``: of the days of an
-  entry. A time that ends before it begins ends on the next day.
-- ``only MON-FRI 09:00-17:00``: if there are such entries, all times outside them are excluded.
+"""The dates and times that a calendar excludes, and the search for those that it doesn't.
 
 Invariants:
 
 - Times are local times of the schedule, in whole minutes.
 - A date is excluded if all of its times are.
 - A calendar is a value. Two calendars with the same text are equal.
-- Whether a calendar excludes a date depends only on its text, the date and ``holidays_in``.
-- This module contains no holiday data; ``holidays_in`` provides it.
-- The search for a date that isn't excluded covers at most ``HORIZON`` in either direction, and at
-  most ``MAX_HOLIDAYS`` countries and subdivisions.
-- Calendar text raises no error but ``InvalidCalendar``, which gives the line, the value and what is
-  allowed.
+- Whether a calendar excludes a date depends only on its text, the date and its holidays.
+- The search for a date that isn't excluded covers at most ``HORIZON`` in either direction.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from calendar import isleap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 
-from django_dcron.exceptions import InvalidCalendar
 from django_dcron.schedules.days import DAY, FIRST_DAY, HORIZON, LAST_DAY
-from django_dcron.utils.messages import TOO_LONG
-from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.schedules.times_of_day import (
+    WHOLE_DAY,
+    DailyWindow,
+    Interval,
+    merge_intervals,
+    outside,
+)
 
-MAX_LENGTH = 10_000
-MAX_HOLIDAYS = 20
-"""The maximum number of countries and subdivisions.
-
-A search looks up the holidays of each in each year up to ``HORIZON``. A year takes a millisecond.
-"""
-MAX_WINDOWS = 50
-"""The maximum number of entries with a time or ``only``: each is checked for each day."""
-WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 LEAP_YEAR = 2000
 
 HolidaysOf = Callable[[int], frozenset[date]]
 """Returns the public holidays of one country or subdivision in a given year."""
-HolidaysIn = Callable[[str, str], HolidaysOf]
-"""Returns the ``HolidaysOf`` for a country (``DE``) and a subdivision (``BY``, or empty).
-
-Raises ``InvalidCalendar`` if the country or subdivision is unknown.
-"""
 
 
 class ExclusionPolicy(StrEnum):
@@ -68,42 +43,6 @@ class ExclusionPolicy(StrEnum):
     """The occurrence moves to the same time on the next date that isn't excluded."""
     WINDOW_END = "window_end"
     """All occurrences of an excluded stretch of time become one, at the end of the stretch."""
-
-
-Interval = tuple[int, int]
-"""The seconds of a day from the first up to, and without, the second."""
-WHOLE_DAY: Interval = (0, 86_400)
-
-
-@dataclass(frozen=True)
-class DailyWindow:
-    """A time of day on some dates. ``end`` is past the end of the day if it is on the next one."""
-
-    on: Callable[[date], bool]
-    start: int
-    end: int
-    weekdays: frozenset[int] = frozenset()
-    """The weekdays if the dates are all dates of these weekdays; otherwise empty."""
-    entry: ExcludedDates | None = None
-    """The dates, unless they are all dates."""
-
-    def intervals(self, day: date) -> Iterator[Interval]:
-        """Yield the seconds of ``day`` in the window."""
-        if self.on(day):
-            yield self.start, min(self.end, WHOLE_DAY[1])
-        if self.end > WHOLE_DAY[1] and self.on(day - DAY):
-            yield 0, self.end - WHOLE_DAY[1]
-
-    def intervals_on(self, weekday: int, by_date: bool) -> Iterator[Interval]:
-        """Yield the seconds in the window on dates of a weekday, as far as the weekday decides.
-
-        ``by_date``: the answer if the date decides.
-        """
-        if weekday in self.weekdays if self.weekdays else by_date:
-            yield self.start, min(self.end, WHOLE_DAY[1])
-        before = (weekday - 1) % 7
-        if self.end > WHOLE_DAY[1] and (before in self.weekdays if self.weekdays else by_date):
-            yield 0, self.end - WHOLE_DAY[1]
 
 
 @dataclass(frozen=True)
@@ -208,11 +147,11 @@ class ExcludedDates:
     def _find_excluded_times(self, day: date) -> tuple[Interval, ...]:
         if self._names(day):
             return (WHOLE_DAY,)
-        opened = _joined(part for window in self.only for part in window.intervals(day))
+        opened = merge_intervals(part for window in self.only for part in window.intervals(day))
         if self.only and not opened:
             return (WHOLE_DAY,)
         closed = [part for window in self.windows for part in window.intervals(day)]
-        return _joined([*closed, *outside(opened)] if self.only else closed)
+        return merge_intervals([*closed, *outside(opened)] if self.only else closed)
 
     def possible_times(self, weekday: int) -> tuple[Interval, ...]:
         """Return the times that aren't excluded on each date of the weekday, sorted.
@@ -224,8 +163,8 @@ class ExcludedDates:
         closed = [part for each in self.windows for part in each.intervals_on(weekday, False)]
         if self.only:
             opened = (part for each in self.only for part in each.intervals_on(weekday, True))
-            closed += outside(_joined(opened))
-        return outside(_joined(closed))
+            closed += outside(merge_intervals(opened))
+        return outside(merge_intervals(closed))
 
     def open_time_from(self, local: datetime) -> datetime | None:
         """Return the first second from ``local`` on that isn't excluded, None past the horizon."""
@@ -295,207 +234,11 @@ class ExcludedDates:
         return self.ranges[number] if number >= 0 and day <= self.ranges[number][1] else None
 
 
-_ENTRIES = (
-    r"(?P<first>\d{4}-\d\d-\d\d)(?: ?\.\. ?(?P<last>\d{4}-\d\d-\d\d))?",
-    r"(?P<from>\d\d-\d\d)(?: ?\.\. ?(?P<to>\d\d-\d\d))?",
-    rf"(?P<weekday>{'|'.join(WEEKDAYS)})(?: ?- ?(?P<until>{'|'.join(WEEKDAYS)}))?",
-    r"HOLIDAYS (?P<country>[A-Z]{2,3})(?:-(?P<part>.{1,40}?))?",
-)
-_TIME = r"(?P<begin>\d\d:\d\d) ?- ?(?P<end>\d\d:\d\d)"
-_ENTRY = re.compile(
-    rf"(?P<only>ONLY )?(?:(?:{'|'.join(_ENTRIES)})(?: {_TIME})?|{_TIME.replace('<', '<daily_')})",
-    re.IGNORECASE | re.ASCII,
-)
-_NO_ENTRY = _(
-    "Line %(line)d: unknown entry %(value)s (allowed: 2026-12-24, 2026-12-24..2027-01-01, "
-    "12-25, 12-24..01-01, SAT, MON-FRI, holidays DE, holidays DE-BY, each with or without a "
-    "time such as 22:00-06:00; 22:00-06:00; only MON-FRI 09:00-17:00)"
-)
-_NO_DATE = _(
-    "Line %(line)d: %(value)s is not a valid date (allowed: existing dates in the years "
-    "1970 to 2199)"
-)
-_BACKWARDS = _("Line %(line)d: %(value)s ends before it begins; put the earlier date first")
-_NO_TIME = _(
-    "Line %(line)d: %(value)s is not a valid time (allowed: two different times from 00:00 to "
-    "24:00, such as 22:00-06:00)"
-)
-_TOO_MANY_TIMES = _(
-    "Line %(line)d: the calendar has more than %(most)d entries with a time or with “only”."
-)
-_UNKNOWN_HOLIDAYS = _("Line %(line)d: %(problem)s")
-_TOO_MANY_HOLIDAYS = _(
-    "Line %(line)d: the calendar has holidays of more than %(most)d countries and subdivisions. "
-    "Remove some of them, or enter their dates."
-)
-_NOTHING = _("The calendar has no entries. Enter at least one, such as 12-25.")
-_EVERYTHING = _("The calendar excludes every date. Remove an entry so that some dates remain.")
-
-
-def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
-    """Parse calendar text; raises ``InvalidCalendar``."""
-    if len(text) > MAX_LENGTH:
-        raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
-    named: list[ExcludedDates] = []
-    windows: list[DailyWindow] = []
-    only: list[DailyWindow] = []
-    holidays: set[tuple[str, str]] = set()
-    for line, value in _entries(text):
-        found = _ENTRY.fullmatch(value)
-        if found is None:
-            raise InvalidCalendar(
-                _NO_ENTRY, line=line, value=f"{value!r:.80}", code="unknown_entry"
-            )
-        dates = _dates(found, line, value, holidays_in)
-        if found["country"]:
-            holidays.add((found["country"].upper(), (found["part"] or "").casefold()))
-        if len(holidays) > MAX_HOLIDAYS:
-            raise InvalidCalendar(
-                _TOO_MANY_HOLIDAYS, line=line, most=MAX_HOLIDAYS, code="too_many_holidays"
-            )
-        begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
-        if begin is None and not found["only"]:
-            named.append(dates)
-            continue
-        start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
-        on = _every_day if found["daily_begin"] else dates.excludes
-        weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
-        entry = None if found["daily_begin"] else dates
-        (only if found["only"] else windows).append(DailyWindow(on, start, stop, weekdays, entry))
-        if len(windows) + len(only) > MAX_WINDOWS:
-            raise InvalidCalendar(
-                _TOO_MANY_TIMES, line=line, most=MAX_WINDOWS, code="too_many_times"
-            )
-    if not (named or windows or only):
-        raise InvalidCalendar(_NOTHING, code="no_dates")
-    of_places = {each.text.casefold(): each.holidays for each in named if each.holidays}
-    result = ExcludedDates(
-        text,
-        frozenset(chain.from_iterable(each.weekdays for each in named)),
-        frozenset(chain.from_iterable(each.yearly for each in named)),
-        _merge_ranges([each for dates in named for each in dates.ranges]),
-        tuple(chain.from_iterable(of_places.values())),
-        tuple(windows),
-        tuple(only),
-    )
-    if len(result.weekdays) == 7 or len(result.yearly) == 366:
-        raise InvalidCalendar(_EVERYTHING, code="no_dates_left")
-    return result
-
-
-def _dates(found: re.Match[str], line: int, value: str, holidays_in: HolidaysIn) -> ExcludedDates:
-    """Return the dates that one entry names, without its time."""
-    weekdays: frozenset[int] = frozenset()
-    yearly: frozenset[tuple[int, int]] = frozenset()
-    ranges: tuple[tuple[date, date], ...] = ()
-    holidays: tuple[HolidaysOf, ...] = ()
-    text = ""
-    if found["first"]:
-        ranges = (_range(found["first"], found["last"], line, value),)
-    elif found["from"]:
-        yearly = frozenset(_days_of_year(found["from"], found["to"], line, value))
-    elif found["weekday"]:
-        weekdays = frozenset(_weekdays(found["weekday"], found["until"]))
-    elif found["country"]:
-        country, part = found["country"].upper(), found["part"] or ""
-        text = f"{country}-{part}"
-        try:
-            holidays = (holidays_in(country, part),)
-        except InvalidCalendar as error:
-            raise InvalidCalendar(
-                _UNKNOWN_HOLIDAYS, line=line, problem=error.text, code="unknown_holidays"
-            ) from None
-    return ExcludedDates(text, weekdays, yearly, ranges, holidays)
-
-
-def _every_day(_day: date) -> bool:
-    return True
-
-
-def _seconds(begin: str, end: str, line: int, value: str) -> Interval:
-    """Return a time of day in seconds; one that ends on the next day ends past the day."""
-    first, last = (int(text[:2]) * 3600 + int(text[3:]) * 60 for text in (begin, end))
-    is_valid = int(begin[3:]) < 60 and int(end[3:]) < 60 and last <= WHOLE_DAY[1]
-    if not is_valid or first >= WHOLE_DAY[1] or first == last:
-        raise InvalidCalendar(_NO_TIME, line=line, value=repr(value), code="invalid_time")
-    return first, last if last > first else last + WHOLE_DAY[1]
-
-
-def _entries(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each entry with its line number (from 1), its whitespace collapsed to single spaces."""
-    for number, line in enumerate(text.splitlines(), 1):
-        for entry in line.partition("#")[0].split(","):
-            if plain := " ".join(entry.split()):
-                yield number, plain
-
-
-def _range(first: str, last: str | None, line: int, value: str) -> tuple[date, date]:
-    begin = _date(first, line, value)
-    end = _date(last, line, value) if last else begin
-    if end < begin:
-        raise InvalidCalendar(_BACKWARDS, line=line, value=repr(value), code="reversed_range")
-    return begin, end
-
-
-def _date(text: str, line: int, value: str) -> date:
-    try:
-        found = date.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or not 1970 <= found.year < 2200:
-        raise InvalidCalendar(_NO_DATE, line=line, value=repr(value), code="invalid_date")
-    return found
-
-
-def _days_of_year(first: str, last: str | None, line: int, value: str) -> Iterator[tuple[int, int]]:
-    begin, end = (_date(f"{LEAP_YEAR}-{text}", line, value) for text in (first, last or first))
-    day = begin
-    while True:
-        yield day.month, day.day
-        if day == end:
-            return
-        day = (day + DAY).replace(year=LEAP_YEAR)
-
-
-def _weekdays(first: str, last: str | None) -> Iterator[int]:
-    begin, end = (WEEKDAYS.index(name.upper()) for name in (first, last or first))
-    yield from ((begin + number) % 7 for number in range((end - begin) % 7 + 1))
-
-
-def _merge_ranges(ranges: list[tuple[date, date]]) -> tuple[tuple[date, date], ...]:
-    """Sort the ranges and merge adjacent or overlapping ranges."""
-    joined: list[tuple[date, date]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + DAY:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    return tuple(joined)
-
-
-def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Sort the intervals, and merge adjacent or overlapping ones."""
-    joined: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return tuple(joined)
-
-
 def _in_year(year: int, month: int, day: int) -> date:
     """Return a date of a year; March 1 instead of a leap day that the year doesn't have."""
     if (month, day) == (2, 29) and not isleap(year):
         return date(year, 3, 1)
     return date(year, month, day)
-
-
-def outside(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Return the times outside sorted intervals that don't overlap."""
-    edges = [0, *chain.from_iterable(intervals), WHOLE_DAY[1]]
-    gaps = zip(edges[::2], edges[1::2], strict=True)
-    return tuple((begin, end) for begin, end in gaps if begin < end)
 
 
 def _second_of_day(local: datetime) -> int:

@@ -29,7 +29,7 @@ from datetime import datetime
 
 from django_dcron.schedules.fields import MINUTE, parse_field
 from django_dcron.schedules.load import RealHours
-from django_dcron.schedules.schedule import WallClock
+from django_dcron.schedules.rules import WallClock
 from django_dcron.schedules.timetable import Timetable
 
 MANY = 10

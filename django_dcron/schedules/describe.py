@@ -17,7 +17,8 @@ from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.fields import CronField
 from django_dcron.schedules.number_ranges import consecutive, number_ranges
 from django_dcron.schedules.recurrence import Recurrence
-from django_dcron.schedules.schedule import Every, Once, Schedule
+from django_dcron.schedules.rules import Every, Once
+from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.special_days import (
     LastDay,
     LastWeekday,

@@ -35,7 +35,8 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.cron import Cron, parse_cron
 from django_dcron.schedules.days import DAY, HORIZON, DayRule, Days
-from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, Schedule, WallClock
+from django_dcron.schedules.rules import AnyOf, Every, Never, Once, WallClock
+from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.windows import OpenTimes, Windowed
 from django_dcron.schedules.zones import FIRST, LAST
 from django_dcron.utils.messages import any_of

@@ -25,7 +25,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from django_dcron.schedules.cron import Cron
-from django_dcron.schedules.schedule import AnyOf, Every, Never, Once, WallClock
+from django_dcron.schedules.rules import AnyOf, Every, Never, Once, WallClock
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.windows import Windowed
 from django_dcron.schedules.zones import SECOND, stretch_at

@@ -28,105 +28,25 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
-from django_dcron.schedules.cron import Cron, draw_fields, parse_cron, recurring
-from django_dcron.schedules.daylight import next_instant, previous_instant
-from django_dcron.schedules.days import HORIZON
-from django_dcron.schedules.recurrence import EXAMPLE
+from django_dcron.schedules.cron import draw_fields
+from django_dcron.schedules.rule_text import parse_rule
+from django_dcron.schedules.rules import AnyOf, Every, Never, Once, Rule, WallClock
 from django_dcron.schedules.special_days import NthWorkingDay
 from django_dcron.schedules.windows import Windowed
-from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, check_zone
-from django_dcron.utils.messages import TOO_LONG, any_of
+from django_dcron.schedules.zones import FIRST, LAST, check_zone
+from django_dcron.utils.messages import TOO_LONG
 from django_dcron.utils.messages import gettext_noop as _
-from django_dcron.utils.suggestions import similar_names
 
 MAX_LENGTH = 1000
 """The maximum number of characters of all lines."""
 MAX_LINE_LENGTH = 255
 MAX_LINES = 20
-MACROS = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-NEVER = "@never"
 
 _HASHED = re.compile(r"(?:^|[ ,\n])H", re.IGNORECASE)
 _PREFIX = re.compile(r"(?:CRON_)?TZ=(\S*) ?")
-
-
-class WallClock(NamedTuple):
-    """Cron fields in the local time of a zone."""
-
-    cron: Cron
-    zone: str
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        found = next_instant(self.cron, self.zone, instant.replace(microsecond=0) + SECOND)
-        return found if found is not None and found - instant <= HORIZON else None
-
-    def previous_before(self, instant: datetime) -> datetime | None:
-        whole = instant.replace(microsecond=0)
-        found = previous_instant(self.cron, self.zone, whole if whole < instant else whole - SECOND)
-        return found if found is not None and instant - found <= HORIZON else None
-
-
-class Every(NamedTuple):
-    """``@every``: elapsed time, in phase with the caller's instant to the microsecond."""
-
-    interval: timedelta
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        return instant + self.interval if self.interval < LAST - instant else None
-
-    def previous_before(self, instant: datetime) -> datetime | None:
-        return instant - self.interval if self.interval < instant - FIRST else None
-
-
-class Once(NamedTuple):
-    """``@at``: one instant (naive UTC)."""
-
-    at: datetime
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        return self.at if self.at > instant else None
-
-    def previous_before(self, instant: datetime) -> datetime | None:
-        return self.at if self.at < instant else None
-
-
-class Never(NamedTuple):
-    """``@never``: no occurrences."""
-
-    def next_after(self, instant: datetime) -> None:
-        return None
-
-    def previous_before(self, instant: datetime) -> None:
-        return None
-
-
-class AnyOf(NamedTuple):
-    """Several lines: the occurrences of each of them."""
-
-    lines: tuple[Schedule, ...]
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        found = (line.rule.next_after(instant) for line in self.lines)
-        return min(filter(None, found), default=None)
-
-    def previous_before(self, instant: datetime) -> datetime | None:
-        found = (line.rule.previous_before(instant) for line in self.lines)
-        return max(filter(None, found), default=None)
-
-
-Rule = WallClock | Every | Once | Never | Windowed | AnyOf
 
 
 @dataclass(frozen=True)
@@ -299,19 +219,7 @@ def _parse(text: str, zone: str, hash_key: str) -> Schedule:
     body = text
     if prefix := _PREFIX.match(text):
         zone, body = check_zone(prefix[1]), text[prefix.end() :]
-    word, _space, rest = body.partition(" ")
-    rule: Rule
-    if word.lower() == "@every":
-        rule = Every(_interval(rest))
-    elif word.lower() == "@at":
-        rule = Once(_moment(rest, zone))
-    elif word.lower() == "@rrule":
-        rule = WallClock(recurring(rest), zone)
-    elif body.lower() == NEVER:
-        rule = Never()
-    else:
-        rule = WallClock(parse_cron(_expand_macro(body), hash_key), zone)
-    return Schedule(text, zone, hash_key, rule)
+    return Schedule(text, zone, hash_key, parse_rule(body, zone, hash_key))
 
 
 def _parse_lines(text: str, zone: str, hash_key: str) -> Schedule:
@@ -333,119 +241,6 @@ def _parse_lines(text: str, zone: str, hash_key: str) -> Schedule:
         lines.append(schedule)
     zones = {line.timezone for line in lines}
     return Schedule(text, zones.pop() if len(zones) == 1 else zone, hash_key, AnyOf(tuple(lines)))
-
-
-_EVERY_SECOND_WEEK = re.compile(
-    r"@?(?:bi-?weekly|fortnightly|2w|14d|every (?:2|two|2nd|second|other) "
-    r"(?:weeks?|mon|tues|wednes|thurs|fri|satur|sun)(?:day)?)"
-)
-_MISSPELLED = _("Unknown schedule %(value)s. Did you mean %(near)s?")
-
-
-def _expand_macro(body: str) -> str:
-    """Return the fields that a macro stands for; return fields unchanged."""
-    if _EVERY_SECOND_WEEK.fullmatch(body.lower()):
-        raise InvalidSchedule(
-            _(
-                "Unknown schedule %(value)s. For every second week, use %(rule)s, which counts "
-                "the weeks from its date."
-            ),
-            value=repr(body),
-            rule=EXAMPLE,
-            code="unknown_macro",
-        )
-    if not body.startswith("@"):
-        if near := _nearest_macro(body):
-            raise InvalidSchedule(_MISSPELLED, value=repr(body), near=near, code="unknown_macro")
-        return body
-    try:
-        return MACROS[body.lower()]
-    except KeyError:
-        if near := _nearest_macro(body[1:]):
-            raise InvalidSchedule(
-                _MISSPELLED, value=repr(body), near=near, code="unknown_macro"
-            ) from None
-        allowed = any_of([*MACROS, NEVER, "@every 1h30m", "@at 2026-12-01T09:00", EXAMPLE])
-        raise InvalidSchedule(
-            _("Unknown macro %(value)s. Use %(allowed)s."),
-            value=repr(body),
-            allowed=allowed,
-            code="unknown_macro",
-        ) from None
-
-
-def _nearest_macro(name: str) -> str:
-    """Return the quoted macro that ``name`` resembles; empty if there is none."""
-    near = [] if " " in name else similar_names(f"@{name}", [*MACROS, NEVER], most=1)
-    return repr(near[0]) if near else ""
-
-
-# A week is 7 days and a day is 24 hours of elapsed time. No number of digits overflows a timedelta.
-_INTERVAL = re.compile(
-    r"(?:(?P<weeks>[0-9]{1,5})w)?(?:(?P<days>[0-9]{1,6})d)?(?:(?P<hours>[0-9]{1,9})h)?"
-    r"(?:(?P<minutes>[0-9]{1,9})m)?(?:(?P<seconds>[0-9]{1,9})s)?"
-)
-
-
-def _interval(text: str) -> timedelta:
-    match = _INTERVAL.fullmatch(text.lower())
-    numbers = match.groupdict(default="0") if match else {}
-    interval = timedelta(**{unit: int(number) for unit, number in numbers.items()})
-    if not SECOND <= interval <= HORIZON:
-        raise InvalidSchedule(
-            _(
-                "@every %(value)s is not a valid interval. Use whole weeks, days, hours, minutes "
-                "and seconds, such as 2w, 1d, 1h30m or 45s, from 1s to %(most)dd."
-            ),
-            value=repr(text),
-            most=HORIZON.days,
-            code="invalid_interval",
-        )
-    return interval
-
-
-_MOMENT = re.compile(
-    r"((?:19[789]|20[0-9])[0-9]-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(Z|[+-]\d\d:\d\d)?",
-    re.IGNORECASE,
-)
-
-
-def _moment(text: str, zone: str) -> datetime:
-    match = _MOMENT.fullmatch(text)
-    try:
-        at = (
-            datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3] or ''}".upper())
-            if match
-            else None
-        )
-    except ValueError:
-        at = None
-    if at is None:
-        raise InvalidSchedule(
-            _(
-                "@at %(value)s is not a valid time. Use a time such as 2026-12-01T09:00 in "
-                "the years 1970 to 2099, optionally with seconds and with an offset such "
-                "as Z or +02:00."
-            ),
-            value=repr(text),
-            code="invalid_time",
-        )
-    if at.tzinfo is not None:
-        return at.astimezone(UTC).replace(tzinfo=None)
-    # A single local time is a fixed-time job that runs once. Gaps and overlaps are resolved in the
-    # same way.
-    found = next_instant(parse_cron(f"{at:%S %M %H %d %m ? %Y}"), zone, at - SLACK)
-    if found is None:
-        raise InvalidSchedule(
-            _(
-                "@at %(value)s does not exist in %(zone)s, because the clocks there skip it. "
-                "Use another time."
-            ),
-            value=text,
-            zone=zone,
-            code="skipped_time",
-        )
-    return found
 
 
 def _naive_utc(instant: datetime) -> datetime | None:

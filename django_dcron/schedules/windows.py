@@ -20,9 +20,10 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from typing import Protocol
 
-from django_dcron.schedules.calendar import ExcludedDates, Interval, outside
+from django_dcron.schedules.calendar import ExcludedDates
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.days import DAY, HORIZON
+from django_dcron.schedules.times_of_day import Interval, outside
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, stretch_at
 
 AHEAD = timedelta(days=366)

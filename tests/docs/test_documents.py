@@ -8,7 +8,8 @@ import pytest
 from django_dcron import checks
 from django_dcron.conf import Settings
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.schedules.schedule import MACROS, parse_schedule
+from django_dcron.schedules.rule_text import MACROS
+from django_dcron.schedules.schedule import parse_schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()

@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
-from django_dcron.schedules.calendar import (
-    MAX_HOLIDAYS,
-    MAX_LENGTH,
-    ExcludedDates,
-    HolidaysOf,
-    parse_calendar,
-)
+from django_dcron.schedules.calendar import ExcludedDates, HolidaysOf
+from django_dcron.schedules.calendar_text import MAX_HOLIDAYS, MAX_LENGTH, parse_calendar
 from tests.refusals import refusal
 
 DAY = timedelta(days=1)

@@ -9,11 +9,13 @@ import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
-from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy, parse_calendar
+from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
+from django_dcron.schedules.calendar_text import parse_calendar
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Minute, RealHours
-from django_dcron.schedules.schedule import Schedule, WallClock, parse_schedule
+from django_dcron.schedules.rules import WallClock
+from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests import depth
 from tests.schedules.test_calendar import may_first

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
-from django_dcron.schedules.calendar import WEEKDAYS, ExcludedDates, ExclusionPolicy
+from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
+from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.clock_changes import clock_changes
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.describe import describe

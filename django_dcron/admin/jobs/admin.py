@@ -24,9 +24,6 @@ from django_dcron.admin.action_forms import ArgumentsForm, EditPauseForm, PauseF
 from django_dcron.admin.actions import (
     OTHER_ARGUMENTS,
     ActionAdmin,
-    ActionResult,
-    Button,
-    ObjectAction,
     as_list_action,
     submitted_reason,
     validated_data,
@@ -62,6 +59,7 @@ from django_dcron.admin.lists.filters import (
     TargetKindFilter,
     titled_filter,
 )
+from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock

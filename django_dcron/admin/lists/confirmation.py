@@ -25,7 +25,8 @@ from django_dcron.admin.display import link
 from django_dcron.admin.lists.bounded import bounded_count_text
 
 if TYPE_CHECKING:
-    from django_dcron.admin.actions import ActionAdmin, ObjectAction
+    from django_dcron.admin.actions import ActionAdmin
+    from django_dcron.admin.object_action import ObjectAction
 
 CONFIRMED = "confirmed"
 FILTERS = "list_filters"

@@ -20,8 +20,6 @@ from django_dcron.admin.action_forms import ReasonForm
 from django_dcron.admin.actions import (
     OTHER_ARGUMENTS,
     ActionAdmin,
-    ActionResult,
-    ObjectAction,
     as_list_action,
     submitted_reason,
 )
@@ -36,6 +34,7 @@ from django_dcron.admin.display import (
     state_badge,
 )
 from django_dcron.admin.lists.export import EXPORTS
+from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of

@@ -28,7 +28,8 @@ from django_dcron.contrib.importers.reading import (
     translate_entry,
 )
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.schedules.schedule import MACROS, has_hash, parse_schedule
+from django_dcron.schedules.rule_text import MACROS
+from django_dcron.schedules.schedule import has_hash, parse_schedule
 from django_dcron.targets import commands, shell
 
 DEFAULT_SHELL = "/bin/sh"

@@ -1,0 +1,67 @@
+"""Times of day: intervals of the seconds of a day, and windows of such times on some dates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from django_dcron.schedules.days import DAY
+
+if TYPE_CHECKING:
+    from django_dcron.schedules.calendar import ExcludedDates
+
+Interval = tuple[int, int]
+"""The seconds of a day from the first up to, and without, the second."""
+WHOLE_DAY: Interval = (0, 86_400)
+
+
+@dataclass(frozen=True)
+class DailyWindow:
+    """A time of day on some dates. ``end`` is past the end of the day if it is on the next one."""
+
+    on: Callable[[date], bool]
+    start: int
+    end: int
+    weekdays: frozenset[int] = frozenset()
+    """The weekdays if the dates are all dates of these weekdays; otherwise empty."""
+    entry: ExcludedDates | None = None
+    """The dates, unless they are all dates."""
+
+    def intervals(self, day: date) -> Iterator[Interval]:
+        """Yield the seconds of ``day`` in the window."""
+        if self.on(day):
+            yield self.start, min(self.end, WHOLE_DAY[1])
+        if self.end > WHOLE_DAY[1] and self.on(day - DAY):
+            yield 0, self.end - WHOLE_DAY[1]
+
+    def intervals_on(self, weekday: int, by_date: bool) -> Iterator[Interval]:
+        """Yield the seconds in the window on dates of a weekday, as far as the weekday decides.
+
+        ``by_date``: the answer if the date decides.
+        """
+        if weekday in self.weekdays if self.weekdays else by_date:
+            yield self.start, min(self.end, WHOLE_DAY[1])
+        before = (weekday - 1) % 7
+        if self.end > WHOLE_DAY[1] and (before in self.weekdays if self.weekdays else by_date):
+            yield 0, self.end - WHOLE_DAY[1]
+
+
+def merge_intervals(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Sort the intervals, and merge adjacent or overlapping ones."""
+    found: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return tuple(found)
+
+
+def outside(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Return the times outside sorted intervals that don't overlap."""
+    edges = [0, *chain.from_iterable(intervals), WHOLE_DAY[1]]
+    gaps = zip(edges[::2], edges[1::2], strict=True)
+    return tuple((begin, end) for begin, end in gaps if begin < end)

@@ -51,18 +51,20 @@ def runs_since(since: datetime) -> SourceRuns:
     return SourceRuns({_origin(name): [at] for name, at in latest}, complete=False)
 
 
-def hand_back(ran_until: Mapping[str, datetime]) -> set[str]:
+def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
     """Set beat's last runs by key, so that it doesn't send occurrences that ran here.
 
-    A later last run is kept. Returns the keys of the rows that exist.
+    A later last run is kept. Beat counts a row that never ran from its last change. Returns the
+    keys of the rows that exist.
     """
     rows = _rows()
     with transaction.atomic(using=rows.db):
         found = {str(row.pk): row for row in rows.select_for_update().filter(pk__in=[*ran_until])}
         earlier = []
         for key, row in found.items():
-            if row.last_run_at is None or row.last_run_at < ran_until[key]:
-                row.last_run_at = ran_until[key]
+            at, known = ran_until[key], row.last_run_at or row.date_changed
+            if at is not None and (known is None or known < at):
+                row.last_run_at = at
                 earlier.append(row)
         if earlier:
             rows.bulk_update(earlier, ["last_run_at"])

@@ -78,7 +78,7 @@ def runs_since(since: datetime) -> SourceRuns:
     return SourceRuns(times, complete=False, unread=unread)
 
 
-def hand_back(ran_until: Mapping[str, datetime]) -> set[str]:
+def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
     """Set RedBeat's last runs by key, so that it doesn't send occurrences that ran here.
 
     A later last run is kept. Returns the keys of the entries that exist.
@@ -86,7 +86,7 @@ def hand_back(ran_until: Mapping[str, datetime]) -> set[str]:
     return {key for key, at in ran_until.items() if _hand_back_entry(key, at)}
 
 
-def _hand_back_entry(key: str, ran_until: datetime) -> bool:
+def _hand_back_entry(key: str, ran_until: datetime | None) -> bool:
     from redbeat import schedulers
 
     app = schedulers.app_or_default()
@@ -96,7 +96,7 @@ def _hand_back_entry(key: str, ran_until: datetime) -> bool:
         if error.args != (key,):
             raise
         return False
-    if stored.last_run_at is None or stored.last_run_at < ran_until:
+    if ran_until is not None and (stored.last_run_at is None or stored.last_run_at < ran_until):
         stored.reschedule(ran_until)
     return True
 

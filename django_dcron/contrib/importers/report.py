@@ -5,7 +5,8 @@ Invariants:
 - A run there matches a due time here if it comes at most ``LATE`` after it. Schedulers send runs a
   moment late.
 - The phase of an interval differs between the schedulers, so any run within one interval matches.
-- Otherwise, a due time here matches the first run there. A second run counts as a duplicate.
+- Otherwise, a due time here matches one run there. A second run counts as a duplicate.
+- As many runs as possible match, each the latest due time that no later run needs.
 """
 
 from __future__ import annotations
@@ -168,20 +169,23 @@ def _compare(
         here for here in our_times if not _between(their_times, here - early, here + late)
     ]
     unmatched_there: list[Difference] = []
-    latest = timedelta()
-    taken: set[datetime] = set()
-    for at in there:
+    matched: dict[datetime, datetime] = {}
+    # From the last run to the first, each one takes the latest due time. So a run there that comes
+    # a moment early, or exactly one occurrence after another one, isn't late by an occurrence.
+    for at in reversed(there):
         pairs = _between(our_times, at - late, at + early)
-        free = next((here for here in pairs if here not in taken), None)
+        free = next((here for here in reversed(pairs) if here not in matched), None)
         if not pairs:
             unmatched_there.append(_difference_there(at, candidates))
         elif interval:
             continue
         elif free is None:
-            unmatched_there.append(Difference(at, DifferenceKind.TWICE, pairs[-1]))
+            again, matched[pairs[-1]] = matched[pairs[-1]], at
+            unmatched_there.append(Difference(again, DifferenceKind.TWICE, pairs[-1]))
         else:
-            taken.add(free)
-            latest = max(latest, at - free)
+            matched[free] = at
+    unmatched_there.sort(key=lambda difference: difference.at)
+    latest = max((at - here for here, at in matched.items()), default=timedelta())
     # If the scheduler stores only the latest run, earlier runs can't be compared.
     begin, timeout = (
         (since, late) if complete else (there[-1] if there else since, WRITE_DELAY + late)
@@ -196,7 +200,7 @@ def _compare(
         len(there) - len(unmatched_there),
         tuple(unmatched_there),
         tuple(unmatched_here),
-        latest,
+        max(latest, timedelta()),
         runs=len(_between(our_times, since, now)),
     )
 

@@ -28,7 +28,7 @@ from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.entry_plans import HANDED_BACK, awaits_handover
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
-from django_dcron.contrib.importers.reading import Reading, SourceProblem
+from django_dcron.contrib.importers.reading import Reading, SourceEntry, SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
@@ -42,6 +42,8 @@ from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
+from django_dcron.schedules.schedule import Schedule, parse_schedule
+from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 
@@ -66,7 +68,7 @@ class DetectsRunning(Protocol):
 class Resumable(Protocol):
     def read(self, now: datetime) -> Reading: ...
 
-    def hand_back(self, ran_until: Mapping[str, datetime]) -> set[str]: ...
+    def hand_back(self, ran_until: Mapping[str, datetime | None]) -> set[str]: ...
 
 
 RESUMABLE = {
@@ -151,6 +153,8 @@ class _Handback:
     job: Job
     key: str | None
     """The key of its entry in the source. None if the entry is gone."""
+    source_schedule: Schedule | None = None
+    """The schedule of the entry, which may differ from that of the job."""
     error: str = ""
     """Why the job can't be handed back. It stays enabled."""
 
@@ -247,7 +251,7 @@ def _plan(source: str) -> tuple[list[_Handback], list[Job]]:
     """
     entries = RESUMABLE[source].read(database_now(alias_for(Job))).entries
     matches = [each for each in match_entries(entries, "default", source) if each.job]
-    keys = {matched.job.pk: matched.entry.key for matched in matches if matched.job}
+    entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
     paused_here = [
         matched.job
         for matched in matches
@@ -257,11 +261,18 @@ def _plan(source: str) -> tuple[list[_Handback], list[Job]]:
         and matched.entry.values.get("enabled", True)
     ]
     planned = [
-        _Handback(job, keys.get(job.pk))
+        _handback_of(job, entries_by_job.get(job.pk))
         for job in imported_jobs_of(source)
         if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
     ]
     return planned, paused_here
+
+
+def _handback_of(job: Job, entry: SourceEntry | None) -> _Handback:
+    if entry is None or "schedule" not in entry.values:
+        return _Handback(job, None if entry is None else entry.key)
+    schedule = parse_schedule(entry.values["schedule"], entry.values["timezone"])
+    return _Handback(job, entry.key, schedule)
 
 
 def _hand_back_all(
@@ -317,7 +328,7 @@ def _hand_back_batch(batch: Sequence[_Handback], source: Resumable, using: str) 
         ahead = _claimed_ahead(jobs, using)
         ran_until = {
             each.key: _ran_until(
-                each.job, cursors[each.job.pk], next_at.get(each.job.pk), ahead.get(each.job.pk)
+                each, cursors[each.job.pk], next_at.get(each.job.pk), ahead.get(each.job.pk)
             )
             for each in batch
             if each.key is not None
@@ -327,17 +338,21 @@ def _hand_back_batch(batch: Sequence[_Handback], source: Resumable, using: str) 
 
 
 def _ran_until(
-    job: Job, cursor: Cursor, next_at: datetime | None, ahead: datetime | None
-) -> datetime:
+    each: _Handback, cursor: Cursor, next_at: datetime | None, ahead: datetime | None
+) -> datetime | None:
     """Return the time of the last run from which the source computes the next occurrence.
 
-    An interval counts from its last occurrence, so that it keeps its phase. ``cursor`` is that of
-    the paused job. ``next_at``: the next occurrence before the pause. ``ahead``: the last
-    occurrence after the pause that still runs here.
+    For a cron schedule, it is the source's latest occurrence until the pause. It ran here, or a
+    person didn't want it. An interval counts from its last occurrence, so that it keeps its phase.
+    ``cursor`` is that of the paused job. ``next_at``: the next occurrence before the pause.
+    ``ahead``: the last occurrence after the pause that still runs here. None: nothing was due.
     """
-    interval, paused_at = job.parsed_schedule.interval, cursor.placed_at
+    interval, paused_at = each.job.parsed_schedule.interval, cursor.placed_at
     if ahead is not None:
         return ahead
+    if each.source_schedule is not None and each.source_schedule.interval is None:
+        not_run = paused_at + MICROSECOND  # or an earlier occurrence that no node has claimed
+        return each.source_schedule.previous_before(min(next_at or not_run, not_run))
     if interval is None:
         return paused_at
     if cursor.previous_at is None:

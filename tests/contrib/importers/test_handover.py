@@ -13,6 +13,7 @@ from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BA
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.conftest import Install
@@ -40,6 +41,12 @@ def crontab_row(name: str = "a", minute: str = "*", hour: str = "*") -> Any:
 def twelve_hours_from_now() -> dict[str, str]:
     """Return a time of day that doesn't come during the test."""
     return {"minute": "0", "hour": str((datetime.now(UTC) + timedelta(hours=12)).hour)}
+
+
+def last_due(name: str) -> datetime:
+    last = Job.objects.get(name=name).parsed_schedule.previous_before(datetime.now(UTC))
+    assert last is not None
+    return last
 
 
 def last_run_of(**filters: Any) -> datetime:
@@ -143,9 +150,8 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert lines[0].startswith("! paused "), "before the jobs that are handed back"
     assert Job.objects.filter(enabled=True).count() == 2
 
-    before = datetime.now(UTC)
     assert call("handover", SOURCE, "--back", "--apply").code == 0
-    assert before <= last_run_of(name="a") <= datetime.now(UTC)
+    assert last_run_of(name="a") == last_due("a")
     assert due_at_beat() == ["paused"]
     reasons = dict(Job.objects.values_list("name", "pause_reason"))
     assert reasons == {"a": HANDED_BACK, "b": HANDED_BACK, "paused": "ask Ann"}
@@ -203,7 +209,7 @@ def test_job_stays_enabled_if_handing_it_back_fails(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         stored = celery_beat.hand_back
 
-        def fail(ran_until: Mapping[str, datetime]) -> set[str]:
+        def fail(ran_until: Mapping[str, datetime | None]) -> set[str]:
             if str(rows["a"].pk) in ran_until:
                 raise ConnectionError("Redis is unreachable")
             return stored(ran_until)
@@ -216,7 +222,7 @@ def test_job_stays_enabled_if_handing_it_back_fails(monkeypatch: pytest.MonkeyPa
 
     assert hand_back() == (0, {"jobs": ["a", "b"]})
     assert enabled_jobs() == []
-    assert last_run_of(name="a") > first
+    assert last_run_of(name="a") > before
     # The source runs the occurrences of b that are due in the meantime.
     assert last_run_of(name="b") == first
 
@@ -227,9 +233,51 @@ def test_repeated_handover_restores_a_lost_last_run() -> None:
     crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     assert hand_back() == (0, {"jobs": ["a"]})
-    PeriodicTask.objects.update(last_run_at=None)
+    PeriodicTask.objects.update(last_run_at=None, date_changed=datetime(2026, 1, 1, tzinfo=UTC))
+    assert due_at_beat() == ["a"]
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_run_of(name="a") == Job.objects.get().cursor.placed_at
+    assert last_run_of(name="a") == last_due("a")
+    assert due_at_beat() == []
+
+
+def test_run_that_never_happened_is_not_stored() -> None:
+    """Nothing was due since the row was created, or since its last run."""
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("new", "ran there"):
+        crontab_row(name, **twelve_hours_from_now())
+    ran_there = datetime.now(UTC) - timedelta(hours=1)
+    PeriodicTask.objects.filter(name="ran there").update(last_run_at=ran_there)
+    call("import", SOURCE, "--apply")
+    assert hand_back() == (0, {"jobs": ["new", "ran there"]})
+    assert (last_run_of(name="new"), last_run_of(name="ran there")) == (None, ran_there)
+    assert due_at_beat() == []
+
+
+def test_occurrence_that_no_node_claimed_is_executed_by_the_source() -> None:
+    row = crontab_row("a", **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    set_last_run(timedelta(days=3))
+    unclaimed = last_due("a")
+    Cursor.objects.update(next_at=unclaimed)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    row.refresh_from_db()
+    assert row.last_run_at == unclaimed - timedelta(days=1)
+    assert due_at_beat() == ["a"]
+
+
+def test_source_continues_with_its_own_schedule() -> None:
+    """The job's schedule was changed here, and its last occurrence is a month ago."""
+    crontab_row("a", **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    job = Job.objects.get()
+    job.schedule = "0 0 1 * *"
+    control.save(job)
+    set_last_run(timedelta(days=90))
+    schedule = parse_schedule(f"0 {twelve_hours_from_now()['hour']} * * *", "UTC")
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_run_of(name="a") == schedule.previous_before(datetime.now(UTC))
+    assert due_at_beat() == []
 
 
 def test_later_run_in_the_source_is_kept() -> None:
@@ -260,7 +308,7 @@ def test_job_whose_row_is_deleted_during_the_handover_stays_enabled(
     call("import", SOURCE, "--apply")
     stored = celery_beat.hand_back
 
-    def after_deletion(ran_until: Mapping[str, datetime]) -> set[str]:
+    def after_deletion(ran_until: Mapping[str, datetime | None]) -> set[str]:
         PeriodicTask.objects.filter(pk=rows[0].pk).delete()
         return stored(ran_until)
 
@@ -274,8 +322,9 @@ def test_job_without_a_key_is_handed_back_by_name() -> None:
     crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")
     Job.objects.update(import_key=None)
+    set_last_run(timedelta(days=3))
     assert hand_back() == (0, {"jobs": ["a"]})
-    assert last_run_of(name="a") == Job.objects.get().cursor.placed_at
+    assert last_run_of(name="a") == last_due("a")
 
 
 def test_many_jobs_are_handed_back_in_few_queries(django_assert_max_num_queries: Any) -> None:
@@ -290,6 +339,7 @@ def test_many_jobs_are_handed_back_in_few_queries(django_assert_max_num_queries:
 def test_interval_that_never_ran_is_handed_back_with_its_start() -> None:
     interval_row("a", minutes=5)
     call("import", SOURCE, "--apply")
+    set_last_run(timedelta(hours=1))
     expected = Job.objects.get().cursor.next_at - 5 * MINUTE
     assert hand_back() == (0, {"jobs": ["a"]})
     assert last_run_of(name="a") == expected
@@ -307,6 +357,7 @@ def test_withdrawn_occurrence_is_executed_by_the_source() -> None:
     interval_row("a", hours=1)
     call("import", SOURCE, "--apply")
     at = claim_ahead(Job.objects.get(), State.PENDING)
+    set_last_run(timedelta(hours=3))
     assert hand_back() == (0, {"jobs": ["a"]})
     assert not Run.objects.filter(scheduled_at=at).exists()
     assert last_run_of(name="a") == at - timedelta(hours=1)

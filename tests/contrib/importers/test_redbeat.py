@@ -15,6 +15,7 @@ from redbeat.schedules import rrule
 from django_dcron.contrib.importers import redbeat
 from django_dcron.contrib.importers.reading import SourceEntry
 from django_dcron.models import Job
+from django_dcron.schedules.timetable import MICROSECOND
 from tests import services, settings
 from tests.celery_app import app
 from tests.management.calling import call
@@ -288,7 +289,7 @@ def test_handover_warns_while_beat_holds_its_lock(direction: list[str]) -> None:
 
 def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     for name in ("a", "b", "gone"):
-        save(name, schedules.crontab(minute="0"))
+        save(name, schedules.crontab(minute="0")).reschedule(datetime.now(UTC) - timedelta(days=3))
     call("import", "redbeat", "--apply")
     key = RedBeatSchedulerEntry.generate_key(app, "gone")
     RedBeatSchedulerEntry.from_key(key, app=app).delete()
@@ -297,10 +298,10 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert {job["name"] for job in result.json["jobs"]} == {"a", "b"}
     assert [job["name"] for job in result.json["gone"]] == ["gone"]
     assert [job.name for job in Job.objects.filter(enabled=True)] == ["gone"]
-    paused_at = Job.objects.get(name="a").cursor.placed_at
-    assert redbeat.runs_since(paused_at).times[
-        f"key {RedBeatSchedulerEntry.generate_key(app, 'a')!r}"
-    ]
+    job = Job.objects.get(name="a")
+    last_due = job.parsed_schedule.previous_before(job.cursor.placed_at + MICROSECOND)
+    key = RedBeatSchedulerEntry.generate_key(app, "a")
+    assert redbeat.runs_since(last_due).times[f"key {key!r}"] == [last_due]
 
 
 def test_handing_back_returns_only_the_entries_that_exist() -> None:

@@ -204,6 +204,27 @@ def test_slightly_late_run_is_not_matched_with_the_next_occurrence() -> None:
     assert (found.same, found.differs) == (29, False)
 
 
+@pytest.mark.parametrize("offset", [-0.4, 0, 0.4])
+@pytest.mark.parametrize("first", [0, 1])
+def test_runs_are_paired_with_the_same_occurrence(offset: float, first: int) -> None:
+    """One side may have begun an occurrence earlier, and the clocks may differ by a moment."""
+    shadow_with_runs(at(n) for n in range(29))
+    found = report([at(n, offset) for n in range(1, 29)], since=at(first, -1))
+    assert (found.same, found.late) == (28, timedelta(seconds=max(offset, 0)))
+    assert not found.there
+
+
+def test_second_run_is_the_repeated_one_even_if_clocks_differ() -> None:
+    shadow_with_runs([at(0), at(10)])
+    found = report([at(0, 1), at(0, 3), at(0, 2), at(10, -0.5), at(10, 0.5)])
+    assert [(each.at, each.other) for each in found.there] == [
+        (at(0, 2), at(0)),
+        (at(0, 3), at(0)),
+        (at(10, 0.5), at(10)),
+    ]
+    assert {each.kind for each in found.there} == {DifferenceKind.TWICE}
+
+
 def test_recent_run_of_the_shadow_is_not_reported_yet() -> None:
     shadow_with_runs([at(29, 30)])
     assert not report([]).differs

@@ -16,6 +16,7 @@ from django.db.models import Q
 
 from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_source import from_source
 from django_dcron.diagnosis.tags import with_tag
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
@@ -60,6 +61,8 @@ class JobFilter:
     A pattern without a namespace matches jobs of the namespace ``default``.
     """
     choice: JobCondition | None = None
+    source: str = ""
+    """What created the job. See ``from_source``."""
 
 
 def jobs(chosen: JobFilter) -> JobQuerySet:
@@ -81,6 +84,8 @@ def jobs(chosen: JobFilter) -> JobQuerySet:
             namespace__regex=_regex(namespace if slash else DEFAULT_NAMESPACE),
             name__regex=_regex(name),
         )
+    if chosen.source:
+        found = from_source(found, chosen.source)
     for tag in chosen.tags:
         found = with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
     return _chosen(found, chosen.choice).order_by("namespace", "name")

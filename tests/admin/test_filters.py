@@ -128,6 +128,16 @@ def test_jobs_are_filtered_by_state_and_kind(
     assert len(found) == len(expected)  # each job once, even if several of its runs are running
 
 
+def test_jobs_are_filtered_by_source(admin_client: Client, find_rows: Find) -> None:
+    make_job("declared", declared={"schedule": "@daily"})
+    make_job("here")
+    make_job("imported", import_source="redbeat", import_key="1")
+    found = {value: find_rows("job", f"source={value}") for value in ("code", "admin", "redbeat")}
+    names = {value: [job.name for job in jobs] for value, jobs in found.items()}
+    assert names == {"code": ["declared"], "admin": ["here"], "redbeat": ["imported"]}
+    assert _choices(admin_client, "job", str(filters.SourceFilter.title))[-1] == "redbeat"
+
+
 def test_job_without_cursor_counts_as_enabled(find_rows: Find) -> None:
     job = make_job()
     job.cursor.delete()

@@ -451,6 +451,13 @@ def test_invalid_or_empty_selection_changes_nothing(
     assert not Run.objects.exists()
 
 
+def test_jobs_are_selected_by_source() -> None:
+    make_shop()
+    make_idle_job(name="declared", declared={"schedule": "@daily"})
+    assert call("pause", "--source", "code", "--yes")[0] == 0
+    assert paused_jobs() == {"declared"}
+
+
 def test_selection_skips_paused_jobs() -> None:
     imported, _exported, _other = make_shop()
     control.pause(imported, "broken")

@@ -88,6 +88,19 @@ def test_list_is_filtered_by_namespace_tag_and_text() -> None:
     assert names("--search", "tasks.ok", "--namespace", "default", "--tag", "y") == ["a"]
 
 
+def test_list_is_filtered_by_source() -> None:
+    make_idle_job(name="a", declared={"schedule": "@daily"})
+    make_idle_job(name="b")
+    make_idle_job(name="c", import_source="redbeat", import_key="c")
+    make_idle_job(name="d", import_source="crontab /etc/crontab", import_key="d")
+    make_idle_job(name="e", import_source="crontabs", import_key="e")
+    assert names("--source", "code") == ["a"]
+    assert names("--source", "admin") == ["b"]
+    assert names("--source", "redbeat") == ["c"]
+    assert names("--source", "crontab") == names("--source", "crontab /etc/crontab") == ["d"]
+    assert names("--source", "nothing") == []
+
+
 def test_list_is_filtered_by_state() -> None:
     failing, running = make_idle_job(name="failing"), make_idle_job(name="running")
     count([failing.pk], State.FAILED)

@@ -55,6 +55,7 @@ from django_dcron.admin.lists.filters import (
     JobStateFilter,
     LastOutcomeFilter,
     NamespaceFilter,
+    SourceFilter,
     TagFilter,
     TargetKindFilter,
     titled_filter,
@@ -242,6 +243,7 @@ class JobAdmin(
         NamespaceFilter,
         TagFilter,
         TargetKindFilter,
+        SourceFilter,
         ("overlap_policy", titled_filter(gettext_lazy("overlap policy"))),
         ("misfire_policy", titled_filter(gettext_lazy("misfire policy"))),
     )

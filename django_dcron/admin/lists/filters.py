@@ -26,6 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
+from django_dcron.diagnosis.job_source import CODE, HERE, from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import tags_in_use, with_tag
 from django_dcron.models import Attempt, Job, Node, Run
@@ -210,6 +211,27 @@ class NamespaceFilter(_ValueFilter):
         if not self.value():
             return queryset
         return _rows_of_jobs(queryset, Job.objects.filter(namespace=self.value()))
+
+
+class SourceFilter(admin.SimpleListFilter):
+    """Filter jobs by what created them."""
+
+    title = _("source")
+    parameter_name = "source"
+    template = "admin/django_dcron/closed_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        jobs = admin_scope(request, model_admin.admin_site).jobs
+        sources = jobs.exclude(import_source="").order_by("import_source")
+        imported = sources.values_list("import_source", flat=True).distinct()[:CHOICES_LISTED]
+        return [
+            (CODE, _("Code (@cron)")),
+            (HERE, _("Created here")),
+            *((source, source) for source in imported),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return from_source(queryset, self.value() or "") if self.value() else queryset
 
 
 class TagFilter(_ValueFilter):

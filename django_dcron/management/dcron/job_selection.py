@@ -18,6 +18,7 @@ from django_dcron.diagnosis.job_list import (
     jobs,
     status_of,
 )
+from django_dcron.diagnosis.job_source import CODE, HERE
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
@@ -45,6 +46,13 @@ def add_filters(parser: CommandParser) -> None:
         metavar="TEXT",
         help="only jobs whose name, target or description contains TEXT",
     )
+    parser.add_argument(
+        "--source",
+        default="",
+        metavar="SOURCE",
+        help=f"only jobs from this source: {CODE} (declared with @cron), {HERE} (created here), or "
+        "the source of an import, such as django-celery-beat or crontab",
+    )
     state = parser.add_mutually_exclusive_group()
     state.add_argument(
         "--state",
@@ -67,6 +75,7 @@ def filter_of(options: dict[str, Any]) -> JobFilter:
         namespace=options["namespace"],
         tags=tuple(options["tag"]),
         text=options["search"],
+        source=options["source"],
         choice=JobCondition(options["state"]) if options["state"] else None,
     )
 
@@ -107,7 +116,7 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> Selected[T]:
     if not (names or is_filtered or options["all"]):
         raise usage_error(
             "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
-            "--state or --all."
+            "--source, --state or --all."
         )
     if not names:
         rows: list[T | Job] = list(jobs(filters))

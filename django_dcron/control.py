@@ -22,6 +22,7 @@ from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
+from django_dcron.jobs.incidents import set_incident_state
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
 from django_dcron.jobs.saving import save, save_many
@@ -52,6 +53,7 @@ __all__ = [
     "save",
     "save_calendar",
     "save_many",
+    "set_incident_state",
     "trigger",
     "trigger_many",
     "unfreeze",

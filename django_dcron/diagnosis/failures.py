@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from django.db.models.functions import Substr
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.models import Attempt, Run
+from django_dcron.policies.incidents import normalized
 from django_dcron.policies.lifecycle import State
 
 MESSAGE_READ = 500
@@ -51,15 +51,11 @@ class FailureGroup:
         return len(self.failures)
 
 
-VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9]+")
-"""Addresses, UUIDs and numbers, which differ between occurrences of the same error."""
-
-
 def group_failures(failures: Iterable[FailedRun]) -> list[FailureGroup]:
     """Group the failures that are alike. The groups have the order of their latest failures."""
     groups: dict[tuple[int, str, str], list[FailedRun]] = {}
     for failure in failures:
-        message = VARIABLE.sub("#", failure.first_line)
+        message = normalized(failure.first_line)
         groups.setdefault((failure.run.job_id, failure.exception_class, message), []).append(
             failure
         )

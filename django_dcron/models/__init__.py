@@ -7,6 +7,7 @@ from django_dcron.models.cursor import Cursor
 from django_dcron.models.dashboard import Dashboard
 from django_dcron.models.deleted_import import DeletedImport
 from django_dcron.models.freeze import Freeze
+from django_dcron.models.incident import Incident
 from django_dcron.models.job import Job
 from django_dcron.models.lease import LockLease
 from django_dcron.models.link import Link
@@ -23,6 +24,7 @@ __all__ = [
     "Dashboard",
     "DeletedImport",
     "Freeze",
+    "Incident",
     "Job",
     "Link",
     "LockLease",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.models.incident import Incident
 from django_dcron.models.job import Job
 from django_dcron.policies.alerting import AlertKind
 
@@ -34,6 +35,16 @@ class Alert(models.Model):
         help_text=_("Identifies the event, so that each channel gets one alert for it."),
     )
     job = models.ForeignKey(Job, on_delete=models.SET_NULL, null=True, related_name="+")
+    incident = models.ForeignKey(
+        Incident,
+        on_delete=models.SET_NULL,
+        null=True,
+        related_name="+",
+        help_text=_("The incident of the reported failure."),
+    )
+    run = models.UUIDField(
+        _("run"), null=True, help_text=_("The run that the alert reports. It may be deleted.")
+    )
     subject = models.CharField(_("subject"), max_length=255)
     text = models.TextField(_("text"), blank=True)
     created_at = models.DateTimeField(_("created at"))

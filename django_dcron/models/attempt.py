@@ -55,6 +55,15 @@ class Attempt(models.Model):
     progress_total = models.PositiveBigIntegerField(_("total"), null=True)
     progress_note = models.CharField(_("progress"), max_length=255, blank=True)
 
+    incident = models.BigIntegerField(
+        null=True,
+        editable=False,
+        help_text=_(
+            "The incident that the failure belongs to. 0 until a node groups it; null without a "
+            "failure."
+        ),
+    )
+
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
@@ -62,6 +71,8 @@ class Attempt(models.Model):
         constraints = (
             models.UniqueConstraint(fields=("run", "number"), name="dcron_attempt_number"),
         )
+        # On PostgreSQL, the index contains only failed attempts (``use_partial_indexes``).
+        indexes = (models.Index(fields=("incident", "id"), name="dcron_attempt_incident"),)
 
     def __str__(self) -> str:
         return f"{self.run}, attempt {self.number}"

@@ -16,6 +16,11 @@ class Notice(models.Model):
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
     missed = models.PositiveBigIntegerField(_("missed"), default=0)
     streak = models.PositiveIntegerField(_("consecutive failures"), default=0)
+    muted = models.PositiveIntegerField(
+        _("muted failures"),
+        default=0,
+        help_text=_("How many of the consecutive failures belong to muted incidents."),
+    )
     circuit_open = models.BooleanField(_("auto-paused"), default=False)
     success_at = models.DateTimeField(
         _("last success"),

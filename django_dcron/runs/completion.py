@@ -21,6 +21,7 @@ from uuid import UUID
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Run
+from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import transitions
@@ -31,6 +32,8 @@ from django_dcron.targets.shadow import PREFIX as SHADOW
 
 logger = logging.getLogger("django_dcron.runs")
 
+FAILURES = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST})
+"""The outcomes that count as failures. ``runs.incidents`` groups the attempts."""
 WITHOUT_EXCEPTION = Failure(FailureClass.TRANSIENT)
 """The failure of an attempt that ended without an exception: it was lost or terminated."""
 
@@ -61,7 +64,9 @@ class Ending:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns to write to the attempt's row."""
+        failure = {"incident": NOT_GROUPED} if self.outcome in FAILURES else {}
         return {
+            **failure,
             "outcome": self.outcome,
             "exception_class": self.exception_class,
             "message": self.message,

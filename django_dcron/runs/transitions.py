@@ -13,8 +13,8 @@ Invariants:
   in between.
 - All times are the database's.
 - Rows are locked in this order: the run that ends, the run that is woken, the jobs that follow,
-  statistics, attempt. So ending a waiting run and waking it compete for that run, not for the
-  statistics.
+  statistics, attempt or incident. So ending a waiting run and waking it compete for that run, not
+  for the statistics.
 - A run is locked by its primary key, never by its slot.
 """
 
@@ -31,7 +31,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, OuterRef
 
 from django_dcron.conf import settings
-from django_dcron.db.now import UtcNow
+from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import ChangeSequence, Given, Insert, Update
@@ -42,7 +42,7 @@ from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import Outcome, State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import NO_SLOT, Slot, backfill_number
-from django_dcron.runs import chains
+from django_dcron.runs import chains, incidents
 from django_dcron.utils.sync_points import reach_sync_point
 
 NOBODY = ""
@@ -176,9 +176,15 @@ def renew_heartbeat(run_id: UUID, attempt: int) -> bool:
 
 
 def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:
-    """Pending, queued or waiting -> skipped, missed or cancelled."""
+    """Pending, queued or waiting -> skipped, missed, cancelled or failed."""
     unstarted = _run_that_may_become(state, run.pk, attempt).exclude(state=State.RUNNING)
-    return _end(run, unstarted, state, reason) is not None
+    if state is not State.FAILED:
+        return _end(run, unstarted, state, reason) is not None
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
+        if _end(run, unstarted, state, reason) is None:
+            return False
+        incidents.record_unstarted_failure(run.job_id, run.pk, reason, database_now(runs().db))
+    return True
 
 
 @dataclass(frozen=True, slots=True)

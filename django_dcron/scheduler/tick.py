@@ -25,14 +25,15 @@ from functools import partial
 from django_dcron import tracing
 from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
+from django_dcron.db.contention import isolating_errors
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch.base import DueRun
 from django_dcron.jobs import cursors, pausing
-from django_dcron.models import Job, Run
+from django_dcron.models import Incident, Job, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
-from django_dcron.runs import deliveries, transitions
+from django_dcron.runs import deliveries, incidents, transitions
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backfill_release import release
@@ -45,12 +46,14 @@ from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-MARK, CHANGES = "mark", "changes"
+MARK, CHANGES, INCIDENTS = "mark", "changes", "incidents"
 """The names of the steps that other steps refer to."""
 APPLY_CHANGES_EVERY = 5.0
 RETRY_QUARANTINED_EVERY = 300.0
 RESCUE_EVERY = 2.0
 RELEASE_EVERY = 1.0
+GROUP_FAILURES_EVERY = 5.0
+PRUNE_INCIDENTS_EVERY = 3600.0
 REPORT_EVERY = 60.0
 """Seconds. These aren't settings: they only have to be longer than a tick and shorter than users
 notice.
@@ -141,6 +144,8 @@ class Ticker:
             TickStep("release", self._release, leads, every=RELEASE_EVERY),
             TickStep("adopt", partial(self._adopt, also_own=adopt_own), leads),
             TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
+            TickStep(INCIDENTS, self._group_failures, leads, every=GROUP_FAILURES_EVERY),
+            TickStep("prune", self._prune_incidents, leads, every=PRUNE_INCIDENTS_EVERY),
             TickStep("report", self._report, every=REPORT_EVERY),
         ]
 
@@ -281,6 +286,19 @@ class Ticker:
         self.counts["rescued"] += rescue(
             self.membership.shards, self.clock.now(), silence, self._delayed
         )
+
+    def _group_failures(self) -> None:
+        """Group failed attempts into incidents. No error in it stops the schedule."""
+        jobs = self.membership.shards, self.membership.namespace
+        with isolating_errors("incidents", alias_for(Incident)):
+            if incidents.group_failed_attempts(*jobs) >= incidents.GROUPED_AT_ONCE:
+                self._runner.repeat(INCIDENTS)
+            else:
+                incidents.resolve_recovered(*jobs)
+
+    def _prune_incidents(self) -> None:
+        with isolating_errors("prune", alias_for(Incident)):
+            incidents.prune_incidents(self.membership.shards, self.membership.namespace)
 
     def _add_to_agenda(self, runs: Iterable[DueRun]) -> int:
         """Add runs to the agenda and return the number of new ones.

@@ -13,6 +13,7 @@ point costs one comparison. The points::
     mark.done         the dispatched runs are marked
     release.locked  * the cursor of a job with a backfill is locked, no run is released yet
     prune.locked    * a batch of runs to prune is locked, none is deleted yet
+    incidents.grouped * a batch of failures is grouped, not committed
     rescue.begun      the search for runs of vanished processes is about to begin
     rescue.silent     a heartbeat is too old, its attempt isn't declared lost yet
     start.held      * a worker has locked the run that blocks the start of its own run
@@ -39,6 +40,7 @@ Point = Literal[
     "mark.done",
     "release.locked",
     "prune.locked",
+    "incidents.grouped",
     "rescue.begun",
     "rescue.silent",
     "start.held",

@@ -1,4 +1,4 @@
-"""On PostgreSQL, three indexes of the runs contain only the rows that have a value."""
+"""On PostgreSQL, some indexes contain only the rows that have a value."""
 
 from typing import Any
 from uuid import uuid4
@@ -11,17 +11,18 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron.migrations._operations import RemovePartialConstraint
-from django_dcron.models import Run, Statistics
+from django_dcron.models import Attempt, Run, Statistics
 from django_dcron.policies.slots import Slot
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql]
 
 INITIAL = ("django_dcron", "0001_initial")
 
-LOOKUPS: dict[str, dict[str, Any]] = {
-    "dcron_run_idempotency": {"job": 1, "idempotency_key": "a key"},
-    "dcron_run_slot": {"job": 1, "slot": Slot.RUNNING},
-    "dcron_run_rerun": {"rerun_of": uuid4()},
+LOOKUPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "dcron_run_idempotency": (Run, {"job": 1, "idempotency_key": "a key"}),
+    "dcron_run_slot": (Run, {"job": 1, "slot": Slot.RUNNING}),
+    "dcron_run_rerun": (Run, {"rerun_of": uuid4()}),
+    "dcron_attempt_incident": (Attempt, {"incident": 0}),
 }
 
 
@@ -32,7 +33,8 @@ def test_index_serves_its_lookup_without_the_rows_that_have_no_value(name: str) 
         (definition,) = cursor.fetchone()
         assert definition.endswith("IS NOT NULL)")
         cursor.execute("SET LOCAL enable_seqscan = off")
-        assert name in Run.objects.filter(**LOOKUPS[name]).order_by().explain()
+        model, lookup = LOOKUPS[name]
+        assert name in model.objects.filter(**lookup).order_by().explain()
 
 
 def test_statistics_are_updated_in_place() -> None:
@@ -70,7 +72,7 @@ class RunsElsewhere:
     def allow_migrate(
         self, db: str, app_label: str, model_name: str | None = None, **hints: Any
     ) -> bool | None:
-        return False if model_name in ("run", "statistics") else None
+        return False if model_name in ("run", "attempt", "statistics") else None
 
 
 @override_settings(DATABASE_ROUTERS=[RunsElsewhere()])
@@ -81,5 +83,5 @@ def test_hand_written_operations_follow_routers_by_model() -> None:
     with CaptureQueriesContext(connection) as queries, connection.schema_editor() as editor:
         for operation in operations:
             operation.database_forwards("django_dcron", editor, state, state)
-    assert len(operations) == 2
+    assert len(operations) == 3
     assert [each["sql"] for each in queries if "django_dcron" in each["sql"]] == []

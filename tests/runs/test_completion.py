@@ -311,14 +311,15 @@ def test_cancelled_attempt_of_another_execution_is_not_closed() -> None:
 
 def test_ending_has_empty_texts_by_default() -> None:
     texts = {"exception_class": "", "message": "", "traceback": "", "result": ""}
-    assert Ending(Outcome.LOST).columns() == {"outcome": Outcome.LOST, **texts}
+    assert Ending(Outcome.LOST).columns() == {"outcome": Outcome.LOST, "incident": 0, **texts}
+    assert Ending(Outcome.SUCCEEDED).columns() == {"outcome": Outcome.SUCCEEDED, **texts}
     assert (Ending(Outcome.LOST).failure, Ending(Outcome.LOST).reason) == (None, "")
 
 
 def test_without_texts_keeps_only_the_outcome() -> None:
     ending = replace(failed(), result="42").without_texts("refused")
     texts = {"exception_class": "", "message": "refused", "traceback": "", "result": ""}
-    assert ending.columns() == {"outcome": Outcome.FAILED, **texts}
+    assert ending.columns() == {"outcome": Outcome.FAILED, "incident": 0, **texts}
     assert ending.failure == failed().failure
 
 

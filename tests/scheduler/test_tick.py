@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.db.models import F
 
 from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
 from django_dcron.db.now import database_now
 from django_dcron.jobs import cursors, pausing
-from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.jobs.attempt_end import end_attempt
+from django_dcron.models import Cursor, Incident, Job, Run, Statistics
+from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import deliveries, transitions
+from django_dcron.runs.completion import Ending
 from django_dcron.scheduler import claim, tick
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.steps import StillLocked
@@ -112,7 +116,8 @@ def test_tick_reports_progress_after_each_claimed_batch(
     node.ticker.on_activity = lambda: signs.append("alive")
     node.ticker.on_progress = lambda: signs.append("progressed")
     node.ticker.tick()
-    steps = ["mark", "changes", "quarantine", "claim", "release", "adopt", "report"]
+    steps = ["mark", "changes", "quarantine", "claim", "release", "adopt"]
+    steps += ["incidents", "prune", "report"]
     assert signs == ["alive"] * len(steps) + ["progressed"]
     monkeypatch.setattr(tick, "CLAIMED_AT_ONCE", 1)
     monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 1)
@@ -122,6 +127,29 @@ def test_tick_reports_progress_after_each_claimed_batch(
     node.ticker.tick()
     mark, claim_, adopt = ["alive"], ["alive"], ["alive"]
     assert signs == [*mark, *claim_, *["alive", "progressed"] * 3, *adopt, "progressed"]
+
+
+def test_tick_groups_failures_and_resolves_incidents(node: NodeUnderTest) -> None:
+    job = node.make_job(schedule="@never")
+    run = make_run(job, "running")
+    assert end_attempt(run, 1, Ending(Outcome.FAILED, exception_class="Refused"))
+    node.ticker.tick()
+    assert Incident.objects.get().state == "open"
+    Incident.objects.update(last_seen_at=F("last_seen_at") - SECOND)
+    assert end_attempt(make_run(job, "running"), 1, Ending(Outcome.SUCCEEDED))
+    node.clock.advance(tick.GROUP_FAILURES_EVERY)
+    node.ticker.tick()
+    assert Incident.objects.get().state == "resolved"
+
+
+def test_error_while_grouping_failures_does_not_stop_the_schedule(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tick.incidents, "group_failed_attempts", raising(ValueError("unreadable")))
+    node.make_job()
+    node.ticker.tick()
+    assert node.membership.ticks == 1
+    assert Run.objects.exists()
 
 
 def test_failed_tick_reports_no_progress(

@@ -1,0 +1,262 @@
+"""Group failures into incidents, and resolve the incidents of jobs that succeed again.
+
+The end of a failed attempt only sets ``Attempt.incident`` to 0, in an UPDATE that it makes anyway.
+A node later reads these attempts and groups them. Runs that fail without an attempt are grouped by
+the transaction that ends them.
+
+Invariants:
+
+- Each failed attempt is counted once. One transaction changes the incident and sets the attempt's
+  ``incident``, guarded by 0. If a process dies, its transaction has changed nothing.
+- Two processes that group the same attempts lock the same incidents. The second one finds no
+  attempt left at 0 and changes nothing.
+- Rows are locked in this order: incidents by key, attempts. Nothing that locks an incident locks a
+  run afterwards.
+- A job has at most ``LIMIT_PER_JOB`` incidents with a message. After that, failures with a new
+  message belong to one incident per exception, without a message.
+- A success resolves an incident only if it ended after the incident's latest failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Exists, F, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Substr
+
+from django_dcron.conf import settings
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.models import Attempt, Incident, Statistics
+from django_dcron.models.incident import NOT_GROUPED
+from django_dcron.policies.incidents import (
+    MESSAGE_LIMIT,
+    UNRESOLVED,
+    FailureFacts,
+    IncidentState,
+    extended_trend,
+)
+from django_dcron.policies.lifecycle import State
+from django_dcron.utils.sync_points import reach_sync_point
+
+GROUPED_AT_ONCE = 500
+LIMIT_PER_JOB = 200
+MESSAGE_READ = 2 * MESSAGE_LIMIT
+"""Characters. The first line of a message may begin with blanks."""
+RETENTION = timedelta(days=90)
+"""How long a resolved incident is kept after its latest failure."""
+PRUNED_AT_ONCE = 500
+
+
+class _AlreadyGrouped(Exception):
+    """Another process has grouped some of the attempts."""
+
+
+def group_failed_attempts(
+    shards: Collection[int] | None = None, namespace: str = "", job_id: int | None = None
+) -> int:
+    """Group a batch of failed attempts of these jobs, and return the number of attempts read.
+
+    If the number is ``GROUPED_AT_ONCE``, there may be more.
+    """
+    failures = _ungrouped(shards, namespace, job_id)
+    if failures:
+        try:
+            with brief_transaction(alias_for(Incident), settings.LEASE):
+                _record(failures)
+                reach_sync_point("incidents.grouped")
+        except _AlreadyGrouped:
+            return 0  # the next call reads the rest
+    return len(failures)
+
+
+def record_unstarted_failure(job_id: int, run_id: UUID, reason: str, at: datetime) -> None:
+    """Record a run that failed without an attempt, in the transaction that ends it."""
+    exception_class, colon, message = reason.partition(": ")
+    if not colon or not exception_class.isidentifier():
+        exception_class, message = "", reason
+    _record([FailureFacts(job_id, exception_class, message, at, run_id)])
+
+
+def resolve_recovered(
+    shards: Collection[int] | None = None, namespace: str = "", job_id: int | None = None
+) -> int:
+    """Resolve the incidents of jobs whose last run succeeded after the latest failure."""
+    using = alias_for(Incident)
+    recovered = Statistics.objects.filter(
+        job=OuterRef("job_id"),
+        last_state=State.SUCCEEDED,
+        last_finished_at__gt=OuterRef("last_seen_at"),
+    )
+    rows = Incident.objects.using(using).filter(Exists(recovered), state__in=UNRESOLVED)
+    rows = _of_jobs(rows, "job", shards, namespace, job_id)
+    succeeded_at = Subquery(recovered.values("last_finished_at"))
+    seen = list(
+        rows.order_by("pk").values_list("pk", "last_seen_at", succeeded_at)[:GROUPED_AT_ONCE]
+    )
+    # A failure that isn't grouped yet may have ended after the success.
+    return sum(
+        Incident.objects.using(using)
+        .filter(pk=key, last_seen_at=last_seen_at, state__in=UNRESOLVED)
+        .update(
+            state=IncidentState.RESOLVED,
+            resolved_at=resolved_at,
+            changed_by="",
+            changed_at=resolved_at,
+            note="",
+        )
+        for key, last_seen_at, resolved_at in seen
+        if resolved_at is not None
+    )
+
+
+def prune_incidents(shards: Collection[int], namespace: str = "") -> int:
+    """Delete a batch of incidents that were resolved long ago."""
+    using = alias_for(Incident)
+    expired = Incident.objects.using(using).filter(
+        state=IncidentState.RESOLVED, last_seen_at__lt=database_now(using) - RETENTION
+    )
+    keys = list(
+        _of_jobs(expired, "job", shards, namespace, None)
+        .order_by("last_seen_at")
+        .values_list("pk", flat=True)[:PRUNED_AT_ONCE]
+    )
+    if keys:
+        Incident.objects.using(using).filter(pk__in=keys, state=IncidentState.RESOLVED).delete()
+    return len(keys)
+
+
+def _ungrouped(
+    shards: Collection[int] | None, namespace: str, job_id: int | None
+) -> list[FailureFacts]:
+    rows = Attempt.objects.using(alias_for(Attempt)).filter(incident=NOT_GROUPED)
+    rows = _of_jobs(rows, "run__job", shards, namespace, job_id)
+    columns = ("run__job_id", "exception_class", Substr("message", 1, MESSAGE_READ))
+    read = rows.order_by("pk").values_list(*columns, "finished_at", "started_at", "run_id", "pk")
+    return [
+        FailureFacts(job, exception_class, message, finished_at or started_at, run_id, key)
+        for job, exception_class, message, finished_at, started_at, run_id, key in read[
+            :GROUPED_AT_ONCE
+        ]
+    ]
+
+
+def _of_jobs(
+    rows: QuerySet[Any],
+    job: str,
+    shards: Collection[int] | None,
+    namespace: str,
+    job_id: int | None,
+) -> QuerySet[Any]:
+    if job_id is not None:
+        rows = rows.filter(**{job: job_id})
+    if shards is not None and len(shards) < settings.SHARDS:
+        rows = rows.alias(shard=F(f"{job}_id") % settings.SHARDS).filter(shard__in=shards)
+    return rows.filter(**{f"{job}__namespace": namespace}) if namespace else rows
+
+
+# --- recording ------------------------------------------------------------------------------------
+
+Key = tuple[int, str]
+"""A job and a fingerprint."""
+
+
+def _record(failures: Sequence[FailureFacts]) -> None:
+    """Add the failures to their incidents. Raises ``_AlreadyGrouped``."""
+    using = alias_for(Incident)
+    grouped = _by_key(failures, using)
+    for incident in _locked(grouped, using):
+        members = grouped[incident.job_id, incident.fingerprint]
+        _add(incident, members)
+        incident.save(using=using, update_fields=WRITTEN)
+        attempts = [each.attempt_id for each in members if each.attempt_id is not None]
+        ungrouped = Attempt.objects.using(using).filter(pk__in=attempts, incident=NOT_GROUPED)
+        if attempts and ungrouped.update(incident=incident.pk) < len(attempts):
+            raise _AlreadyGrouped
+
+
+def _by_key(failures: Iterable[FailureFacts], using: str) -> dict[Key, list[FailureFacts]]:
+    grouped: dict[Key, list[FailureFacts]] = {}
+    for failure in failures:
+        grouped.setdefault((failure.job_id, failure.fingerprint), []).append(failure)
+    new = set(grouped) - set(_existing(grouped, using).values_list("job_id", "fingerprint"))
+    if not new:
+        return grouped
+    jobs = {job_id for job_id, _ in new}
+    counts = Incident.objects.using(using).filter(job__in=jobs).order_by().values_list("job_id")
+    room = dict.fromkeys(jobs, LIMIT_PER_JOB)
+    room |= {job_id: LIMIT_PER_JOB - count for job_id, count in counts.annotate(n=Count("pk"))}
+    for key in sorted(new):
+        room[key[0]] -= 1
+        if room[key[0]] < 0:
+            for failure in grouped.pop(key):
+                anonymous = replace(failure, message="")
+                grouped.setdefault((failure.job_id, anonymous.fingerprint), []).append(anonymous)
+    return grouped
+
+
+def _existing(keys: Collection[Key], using: str) -> QuerySet[Incident]:
+    return Incident.objects.using(using).filter(
+        job__in={job_id for job_id, _ in keys}, fingerprint__in={each for _, each in keys}
+    )
+
+
+def _locked(grouped: dict[Key, list[FailureFacts]], using: str) -> list[Incident]:
+    """Lock and return the incidents of these failures. New ones are inserted first."""
+    known = set(_existing(grouped, using).values_list("job_id", "fingerprint"))
+    new = [_new_incident(key, grouped[key]) for key in sorted(set(grouped) - known)]
+    Incident.objects.using(using).bulk_create(new, ignore_conflicts=True)
+    locked = _existing(grouped, using).select_for_update().order_by("pk")
+    return [each for each in locked if (each.job_id, each.fingerprint) in grouped]
+
+
+def _new_incident(key: Key, failures: Sequence[FailureFacts]) -> Incident:
+    job_id, fingerprint = key
+    first = min(failures, key=lambda failure: failure.at)
+    return Incident(
+        job_id=job_id,
+        fingerprint=fingerprint,
+        exception_class=first.exception_class,
+        first_seen_at=first.at,
+        last_seen_at=first.at,
+    )
+
+
+WRITTEN = (
+    "message",
+    "state",
+    "count",
+    "first_seen_at",
+    "last_seen_at",
+    "returned_at",
+    "resolved_at",
+    "last_run",
+    "last_attempt",
+    "trend",
+    "changed_by",
+    "changed_at",
+    "note",
+)
+"""The columns that failures change."""
+
+
+def _add(incident: Incident, failures: Sequence[FailureFacts]) -> None:
+    latest = max(failures, key=lambda failure: failure.at)
+    if incident.state == IncidentState.RESOLVED and latest.at > (
+        incident.resolved_at or incident.last_seen_at
+    ):
+        incident.state = IncidentState.OPEN
+        incident.returned_at = incident.changed_at = latest.at
+        incident.resolved_at, incident.changed_by, incident.note = None, "", ""
+    incident.count += len(failures)
+    incident.trend = extended_trend(incident.trend, [failure.at for failure in failures])
+    incident.first_seen_at = min(incident.first_seen_at, *(failure.at for failure in failures))
+    if latest.at >= incident.last_seen_at:
+        incident.last_seen_at = latest.at
+        incident.message = latest.first_line
+        incident.last_run, incident.last_attempt = latest.run_id, latest.attempt_id

@@ -139,12 +139,43 @@ class Update(_Change):
         self._columns = columns
 
     def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
-        rows = self._build()
-        if step:
-            rows = rows.filter(_exists(step))
+        rows = self._rows(step, connection)
         query = cast(UpdateQuery, rows.query.chain(UpdateQuery))
         query.add_update_values(self._columns)
         return _Compiled(*query.get_compiler(connection.alias).as_sql())
+
+    def _rows(self, step: str, connection: BaseDatabaseWrapper) -> models.QuerySet[Any]:
+        return self._build().filter(_exists(step)) if step else self._build()
+
+
+class UpdateUnlocked(Update):
+    """An ``Update`` of the row with the primary key ``key``, if no other transaction locks it."""
+
+    def __init__(
+        self,
+        model: type[models.Model],
+        key: Given,
+        build: Callable[[], models.QuerySet[Any]],
+        **columns: Any,
+    ) -> None:
+        super().__init__(model, build, **columns)
+        self._key = key
+
+    def _rows(self, step: str, connection: BaseDatabaseWrapper) -> models.QuerySet[Any]:
+        rows = super()._rows(step, connection).filter(pk=self._key)
+        if not connection.features.has_select_for_update_skip_locked:
+            return rows
+        options, quote = self.model._meta, connection.ops.quote_name
+        table, column = quote(options.db_table), quote(cast(str, options.pk.column))
+        lock = "FOR NO KEY UPDATE" if connection.vendor == "postgresql" else "FOR UPDATE"
+        # The row isn't locked before the rows of ``step``.
+        after = f" AND EXISTS (SELECT 1 FROM {step})" if step else ""  # noqa: S608 (as below)  # nosec B608
+        # MariaDB reads the table that it updates only in such a derived table.
+        unlocked = (
+            f"{table}.{column} = (SELECT {column} FROM (SELECT {column} FROM {table} "  # noqa: S608 (as below)  # nosec B608
+            f"WHERE {column} = %s{after} {lock} SKIP LOCKED) AS unlocked)"
+        )
+        return rows.filter(RawSQL(unlocked, (self._key,), output_field=models.BooleanField()))  # noqa: S611 (as below)  # nosec B611
 
 
 class Insert(_Change):
@@ -180,6 +211,13 @@ class Insert(_Change):
             f"SELECT {', '.join(expressions)} FROM {step}",
             parameters,
         )
+
+
+class FirstPossible(NamedTuple):
+    """Makes ``otherwise`` if ``change`` has matched no row."""
+
+    change: Update
+    otherwise: Insert
 
 
 class Select(_Statement):
@@ -235,14 +273,19 @@ class ChangeSequence(_Statement):
     transaction.
     """
 
-    def __init__(self, *changes: _Change, lock_timeout: timedelta | None = None) -> None:
-        """Create a chain of ``changes``.
+    def __init__(
+        self,
+        first: _Change,
+        *others: _Change | FirstPossible,
+        lock_timeout: timedelta | None = None,
+    ) -> None:
+        """Create a chain of changes.
 
         ``lock_timeout``: how long the first change waits for a locked row before failing as
         contention. None leaves the connection's limit. SQLite has its own limit.
         """
-        super().__init__(changes[0].model)
-        self._changes = changes
+        super().__init__(first.model)
+        self._changes = (first, *others)
         self._lock_timeout = lock_timeout
 
     def execute(self, **values: Any) -> bool:
@@ -270,9 +313,8 @@ class ChangeSequence(_Statement):
                 return self._execute_at_once(connection, values)
             key: int | None = None
             for at, change in enumerate(self._changes):
-                names = change.compiled_for(connection).names
                 limit = "" if at else self._limit(connection)
-                rows, key = change.execute_limited(limit, {name: values[name] for name in names})
+                rows, key = _make(change, limit, values, connection)
                 if not rows:
                     return 1 if at else None
         return key if isinstance(self._changes[-1], Insert) else 1
@@ -293,16 +335,28 @@ class ChangeSequence(_Statement):
     def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
         steps: list[str] = []
         parameters: list[Any] = []
-        first, last = "", len(self._changes) - 1
+        previous, last = "", len(self._changes) - 1
         if self._lock_timeout is not None:
             # The first step reads this row, so the limit is set before any row is locked. The limit
             # ends with the transaction.
-            first, limit = "lock_limit", f"{self._lock_timeout // timedelta(milliseconds=1)}ms"
+            previous, limit = "lock_limit", f"{self._lock_timeout // timedelta(milliseconds=1)}ms"
             steps.append(f"lock_limit AS (SELECT set_config('lock_timeout', '{limit}', true))")
         for at, change in enumerate(self._changes):
-            compiled = change.compile_after(f"step_{at - 1}" if at else first, connection)
+            step, otherwise = f"step_{at}", None
+            if isinstance(change, FirstPossible):
+                change, otherwise = change
+            compiled = change.compile_after(previous, connection)
             returned = self._key(connection) if at == last else "1"
-            steps.append(f"step_{at} AS ({compiled.sql} RETURNING {returned} AS key)")
+            steps.append(f"{step} AS ({compiled.sql} RETURNING {returned} AS key)")
+            parameters += compiled.parameters
+            if otherwise is None:
+                previous = step
+                continue
+            without = (
+                f"(SELECT 1 FROM {previous} WHERE NOT EXISTS (SELECT 1 FROM {step})) AS locked"  # noqa: S608 (as above)  # nosec B608
+            )
+            compiled = otherwise.compile_after(without, connection)
+            steps.append(f"otherwise_{at} AS ({compiled.sql})")
             parameters += compiled.parameters
         # An insert adds a row whenever the step before it has matched one.
         answer = f"step_{last}" if isinstance(self._changes[last], Insert) else "step_0"
@@ -314,6 +368,19 @@ class ChangeSequence(_Statement):
         if not isinstance(last, Insert):
             return "1"
         return connection.ops.quote_name(cast(str, last.model._meta.pk.column))
+
+
+def _make(
+    change: _Change | FirstPossible,
+    limit: str,
+    values: dict[str, Any],
+    connection: BaseDatabaseWrapper,
+) -> _Changed:
+    if isinstance(change, FirstPossible):
+        done = _make(change.change, limit, values, connection)
+        return done if done.rows else _make(change.otherwise, limit, values, connection)
+    names = change.compiled_for(connection).names
+    return change.execute_limited(limit, {name: values[name] for name in names})
 
 
 def _exists(step: str) -> RawSQL:

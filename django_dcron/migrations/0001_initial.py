@@ -939,6 +939,29 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="PendingCount",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("counter", models.CharField(max_length=14)),
+                ("number", models.PositiveIntegerField(default=1)),
+                ("ended_at", models.DateTimeField()),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="pending_counts",
+                        to="django_dcron.job",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
             name="Alert",
             fields=[
                 (

@@ -14,7 +14,7 @@ from django_dcron.models.link import Link
 from django_dcron.models.node import Node
 from django_dcron.models.notice import Notice
 from django_dcron.models.run import Run
-from django_dcron.models.statistics import Statistics
+from django_dcron.models.statistics import PendingCount, Statistics
 
 __all__ = [
     "Alert",
@@ -30,6 +30,7 @@ __all__ = [
     "LockLease",
     "Node",
     "Notice",
+    "PendingCount",
     "Run",
     "Statistics",
 ]

@@ -3,19 +3,28 @@
 A run is counted by the transaction that ends it (``runs/transitions.py``, ``runs/creation.py``).
 ``followed`` is in this table because the end of a run updates the row anyway. Only
 ``jobs/chains.py`` writes ``followed``, together with the links.
+
+Invariants:
+
+- Counting never waits for a locked row of statistics. The count is then stored as a
+  ``PendingCount``, and a node adds it later (``runs/pending_counts.py``).
+- Counts of a job are added in the order in which its runs ended: while the job has pending counts,
+  further ones are stored behind them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from django.db import models
-from django.db.models import F
+from django.db import connections, models, transaction
+from django.db.models import Exists, F, OuterRef
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import FirstPossible, Given, Insert, UpdateUnlocked
 from django_dcron.models.job import Job
 from django_dcron.policies.lifecycle import State
 
@@ -52,26 +61,104 @@ class Statistics(models.Model):
         return f"{self.job_id}: {self.succeeded} succeeded, {self.failed} failed"
 
 
+class PendingCountQuerySet(models.QuerySet["PendingCount"]):
+    def in_shards(self, shards: Collection[int], of: int) -> PendingCountQuerySet:
+        if len(shards) == of:
+            return self
+        return self.alias(shard=F("job_id") % of).filter(shard__in=shards)
+
+
+class PendingCount(models.Model):
+    """A count of runs that ended while another transaction locked the job's statistics."""
+
+    # Without a constraint in the database, because checking it would wait for a locked job.
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="pending_counts", db_constraint=False
+    )
+    counter = models.CharField(max_length=14)
+    """The column of the statistics."""
+    number = models.PositiveIntegerField(default=1)
+    ended_at = models.DateTimeField()
+
+    objects = PendingCountQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"{self.job_id}: {self.number} {self.counter}"
+
+
+LATE_SUCCESSES = "late_successes"
+
+
 def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
     """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics."""
-    using = alias_for(Statistics)
-    rows = Statistics.objects.using(using).filter(pk__in=job_ids)
-    columns = counter_updates(state, number)
-    if rows.update(**columns) < len(job_ids):
-        missing = list(
-            Job.objects.using(using)
-            .filter(pk__in=job_ids, statistics=None)
-            .values_list("pk", flat=True)
-        )
-        new = [Statistics(job_id=job_id) for job_id in missing]
-        Statistics.objects.using(using).bulk_create(new, ignore_conflicts=True)
-        rows.filter(pk__in=missing).update(**columns)
+    _count(job_ids, state.value, number, counter_updates(state, number))
 
 
 def count_late_success(job_id: int) -> None:
     """Count an attempt that succeeded after it had been closed with another outcome."""
-    rows = Statistics.objects.using(alias_for(Statistics)).filter(pk=job_id)
-    rows.update(late_successes=F("late_successes") + 1)
+    _count([job_id], LATE_SUCCESSES, 1, {LATE_SUCCESSES: F(LATE_SUCCESSES) + 1})
+
+
+def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[str, Any]) -> None:
+    using = alias_for(Statistics)
+    rows = Statistics.objects.using(using)
+    with transaction.atomic(using=using, savepoint=False):
+        countable = lock_countable(job_ids, using)
+        if rows.filter(pk__in=countable).update(**columns) == len(job_ids):
+            return
+        others = set(job_ids).difference(countable)
+        locked = set(rows.filter(pk__in=others).values_list("pk", flat=True))
+        missing = Job.objects.using(using).filter(pk__in=others - locked)
+        new = [Statistics(job_id=job_id) for job_id in missing.values_list("pk", flat=True)]
+        rows.bulk_create(new, ignore_conflicts=True)
+        rows.filter(pk__in=[each.job_id for each in new]).update(**columns)
+        PendingCount.objects.using(using).bulk_create(
+            PendingCount(job_id=job_id, counter=counter, number=number, ended_at=UtcNow())
+            for job_id in sorted(locked)
+        )
+
+
+def counting(state: State, job_id: Given) -> FirstPossible:
+    """Return the prepared form of ``count``, for a job that has a row."""
+    statistics = UpdateUnlocked(
+        Statistics,
+        job_id,
+        lambda: Statistics.objects.filter(without_pending_counts()),
+        **counter_updates(state),
+    )
+    pending = Insert(
+        PendingCount,
+        lambda: PendingCount(job_id=job_id, counter=state.value, ended_at=UtcNow()),
+    )
+    return FirstPossible(statistics, pending)
+
+
+def lock_countable(job_ids: Collection[int], using: str) -> list[int]:
+    """Lock the jobs' rows without waiting, and return the jobs for which that was possible.
+
+    Jobs with pending counts are omitted.
+    """
+    features = connections[using].features
+    rows = Statistics.objects.using(using).filter(without_pending_counts(), pk__in=job_ids)
+    unlocked = rows.order_by("pk").select_for_update(
+        skip_locked=features.has_select_for_update_skip_locked,
+        no_key=features.has_select_for_no_key_update,
+    )
+    return list(unlocked.values_list("pk", flat=True))
+
+
+def without_pending_counts() -> Any:
+    """Return a condition on statistics: the job has no pending counts."""
+    return ~Exists(PendingCount.objects.filter(job=OuterRef("pk")))
+
+
+def pending_counts(job_ids: Collection[int]) -> dict[int, Counter[str]]:
+    """Return the pending counts of the jobs that have any, by counter."""
+    rows = PendingCount.objects.using(alias_for(PendingCount)).filter(job__in=job_ids)
+    counts: dict[int, Counter[str]] = {}
+    for job_id, counter, number in rows.values_list("job_id", "counter", "number"):
+        counts.setdefault(job_id, Counter())[counter] += number
+    return counts
 
 
 def counter_updates(state: State, number: int = 1) -> dict[str, Any]:

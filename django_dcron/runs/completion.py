@@ -18,10 +18,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Run
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.models import Attempt, Run
 from django_dcron.models.incident import NOT_GROUPED
+from django_dcron.models.statistics import count_late_success
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import transitions
@@ -113,11 +116,7 @@ def complete_attempt(
             )
         case _:
             won, retry_in, run_failed = _retry_or_fail(run, attempt, ending, token, last_heartbeat)
-    if (
-        not won
-        and token is not None
-        and transitions.record_late_outcome(run, token, ending.outcome)
-    ):
+    if not won and token is not None and record_late_outcome(run, token, ending.outcome):
         _log_late(run, attempt, ending)
     _log(run, attempt, ending, won, retry_in)
     return Completion(won, run_failed)
@@ -171,6 +170,20 @@ def _why_cancelled(run: Run) -> str:
     """Return the reason given with the cancel request, or that the code itself cancelled."""
     reason = transitions.runs().filter(pk=run.pk).values_list("reason", flat=True).first()
     return reason or "the code raised RunCancelled"
+
+
+def record_late_outcome(run: Run, token: UUID, outcome: Outcome) -> bool:
+    """Record the outcome that a worker reports after its attempt was closed with another one.
+
+    A success is also counted in the job's statistics. Returns False if nothing was recorded.
+    """
+    own = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, token=token, late_outcome="")
+    closed = own.exclude(outcome__in=("", outcome))
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+        recorded = bool(closed.update(late_outcome=outcome))
+        if recorded and outcome is Outcome.SUCCEEDED:
+            count_late_success(run.job_id)
+    return recorded
 
 
 def _log_late(run: Run, attempt: int, ending: Ending) -> None:

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator
 from datetime import datetime
 from typing import Any
@@ -30,6 +31,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
+from django_dcron.models.statistics import pending_counts
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.policies.retention import Bounds, FinishedRun, Retention, select_expired
 from django_dcron.runs import transitions
@@ -224,7 +226,11 @@ def with_pruned_history(job_ids: Collection[int]) -> set[int]:
     if not job_ids:
         return set()
     statistics = Statistics.objects.using(alias_for(Statistics)).filter(pk__in=job_ids)
-    counted = {each.pk: sum(getattr(each, state.value) for state in FINAL) for each in statistics}
+    counted = Counter(
+        {each.pk: sum(getattr(each, state.value) for state in FINAL) for each in statistics}
+    )
+    for job_id, pending in pending_counts(job_ids).items():
+        counted[job_id] += sum(pending[state.value] for state in FINAL)
     finished = transitions.runs().finished().filter(job__in=job_ids).order_by()
     counts = finished.values("job_id").annotate(rows=Count("pk"), missed=Sum("missed_before"))
     rows = {each["job_id"]: each["rows"] + each["missed"] for each in counts}

@@ -9,6 +9,7 @@ Invariants:
 - An execution is declared lost only if it has sent no heartbeat since the one that was judged.
 - The transaction that ends a run also frees its slot and counts it in the job's statistics. It
   wakes the run that waits for the slot and creates the runs that follow (``chains``).
+- It never waits for locked statistics (``models.statistics``).
 - The slot passes directly from the ended run to the run that has waited longest. No newcomer gets
   in between.
 - All times are the database's.
@@ -37,9 +38,9 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import ChangeSequence, Given, Insert, Update
 from django_dcron.models import Attempt, Freeze, Job, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.models.statistics import count, count_late_success, counter_updates
+from django_dcron.models.statistics import count, counting
 from django_dcron.policies.chains import conditions_met_by
-from django_dcron.policies.lifecycle import Outcome, State, Trigger, states_before
+from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import NO_SLOT, Slot, backfill_number
 from django_dcron.runs import chains, incidents
@@ -250,11 +251,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
             lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(unfollowed),
             **final_columns(state, Given(Run, "reason")),
         ),
-        Update(
-            Statistics,
-            lambda: Statistics.objects.filter(job=Given(Run, "job_id")),
-            **counter_updates(state),
-        ),
+        counting(state, Given(Run, "job_id")),
         Update(
             Attempt,
             lambda: Attempt.objects.filter(**own, outcome=""),
@@ -390,17 +387,3 @@ def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID 
     if token is not None:
         row = row.filter(token=token)
     row.update(finished_at=UtcNow(), **closing)
-
-
-def record_late_outcome(run: Run, token: UUID, outcome: Outcome) -> bool:
-    """Record the outcome that a worker reports after its attempt was closed with another one.
-
-    A success is also counted in the job's statistics. Returns False if nothing was recorded.
-    """
-    own = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, token=token, late_outcome="")
-    closed = own.exclude(outcome__in=("", outcome))
-    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
-        recorded = bool(closed.update(late_outcome=outcome))
-        if recorded and outcome is Outcome.SUCCEEDED:
-            count_late_success(run.job_id)
-    return recorded

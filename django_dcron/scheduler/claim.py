@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import OperationalError, connections, models, transaction
+from django.db import OperationalError, connections, transaction
 
 from django_dcron import tracing
 from django_dcron.conf import settings
@@ -40,7 +40,7 @@ from django_dcron.db.statements import Given, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
+from django_dcron.models import Cursor, Freeze, Job, Run
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.scheduled import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
@@ -204,14 +204,11 @@ def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor
     # With FOR NO KEY UPDATE, other transactions may still refer to the job.
     no_key = connections[using].features.has_select_for_no_key_update
     jobs = Job.objects.using(using).filter(pk__in=job_ids)
-    locked_jobs = _locked_ids(jobs, jobs.select_for_update(skip_locked=True, no_key=no_key))
-    statistics = Statistics.objects.using(using).filter(pk__in=job_ids)
-    locked_statistics = _locked_ids(statistics, statistics.select_for_update(skip_locked=True))
-    return [cursor for cursor in cursors if cursor.job_id not in locked_jobs | locked_statistics]
-
-
-def _locked_ids(rows: models.QuerySet[Any], lockable: models.QuerySet[Any]) -> set[int]:
-    return set(rows.values_list("pk", flat=True)) - set(lockable.values_list("pk", flat=True))
+    lockable = jobs.select_for_update(skip_locked=True, no_key=no_key)
+    locked_jobs = set(jobs.values_list("pk", flat=True)) - set(
+        lockable.values_list("pk", flat=True)
+    )
+    return [cursor for cursor in cursors if cursor.job_id not in locked_jobs]
 
 
 class _Batch:

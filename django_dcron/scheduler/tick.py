@@ -34,6 +34,7 @@ from django_dcron.models import Incident, Job, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries, incidents, transitions
+from django_dcron.runs.pending_counts import add_pending_counts
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backfill_release import release
@@ -54,6 +55,7 @@ RESCUE_EVERY = 2.0
 RELEASE_EVERY = 1.0
 GROUP_FAILURES_EVERY = 5.0
 PRUNE_INCIDENTS_EVERY = 3600.0
+COUNT_EVERY = 2.0
 REPORT_EVERY = 60.0
 """Seconds. These aren't settings: they only have to be longer than a tick and shorter than users
 notice.
@@ -146,6 +148,7 @@ class Ticker:
             TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
             TickStep(INCIDENTS, self._group_failures, leads, every=GROUP_FAILURES_EVERY),
             TickStep("prune", self._prune_incidents, leads, every=PRUNE_INCIDENTS_EVERY),
+            TickStep("count", self._add_pending_counts, leads, every=COUNT_EVERY),
             TickStep("report", self._report, every=REPORT_EVERY),
         ]
 
@@ -299,6 +302,9 @@ class Ticker:
     def _prune_incidents(self) -> None:
         with isolating_errors("prune", alias_for(Incident)):
             incidents.prune_incidents(self.membership.shards, self.membership.namespace)
+
+    def _add_pending_counts(self) -> None:
+        add_pending_counts(self.membership.shards)
 
     def _add_to_agenda(self, runs: Iterable[DueRun]) -> int:
         """Add runs to the agenda and return the number of new ones.

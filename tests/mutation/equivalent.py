@@ -43,6 +43,7 @@ _RETRY = "django_dcron/policies/retry.py"
 _START = "django_dcron/runs/start.py"
 _START_FACTS = "django_dcron/runs/start_facts.py"
 _START_DECISION = "django_dcron/policies/start_decision.py"
+_COMPLETION = "django_dcron/runs/completion.py"
 _TRANSITIONS = "django_dcron/runs/transitions.py"
 
 _NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
@@ -87,7 +88,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         ONE_TOKEN,
     ),
     Equivalent(
-        _TRANSITIONS,
+        _COMPLETION,
         "record_late_outcome",
         (
             "own = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, token=token, "

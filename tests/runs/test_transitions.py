@@ -17,7 +17,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
 from django_dcron.policies.slots import Slot, backfill_number
-from django_dcron.runs import deliveries, transitions
+from django_dcron.runs import completion, deliveries, transitions
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
 
@@ -598,16 +598,16 @@ def test_missing_statistics_are_created() -> None:
 def test_late_outcome_is_noted_on_its_own_attempt() -> None:
     run = make_run(make_idle_job(), "running")
     attempt = Attempt.objects.get()
-    transitions.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
+    completion.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
     attempt.refresh_from_db()
     assert attempt.late_outcome == "", "an open attempt can't have a late outcome"
     assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
-    transitions.record_late_outcome(run, uuid4(), Outcome.SUCCEEDED)
-    transitions.record_late_outcome(run, attempt.token, Outcome.LOST)
+    completion.record_late_outcome(run, uuid4(), Outcome.SUCCEEDED)
+    completion.record_late_outcome(run, attempt.token, Outcome.LOST)
     attempt.refresh_from_db()
     assert attempt.late_outcome == ""
-    transitions.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
-    transitions.record_late_outcome(run, attempt.token, Outcome.FAILED)
+    completion.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
+    completion.record_late_outcome(run, attempt.token, Outcome.FAILED)
     attempt.refresh_from_db()
     assert (attempt.outcome, attempt.late_outcome) == ("lost", "succeeded")
 
@@ -617,8 +617,8 @@ def test_late_success_is_counted_once_and_not_as_succeeded(late: Outcome, counte
     run = make_run(make_idle_job(), "running")
     token = Attempt.objects.get().token
     assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
-    assert transitions.record_late_outcome(run, token, late)
-    assert not transitions.record_late_outcome(run, token, late), "the answer was lost"
+    assert completion.record_late_outcome(run, token, late)
+    assert not completion.record_late_outcome(run, token, late), "the answer was lost"
     row = Statistics.objects.get(pk=run.job_id)
     assert (row.late_successes, row.succeeded, row.failed) == (counted, 0, 1)
 

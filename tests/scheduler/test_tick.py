@@ -117,7 +117,7 @@ def test_tick_reports_progress_after_each_claimed_batch(
     node.ticker.on_progress = lambda: signs.append("progressed")
     node.ticker.tick()
     steps = ["mark", "changes", "quarantine", "claim", "release", "adopt"]
-    steps += ["incidents", "prune", "report"]
+    steps += ["incidents", "prune", "count", "report"]
     assert signs == ["alive"] * len(steps) + ["progressed"]
     monkeypatch.setattr(tick, "CLAIMED_AT_ONCE", 1)
     monkeypatch.setattr(claim, "CLAIMED_AT_ONCE", 1)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Attempt, Freeze, Job, Link, Run
+from django_dcron.models.statistics import pending_counts
 from django_dcron.policies.freezing import Extent
 from django_dcron.policies.lifecycle import FINAL, Trigger
 from django_dcron.runs.chains import parse_follower_key
@@ -96,6 +97,16 @@ JOB_COLUMNS = (
 assert JobRow._fields[15:] == FINAL_STATES
 
 
+def _read_jobs() -> dict[int, JobRow]:
+    """Read the jobs. Their statistics include the pending counts."""
+    jobs = Job.objects.exclude(cursor=None).order_by("pk").values_list(*JOB_COLUMNS)
+    rows = {row.pk: row for row in map(JobRow._make, jobs)}
+    for job_id, counts in pending_counts(rows).items():
+        added = {state: getattr(rows[job_id], state) + counts[state] for state in FINAL_STATES}
+        rows[job_id] = rows[job_id]._replace(**added)
+    return rows
+
+
 @dataclass
 class Rows:
     runs: dict[UUID, RunRow] = field(default_factory=dict)
@@ -115,13 +126,12 @@ class Rows:
         attempts = map(
             AttemptRow._make, Attempt.objects.order_by("pk").values_list(*AttemptRow._fields)
         )
-        jobs = Job.objects.exclude(cursor=None).order_by("pk")
         keys = Run.objects.filter(trigger=Trigger.CHAIN).values_list("job_id", "idempotency_key")
         pairs = [(job_id, parse_follower_key(key)) for job_id, key in keys]
         return cls(
             {run.pk: run for run in runs},
             {(attempt.run_id, attempt.number): attempt for attempt in attempts},
-            {job.pk: job for job in map(JobRow._make, jobs.values_list(*JOB_COLUMNS))},
+            _read_jobs(),
             list(Link.objects.values_list("job_id", "after_id", "on")),
             [(job_id, run_id) for job_id, run_id in pairs if run_id is not None],
             set(Job.objects.enabled().values_list("pk", flat=True)),

@@ -6,6 +6,7 @@ MariaDB has times without a zone, in UTC. PostgreSQL has a type for each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -61,7 +62,7 @@ def read_history(
         runs=[_run(row) for row in _rows(cursor, "run")],
         attempts=[_attempt(row) for row in _rows(cursor, "attempt")],
         starts=list(starts),
-        counters=[_counters(row) for row in _rows(cursor, "statistics")],
+        counters=_counters(_rows(cursor, "statistics"), _rows(cursor, "pendingcount")),
     )
 
 
@@ -174,14 +175,19 @@ def _attempt(row: Row) -> Attempt:
     )
 
 
-def _counters(row: Row) -> Counters:
-    names = (
-        "succeeded",
-        "failed",
-        "skipped",
-        "missed",
-        "cancelled",
-        "consecutive_failures",
-        "late_successes",
-    )
-    return Counters(row["job_id"], **{name: row[name] for name in names})
+COUNTERS = ("succeeded", "failed", "skipped", "missed", "cancelled", "late_successes")
+
+
+def _counters(statistics: list[Row], pending: list[Row]) -> list[Counters]:
+    """Return the counters, with the counts that no node has added to them yet."""
+    waiting: Counter[tuple[int, str]] = Counter()
+    for row in pending:
+        waiting[row["job_id"], row["counter"]] += row["number"]
+    return [
+        Counters(
+            row["job_id"],
+            consecutive_failures=row["consecutive_failures"],
+            **{name: row[name] + waiting[row["job_id"], name] for name in COUNTERS},
+        )
+        for row in statistics
+    ]

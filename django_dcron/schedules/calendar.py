@@ -22,9 +22,11 @@ from itertools import chain
 
 from django_dcron.schedules.days import DAY, FIRST_DAY, HORIZON, LAST_DAY
 from django_dcron.schedules.times_of_day import (
+    ALL_TIMES,
     WHOLE_DAY,
     DailyWindow,
     Interval,
+    TimesByDate,
     merge_intervals,
     outside,
 )
@@ -58,10 +60,6 @@ class ExcludedDates:
     windows: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
     only: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
     """If there are such windows, all other times are excluded."""
-    _known_times: dict[tuple[int, ...], tuple[Interval, ...]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-    """The excluded times by weekday, month and day, if nothing else decides."""
 
     @cached_property
     def _entries(self) -> tuple[ExcludedDates, ...]:
@@ -69,8 +67,22 @@ class ExcludedDates:
         return (self, *(each.entry for each in chain(self.windows, self.only) if each.entry))
 
     @cached_property
-    def _recurs(self) -> bool:
-        return not any(entry.ranges or entry.holidays for entry in self._entries)
+    def _windows_recur(self) -> bool:
+        """Whether weekday, month and day alone decide about the windows."""
+        return not any(entry.ranges or entry.holidays for entry in self._entries[1:])
+
+    @cached_property
+    def _times_by_date(self) -> TimesByDate:
+        return TimesByDate()
+
+    @cached_property
+    def _times_by_recurrence(self) -> dict[tuple[int, ...], tuple[Interval, ...]]:
+        """The times that windows exclude, by weekday, month and day, if nothing else decides."""
+        return {}
+
+    @cached_property
+    def _has_holidays(self) -> bool:
+        return any(entry.holidays for entry in self._entries)
 
     @cached_property
     def _edges(self) -> list[date]:
@@ -98,7 +110,7 @@ class ExcludedDates:
         In the stretch, the weekday alone decides about the excluded times. Without such a stretch,
         both are ``day``.
         """
-        if any(entry.holidays for entry in self._entries):
+        if self._has_holidays:
             return day, day
         place = bisect_right(self._edges, day)
         edges = [FIRST_DAY, *self._edges[max(place - 1, 0) : place + 1], LAST_DAY + DAY]
@@ -128,28 +140,32 @@ class ExcludedDates:
 
     def excludes(self, day: date) -> bool:
         """Return whether all of the day is excluded."""
-        if self._names(day):
-            return True
-        if not self.only and sum(each.end - each.start for each in self.windows) < WHOLE_DAY[1]:
-            return False  # The windows are too short to cover a day.
-        return self.excluded_times(day) == (WHOLE_DAY,)
+        return self.excluded_times(day) == ALL_TIMES
 
     def excluded_times(self, day: date) -> tuple[Interval, ...]:
-        """Return the excluded times of a day, sorted. They neither overlap nor touch."""
-        if not self._recurs:
-            return self._find_excluded_times(day)
+        """Return the excluded times of a day, sorted. They neither overlap nor touch.
+
+        They are computed once for each date. The lines of a schedule share the results.
+        """
+        times = self._times_by_date.get(day)
+        if times is None:
+            times = ALL_TIMES if self.names(day) else self._times_of_windows(day)
+            self._times_by_date.add(day, times)
+        return times
+
+    def _times_of_windows(self, day: date) -> tuple[Interval, ...]:
+        if not self._windows_recur:
+            return self._find_times_of_windows(day)
         # The day before decides about times that begin there. March 1 has two.
         key = (day.month, day.day, day.weekday(), (day - DAY).day if day.day == 1 else 0)
-        if key not in self._known_times:
-            self._known_times[key] = self._find_excluded_times(day)
-        return self._known_times[key]
+        if key not in self._times_by_recurrence:
+            self._times_by_recurrence[key] = self._find_times_of_windows(day)
+        return self._times_by_recurrence[key]
 
-    def _find_excluded_times(self, day: date) -> tuple[Interval, ...]:
-        if self._names(day):
-            return (WHOLE_DAY,)
+    def _find_times_of_windows(self, day: date) -> tuple[Interval, ...]:
         opened = merge_intervals(part for window in self.only for part in window.intervals(day))
         if self.only and not opened:
-            return (WHOLE_DAY,)
+            return ALL_TIMES
         closed = [part for window in self.windows for part in window.intervals(day)]
         return merge_intervals([*closed, *outside(opened)] if self.only else closed)
 
@@ -192,7 +208,7 @@ class ExcludedDates:
             day, second = self.open_until(day - DAY), WHOLE_DAY[1] - 1
         return None
 
-    def _names(self, day: date) -> bool:
+    def names(self, day: date) -> bool:
         """Return whether an entry without a time names the day."""
         return (
             day.weekday() in self.weekdays

@@ -110,7 +110,7 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
             named.append(dates)
             continue
         start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
-        on = _every_day if found["daily_begin"] else dates.excludes
+        on = _every_day if found["daily_begin"] else dates.names
         weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
         entry = None if found["daily_begin"] else dates
         (only if found["only"] else windows).append(DailyWindow(on, start, stop, weekdays, entry))

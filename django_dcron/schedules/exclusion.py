@@ -37,6 +37,7 @@ from django_dcron.schedules.cron import Cron, parse_cron
 from django_dcron.schedules.days import DAY, HORIZON, DayRule, Days
 from django_dcron.schedules.rules import AnyOf, Every, Never, Once, WallClock
 from django_dcron.schedules.schedule import Schedule
+from django_dcron.schedules.search import Search
 from django_dcron.schedules.windows import OpenTimes, Windowed
 from django_dcron.schedules.zones import FIRST, LAST
 from django_dcron.utils.messages import any_of
@@ -110,26 +111,41 @@ class Skipped:
     def __init__(self, days: Days, calendar: ExcludedDates):
         self._days = days
         self._calendar = calendar
+        self._next = Search(self._find_next, date.min, date.max)
+        self._previous = Search(self._find_previous, date.min, date.max)
 
     def on(self, day: date) -> bool:
         return self._days.on(day) and not self._calendar.excludes(day)
 
     def at_or_after(self, day: date) -> date | None:
-        last, found = _later(day), self._days.at_or_after(day)
-        while found is not None and found <= last:
-            open_day = self._calendar.open_from(found)
-            if open_day == found:
-                return found
-            found = open_day and self._days.at_or_after(open_day)
-        return None
+        return self._next(day, _later(day))
 
     def at_or_before(self, day: date) -> date | None:
-        first, found = _earlier(day), self._days.at_or_before(day)
-        while found is not None and found >= first:
-            open_day = self._calendar.open_until(found)
-            if open_day == found:
-                return found
-            found = open_day and self._days.at_or_before(open_day)
+        return self._previous(day, _earlier(day))
+
+    def _find_next(self, day: date, limit: date) -> date | None:
+        while day <= limit:
+            found = self._days.at_or_after(day)
+            open_day = found and self._calendar.open_from(found)
+            if found is not None and found == open_day:
+                return found if found <= limit else None
+            # Without a result, there is none within the horizon.
+            following = open_day or _later(found or day)
+            if following <= day:
+                return None
+            day = following
+        return None
+
+    def _find_previous(self, day: date, limit: date) -> date | None:
+        while day >= limit:
+            found = self._days.at_or_before(day)
+            open_day = found and self._calendar.open_until(found)
+            if found is not None and found == open_day:
+                return found if found >= limit else None
+            following = open_day or _earlier(found or day)
+            if following >= day:
+                return None
+            day = following
         return None
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 """The seconds of a day from the first up to, and without, the second."""
 WHOLE_DAY: Interval = (0, 86_400)
+ALL_TIMES = (WHOLE_DAY,)
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,27 @@ def outside(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     edges = [0, *chain.from_iterable(intervals), WHOLE_DAY[1]]
     gaps = zip(edges[::2], edges[1::2], strict=True)
     return tuple((begin, end) for begin, end in gaps if begin < end)
+
+
+class TimesByDate:
+    """Remembers the times of each date, in 8 bytes per date.
+
+    Equal times are stored once. Threads share an instance: two of them may add the same date.
+    """
+
+    _LENGTH = 512
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, list[tuple[Interval, ...] | None]] = {}
+        """The times of ``_LENGTH`` dates in a row, by number."""
+        self._distinct: dict[tuple[Interval, ...], tuple[Interval, ...]] = {}
+
+    def get(self, day: date) -> tuple[Interval, ...] | None:
+        number, place = divmod(day.toordinal(), self._LENGTH)
+        block = self._blocks.get(number)
+        return None if block is None else block[place]
+
+    def add(self, day: date, times: tuple[Interval, ...]) -> None:
+        number, place = divmod(day.toordinal(), self._LENGTH)
+        block = self._blocks.setdefault(number, [None] * self._LENGTH)
+        block[place] = self._distinct.setdefault(times, times)

@@ -10,24 +10,19 @@ Invariants:
   excluded. All occurrences of one excluded stretch become the same one.
 - Within the horizon, ``next_after`` and ``previous_before`` mirror each other. No result is further
   away than the horizon, except that of an ``@at``. Nothing else limits the search.
-- Searches remember the last stretch of time in which they found nothing, so that a claim doesn't
-  search it again for each occurrence. The results don't depend on what is remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from typing import Protocol
 
 from django_dcron.schedules.calendar import ExcludedDates
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.days import DAY, HORIZON
+from django_dcron.schedules.search import Search
 from django_dcron.schedules.times_of_day import Interval, outside
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, stretch_at
-
-AHEAD = timedelta(days=366)
-"""How far beyond the limit a search looks. Later searches without a result are then free."""
 
 KNOWN = 100
 """How many different excluded times of a date a search remembers."""
@@ -40,36 +35,6 @@ class OccurrenceRule(Protocol):
     def next_after(self, instant: datetime) -> datetime | None: ...
 
     def previous_before(self, instant: datetime) -> datetime | None: ...
-
-
-class Search:
-    """A search that remembers where it started last, how far it looked, and what it found.
-
-    ``find`` returns the first result from a time on, up to a limit, in either direction.
-    """
-
-    def __init__(self, find: Callable[[datetime, datetime], datetime | None]) -> None:
-        self._find = find
-        self._known: tuple[datetime, datetime, datetime | None] | None = None
-        """The start, the result or else the limit, and the result. Replaced as a whole, because
-        threads share it."""
-
-    def __call__(self, start: datetime, limit: datetime) -> datetime | None:
-        known = self._known
-        if known is not None and _is_between(start, *known[:2]):
-            begin, reached, found = known
-            if found is None and not _is_between(limit, begin, reached):
-                found = self._remember(begin, reached, limit)
-        else:
-            found = self._remember(start, start, limit)
-        return found if found is not None and _is_between(found, start, limit) else None
-
-    def _remember(self, begin: datetime, start: datetime, limit: datetime) -> datetime | None:
-        """Search from ``start``; there is nothing from ``begin`` to ``start``."""
-        further = _later(limit, AHEAD) if start <= limit else _earlier(limit, AHEAD)
-        found = self._find(start, further)
-        self._known = (begin, further if found is None else found, found)
-        return found
 
 
 class OpenTimes:
@@ -90,7 +55,8 @@ class OpenTimes:
         )
         self._known: dict[tuple[Interval, ...], bool] = {}
         """Whether the fields have an open time on a date with these excluded times."""
-        self._next, self._previous = Search(self._find_next), Search(self._find_previous)
+        self._next = Search(self._find_next, FIRST, LAST)
+        self._previous = Search(self._find_previous, FIRST, LAST)
 
     def at_or_after(self, local: datetime) -> datetime | None:
         return self._next(local, _later(local, HORIZON)) if self._is_possible else None
@@ -106,8 +72,11 @@ class OpenTimes:
                 return found if found <= limit else None
             # Without a result, there is none within the horizon.
             following = opened or _later(found or local, HORIZON)
-            if opened and not self._has_time(opened):
-                following = datetime.combine(self._steady_dates(opened)[1], time.min) + DAY
+            if opened and not self._has_time(opened.date()):
+                day = self._next_day(opened.date(), limit.date())
+                if day is None:
+                    return None
+                following = datetime.combine(day, time.min)
             if following <= local:
                 return None
             local = following
@@ -120,29 +89,52 @@ class OpenTimes:
             if found is not None and found == opened:
                 return found if found >= limit else None
             following = opened or _earlier(found or local, HORIZON)
-            if opened and not self._has_time(opened):
-                following = datetime.combine(self._steady_dates(opened)[0], time.min) - SECOND
+            if opened and not self._has_time(opened.date()):
+                day = self._previous_day(opened.date(), limit.date())
+                if day is None:
+                    return None
+                following = datetime.combine(day, time.max).replace(microsecond=0)
             if following >= local:
                 return None
             local = following
         return None
 
-    def _steady_dates(self, local: datetime) -> tuple[date, date]:
+    def _next_day(self, day: date, limit: date) -> date | None:
+        """Return the first date of the fields after ``day`` with an open time, up to ``limit``.
+
+        ``day`` has no open time.
+        """
+        while (day := self._steady_dates(day)[1] + DAY) <= limit:
+            found = self._cron.days.at_or_after(day)
+            if found is None or self._has_time(found):
+                return found
+            day = found
+        return None
+
+    def _previous_day(self, day: date, limit: date) -> date | None:
+        """Return the last such date before ``day``; mirrors ``_next_day``."""
+        while (day := self._steady_dates(day)[0] - DAY) >= limit:
+            found = self._cron.days.at_or_before(day)
+            if found is None or self._has_time(found):
+                return found
+            day = found
+        return None
+
+    def _steady_dates(self, day: date) -> tuple[date, date]:
         """Return the first and the last of the dates around this one, which has no open time.
 
         None of the dates between has one either.
         """
-        day = local.date()
         first, last = self._calendar.steady_dates(day)
         if last - first < WEEK:
             return day, day
         low = max(first, min(day, last - WEEK))
-        dates = (datetime.combine(low + number * DAY, time.min) for number in range(7))
+        dates = (low + number * DAY for number in range(7))
         return (day, day) if any(map(self._has_time, dates)) else (first, last)
 
-    def _has_time(self, local: datetime) -> bool:
+    def _has_time(self, day: date) -> bool:
         """Return whether the fields have a time that isn't excluded on this date."""
-        excluded = self._calendar.excluded_times(local.date())
+        excluded = self._calendar.excluded_times(day)
         found = self._known.get(excluded)
         if found is None:
             found = any(self._cron.has_time_in(begin, end) for begin, end in outside(excluded))
@@ -175,7 +167,7 @@ class Windowed:
         self.moves = moves
         self._kept = kept or rule
         self._horizon = horizon
-        self._next_moved = Search(self._find_next_moved)
+        self._next_moved = Search(self._find_next_moved, FIRST, LAST)
 
     def next_after(self, instant: datetime) -> datetime | None:
         limit = _later(instant, self._horizon)
@@ -267,10 +259,6 @@ class Windowed:
         # Occurrences after the last open second move past it.
         found = last and self.rule.previous_before(last + SECOND)
         return found and self.open_from(found)
-
-
-def _is_between(value: datetime, one: datetime, other: datetime) -> bool:
-    return one <= value <= other or other <= value <= one
 
 
 def _later(instant: datetime, by: timedelta) -> datetime:

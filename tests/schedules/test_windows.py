@@ -17,6 +17,7 @@ from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, parse_schedule
+from django_dcron.schedules.times_of_day import TimesByDate
 from django_dcron.schedules.timetable import Timetable
 from tests import depth
 from tests.schedules.test_exclusion import calendar
@@ -326,6 +327,36 @@ def test_line_without_occurrences_is_searched_once_and_not_for_each_occurrence(
     expected = 0 if "2080" in dates else 5 * (19 * 12 + (policy is END))
     assert len(found) == expected
     assert looked_at.total() - first <= 10 * len(found) + 100
+
+
+@pytest.mark.parametrize(
+    "dates", ["MON-SAT", "MON-SAT 02:00-04:00", "MON-SAT, 2026-05-03 02:00-04:00"]
+)
+def test_each_date_is_evaluated_once_for_all_lines(
+    looked_at: Counter[date], monkeypatch: pytest.MonkeyPatch, dates: str
+) -> None:
+    evaluated: Counter[date] = Counter()
+    add = TimesByDate.add
+
+    def count(known: TimesByDate, day: date, times: tuple[tuple[int, int], ...]) -> None:
+        evaluated[day] += 1
+        add(known, day, times)
+
+    monkeypatch.setattr(TimesByDate, "add", count)
+    dead = "\n".join(f"{minute} 2 * * MON-SAT" for minute in range(10))
+    # ``may_first`` in each year: the weekday alone doesn't decide.
+    entries = calendar(f"holidays DE, {dates}")
+    schedule = excluding(parse_schedule(f"{dead}\n0 12 * * SUN"), entries, SKIP)
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    assert schedule.next_after(start) == datetime(2026, 5, 3, 12, tzinfo=UTC)
+    assert max(evaluated.values()) == 1
+    assert evaluated.total() <= HORIZON.days + 2 * 366 + 10
+    first = looked_at.total()
+    found = list(schedule.occurrences(start, start + 100 * DAY))
+    assert len(found) == 14
+    assert looked_at.total() - first <= 10 * len(found)
+    assert schedule.previous_before(start) == datetime(2026, 4, 26, 12, tzinfo=UTC)
+    assert max(evaluated.values()) == 1
 
 
 @pytest.mark.parametrize("dates", ["02:00-04:00", "only 03:30-04:00, only SUN 02:30-02:45"])

@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
-from django.db import InternalError, OperationalError, connection
+from django.db import InternalError, OperationalError, connection, connections
+from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX, SQLiteCursorWrapper
 
 from tests.simulation import primitives
 from tests.simulation.engine import Engine, Killed, Process
@@ -54,6 +58,7 @@ class Database:
         self._postponed: Armed | None = None
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._on_change = on_change
+        self._now_text = -1.0, ""
 
     # --- faults at points -------------------------------------------------------------------------
 
@@ -210,12 +215,18 @@ class Database:
         assert connection.connection is not None
         connection.connection.create_function("STRFTIME", 2, self._strftime)
         connection.connection.create_function("dcron_changed", -1, self._changed)
-        backend: Any = connection  # Django's types don't know the methods of a backend.
+        backend: Any = connections["default"]
         self._real_commit, self._real_rollback = backend._commit, backend._rollback
         backend._commit, backend._rollback = self._commit, self._rollback
         self._real_run_commit_hooks = backend.run_and_clear_commit_hooks
         backend.run_and_clear_commit_hooks = self._run_commit_hooks
-        with connection.execute_wrapper(self.statement):
+        # There is one thread, and the same statements come again and again.
+        only = SimpleNamespace(default=backend)
+        with (
+            patch.object(connections, "_connections", only),
+            patch.object(SQLiteCursorWrapper, "convert_query", staticmethod(_with_question_marks)),
+            connection.execute_wrapper(self.statement),
+        ):
             try:
                 yield
             finally:
@@ -226,7 +237,11 @@ class Database:
     def _strftime(self, template: str, when: str) -> str:
         if when != "NOW":
             raise ValueError(f"STRFTIME of {when}")
-        return f"{self.now:%Y-%m-%d %H:%M:%S.%f}"
+        at, text = self._now_text
+        if at != self.engine.now:
+            at, text = self.engine.now, f"{self.now:%Y-%m-%d %H:%M:%S.%f}"
+            self._now_text = at, text
+        return text
 
     @property
     def now(self) -> datetime:
@@ -238,6 +253,12 @@ class Database:
         if self.engine.current is not None:
             self._changes.append((kind, values))
         return 0
+
+
+@lru_cache(maxsize=2000)
+def _with_question_marks(statement: str, *, param_names: None = None) -> str:
+    assert param_names is None
+    return FORMAT_QMARK_REGEX.sub("?", statement).replace("%%", "%")
 
 
 TRIGGERS = """

@@ -16,6 +16,7 @@ from unittest.mock import patch
 from django.db import connection
 
 from django_dcron.conf import settings
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models.cursor import OWN_FIELDS
 from django_dcron.scheduler import backfill_release, rescue, tick
 
@@ -30,7 +31,13 @@ WHERE run.job_id %% {shards} IN ({led}) AND (
 LIMIT 1
 """
 RELEASABLE = """
-SELECT 1 FROM django_dcron_run WHERE state = 'waiting' AND "trigger" = 'backfill' LIMIT 1
+SELECT 1 FROM django_dcron_run AS run JOIN django_dcron_job AS job ON job.id = run.job_id
+WHERE run.state = 'waiting' AND run."trigger" = 'backfill' AND run.job_id %% {shards} IN ({led})
+    AND (job.enabled OR job.pause_reason = %s)
+    AND NOT EXISTS (
+        SELECT 1 FROM django_dcron_run AS holder
+        WHERE holder.job_id = run.job_id AND holder.slot = 'running')
+LIMIT 1
 """
 CHANGED = f"""
 SELECT 1 FROM django_dcron_job AS job
@@ -80,8 +87,10 @@ def exact_questions() -> Iterator[None]:
         rescuable.values = (_text(now - lease / 2), overdue, overdue)
         return real_rescue(shards, now, lease, *rest)
 
-    def release(*arguments: Any, **options: Any) -> int:
-        return real_release(*arguments, **options) if _any(RELEASABLE) else 0
+    def release(shards: Any, *rest: Any, **options: Any) -> int:
+        led = ", ".join(map(str, sorted(shards)))
+        question = RELEASABLE.format(shards=settings.SHARDS, led=led)
+        return real_release(shards, *rest, **options) if _any(question, EXHAUSTED) else 0
 
     def apply_changes(ticker: tick.Ticker) -> None:
         if _any(CHANGED):

@@ -9,7 +9,13 @@ from datetime import timedelta
 
 FACTOR = 120
 
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": ":memory:",
+        "OPTIONS": {"cached_statements": 1000},
+    }
+}
 INSTALLED_APPS = [
     "django_dcron",
     "django.contrib.admin",

@@ -27,7 +27,9 @@ from django.db import transaction
 from django.db.models import F, Field
 from django.db.models.signals import post_save, pre_save
 from django.utils import timezone
+from django.utils.translation import gettext
 
+from django_dcron import targets
 from django_dcron.db.updates import same_value, update_each
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import chains, placement
@@ -195,6 +197,7 @@ class _Batch:
         if change.key is not None:
             before = check_version(stored.jobs.get(change.key), change.version)
             job.version = change.version + 1
+            _require_declared_name(job, before)
         sent = {"instance": job, "raw": False, "using": self.using, "update_fields": None}
         if pre_save.send(sender=type(job), **sent):
             self._received.add(position)
@@ -294,6 +297,23 @@ class _Batch:
         for job in inserted:
             job.pk = ids[job.namespace, job.name]
             job._state.db, job._state.adding = self.using, False
+
+
+def _require_declared_name(job: Job, before: Job) -> None:
+    """Refuse another name for a job that code declares, because a sync would create it again."""
+    key = (before.namespace, before.name)
+    if before.declared is None or (job.namespace, job.name) == key:
+        return
+    targets.discovery_problem()  # imports task modules, which declare jobs
+    if any(declaration.key == key for declaration in targets.declarations()):
+        text = gettext(
+            "The code declares this job as %(name)s with @cron, and the next sync would create it "
+            "again. Change the name in the code instead. To keep the history, delete the job that "
+            "the sync then creates, and rename this one."
+        )
+        field = "name" if job.name != before.name else "namespace"
+        error = ValidationError(text, code="declared", params={"name": str(before)})
+        raise ValidationError({field: error})
 
 
 def _differs(field: Field[Any, Any], stored: Sequence[Accepted]) -> bool:

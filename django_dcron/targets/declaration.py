@@ -8,7 +8,7 @@ a duplicate name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import NoneType
@@ -50,6 +50,10 @@ F = TypeVar("F")
 ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
 
 
+Duration = timedelta | float
+"""A number is in seconds."""
+
+
 class JobFields(TypedDict, total=False):
     """The fields of a job that ``@cron`` accepts.
 
@@ -63,27 +67,27 @@ class JobFields(TypedDict, total=False):
     after: Mapping[str, str]
     calendar: str | None
     calendar_policy: str
-    jitter: timedelta
+    jitter: Duration
     enabled: bool
     misfire_policy: str
-    misfire_grace: timedelta
+    misfire_grace: Duration
     catchup_limit: int
     overlap_policy: str
-    start_deadline: timedelta | None
+    start_deadline: Duration | None
     queue: str
     priority: int | None
-    timeout: timedelta | None
+    timeout: Duration | None
     max_attempts: int
-    retry_backoff: timedelta
+    retry_backoff: Duration
     retry_backoff_factor: float
-    retry_backoff_max: timedelta
+    retry_backoff_max: Duration
     retry_jitter: float
     retry_on: ExceptionNames
     never_retry_on: ExceptionNames
     pause_after_failures: int | None
     alerts: Iterable[Mapping[str, Any]] | None
-    keep_for: timedelta | None
-    keep_failed_for: timedelta | None
+    keep_for: Duration | None
+    keep_failed_for: Duration | None
     keep_runs: int | None
     tags: Iterable[str]
 
@@ -101,7 +105,7 @@ INSTANTS = _fields_of(datetime)
 EXCEPTIONS = _fields_of(ExceptionNames)
 TEXTS = {field for field, hint in _HINTS.items() if hint in (str, str | None)}
 WHOLE_NUMBERS = _fields_of(int)
-NUMBERS = _fields_of(float)
+NUMBERS = _fields_of(float) - DURATIONS
 FLAGS = _fields_of(bool)
 NULLABLE = _fields_of(NoneType)
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -163,7 +167,8 @@ def cron(
 
     ``name`` is the function's name by default. To run one function on several schedules, stack
     decorators with different names. ``args`` and ``kwargs`` must be JSON. Durations are
-    ``timedelta``, times are aware ``datetime``. The decorated function can be called as before.
+    ``timedelta`` or numbers of seconds, times are aware ``datetime``. The decorated function can be
+    called as before.
 
     Raises ``InvalidSchedule``; ``TypeError`` for an unknown field, a value of the wrong type or
     something that can't be run; ``ValueError`` for a second job of the same name, or a value that
@@ -282,11 +287,8 @@ def _validate_fields(fields: JobFields) -> dict[str, Any]:
 def _stored_value(field: str, value: Any) -> Any:
     if value is None and field in NULLABLE:
         return None
-    if field in DURATIONS and not isinstance(value, timedelta):
-        number = value if type(value) in (int, float) else 30
-        raise TypeError(
-            f"@cron: {field}={value!r} is not a timedelta. Use {field}=timedelta(seconds={number})."
-        )
+    if field in DURATIONS:
+        return _duration(field, value)
     if field in INSTANTS and not (isinstance(value, datetime) and value.utcoffset() is not None):
         raise TypeError(
             f"@cron: {field}={value!r} is not an aware datetime. Use a datetime "
@@ -307,6 +309,18 @@ def _stored_value(field: str, value: Any) -> Any:
     if field == "tags":
         return [value] if isinstance(value, str) else list(value)
     return value
+
+
+def _duration(field: str, value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            return timedelta(seconds=value)
+    raise TypeError(
+        f"@cron: {field}={value!r:.100} is not a duration. Use a number of seconds or a timedelta, "
+        f"such as {field}=timedelta(seconds=30)."
+    )
 
 
 def _iterable(field: str, value: object) -> Iterable[Any]:

@@ -18,7 +18,7 @@ from pytest_django import Settings
 
 from django_dcron import targets
 from django_dcron.exceptions import Conflict
-from django_dcron.jobs import pausing, saving, sync
+from django_dcron.jobs import deletion, pausing, saving, sync
 from django_dcron.jobs.calendars import save_calendar
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
@@ -331,6 +331,32 @@ def test_changes_are_postponed_until_the_last_occurrence_is_claimed() -> None:
 
 
 # --- Refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["name", "namespace"])
+def test_job_that_the_code_declares_is_not_renamed(field: str) -> None:
+    with code():
+        synced()
+        with pytest.raises(ValidationError) as info:
+            edit(**{field: "other"})
+        assert [error.code for error in info.value.error_dict[field]] == ["declared"]
+        assert edit(description="kept").name == "report"
+        assert synced() == []
+
+
+def test_job_renamed_in_code_and_here_keeps_its_history() -> None:
+    with code():
+        synced()
+    job = the_job()
+    with code(name="sales"):
+        synced()
+        assert not the_job().enabled
+        deletion.delete_job(Job.objects.get(name="sales"))
+        edit(name="sales")
+        synced()
+    assert [(each.pk, each.name, each.enabled) for each in Job.objects.all()] == [
+        (job.pk, "sales", True)
+    ]
 
 
 def test_job_created_by_a_user_is_not_changed() -> None:

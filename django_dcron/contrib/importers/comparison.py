@@ -158,7 +158,7 @@ def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> E
     if matched.name_owner is not None:
         return _conflict_with(matched.name_owner, unchanged, options)
     if before is None:
-        if matched.deleted and not _matches(unchanged, options.restore):
+        if matched.deleted and not matches_name(unchanged, options.restore):
             return replace(unchanged, outcome=ImportOutcome.DELETED, reasons=(DELETED_HERE,))
         return _plan_creation(matched, unchanged, options)
     if not options.source or before.declared is not None:
@@ -168,9 +168,14 @@ def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> E
     return plan_merge(matched, before, unchanged, options)
 
 
-def _matches(plan: EntryPlan, patterns: Iterable[str]) -> bool:
-    """Return whether the name of the plan's job, with or without namespace, matches a pattern."""
+def matches_name(plan: EntryPlan, patterns: Iterable[str]) -> bool:
+    """Return whether the name of the plan's job, with or without namespace, matches a pattern.
+
+    A job that is about to be renamed also matches by its present name.
+    """
     names = {plan.name, f"{plan.namespace}/{plan.name}"}
+    if plan.existing is not None:
+        names |= {plan.existing.name, f"{plan.existing.namespace}/{plan.existing.name}"}
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 

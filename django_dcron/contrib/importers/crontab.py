@@ -22,6 +22,7 @@ from django_dcron.conf import settings
 from django_dcron.contrib.importers.names import clean_name, name_digest
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
+    Omitted,
     Reading,
     SourceEntry,
     Warn,
@@ -58,8 +59,8 @@ OWN_VARIABLES = {
 }
 """Variables that cron reads itself. All others are the command's environment."""
 AT_BOOT = (
-    "@reboot is not supported, because a job doesn't belong to a machine; use "
-    "systemd, or the command that starts your containers"
+    "@reboot runs when a machine starts, and not at a time; keep the line in the crontab, or use "
+    "systemd or the command that starts your containers"
 )
 
 
@@ -118,12 +119,14 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
             line, target, f"{target}-{name_digest(when)}" if times[target] > 1 else target
         )
         reading.entries.append(entry)
-        if not entry.refused and entry.values["target"].startswith(shell.PREFIX):
+        if entry.values and entry.values["target"].startswith(shell.PREFIX):
             reading.shell[target] = line.argv
     management = {
         line.program: line.management_call is not None
         for line, target in zip(lines, names, strict=True)
-        if _MANAGEMENT.search(line.command) and not _runs_as_command(line, target)
+        if _MANAGEMENT.search(line.command)
+        and line.schedule.lower() != "@reboot"
+        and not _runs_as_command(line, target)
     }
     if management:
         name = min(management)
@@ -186,9 +189,9 @@ def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
 
 
 def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
-    """Check the schedule of a crontab. Raises ``EntryRefused`` or ``InvalidSchedule``."""
+    """Raise ``EntryRefused``, ``Omitted`` or ``InvalidSchedule`` unless a job can have it."""
     if schedule.lower() == "@reboot":
-        raise EntryRefused(AT_BOOT)
+        raise Omitted(AT_BOOT)
     if schedule.startswith("@") and schedule.lower() not in MACROS:
         raise EntryRefused(f"{schedule} is not a cron schedule")
     if "~" in schedule:

@@ -21,7 +21,7 @@ from django.db import transaction
 
 from django_dcron.contrib.importers import calendars, sources
 from django_dcron.contrib.importers.calendars import CalendarPlan
-from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.comparison import compare_entries, matches_name
 from django_dcron.contrib.importers.entry_plans import (
     DIFFERENCES,
     PAUSE,
@@ -58,9 +58,10 @@ from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Import jobs from another scheduler, a crontab or an export. Shows what would be created and "
-    "changed, field by field; --apply writes it. Exit code 1: some entries can't be imported, "
+    "changed, field by field; --apply writes it. Exit code 0: all entries are imported, except "
+    "omitted ones, which can't be jobs; 1: some entries are refused or conflict, "
     "each with its reason (the others are written, unless --atomic); with --report: there are "
-    "differences."
+    "differences; 2: the source can't be read or an option is invalid, and nothing was written."
 )
 EXAMPLES = """
 import django-celery-beat
@@ -134,6 +135,13 @@ def add_arguments(parser: CommandParser) -> None:
         help="create this job again although it was deleted here; * matches any text (repeatable)",
     )
     parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only the entries of jobs with this name; * matches any text (repeatable)",
+    )
+    parser.add_argument(
         "--since", default="1h", help=f"start of --report: {time_help()} (default: 1h)"
     )
     parser.add_argument(
@@ -183,6 +191,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             calendars=calendars.calendars_to_save(calendar_plans),
         ),
     )
+    if options.get("only"):
+        plans = _chosen(plans, options["only"], reading)
     calendar_plans = calendars.refuse_for_problem_jobs(calendar_plans, plans)
     if options["apply"] and options["atomic"]:
         calendar_results, results, applied = _write_all(calendar_plans, plans)
@@ -195,11 +205,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
     if out.is_json:
         job_results = list(results)
-        out.json(import_document(options, reading, calendar_results, job_results, applied=applied))
+        gone = [] if options.get("only") else gone_from_source(reading, job_results)
+        out.json(
+            import_document(options, reading, calendar_results, job_results, gone, applied=applied)
+        )
     else:
         show_calendars(out, calendar_results, applied=applied)
         job_results = show_entry_plans(out, reading, results, len(plans), applied=applied)
-        show_remaining_work(out, options, gone_from_source(reading, job_results), job_results)
+        gone = [] if options.get("only") else gone_from_source(reading, job_results)
+        show_remaining_work(out, options, gone, job_results)
     outcomes = [
         *(calendar.outcome for calendar in calendar_results),
         *(plan.outcome for plan in job_results),
@@ -212,6 +226,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             f"{problems} of {len(outcomes)} entries can't be "
             f"imported{'' if out.is_json else ', see above'}.{nothing}"
         )
+
+
+def _chosen(plans: list[EntryPlan], names: list[str], reading: Reading) -> list[EntryPlan]:
+    if not reading.source:
+        raise usage_error("--only can't be used with an export. Export only these jobs instead.")
+    for name in names:
+        if not any(matches_name(plan, [name]) for plan in plans):
+            near = did_you_mean(name, [str(plan) for plan in plans])
+            raise usage_error(f"No entry has a job named {name!r}.{near}")
+    return [plan for plan in plans if matches_name(plan, names)]
 
 
 def _write_each(

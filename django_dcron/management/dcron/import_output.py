@@ -225,10 +225,10 @@ def import_document(
     reading: Reading,
     calendar_results: list[CalendarPlan],
     plans: list[EntryPlan],
+    gone: list[Job],
     *,
     applied: bool,
 ) -> dict[str, Any]:
-    gone = gone_from_source(reading, plans)
     return {
         "version": 1,
         "source": options["source"],

@@ -91,9 +91,20 @@ def test_line_is_identified_by_its_command_and_file() -> None:
     assert (reading.source, reading.entries[0].key) == ("crontab /etc/crontab", "old")
 
 
-def test_reboot_line_of_a_crontab_is_refused() -> None:
+def test_reboot_line_of_a_crontab_is_omitted() -> None:
     found = {each.name: each for each in read(USER).entries}["start-things"]
-    assert "systemd" in found.refused
+    assert (found.refused, found.values) == ("", {})
+    assert "systemd" in found.omitted
+
+
+@pytest.mark.django_db
+def test_import_succeeds_if_lines_are_only_omitted(tmp_path: Path) -> None:
+    path = tmp_path / "crontab.txt"
+    path.write_text("@reboot manage.py warm_up\n")
+    result = call("import", str(path), "--apply", "--json")
+    assert (result.code, result.json["counts"]["omitted"]) == (0, 1)
+    assert result.json["shell"] == {}
+    assert not any("DCRON_COMMANDS" in note for note in result.json["notes"])
 
 
 def test_command_has_its_shell_and_environment() -> None:

@@ -140,7 +140,6 @@ def test_names_do_not_depend_on_the_order(settings: Settings) -> None:
         ("* * * * *", "not a tuple"),
         (("* * * * *",), "not a tuple"),
         ((5, ECHO), "must be texts"),
-        (("@reboot", ECHO), "systemd"),
         (("@every 5m", ECHO), "not a cron schedule"),
         (("0 0 4 * * *", ECHO), "6 fields"),
         (("61 * * * *", ECHO), "out of range"),
@@ -156,6 +155,12 @@ def test_names_do_not_depend_on_the_order(settings: Settings) -> None:
 def test_unsupported_entries_are_refused(job: Any, message: str, settings: Settings) -> None:
     (found,) = read(settings, job)
     assert message in found.refused
+
+
+def test_entry_for_the_start_of_a_machine_is_omitted(settings: Settings) -> None:
+    (found,) = read(settings, ("@reboot", ECHO))
+    assert found.omitted
+    assert not found.refused
 
 
 def test_settings_without_an_equivalent_are_noted(settings: Settings) -> None:

@@ -467,6 +467,23 @@ def test_job_imported_after_the_source_stopped_has_no_gap() -> None:
     )
 
 
+def test_only_the_named_job_takes_the_name_of_the_source() -> None:
+    for name in ("a", "b", "c"):
+        crontab_row(name, **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    for job in Job.objects.all():
+        job.name = f"our {job.name}"
+        control.save(job)
+    overwrite = ("import", SOURCE, "--apply", "--overwrite", "name")
+    done = call(*overwrite, "--only", "our b", "--json")
+    assert (done.code, [job["name"] for job in done.json["jobs"]]) == (0, ["b"])
+    assert done.json["gone"] == []
+    assert {job.name for job in Job.objects.all()} == {"our a", "b", "our c"}
+    assert call(*overwrite, "--only", "ours").code == 2
+    assert call(*overwrite, "--only", "our *").code == 0
+    assert {job.name for job in Job.objects.all()} == {"a", "b", "c"}
+
+
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
 

@@ -46,13 +46,12 @@ def of_visible_runs(
     return admin_scope(request, site).of_runs(rows, run)
 
 
-def visible_nodes(request: HttpRequest, site: admin.AdminSite) -> Callable[[Node], bool]:
+def visible_nodes(scope: Scope) -> Callable[[Node], bool]:
     """Return a predicate that is true for visible nodes.
 
     Callers get a predicate instead of rows, because they compute each node's share of the shards
     from all nodes. The database is queried only if the nodes are narrowed.
     """
-    scope = admin_scope(request, site)
     if not scope.narrows(Node):
         return lambda node: True
     keys = set(scope.rows(Node).values_list("pk", flat=True))

@@ -1,4 +1,4 @@
-"""Load the facts of ``policies.health`` from the database, with about ten queries.
+"""Load the facts of ``policies.health`` from the database, with five queries if all is well.
 
 Invariants:
 
@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Min, Q, QuerySet, Sum
+from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
 
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.bounded_count import LIMIT
 from django_dcron.diagnosis.figures import occurrences_missed, window_start
 from django_dcron.diagnosis.overdue import (
     overdue_cursors,
@@ -30,6 +30,7 @@ from django_dcron.diagnosis.overdue import (
     undelivered_runs,
 )
 from django_dcron.diagnosis.read_only import refuses_writes
+from django_dcron.diagnosis.summaries import Rows, Summary, summarize
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Job, Node, Run
@@ -76,8 +77,9 @@ def read_verdict(namespace: str = "") -> Verdict:
     return assess(read_facts(namespace))
 
 
-def read_facts(namespace: str = "") -> SystemFacts:
-    now = database_now(alias_for(Run))
+def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
+    """Return the facts; ``now`` is the database's time if the caller has just read it."""
+    now = now or database_now(alias_for(Run))
     runs, cursors = Run.objects.using(alias_for(Run)), Cursor.objects.using(alias_for(Cursor))
     jobs = Job.objects.using(alias_for(Job)).order_by()
     if namespace:
@@ -93,9 +95,10 @@ def read_facts(namespace: str = "") -> SystemFacts:
     facts |= _nodes(nodes, {each["namespace"] for each in by_namespace if each["enabled_jobs"]})
     working = [node.pk for node in nodes if cluster.is_live(node) and not cluster.is_stalled(node)]
     facts |= _jobs(jobs, by_namespace)
-    facts |= _due(runs, cursors, working, now)
-    facts |= _workers(runs, facts, now)
-    facts["long_runs"] = _long_runs(runs, now)
+    due = summarize(*_due_rows(runs, cursors, working, now))
+    facts |= _due(*due[:2])
+    facts |= _workers(runs, facts, now, *due[2:7])
+    facts["long_runs"] = _long_runs(runs, now) if due[7].number else ()
     facts["freezes"] = _freezes(namespace)
     if not working:
         facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
@@ -229,37 +232,55 @@ def _name_some(names: list[str]) -> NamedCount:
 # --- what is due ----------------------------------------------------------------------------------
 
 
-def _due(runs: RunQuerySet, cursors: Any, working: list[str], now: datetime) -> dict[str, Any]:
-    """Return the facts about due work; ``working`` are the ids of the live nodes that tick."""
-    overdue = overdue_runs(runs, now).order_by("due_at").values("pk", "due_at", "node")[: LIMIT + 1]
-    found = overdue.aggregate(
-        number=Count("pk"), since=Min("due_at"), on_agendas=Count("pk", filter=Q(node__in=working))
+def _due_rows(
+    runs: RunQuerySet, cursors: Any, working: list[str], now: datetime
+) -> tuple[Rows, ...]:
+    """Return the rows that one statement counts; ``working`` are the live nodes that tick."""
+    attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
+    on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
+    alive = runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
+    return (
+        Rows(overdue_runs(runs, now).order_by("due_at"), LIMIT + 1, on_agendas, first="due_at"),
+        Rows(overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"),
+        Rows(attempts, 1, first="started_at"),
+        Rows(runs.queued().order_by(), LIMIT + 1),
+        Rows(alive.order_by(), LIMIT + 1),
+        Rows(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
+        Rows(undelivered_runs(runs, now).order_by("due_at"), 1),
+        Rows(_long_running(runs, now).order_by("due_at"), 1),
     )
+
+
+def _due(overdue: Summary, cursors: Summary) -> dict[str, Any]:
     return {
-        "overdue_cursors": _waiting(overdue_cursors(cursors, now), "next_at"),
-        "overdue_runs": WaitingCount(found["number"], found["since"]),
-        "on_agendas": found["on_agendas"],
+        "overdue_cursors": WaitingCount(cursors.number, cursors.first),
+        "overdue_runs": WaitingCount(overdue.number, overdue.first),
+        "on_agendas": overdue.counted,
     }
-
-
-def _waiting(rows: QuerySet[Any], column: str) -> WaitingCount:
-    oldest = rows.order_by(column).values("pk", column)[: LIMIT + 1]
-    return WaitingCount(**oldest.aggregate(number=Count("pk"), since=Min(column)))
 
 
 # --- workers --------------------------------------------------------------------------------------
 
 
-def _workers(runs: RunQuerySet, known: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _workers(
+    runs: RunQuerySet,
+    known: dict[str, Any],
+    now: datetime,
+    latest: Summary,
+    queued: Summary,
+    running: Summary,
+    stuck: Summary,
+    undelivered: Summary,
+) -> dict[str, Any]:
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
-    last_start = attempts.values_list("started_at", flat=True).first()
+    last_start = latest.first
     facts: dict[str, Any] = {
         "last_start": last_start,
-        "queued": count_up_to(runs.queued()),
-        "running": count_up_to(runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)),
-        "stuck": _waiting(stuck_runs(runs, now), "due_at"),
+        "queued": queued.number,
+        "running": running.number,
+        "stuck": WaitingCount(stuck.number, stuck.first),
     }
-    waiting = _undelivered_by_queue(runs, now)
+    waiting = _undelivered_by_queue(runs, now) if undelivered.number else {}
     if waiting or any(not worker.executes for worker in known["workers"] or ()):
         last_starts = _last_starts(attempts)
         facts["recent_queues"] = tuple(last_starts)
@@ -270,9 +291,9 @@ def _workers(runs: RunQuerySet, known: dict[str, Any], now: datetime) -> dict[st
         since = max(filter(None, (last_start, window_start(now))))
         facts["missed"] = occurrences_missed(runs, since)
         published = Q(queued_at__isnull=False, started_at=None)
-        facts["never_started"] = _waiting(
-            runs.filter(published, state=State.MISSED, due_at__gt=since), "due_at"
-        )
+        never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
+        (found,) = summarize(Rows(never, LIMIT + 1, first="due_at"))
+        facts["never_started"] = WaitingCount(found.number, found.first)
     elif waiting:
         oldest = min(of.since for of in waiting.values() if of.since)
         facts["missed"] = occurrences_missed(runs, max(oldest, window_start(now)))
@@ -309,13 +330,12 @@ def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
     return found
 
 
+def _long_running(runs: RunQuerySet, now: datetime) -> RunQuerySet:
+    return runs.running().filter(started_at__lt=now - LONG_RUN)
+
+
 def _long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
-    running = (
-        runs.running()
-        .filter(started_at__lt=now - LONG_RUN)
-        .order_by("due_at")
-        .select_related("job")
-    )
+    running = _long_running(runs, now).order_by("due_at").select_related("job")
     found = []
     for run in running.only("started_at", "due_at", "job__namespace", "job__name")[:LONG_RUNS]:
         usual, elapsed = _usual_duration(run.job_id), now - (run.started_at or now)

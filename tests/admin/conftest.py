@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +37,20 @@ def make_attempt(run: Run, number: int = 1, **values: Any) -> Attempt:
     return Attempt.objects.create(
         **{"run": run, "number": number, "token": uuid4(), **started, **values}
     )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each request of the dashboard read its sections and check its user."""
+    monkeypatch.setattr("django_dcron.admin.dashboard.store.PREFIX", f"test-{uuid4().hex}:")
+    times = count(start=1_000_000, step=1_000_000)
+    monkeypatch.setattr("django_dcron.admin.dashboard.live.clock", lambda: float(next(times)))
+
+
+def section_url(name: str, query: str = "", seen: str = "") -> str:
+    """Return the URL with which a tab asks for one section of the dashboard."""
+    live = reverse("admin:django_dcron_dashboard_live")
+    return f"{live}?dcron-{name}={seen}" + (f"&{query}" if query else "")
 
 
 def add_url() -> str:

@@ -16,12 +16,12 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.admin.dashboard import filter as choice
-from django_dcron.admin.dashboard import load, timeline
+from django_dcron.admin.dashboard import load, timeline, viewer
 from django_dcron.diagnosis.load import DAYS
 from django_dcron.diagnosis.timeline import LANES
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import State
-from tests.admin.conftest import StaffWith, make_job, run_url
+from tests.admin.conftest import StaffWith, make_job, run_url, section_url
 
 pytestmark = pytest.mark.django_db
 
@@ -33,8 +33,7 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "database_now", lambda using: NOON)
-    monkeypatch.setattr(load, "database_now", lambda using: NOON)
+    monkeypatch.setattr(viewer, "database_now", lambda using: NOON)
 
 
 def run_of(job: Job, at: datetime, state: str = "succeeded", **values: Any) -> Run:
@@ -48,13 +47,17 @@ def run_of(job: Job, at: datetime, state: str = "succeeded", **values: Any) -> R
 
 
 def drawn(**query: str) -> timeline.TimelinePicture:
-    found: timeline.TimelinePicture = timeline.context(_request(**query), admin.site)["timeline"]
+    found: timeline.TimelinePicture = timeline.context(_viewer(**query))["timeline"]
     return found
 
 
 def heat(**query: str) -> load.LoadPicture:
-    found: load.LoadPicture = load.context(_request(**query), admin.site)["load"]
+    found: load.LoadPicture = load.context(_viewer(**query))["load"]
     return found
+
+
+def _viewer(**query: str) -> viewer.Viewer:
+    return viewer.Viewer.of(_request(**query), admin.site)
 
 
 def _request(**query: str) -> Any:
@@ -64,7 +67,7 @@ def _request(**query: str) -> Any:
 
 
 def part(client: Client, name: str, query: str = "") -> str:
-    answer = client.get(f"{PAGE}part/{name}/{query}")
+    answer = client.get(section_url(name, query))
     assert answer.status_code == 200
     return answer.content.decode()
 
@@ -218,9 +221,9 @@ def test_timeline_is_identical_until_axis_moves(
 ) -> None:
     run_of(make_job(), NOON - HOUR / 2, "running")
     first = part(admin_client, "timeline")
-    monkeypatch.setattr(timeline, "database_now", lambda using: NOON + 7 * SECOND)
+    monkeypatch.setattr(viewer, "database_now", lambda using: NOON + 7 * SECOND)
     assert part(admin_client, "timeline") == first
-    monkeypatch.setattr(timeline, "database_now", lambda using: NOON + 8 * SECOND)
+    monkeypatch.setattr(viewer, "database_now", lambda using: NOON + 8 * SECOND)
     assert part(admin_client, "timeline") != first
 
 
@@ -243,8 +246,8 @@ def test_timeline_caption_counts_shown_and_matching_jobs(admin_client: Client) -
     assert re.findall(r"\d+", drawn().caption) == [str(LANES), str(LANES + 1)]
     assert drawn().caption in text(part(admin_client, "timeline"))
     assert re.findall(r"\d+", drawn(q="b-30").caption) == ["1"]
-    assert "data-dcron-no-match" not in part(admin_client, "timeline", "?q=b-30")
-    assert "data-dcron-no-match" in part(admin_client, "timeline", "?namespace=none")
+    assert "data-dcron-no-match" not in part(admin_client, "timeline", "q=b-30")
+    assert "data-dcron-no-match" in part(admin_client, "timeline", "namespace=none")
 
 
 def test_timeline_and_heat_map_depend_on_permissions(staff_with: StaffWith) -> None:
@@ -257,8 +260,9 @@ def test_timeline_and_heat_map_depend_on_permissions(staff_with: StaffWith) -> N
     assert "failed" not in only_jobs.lower()
     request = _request()
     request.user = User.objects.create_user("nobody", is_staff=True)
-    assert timeline.context(request, admin.site) == {"timeline": None}
-    assert load.context(request, admin.site) == {"load": None}
+    nobody = viewer.Viewer.of(request, admin.site)
+    assert timeline.context(nobody) == {"timeline": None}
+    assert load.context(nobody) == {"load": None}
     assert choice.context(request, admin.site) == {"filter": None}
 
 
@@ -321,7 +325,7 @@ def test_heat_map_handles_days_with_clock_change(
 ) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     monkeypatch.setattr(
-        load, "database_now", lambda using: datetime.fromisoformat(f"{today}T12:00+00:00")
+        viewer, "database_now", lambda using: datetime.fromisoformat(f"{today}T12:00+00:00")
     )
     make_job(schedule="30 * * * *")
     cells = [cell for day in heat().days for cell in day.cells]
@@ -449,7 +453,7 @@ def test_filter_keeps_chosen_values(admin_client: Client) -> None:
     assert "<option selected>shop</option>" in page
     assert 'value="&quot;ord"' in page
     assert page.count("namespace=shop&amp;q=%22ord") == page.count("hx-get=")
-    shown = part(admin_client, "timeline", "?namespace=shop")
+    shown = part(admin_client, "timeline", "namespace=shop")
     assert "orders" in shown
     assert "report" not in shown
     assert sum(cell.number for day in heat(q="REP").days for cell in day.cells if cell) == 7

@@ -39,8 +39,8 @@ from tests.admin.conftest import (
     make_run,
     noticed_writes,
     run_url,
+    section_url,
 )
-from tests.admin.test_dashboard import part_url
 from tests.admin.test_permissions import ENDPOINTS, NEVER
 from tests.teams import HOUR, Rows, World, make_world, rows_of_others
 
@@ -193,10 +193,8 @@ def _crawl_other_urls(crawler: Crawler) -> None:
         url = reverse("admin:django_dcron_job_suggestions")
         crawler.request("GET", f"{url}?job_name={typed}")
     for query in ("namespace=hush", "q=hush", "q=job"):
-        for name in ("tiles", "timeline", "failures", "cluster", "load"):
-            crawler.request(
-                "GET", reverse("admin:django_dcron_dashboard_part", args=[name]) + f"?{query}"
-            )
+        for name in ("health", "tiles", "timeline", "failures", "cluster", "load"):
+            crawler.request("GET", section_url(name, query))
     for model, field in (("run", "job"), ("run", "rerun_of"), ("job", "calendar")):
         query = f"?app_label=django_dcron&model_name={model}&field_name={field}&term="
         crawler.request("GET", reverse("admin:autocomplete") + query)
@@ -250,7 +248,7 @@ def test_hidden_job_with_the_typed_name_does_not_decide_which_runs_are_found(
 
 def test_dashboard_numbers_count_visible_rows_only(world: World, on_site: Any) -> None:
     def numbers(site: AdminSite) -> dict[str, str]:
-        tiles = on_site(site).get(part_url("tiles")).context["tiles"]
+        tiles = on_site(site).get(section_url("tiles")).context["tiles"]
         return {tile.name: tile.value for tile in tiles}
 
     everything, mine = numbers(narrowed_sites.watched), numbers(narrowed_sites.teams)
@@ -262,7 +260,7 @@ def test_health_lines_name_no_hidden_job(world: World, on_site: Any) -> None:
     Cursor.objects.filter(job=world.theirs.job).update(problem="unknown time zone")
 
     def summaries(site: AdminSite) -> str:
-        lines = on_site(site).get(part_url("health")).context["health"]
+        lines = on_site(site).get(section_url("health")).context["health"]
         return " ".join(line.summary for line in lines)
 
     assert "hush-job" in summaries(narrowed_sites.watched)
@@ -305,7 +303,7 @@ def test_dashboard_shows_first_steps_if_no_job_is_visible(
 
 def test_planned_load_counts_visible_jobs_only(world: World, on_site: Any) -> None:
     def counted(site: AdminSite) -> int:
-        number: int = on_site(site).get(part_url("load")).context["load"].jobs
+        number: int = on_site(site).get(section_url("load")).context["load"].jobs
         return number
 
     assert counted(narrowed_sites.watched) == 3

@@ -23,7 +23,6 @@ from django.test import Client
 from django.urls import get_resolver, resolve, reverse
 
 from django_dcron import control
-from django_dcron.admin.dashboard.page import SECTIONS
 from django_dcron.admin.freeze import FreezeAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.runs.admin import RunAdmin
@@ -138,11 +137,6 @@ JOB = {"object_id": "job"}
 FREEZE = {"object_id": "freeze"}
 RANGE = {"start": "2026-03-01T00:00:00", "end": "2026-03-04T00:00:00", "limit": "10"}
 
-DASHBOARD = {
-    name: [f"view_{model._meta.model_name}" for model in section.shows]
-    for name, section in SECTIONS.items()
-}
-
 ENDPOINTS = [
     *_of_model("job"),
     *_of_model("run"),
@@ -220,14 +214,7 @@ ENDPOINTS = [
         "django_dcron_attempt_text", "view_attempt", {"attempt_id": "attempt"}, {"name": "log"}
     ),
     Endpoint("django_dcron_dashboard_changelist", "view_dashboard"),
-    *(
-        Endpoint(
-            "django_dcron_dashboard_part",
-            " ".join(["view_dashboard", *seen]),
-            arguments={"name": name},
-        )
-        for name, seen in DASHBOARD.items()
-    ),
+    Endpoint("django_dcron_dashboard_live", "view_dashboard", status=204),
     *_export("job"),
     *_export("run"),
 ]

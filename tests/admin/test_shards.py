@@ -15,7 +15,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Cursor, Job, Node
-from tests.admin.conftest import StaffWith, job_url, make_job
+from tests.admin.conftest import StaffWith, job_url, make_job, section_url
 
 pytestmark = pytest.mark.django_db
 
@@ -206,7 +206,7 @@ def test_dashboard_shows_shards_of_each_node(admin_client: Client, job: Job) -> 
     Node.objects.filter(name="a").update(shards=len(named["a-1"]))
     Node.objects.filter(name="b").update(shards=1)
 
-    response = admin_client.get(reverse("admin:django_dcron_dashboard_part", args=["cluster"]))
+    response = admin_client.get(section_url("cluster"))
 
     rows = {row.node.name: row for row in response.context["rows"]}
     for name in "abc":

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
+from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import badge, change_url, list_url, render_time
 from django_dcron.admin.node import namespace_of, node_state_badge, skew_of
 from django_dcron.admin.visibility import visible_nodes
@@ -41,9 +41,9 @@ class NodeRow:
     """Whether the node's release differs from the first node's."""
 
 
-def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    all_nodes = cluster.nodes()
-    visible = visible_nodes(request, site)
+def context(viewer: Viewer) -> dict[str, Any]:
+    site, all_nodes = viewer.site, cluster.nodes()
+    visible = visible_nodes(viewer.scope)
     nodes = sorted(filter(visible, all_nodes), key=lambda node: not cluster.is_live(node))
     live = [node for node in nodes if cluster.is_live(node)]
     rings = {(node.namespace, node.shard_count) for node in live}

@@ -8,13 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django.contrib import admin
-from django.http import HttpRequest
-
-from django_dcron.admin.display import change_url, link, list_url, may_view
-from django_dcron.admin.visibility import admin_scope
-from django_dcron.db.now import database_now
-from django_dcron.db.routing import alias_for
+from django_dcron.admin.dashboard.viewer import Viewer
+from django_dcron.admin.display import change_url, link, list_url
 from django_dcron.diagnosis.failures import (
     FailedRun,
     FailureGroup,
@@ -46,14 +41,12 @@ class FailureRow:
         return self.failure.exception_class.rpartition(".")[2]
 
 
-def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    now = database_now(alias_for(Run))
-    since = window_start(now)
-    scope = admin_scope(request, site)
-    failures = latest_failures(since, FAILURES_READ, scope)
-    if not may_view(request, Attempt, site):  # show the shorter reason of the run instead
+def context(viewer: Viewer) -> dict[str, Any]:
+    site, since = viewer.site, window_start(viewer.now)
+    failures = latest_failures(since, FAILURES_READ, viewer.scope)
+    if not viewer.may_view(Attempt):  # show the shorter reason of the run instead
         failures = [FailedRun(failure.run, message=failure.run.reason) for failure in failures]
-    sees_jobs = may_view(request, Job, site)
+    sees_jobs = viewer.may_view(Job)
 
     def row(group: FailureGroup) -> FailureRow:
         run = group.latest.run
@@ -66,7 +59,7 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
         )
 
     return {
-        "now": now,
+        "now": viewer.now,
         "rows": [row(group) for group in group_failures(failures)[:GROUPS_SHOWN]],
         "read": FAILURES_READ if len(failures) == FAILURES_READ else 0,
         "all_url": list_url(Run, site, state__exact="failed", due_at__gte=since.isoformat()),

@@ -32,9 +32,8 @@ def selection(request: HttpRequest) -> JobSelection:
     return JobSelection(_read(request, "namespace"), _read(request, "q"))
 
 
-def query(request: HttpRequest) -> dict[str, str]:
+def parameters(chosen: JobSelection) -> dict[str, str]:
     """Return the chosen filter as parameters of the page's query string."""
-    chosen = selection(request)
     return {
         name: text
         for name, text in {"namespace": chosen.namespace, "q": chosen.name}.items()

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from django.contrib import admin
 from django.db.models import Model
-from django.http import HttpRequest
 from django.utils import translation
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import list_url, may_view
-from django_dcron.admin.visibility import admin_scope
+from django_dcron.admin.dashboard.viewer import Viewer
+from django_dcron.admin.display import list_url
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.models import Job, Node, Run
@@ -69,17 +67,15 @@ class HealthLine:
         return self.kind == Severity.ERROR
 
 
-def context(
-    request: HttpRequest, site: admin.AdminSite, *, may_be_older: bool = False
-) -> dict[str, Any]:
+def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:
     """Return the lines as ``health``, most urgent first, with only the names the user may see.
 
     With ``may_be_older``, the facts may be up to ``REMEMBERED_FOR`` seconds old. The pages of all
-    users in this process then share about twenty queries.
+    users in this process then share the queries.
     """
-    facts = _remembered_facts() if may_be_older else read_facts()
-    verdict = assess(_visible(facts, request, site))
-    return {"health": list(_lines(verdict, request, site)), "status": verdict.status.value}
+    facts = _remembered_facts() if may_be_older else read_facts(now=viewer.now)
+    verdict = assess(_visible(facts, viewer))
+    return {"health": list(_lines(verdict, viewer)), "status": verdict.status.value}
 
 
 def _remembered_facts() -> SystemFacts:
@@ -91,28 +87,27 @@ def _remembered_facts() -> SystemFacts:
     return facts
 
 
-def _visible(facts: SystemFacts, request: HttpRequest, site: admin.AdminSite) -> SystemFacts:
+def _visible(facts: SystemFacts, viewer: Viewer) -> SystemFacts:
     """Hide the names of jobs unless the user may see every job, and the names of nodes likewise."""
-    scope = admin_scope(request, site)
     return facts.visible(
-        jobs=may_view(request, Job, site) and not scope.narrows(Job),
-        nodes=may_view(request, Node, site) and not scope.narrows(Node),
+        jobs=viewer.may_view(Job) and not viewer.scope.narrows(Job),
+        nodes=viewer.may_view(Node) and not viewer.scope.narrows(Node),
     )
 
 
-def _lines(verdict: Verdict, request: HttpRequest, site: admin.AdminSite) -> Iterator[HealthLine]:
+def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
     for issue in verdict.issues:
-        url, link = _link(issue, request, site)
+        url, link = _link(issue, viewer)
         summary, remedy = issue.summary.translate(translation), issue.remedy.translate(translation)
         yield HealthLine(summary, remedy, issue.severity.value, url, link)
     if not verdict.issues:
         yield HealthLine(verdict.summary.translate(translation))
 
 
-def _link(issue: Issue, request: HttpRequest, site: admin.AdminSite) -> tuple[str, str]:
+def _link(issue: Issue, viewer: Viewer) -> tuple[str, str]:
     """Return URL and text of the link, both empty if the user may not view that list."""
     model, filters = _LISTINGS.get(issue.problem, (Node, {}))
-    if not may_view(request, model, site):
+    if not viewer.may_view(model):
         return "", ""
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
-    return list_url(model, site, **filters), texts[model]
+    return list_url(model, viewer.site, **filters), texts[model]

@@ -19,6 +19,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard import health
+from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.models import Dashboard
 
@@ -55,7 +56,7 @@ def line_context(
 ) -> dict[str, Any]:
     """Return the most urgent line, the number of other problems and the dashboard's URL."""
     try:
-        lines = health.context(request, site, may_be_older=may_be_older)["health"]
+        lines = health.context(Viewer.of(request, site), may_be_older=may_be_older)["health"]
     except (DatabaseError, InterfaceError):
         lines = [
             health.HealthLine(

@@ -18,7 +18,6 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.utils.dateformat import format as format_date
 from django.utils.formats import number_format
 from django.utils.html import format_html, format_html_join
@@ -27,11 +26,8 @@ from django.utils.timezone import get_current_timezone, get_current_timezone_nam
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.admin.dashboard.filter import selection
-from django_dcron.admin.display import list_url, may_view
-from django_dcron.admin.visibility import admin_scope
-from django_dcron.db.now import database_now
-from django_dcron.db.routing import alias_for
+from django_dcron.admin.dashboard.viewer import Viewer
+from django_dcron.admin.display import list_url
 from django_dcron.diagnosis.load import DAYS, Load, planned_load
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Job
@@ -98,14 +94,13 @@ class LoadPicture:
         return AXIS + ROW * len(self.days)
 
 
-def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    if not may_view(request, Job, site):
+def context(viewer: Viewer) -> dict[str, Any]:
+    if not viewer.may_view(Job):
         return {"load": None}
-    zone = get_current_timezone()
-    now = localtime(database_now(alias_for(Job)), zone)
-    chosen = selection(request)
-    load = planned_load(now.date(), zone, chosen, admin_scope(request, site))
-    advice = tuple(_advice(crowd, load, site, chosen) for crowd in load.crowded_minutes)
+    zone, chosen = get_current_timezone(), viewer.chosen
+    now = localtime(viewer.now, zone)
+    load = planned_load(now.date(), zone, chosen, viewer.scope)
+    advice = tuple(_advice(crowd, load, viewer.site, chosen) for crowd in load.crowded_minutes)
     return {"load": _make_picture(load, now, advice)}
 
 

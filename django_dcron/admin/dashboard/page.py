@@ -1,65 +1,62 @@
-"""The dashboard's page, made of sections that refresh themselves.
+"""The dashboard's page, made of sections that are kept up to date.
 
 Invariants:
 
-- A section and its URL are available only to users who may view the rows behind the section.
+- A section is available only to users who may view the rows behind the section.
 - The cost of a section doesn't grow with the number of runs. The modules in ``diagnosis`` explain
-  how.
+  how; ``live`` bounds how often sections are read.
+- Without JavaScript or ``django_htmx``, sections change only when the page is reloaded.
+- A section contains no form with a CSRF token, and relative times ("3 s ago") only in titles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
 
-from django_dcron.admin.auto_refresh import REFRESH, PagePart
+from django_dcron.admin.auto_refresh import REFRESH
 from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.dashboard import (
     cluster,
     failures,
     first_steps,
     health,
+    live,
     load,
     tiles,
     timeline,
 )
 from django_dcron.admin.dashboard import filter as job_filter
 from django_dcron.admin.dashboard.index_line import STATUS_URL, line_context
-from django_dcron.admin.display import may_view
-from django_dcron.admin.visibility import admin_scope
+from django_dcron.admin.dashboard.live import Section, Shown
+from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.models import Dashboard, Job, Node, Run
 
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    context: Callable[[HttpRequest, admin.AdminSite], dict[str, Any]]
-    interval: int = 5
-    """Seconds between two refreshes."""
-    shows: tuple[type[Model], ...] = ()
-    """Only users who may view all of these models get the section."""
-
-
+LIVE_URL = "django_dcron_dashboard_live"
 FIRST_STEPS = "first_steps"
 """Replaces all other sections until a job exists."""
 SECTIONS = {
-    "health": Section(health.context),
-    "tiles": Section(tiles.context),
-    "timeline": Section(timeline.context, interval=10, shows=(Job,)),
-    "failures": Section(failures.context, shows=(Run,)),
-    "cluster": Section(cluster.context, shows=(Node,)),
-    "load": Section(load.context, interval=60, shows=(Job,)),
-    FIRST_STEPS: Section(first_steps.context, shows=(Job,)),
+    "health": Section(health.context, interval=45, at_latest=45),
+    live.NEWS: Section(tiles.context, interval=20, at_latest=20),
+    "timeline": Section(timeline.context, 45, at_latest=120, shows=(Job,), is_filtered=True),
+    "failures": Section(failures.context, 45, at_latest=120, shows=(Run,)),
+    "cluster": Section(cluster.context, 45, at_latest=45, shows=(Node,)),
+    "load": Section(load.context, 120, at_latest=120, shows=(Job,), is_filtered=True),
+    FIRST_STEPS: Section(first_steps.context, interval=10, at_latest=10, shows=(Job,)),
 }
 """Sections in the order of the page. Each has a template of the same name."""
 
@@ -75,7 +72,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return [
             path("", view(self.changelist_view), name="django_dcron_dashboard_changelist"),
             path("status/", view(self.status_line_view), name=STATUS_URL),
-            path("part/<str:name>/", view(self.part_view), name="django_dcron_dashboard_part"),
+            path("live/", self.live_view, name=LIVE_URL),
         ]
 
     def changelist_view(
@@ -84,17 +81,22 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         if not self.has_view_permission(request):
             raise PermissionDenied
         site = self.admin_site
-        parts = [
-            self._part(name, request).render(section.context(request, site), request)
-            for name, section in self._sections(request).items()
-        ]
+        viewer = Viewer.of(request, site)
+        sections = self._sections(viewer)
+        if FIRST_STEPS in sections and not _has_jobs(viewer):
+            sections = {FIRST_STEPS: sections[FIRST_STEPS]}
+        else:
+            sections.pop(FIRST_STEPS, None)
+        shown = live.read_all(viewer, sections)
+        live.remember(viewer, request)
         context = {
             **site.each_context(request),
             **job_filter.context(request, site),
             "title": _("Dashboard"),
             "opts": self.opts,
             "media": self.media,
-            "parts": parts,
+            "parts": [_framed(name, shown[name]) for name in sections],
+            "live_url": self._live_url(viewer),
         }
         return TemplateResponse(
             request, "admin/django_dcron/dashboard/page.html", context | (extra_context or {})
@@ -110,38 +112,57 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             return HttpResponse()
         return render(request, "admin/django_dcron/health_line.html", context)
 
-    def part_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        section = SECTIONS.get(name)
-        if section is None:
-            raise Http404
-        if not (self.has_view_permission(request) and self._may_see(request, section)):
+    @method_decorator([login_not_required, never_cache, require_safe])
+    def live_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the sections that differ from what the tab shows, or 204 if none does.
+
+        A session whose permissions were checked lately isn't checked again.
+        """
+        viewer = live.remembered_viewer(request, self.admin_site)
+        answer = self._changes(request, viewer) if viewer else None
+        if answer is None:
+            return self.admin_site.admin_view(self._checked_live_view)(request)
+        return answer
+
+    def _checked_live_view(self, request: HttpRequest) -> HttpResponse:
+        if not self.has_view_permission(request):
             raise PermissionDenied
-        if name == FIRST_STEPS and _has_jobs(request, self.admin_site):
+        viewer = Viewer.of(request, self.admin_site)
+        answer = self._changes(request, viewer)
+        live.remember(viewer, request)
+        assert answer is not None  # noqa: S101 (the user is known)
+        return answer
+
+    def _changes(self, request: HttpRequest, viewer: Viewer) -> HttpResponse | None:
+        seen = live.named_in(request, permitted := self._sections(viewer))
+        found = live.up_to_date(viewer, {name: permitted[name] for name in seen})
+        if found is None:
+            return None
+        changed = {name: shown for name, shown in found.items() if shown.digest != seen[name]}
+        if not changed:
+            return HttpResponse(status=204)
+        if FIRST_STEPS in changed and not changed[FIRST_STEPS].html.strip():
             return HttpResponse(headers=REFRESH)
-        context = section.context(request, self.admin_site)
-        return self._part(name, request).refresh_response(context, request)
-
-    def _sections(self, request: HttpRequest) -> dict[str, Section]:
-        visible = {
-            name: section for name, section in SECTIONS.items() if self._may_see(request, section)
-        }
-        if FIRST_STEPS in visible and not _has_jobs(request, self.admin_site):
-            return {FIRST_STEPS: visible[FIRST_STEPS]}
-        visible.pop(FIRST_STEPS, None)
-        return visible
-
-    def _may_see(self, request: HttpRequest, section: Section) -> bool:
-        return all(may_view(request, model, self.admin_site) for model in section.shows)
-
-    def _part(self, name: str, request: HttpRequest) -> PagePart:
-        url = reverse(
-            "admin:django_dcron_dashboard_part", args=[name], current_app=self.admin_site.name
+        return HttpResponse(
+            "".join(_framed(name, shown, replaces=True) for name, shown in changed.items())
         )
-        if query := job_filter.query(request):
-            url += f"?{urlencode(query)}"
-        template = f"admin/django_dcron/dashboard/{name}.html"
-        return PagePart(f"dcron-{name}", template, url, SECTIONS[name].interval)
+
+    def _sections(self, viewer: Viewer) -> dict[str, Section]:
+        return {
+            name: section for name, section in SECTIONS.items() if viewer.may_view(*section.shows)
+        }
+
+    def _live_url(self, viewer: Viewer) -> str:
+        url = reverse(f"admin:{LIVE_URL}", current_app=self.admin_site.name)
+        query = job_filter.parameters(viewer.chosen)
+        return f"{url}?{urlencode(query)}" if query else url
 
 
-def _has_jobs(request: HttpRequest, site: admin.AdminSite) -> bool:
-    return admin_scope(request, site).jobs.order_by().exists()
+def _framed(name: str, shown: Shown, *, replaces: bool = False) -> SafeString:
+    """Return the section as an element, which replaces that of the same name in an open tab."""
+    context = {"name": name, "shown": shown, "replaces": replaces}
+    return render_to_string("admin/django_dcron/dashboard/section.html", context)
+
+
+def _has_jobs(viewer: Viewer) -> bool:
+    return viewer.scope.jobs.order_by().exists()

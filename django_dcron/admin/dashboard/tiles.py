@@ -8,28 +8,25 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import (
     EMPTY,
     duration_or_empty,
     list_url,
-    may_view,
     render_time,
 )
 from django_dcron.admin.lists.time_filter import PRESET
-from django_dcron.admin.visibility import admin_scope
-from django_dcron.db.now import database_now
-from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import (
     JobFigures,
     LimitedCount,
     RecentStarts,
     RunFigures,
+    figures,
     job_figures,
     percentile,
     run_figures,
@@ -50,15 +47,21 @@ class Tile:
     """The state whose color the tile has."""
 
 
-def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    now, scope = database_now(alias_for(Run)), admin_scope(request, site)
-    tiles: list[Tile] = []
-    if may_view(request, Job, site):
+def context(viewer: Viewer) -> dict[str, Any]:
+    now, scope = viewer.now, viewer.scope
+    jobs, runs = None, None
+    if viewer.may_view(Job, Run):
+        jobs, runs = figures(now, scope)
+    elif viewer.may_view(Job):
         jobs = job_figures(now, scope)
-        tiles += _job_tiles(jobs, now, site)
-    if may_view(request, Run, site):
-        tiles += _run_tiles(run_figures(now, scope), site)
-    return {"tiles": tiles}
+    elif viewer.may_view(Run):
+        runs = run_figures(now, scope)
+    return {
+        "tiles": [
+            *(_job_tiles(jobs, now, viewer.site) if jobs else ()),
+            *(_run_tiles(runs, viewer.site) if runs else ()),
+        ]
+    }
 
 
 def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator[Tile]:

@@ -19,12 +19,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.timezone import get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.dashboard.filter import selection
 from django_dcron.admin.dashboard.timeline_texts import (
     absent_title,
     caption,
@@ -34,10 +32,8 @@ from django_dcron.admin.dashboard.timeline_texts import (
     time_of,
     upcoming_title,
 )
-from django_dcron.admin.display import change_url, list_url, may_view
-from django_dcron.admin.visibility import admin_scope
-from django_dcron.db.now import database_now
-from django_dcron.db.routing import alias_for
+from django_dcron.admin.dashboard.viewer import Viewer
+from django_dcron.admin.display import change_url, list_url
 from django_dcron.diagnosis.timeline import Lane, Runs, Timeline, UpcomingRuns, minute_of, timeline
 from django_dcron.models import Job, Run
 from django_dcron.models.run import STATE_LABELS
@@ -153,15 +149,12 @@ class TimelinePicture:
         return self.bottom + 18
 
 
-def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    if not may_view(request, Job, site):
+def context(viewer: Viewer) -> dict[str, Any]:
+    if not viewer.may_view(Job):
         return {"timeline": None}
-    with_runs = may_view(request, Run, site)
-    scope = admin_scope(request, site)
-    data = timeline(
-        database_now(alias_for(Run)), selection(request), with_runs=with_runs, scope=scope
-    )
-    return {"timeline": _Drawing(data, site, with_runs).picture()}
+    with_runs = viewer.may_view(Run)
+    data = timeline(viewer.now, viewer.chosen, with_runs=with_runs, scope=viewer.scope)
+    return {"timeline": _Drawing(data, viewer.site, with_runs).picture()}
 
 
 class _Drawing:

@@ -156,7 +156,7 @@ class StatusPanel:
         leaders = (
             cluster.leaders_of(job, cluster.nodes(job.namespace)) if self.may_view_nodes else []
         )
-        is_visible = visible_nodes(request, site)
+        is_visible = visible_nodes(admin_scope(request, site))
         self.leaders = [(each, link(each.node, site)) for each in leaders if is_visible(each.node)]
 
     @property

@@ -18,7 +18,7 @@
 
     document.querySelectorAll(".dcron-chart:has(.dcron-now)").forEach(toNow);
 
-    document.addEventListener("htmx:beforeSwap", (event) => {
+    document.addEventListener("htmx:oobBeforeSwap", (event) => {
         const chart = chartOf(event.detail.target);
         moved = new Map();
         if (chart && chart.scrollLeft !== placed.get(chart)) {
@@ -26,7 +26,7 @@
         }
     });
 
-    document.addEventListener("htmx:afterSwap", (event) => {
+    document.addEventListener("htmx:oobAfterSwap", (event) => {
         const chart = chartOf(document.getElementById(event.detail.target.id)); // the new chart
         if (!chart) {
             return;

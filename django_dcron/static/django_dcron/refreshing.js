@@ -11,23 +11,60 @@ for (const button of document.querySelectorAll("[data-dcron-refresh-control]")) 
         show();
     });
     show();
-    button.hidden = !window.htmx || document.querySelector("[data-dcron-part][hx-get]") === null;
+    const refreshing = document.querySelector("[data-dcron-part][hx-get], [data-dcron-live]");
+    button.hidden = !window.htmx || refreshing === null;
+}
+
+function isWorkingIn(part) {
+    const selection = document.getSelection();
+    const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
+    const focused = document.activeElement;
+    return selecting || (part.contains(focused) && !focused.hasAttribute("data-dcron-keeps-place"));
 }
 
 // htmx refreshes parts of a page, except while the page is hidden or the user is working in the part.
 document.addEventListener("htmx:beforeRequest", (event) => {
-    const part = event.detail.elt;
-    if (!part.hasAttribute("data-dcron-part")) {
+    const element = event.detail.elt;
+    const isPart = element.hasAttribute("data-dcron-part");
+    if (!isPart && !element.hasAttribute("data-dcron-live")) {
         return;
     }
-    const selection = document.getSelection();
-    const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-    const focused = document.activeElement;
-    const working = part.contains(focused) && !focused.hasAttribute("data-dcron-keeps-place");
-    if (isPaused() || document.hidden || selecting || working) {
+    if (isPaused() || document.hidden || (isPart && isWorkingIn(element))) {
         event.preventDefault();
     }
 });
+
+// The dashboard asks once for all of its parts: it names what it shows and gets what differs. A part
+// that the user is working in keeps its content, so the next request asks for it again.
+const live = window.htmx && document.querySelector("[data-dcron-live]");
+if (live) {
+    const SHORTEST = 5000; // milliseconds; the wait grows while nothing changes
+    const LONGEST = 15000;
+    let wait = SHORTEST;
+    let timer = 0;
+    const poll = () => {
+        window.clearTimeout(timer);
+        timer = window.setTimeout(poll, wait);
+        window.htmx.trigger(live, "dcron-poll");
+    };
+    live.addEventListener("htmx:configRequest", (event) => {
+        for (const part of document.querySelectorAll("[data-dcron-part][data-dcron-seen]")) {
+            event.detail.parameters[part.id] = part.dataset.dcronSeen;
+        }
+    });
+    live.addEventListener("htmx:afterRequest", (event) => {
+        wait = event.detail.xhr.status === 200 ? SHORTEST : Math.min(1.5 * wait, LONGEST);
+        window.clearTimeout(timer);
+        timer = window.setTimeout(poll, wait);
+    });
+    document.addEventListener("htmx:oobBeforeSwap", (event) => {
+        if (isWorkingIn(event.detail.target)) {
+            event.detail.shouldSwap = false;
+        }
+    });
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) { poll(); } });
+    timer = window.setTimeout(poll, wait);
+}
 
 // If the user has been logged out, load the login page as a full page, not inside the part.
 document.addEventListener("htmx:beforeSwap", (event) => {

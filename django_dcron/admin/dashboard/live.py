@@ -1,0 +1,195 @@
+"""Keep an open dashboard up to date at a bounded cost, however many tabs are open.
+
+Each tab sends one small request every few seconds. It names the content that the tab shows, and the
+answer contains the sections that differ. All viewers who see the same share the sections, through
+the project's cache.
+
+Invariants:
+
+- A section is read at most once per ``interval`` for all viewers with the same key. The figures
+  tell whether anything is new: without news, most sections are read once per ``at_latest``.
+- One request at a time reads the sections of a key. The others answer with the previous content.
+- A request that finds everything in the cache needs no query, not even for session and user. It
+  must have the session of a request that passed all checks within ``REMEMBERED`` seconds.
+- A section of narrowed rows is read only for a request whose user is known.
+- A section is rendered without the request, so that nothing of one viewer reaches another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils.crypto import salted_hmac
+from django.utils.safestring import SafeString
+
+from django_dcron.admin.dashboard.filter import selection
+from django_dcron.admin.dashboard.store import store
+from django_dcron.admin.dashboard.viewer import Viewer
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+
+NEWS = "tiles"
+"""The section whose changes tell that other sections may have changed."""
+KEPT = 600
+"""Seconds for which the cache keeps a section that nobody asks for."""
+READING = 15
+"""Seconds after which another request reads the sections, because the first one has failed."""
+REMEMBERED = range(240, 360)
+"""Seconds after which the permissions of a viewer are checked again; it differs by session, so that
+tabs that were opened together aren't checked together.
+"""
+AHEAD = 5
+"""Seconds by which the clocks of two web servers may differ."""
+
+
+def clock() -> float:
+    """Return the time in seconds, comparable between processes; tests replace it."""
+    return time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    context: Callable[[Viewer], dict[str, Any]]
+    interval: int
+    """The minimum number of seconds between two readings."""
+    at_latest: int
+    """The number of seconds after which the section is read, even if nothing seems new."""
+    shows: tuple[type[Model], ...] = ()
+    """Only users who may view all of these models get the section."""
+    is_filtered: bool = False
+    """Whether the section shows only the jobs that the filter selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A section as it was read last."""
+
+    html: SafeString
+    digest: str
+    read_at: float
+    changed_at: float
+
+
+def is_due(section: Section, shown: Shown | None, news: Shown | None, now: float) -> bool:
+    """Return whether a section must be read again; ``news`` are the figures."""
+    if shown is None:
+        return True
+    age = now - shown.read_at
+    if age < -AHEAD or age >= section.at_latest:
+        return True
+    is_new = news is not None and news.changed_at > shown.read_at
+    return is_new and age >= section.interval
+
+
+def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Shown]:
+    """Read the sections for a viewer who opens the page, and share them."""
+    keys = _keys(viewer, sections)
+    found = {name: _read(name, section, viewer, None) for name, section in sections.items()}
+    store.set_many({keys[name]: shown for name, shown in found.items()}, KEPT)
+    return found
+
+
+def up_to_date(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Shown] | None:
+    """Return the shared sections, with those read again that are due.
+
+    None means that a section must be read, and that the viewer's user isn't known.
+    """
+    keys = _keys(viewer, sections)
+    stored = store.get_many(keys.values())
+    found = {name: stored[key] for name, key in keys.items() if key in stored}
+    if not _due(sections, found):
+        return found
+    if viewer.scope is UNKNOWN_ROWS:
+        return None
+    reading = viewer.key("reading", is_filtered=True)
+    if len(found) == len(keys) and not store.add(reading, READING):
+        return found
+    try:
+        read: dict[str, Shown] = {}
+        for name, section in sections.items():
+            if is_due(section, found.get(name), found.get(NEWS), clock()):
+                read[name] = found[name] = _read(name, section, viewer, found.get(name))
+        store.set_many({keys[name]: shown for name, shown in read.items()}, KEPT)
+    finally:
+        store.delete(reading)
+    return found
+
+
+def _due(sections: Mapping[str, Section], found: Mapping[str, Shown]) -> bool:
+    now = clock()
+    return any(
+        is_due(section, found.get(name), found.get(NEWS), now) for name, section in sections.items()
+    )
+
+
+def _keys(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, str]:
+    return {
+        name: viewer.key(name, is_filtered=section.is_filtered)
+        for name, section in sections.items()
+    }
+
+
+def _read(name: str, section: Section, viewer: Viewer, before: Shown | None) -> Shown:
+    html = render_to_string(f"admin/django_dcron/dashboard/{name}.html", section.context(viewer))
+    digest, now = blake2b(html.encode(), digest_size=8).hexdigest(), clock()
+    is_same = before is not None and before.digest == digest
+    return Shown(html, digest, now, before.changed_at if before and is_same else now)
+
+
+# --- viewers whose permissions are known ----------------------------------------------------------
+
+
+def _refuse(model: type[Model]) -> None:
+    raise RuntimeError(f"The visible rows of {model.__name__} are unknown without the user.")
+
+
+UNKNOWN_ROWS = Scope(_refuse)
+"""The scope of a remembered viewer whose rows are narrowed."""
+
+
+def remember(viewer: Viewer, request: HttpRequest) -> None:
+    """Remember what the viewer may see, for later requests of the same session."""
+    if key := _session_key(request, viewer.site):
+        facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, clock())
+        store.set_many({key: facts}, REMEMBERED.stop)
+
+
+def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | None:
+    """Return the viewer of an earlier request of this session; this needs no query."""
+    key = _session_key(request, site)
+    facts = store.get(key) if key else None
+    if facts is None:
+        return None
+    sees, adds_jobs, narrowed, at = facts
+    if not -AHEAD <= clock() - at < REMEMBERED[int(key[:8], 16) % len(REMEMBERED)]:
+        return None
+    return Viewer(
+        site=site,
+        sees=frozenset(sees),
+        adds_jobs=adds_jobs,
+        narrowed=narrowed,
+        chosen=selection(request),
+        scope=UNKNOWN_ROWS if narrowed else EVERYTHING,
+    )
+
+
+def _session_key(request: HttpRequest, site: admin.AdminSite) -> str:
+    """Return a key that only this session has; empty without a session."""
+    session = getattr(getattr(request, "session", None), "session_key", None)
+    if not session:
+        return ""
+    parts = f"{site.name}\n{request.headers.get('host', '')}\n{session}"
+    return salted_hmac("django_dcron.dashboard", parts, algorithm="sha256").hexdigest()
+
+
+def named_in(request: HttpRequest, sections: Iterable[str]) -> dict[str, str]:
+    """Return the sections that the tab shows, with the digests of their content."""
+    given = {name: request.GET.get(f"dcron-{name}") for name in sections}
+    return {name: digest for name, digest in given.items() if digest is not None}

@@ -1,0 +1,99 @@
+"""What a section of the dashboard needs to know about its viewer.
+
+Invariants:
+
+- Viewers with the same ``key`` see the same content. It names all that the content depends on: the
+  visible models, the visible rows, the site, the language and the time zone.
+- Viewers whose rows are narrowed have a key of their own, even if their querysets are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from hashlib import blake2b
+
+from django.contrib import admin
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import Model
+from django.http import HttpRequest
+from django.urls import get_script_prefix
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import get_language
+
+from django_dcron.admin.dashboard.filter import selection
+from django_dcron.admin.display import may_view
+from django_dcron.admin.visibility import admin_scope
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.diagnosis.selection import JobSelection
+from django_dcron.models import Attempt, Job, Node, Run
+
+SHOWN: tuple[type[Model], ...] = (Job, Run, Attempt, Node)
+
+
+@dataclass(frozen=True)
+class Viewer:
+    site: admin.AdminSite
+    sees: frozenset[str]
+    """The names of the models that the viewer may view."""
+    adds_jobs: bool
+    narrowed: str
+    """Empty if the viewer sees all rows of these models."""
+    chosen: JobSelection
+    """The jobs that the filter above the charts selects."""
+    scope: Scope
+
+    @classmethod
+    def of(cls, request: HttpRequest, site: admin.AdminSite) -> Viewer:
+        scope = admin_scope(request, site)
+        narrowed = [model for model in SHOWN if scope.narrows(model)]
+        conditions = [_condition(scope, model) for model in narrowed]
+        return cls(
+            site=site,
+            sees=frozenset(model.__name__ for model in SHOWN if may_view(request, model, site)),
+            adds_jobs=site.is_registered(Job)
+            and site.get_model_admin(Job).has_add_permission(request),
+            narrowed=_digest([request.user.pk, *conditions]) if narrowed else "",
+            chosen=selection(request),
+            scope=scope,
+        )
+
+    def may_view(self, *models: type[Model]) -> bool:
+        return all(model.__name__ in self.sees for model in models)
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's time, which all sections of a response share."""
+        return database_now(alias_for(Run))
+
+    def key(self, section: str, *, is_filtered: bool) -> str:
+        """Return the key of a section's content; it is the same for all who see the same."""
+        return _digest(
+            [
+                section,
+                self.chosen if is_filtered else "",
+                self.site.name,
+                sorted(self.sees),
+                self.adds_jobs,
+                self.narrowed,
+                get_script_prefix(),
+                get_language(),
+                get_current_timezone_name(),
+                connections[alias_for(Run)].settings_dict["NAME"],
+            ]
+        )
+
+
+def _condition(scope: Scope, model: type[Model]) -> str:
+    try:
+        return f"{model.__name__}: {scope.rows(model).query}"
+    except EmptyResultSet:
+        return f"{model.__name__}: none"
+
+
+def _digest(parts: list[object]) -> str:
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,117 @@
+"""Summarize several sets of rows in one statement: counts, sums and first times.
+
+Invariants:
+
+- Each set is read once, as a derived table with its own limit and index.
+- One statement is sent to each database; with one database, there is one round trip.
+- A set without rows yields zero, and None as its first time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import DateTimeField, F, QuerySet, Value
+
+_TIME = Value(None, output_field=DateTimeField())
+"""Names the converters of a time that is read from the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows to summarize. Each other field is a column or an expression, and None is ignored."""
+
+    rows: QuerySet[Any]
+    limit: int | None = None
+    counted: Any = None
+    """The rows in which this isn't null are counted."""
+    distinct: Any = None
+    """The distinct values of this are counted."""
+    total: Any = None
+    """This is summed up."""
+    first: Any = None
+    """The earliest of these times is returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    number: int = 0
+    """The number of rows, at most the limit."""
+    counted: int = 0
+    distinct: int = 0
+    total: int = 0
+    first: datetime | None = None
+
+
+_FUNCTIONS = {
+    "counted": "COUNT({})",
+    "distinct": "COUNT(DISTINCT {})",
+    "total": "COALESCE(SUM({}), 0)",
+    "first": "MIN({})",
+}
+
+
+def summarize(*sets: Rows) -> list[Summary]:
+    """Return the summary of each set, in the same order."""
+    by_database: defaultdict[str, list[int]] = defaultdict(list)
+    for at, each in enumerate(sets):
+        by_database[each.rows.db].append(at)
+    found = [Summary()] * len(sets)
+    for using, places in by_database.items():
+        for at, summary in zip(places, _read(using, [sets[at] for at in places]), strict=True):
+            found[at] = summary
+    return found
+
+
+def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
+    columns: list[tuple[int, str]] = []
+    selected, tables, values = [], [], []
+    quote = connections[using].ops.quote_name
+    for at, each in enumerate(sets):
+        names = [name for name in _FUNCTIONS if getattr(each, name) is not None]
+        try:
+            sql, params = _compiled(each, names, using)
+        except EmptyResultSet:
+            continue
+        functions = [_FUNCTIONS[name].format(quote(f"dcron_{name}")) for name in names]
+        pairs = zip(["number", *names], ["COUNT(*)", *functions], strict=True)
+        outer = ", ".join(f"{function} AS {quote(f's{at}_{name}')}" for name, function in pairs)
+        table = f"(SELECT {outer} FROM ({sql}) {quote(f'r{at}')})"  # noqa: S608
+        tables.append(f"{table} {quote(f't{at}')}")
+        selected += [quote(f"s{at}_{name}") for name in ("number", *names)]
+        columns += [(at, name) for name in ("number", *names)]
+        values += params
+    found: list[dict[str, Any]] = [{} for _ in sets]
+    if tables:
+        with connections[using].cursor() as cursor:
+            # The names and the compiled querysets contain no values.
+            sql = f"SELECT {', '.join(selected)} FROM {' CROSS JOIN '.join(tables)}"  # noqa: S608
+            cursor.execute(sql, values)
+            row = cursor.fetchone()
+        for (at, name), value in zip(columns, row, strict=True):
+            found[at][name] = _time(value, using) if name == "first" else int(value)
+    return (Summary(**each) for each in found)
+
+
+def _compiled(each: Rows, names: Sequence[str], using: str) -> tuple[str, list[Any]]:
+    """Return the SQL of the rows with one column for each of ``names``."""
+    expressions = {
+        f"dcron_{name}": F(of) if isinstance(of := getattr(each, name), str) else of
+        for name in names
+    }
+    expressions = expressions or {"dcron_number": Value(1)}
+    rows = each.rows.annotate(**expressions).values(*expressions)
+    sql, params = rows[: each.limit].query.get_compiler(using).as_sql()
+    return sql, list(params)
+
+
+def _time(value: Any, using: str) -> datetime | None:
+    for convert in connections[using].ops.get_db_converters(_TIME):
+        value = convert(value, _TIME, connections[using])
+    return value  # type: ignore[no-any-return]  # converters are untyped

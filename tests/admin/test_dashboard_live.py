@@ -1,0 +1,342 @@
+"""Test that open dashboards share their queries, and that no viewer gets what another may see."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib import admin
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import clear_url_caches, reverse
+from django.utils import translation
+from pytest_django import DjangoAssertNumQueries
+
+from django_dcron import admin as ours
+from django_dcron.admin.dashboard import live, page
+from django_dcron.admin.dashboard.live import Section, Shown, is_due
+from django_dcron.admin.dashboard.store import Store
+from django_dcron.db.now import database_now
+from django_dcron.models import Job
+from tests.admin import narrowed_sites
+from tests.admin.conftest import StaffWith, list_url, make_job
+from tests.factories import make_run
+
+MARK = 40
+"""The queries that all open dashboards together may need in a minute."""
+VIEWERS = 10
+MINUTES = 6
+POLL_EVERY = 5
+ALL_PERMISSIONS = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
+URL = "/admin/django_dcron/dashboard/"
+EVERYTHING = {f"dcron-{name}": "" for name in page.SECTIONS if name != page.FIRST_STEPS}
+
+pytestmark = pytest.mark.django_db
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(nothing_is_remembered: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(live, "clock", clock)
+    return clock
+
+
+class Tab:
+    """An open dashboard that polls like the page's script."""
+
+    def __init__(self, client: Client, query: str = "") -> None:
+        self.client = client
+        self.parts: dict[str, str] = {}
+        html = client.get(URL + query).content.decode()
+        found = re.search(r'data-dcron-live hx-get="([^"]+)"', html)
+        assert found
+        self.url = found[1].replace("&amp;", "&")
+        self.html = html
+        self._show(html)
+
+    def poll(self) -> Any:
+        response = self.ask({f"dcron-{name}": of for name, of in self.seen.items()})
+        self._show(response.content.decode())
+        return response
+
+    def ask(self, seen: dict[str, str]) -> Any:
+        joined = "&" if "?" in self.url else "?"
+        return self.client.get(f"{self.url}{joined}{urlencode(seen)}")
+
+    def _show(self, html: str) -> None:
+        pattern = r'<div id="dcron-(\w+)" data-dcron-part data-dcron-seen="(\w+)"'
+        starts = list(re.finditer(pattern, html))
+        ends = [*(start.start() for start in starts), len(html)][1:]
+        for start, end in zip(starts, ends, strict=True):
+            self.parts[start[1]] = html[start.start() : end]
+
+    @property
+    def seen(self) -> dict[str, str]:
+        found = {}
+        for name, html in self.parts.items():
+            seen = re.search(r'data-dcron-seen="(\w+)"', html)
+            assert seen
+            found[name] = seen[1]
+        return found
+
+
+def log_in(*codenames: str) -> Client:
+    user = User.objects.create_user(f"staff-{uuid4().hex[:8]}", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def queries_of(tabs: list[Tab], clock: Clock, job: Job, minutes: int, *, busy: bool) -> list[int]:
+    """Return the queries of each minute in which all ``tabs`` poll."""
+    found = []
+    for _minute in range(minutes):
+        with CaptureQueriesContext(connection) as captured:
+            number = 0
+            for _ in range(60 // POLL_EVERY):
+                clock.seconds += POLL_EVERY
+                if busy:
+                    before = len(captured)
+                    make_run(job, "failed", due_at=database_now("default"))
+                    number -= len(captured) - before
+                for tab in tabs:
+                    assert tab.poll().status_code in {200, 204}
+            found.append(number + len(captured))
+    return found
+
+
+def test_open_dashboards_of_all_viewers_stay_below_mark(clock: Clock) -> None:
+    job = make_job()
+    tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(VIEWERS)]
+
+    minutes = queries_of(tabs, clock, job, MINUTES, busy=True)
+
+    assert minutes[0] <= MARK  # before any permission is checked again
+    assert sum(minutes) <= MARK * MINUTES, minutes
+    assert len({tab.parts["failures"] for tab in tabs}) == 1
+
+
+def test_quiet_dashboards_need_fewer_queries(clock: Clock) -> None:
+    job = make_job()
+    tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(VIEWERS)]
+
+    quiet = queries_of(tabs, clock, job, 1, busy=False)[0]
+    assert quiet <= 0.75 * MARK
+    assert quiet < queries_of(tabs, clock, job, 1, busy=True)[0]
+
+
+def test_poll_needs_no_query_while_sections_are_new(
+    clock: Clock, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    make_job()
+    tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(2)]
+
+    clock.seconds += POLL_EVERY
+    with django_assert_num_queries(0):
+        # The second page was read later; the first tab gets what has changed since.
+        assert {tab.poll().status_code for tab in tabs} <= {200, 204}
+        assert [tab.poll().status_code for tab in tabs] == [204, 204]
+
+
+def test_change_reaches_all_viewers_through_one_of_them(clock: Clock) -> None:
+    job = make_job()
+    tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(3)]
+    make_run(job, "failed", due_at=database_now("default"))
+
+    clock.seconds += page.SECTIONS["failures"].interval
+    for tab in tabs:
+        tab.poll()
+
+    assert [job.name in tab.parts["failures"] for tab in tabs] == [True] * 3
+
+
+def test_viewers_get_only_what_their_permissions_allow(clock: Clock) -> None:
+    job = make_job("secret-job")
+    rights = [
+        ALL_PERMISSIONS,
+        ("view_dashboard",),
+        ("view_dashboard", "view_node"),
+        ("view_dashboard", "view_job"),
+    ]
+    tabs = [Tab(log_in(*each)) for each in rights]
+    make_run(job, "failed", due_at=database_now("default"))
+    for _ in range(3):
+        clock.seconds += page.SECTIONS["load"].at_latest
+        for tab in tabs:
+            tab.poll()
+            # Naming a section doesn't give it to those who may not see it.
+            shown = tab.ask(EVERYTHING).content.decode()
+            tab.html = shown
+
+    assert ["secret-job" in tab.html for tab in tabs] == [True, False, False, True]
+    parts = [set(re.findall(r'id="dcron-(\w+)"', tab.html)) for tab in tabs]
+    assert parts[1] == {"health", "tiles"}
+    assert parts[2] == {"health", "tiles", "cluster"}
+    assert parts[3] == {"health", "tiles", "timeline", "load"}
+    assert list_url("run") not in tabs[3].html
+
+
+class OwnJobAdmin(ours.JobAdmin):
+    """Shows each user the jobs of the namespace with the user's name, and superusers all jobs."""
+
+    def get_queryset(self, request: Any) -> Any:
+        jobs = super().get_queryset(request)
+        user = request.user
+        return jobs if user.is_superuser else jobs.filter(namespace=user.username)
+
+
+@pytest.fixture
+def own_jobs(settings: Any) -> Iterator[None]:
+    site = admin.AdminSite("own")
+    for model, usual in narrowed_sites.OURS.items():
+        site.register(model, OwnJobAdmin if model is Job else usual)
+    settings.ROOT_URLCONF = narrowed_sites.Urls(site)
+    clear_url_caches()
+    yield
+    clear_url_caches()
+
+
+def test_narrowed_viewers_get_only_their_rows(clock: Clock, own_jobs: None) -> None:
+    tabs = {}
+    for name in ("ann", "bob", "root"):
+        user = User.objects.create_user(name, is_staff=True, is_superuser=name == "root")
+        user.user_permissions.set(Permission.objects.filter(codename__in=ALL_PERMISSIONS))
+        make_run(make_job(f"job-of-{name}", namespace=name), "running")
+        client = Client()
+        client.force_login(user)
+        tabs[name] = client
+    opened = {name: Tab(client) for name, client in tabs.items()}
+    for name in opened:
+        job = Job.objects.get(namespace=name)
+        make_run(job, "failed", due_at=database_now("default"))
+
+    for _ in range(30):
+        clock.seconds += POLL_EVERY
+        for tab in opened.values():
+            assert tab.poll().status_code in {200, 204}
+
+    def shown(tab: Tab) -> set[str]:
+        return {*re.findall(r"job-of-\w+", "".join(tab.parts.values()))}
+
+    assert shown(opened["ann"]) == {"job-of-ann"}
+    assert shown(opened["bob"]) == {"job-of-bob"}
+    assert shown(opened["root"]) == {"job-of-ann", "job-of-bob", "job-of-root"}
+    for name, tab in opened.items():
+        assert f"job-of-{name}" in tab.parts["failures"]
+
+
+def test_session_that_ends_gets_nothing_more(clock: Clock) -> None:
+    make_job("secret-job")
+    tab = Tab(log_in(*ALL_PERMISSIONS))
+    session = tab.client.cookies[django_settings.SESSION_COOKIE_NAME].value
+    tab.client.logout()
+
+    assert "/login/" in tab.poll()["Location"]
+    other = Client()
+    assert "/login/" in other.get(tab.url, {"dcron-tiles": ""})["Location"]
+    other.cookies[django_settings.SESSION_COOKIE_NAME] = session + "x"
+    assert "/login/" in other.get(tab.url, {"dcron-tiles": ""})["Location"]
+
+
+def test_withdrawn_permission_is_noticed_in_time(clock: Clock) -> None:
+    make_job("secret-job")
+    tab = Tab(log_in(*ALL_PERMISSIONS))
+    User.objects.get().user_permissions.clear()
+
+    clock.seconds += live.REMEMBERED.stop
+    assert tab.poll().status_code == 403
+
+
+def test_filter_is_not_shared_with_other_filters(clock: Clock) -> None:
+    for name in ("grind", "roast"):
+        make_job(name)
+    client = log_in(*ALL_PERMISSIONS)
+    tabs = [Tab(client, query) for query in ("?q=grind", "?q=roast", "")]
+    clock.seconds += page.SECTIONS["timeline"].at_latest
+    for tab in tabs:
+        tab.poll()
+
+    shown = [[name in tab.parts["timeline"] for name in ("grind", "roast")] for tab in tabs]
+    assert shown == [[True, False], [False, True], [True, True]]
+
+
+def test_language_is_not_shared_with_other_languages(clock: Clock, staff_with: StaffWith) -> None:
+    make_job()
+    client = staff_with(*ALL_PERMISSIONS)
+    live_url = reverse("admin:django_dcron_dashboard_live")
+
+    def texts(language: str) -> str:
+        with translation.override(language):
+            text: str = client.get(live_url, EVERYTHING).content.decode()
+            return text
+
+    english, german = texts("en"), texts("de")
+    assert english != german
+    assert (texts("en"), texts("de")) == (english, german)
+
+
+def test_one_request_reads_while_others_show_the_previous_content(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    make_job()
+    tab = Tab(log_in(*ALL_PERMISSIONS))
+    clock.seconds += page.SECTIONS["load"].at_latest
+    monkeypatch.setattr(Store, "add", lambda self, key, seconds: False)  # another one reads
+
+    with django_assert_num_queries(0):
+        assert tab.poll().status_code == 204
+
+
+def test_dashboard_works_without_cache(
+    clock: Clock, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "store", Store())
+    settings.DCRON_CACHE = "missing"
+    job = make_job()
+    tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(2)]
+    make_run(job, "failed", due_at=database_now("default"))
+
+    clock.seconds += page.SECTIONS["failures"].interval
+    for tab in tabs:
+        assert tab.poll().status_code == 200
+        assert job.name in tab.parts["failures"]
+
+
+SECTION = Section(lambda viewer: {}, interval=40, at_latest=120)
+
+
+@pytest.mark.parametrize(
+    ("age", "news_age", "is_read"),
+    [
+        (39, 10, False),
+        (40, 10, True),
+        (40, 41, False),
+        (119, 119, False),
+        (120, 200, True),
+        (-3, 10, False),
+        (-live.AHEAD - 1, 10, True),
+    ],
+)
+def test_section_is_read_after_news_or_at_the_latest(
+    age: float, news_age: float, is_read: bool
+) -> None:
+    now = 1000.0
+    shown = Shown("", "d", now - age, now - age)  # type: ignore[arg-type]
+    news = Shown("", "d", now, now - news_age)  # type: ignore[arg-type]
+
+    assert is_due(SECTION, shown, news, now) == is_read
+    assert is_due(SECTION, None, news, now)

@@ -1,0 +1,50 @@
+"""Test that one statement summarizes several sets of rows as separate queries would."""
+
+from datetime import timedelta
+
+import pytest
+from django.db.models import Case, F, Q, When
+from pytest_django import DjangoAssertNumQueries
+
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.summaries import Rows, Summary, summarize
+from django_dcron.models import Job, Run
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db
+
+
+def test_one_statement_summarizes_sets_with_their_own_limits(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    now = database_now("default")
+    jobs = [make_idle_job(name=name) for name in "ab"]
+    for at in range(3):
+        for job in jobs:
+            due_at = now + timedelta(minutes=at, microseconds=7)
+            make_run(job, "pending", due_at=due_at, missed_before=at)
+    runs = Run.objects.order_by("due_at")
+
+    with django_assert_num_queries(1):
+        found = summarize(
+            Rows(runs, 4, distinct="job_id", total="missed_before", first="due_at"),
+            Rows(runs, counted=Case(When(Q(missed_before=2), then=F("pk")))),
+            Rows(runs.filter(state="failed"), 10, total="missed_before", first="due_at"),
+            Rows(Job.objects.none(), first="starts_at"),
+            Rows(Job.objects.order_by()),
+        )
+
+    assert found == [
+        Summary(number=4, distinct=2, total=2, first=now + timedelta(microseconds=7)),
+        Summary(number=6, counted=2),
+        Summary(),
+        Summary(),
+        Summary(number=2),
+    ]
+
+
+def test_only_empty_sets_need_no_statement(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    with django_assert_num_queries(0):
+        assert summarize(Rows(Run.objects.none(), 5)) == [Summary()]

@@ -11,12 +11,17 @@ from functools import partial
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import prefetch_related_objects
 
 from django_dcron import targets
+from django_dcron.conf import settings
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
+from django_dcron.jobs.audit.actor import acting_as
+from django_dcron.jobs.audit.recording import Change, record, record_new_runs
 from django_dcron.jobs.backfill import backfill
 from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
@@ -26,10 +31,10 @@ from django_dcron.jobs.incidents import set_incident_state
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
 from django_dcron.jobs.saving import save, save_many
-from django_dcron.models import Job, Run
+from django_dcron.models import AuditAction, Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs import cancellation
-from django_dcron.runs.bulk_cancellation import cancel_batch
+from django_dcron.runs.bulk_cancellation import CancelledBatch, cancel_batch
 from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
 from django_dcron.runs.immediate_dispatch import dispatch_all_now, dispatch_now
 from django_dcron.schedules.timetable import MICROSECOND
@@ -38,6 +43,7 @@ from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 __all__ = [
+    "acting_as",
     "backfill",
     "cancel",
     "cancel_many",
@@ -164,6 +170,7 @@ def _make_runs(
             Run(job=job, scheduled_at=avoid_whole_second(now), **columns, **arguments)
             for job in jobs
         )
+        record_new_runs(made, using)
         transaction.on_commit(partial(dispatch_all_now, made), using=using)
     return made
 
@@ -264,8 +271,7 @@ def cancel_many(
     using = alias_for(Run)
 
     def change(batch: Sequence[Run]) -> tuple[int, dict[int, Exception]]:
-        ids = {run.pk for run in batch}
-        result = despite_contention(lambda: cancel_batch(ids, reason), using)
+        result = despite_contention(lambda: _cancel_batch(batch, reason, using), using)
         refused: dict[int, Exception] = {}
         for position, run in enumerate(batch):
             if run.pk in result.deleted:
@@ -283,6 +289,15 @@ def cancel_many(
     return change_in_batches(
         list(runs), change, using, on_progress or (lambda done: None), CANCELLED_AT_ONCE
     )
+
+
+def _cancel_batch(batch: Sequence[Run], reason: str, using: str) -> CancelledBatch:
+    with brief_transaction(using, settings.RUN_LEASE):
+        result = cancel_batch({run.pk for run in batch}, reason)
+        cancelled = {run.pk: run for run in batch if run.pk in result.changed}.values()
+        prefetch_related_objects([*cancelled], "job")  # for the labels
+        record([Change(AuditAction.CANCEL, run, reason=reason) for run in cancelled], using)
+    return result
 
 
 def _reload(runs: Sequence[Run], using: str) -> None:
@@ -314,9 +329,17 @@ def _cancel_once(run: Run, reason: str) -> bool:
     state = State(run.state)
     if state in FINAL:
         raise _finished(run, state)
-    if state is State.RUNNING:
-        return run.cancel_requested_at is not None or cancellation.request_cancel(run.pk, reason)
-    return cancellation.cancel_unstarted(run, reason)
+    if state is State.RUNNING and run.cancel_requested_at is not None:
+        return True
+    using = alias_for(Run)
+    with brief_transaction(using, settings.RUN_LEASE):
+        if state is State.RUNNING:
+            cancelled = cancellation.request_cancel(run.pk, reason)
+        else:
+            cancelled = cancellation.cancel_unstarted(run, reason)
+        if cancelled:
+            record([Change(AuditAction.CANCEL, run, reason=reason)], using)
+    return cancelled
 
 
 def _make_run(
@@ -346,6 +369,7 @@ def _make_run(
                     idempotency_key=idempotency_key,
                     **columns,
                 )
+                record_new_runs([run], using)
         except IntegrityError:
             if not Job.objects.using(using).filter(pk=job.pk).exists():
                 raise NotPossible(

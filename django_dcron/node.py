@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from socket import gethostname
 
 from django_dcron.conf import settings
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.dispatch import make_dispatcher
 from django_dcron.execution.executor import execute
 from django_dcron.jobs import sync
+from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.locks import get_lock
+from django_dcron.models import Via
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.runner import AlertThread, Runner
@@ -41,7 +44,8 @@ def _make_alerter() -> Callable[[Membership], AlertThread]:
 
 def sync_declared() -> None:
     """Write the jobs declared in code to the database before the first tick."""
-    changes = sync.apply(sync.plan())  # imports the modules that declare jobs
+    with acting(lambda: Actor(address=gethostname(), via=Via.SCHEDULER)):
+        changes = sync.apply(sync.plan())  # imports the modules that declare jobs
     if not declarations():
         logger.info(sync.NOTHING_DECLARED, extra={"event": "nothing_declared"})
     for change in changes:

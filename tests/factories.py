@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.models import Attempt, Job, Run
+from django_dcron.models import Attempt, AuditEntry, Job, Run
+from django_dcron.models.audit_entry import AuditEntryQuerySet
 
 _numbers = count(1)
 
@@ -20,6 +21,17 @@ def make_job(**fields: Any) -> Job:
         "schedule": "* * * * * *",
     } | fields
     return control.save(Job(**given))
+
+
+def entries_by_users() -> AuditEntryQuerySet:
+    """Return the audit entries of users, oldest first. Tests prepare their rows as code."""
+    return AuditEntry.objects.exclude(actor="").order_by("pk")
+
+
+def forget_entries() -> None:
+    """Delete the audit entries so far, as if the changes had been made without ``control``."""
+    entries = AuditEntry.objects.all()
+    entries.delete_expired(list(entries.values_list("pk", flat=True)))
 
 
 def make_idle_job(**fields: Any) -> Job:

@@ -10,13 +10,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from django.contrib.admin.models import LogEntry
-
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import (
     Alert,
     Attempt,
+    AuditEntry,
     Calendar,
     Cursor,
     Freeze,
@@ -188,6 +187,6 @@ def rows_of_others() -> Any:
         "alerts": Alert.objects.filter(subject__startswith="hush"),
         "calendars": Calendar.objects.filter(name__startswith="hush"),
         "freezes": Freeze.objects.exclude(namespace="mine"),
-        "log": LogEntry.objects.filter(object_repr__contains="hush"),
+        "log": AuditEntry.objects.filter(label__contains="hush"),
     }
     return {name: list(each.order_by("pk").values()) for name, each in rows.items()}

@@ -20,7 +20,7 @@ from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
-from django_dcron.jobs.audit.texts import LONGEST_REASON
+from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.models import Job
 from django_dcron.models.job_fields import MAX_DURATION
 from django_dcron.models.job_validation import wrong_type

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- An action is declared once. Permissions, POST and CSRF, forms, messages and the history entry
-  work the same for all actions.
+- An action is declared once. Permissions, POST and CSRF, forms and messages work the same for all
+  actions.
 - Each action has its own permission (``trigger_job``, ``cancel_run``). The change permission
   doesn't include it.
 - A user also needs the view permission, which no action's permission includes.
@@ -41,11 +41,8 @@ from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
 from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
-from django_dcron.jobs.audit.differences import Values, values_of
-from django_dcron.jobs.audit.log import log_actions
-from django_dcron.jobs.audit.texts import LONGEST_REASON, signed_reason
+from django_dcron.jobs.action_texts import LONGEST_REASON, signed_reason
 from django_dcron.jobs.batching import refusal_text
-from django_dcron.models import Job, Run
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -234,14 +231,10 @@ class ActionAdmin(BaseAdmin[M]):
             if obj is None or refusal:
                 yield obj or row, refusal
                 continue
-            before = values_of(obj)
             try:
-                result = action.apply(request, obj)
+                yield obj, action.apply(request, obj)
             except REFUSALS as error:
                 yield obj, error_text(error)
-                continue
-            log_actions(request.user, [_logged(obj, before, result)])
-            yield obj, result
 
     def _outcomes_of_many(
         self,
@@ -260,19 +253,15 @@ class ActionAdmin(BaseAdmin[M]):
                 outcomes[row.pk] = obj or row, refusal
             else:
                 allowed.append(obj)
-        before = [values_of(obj) for obj in allowed]
         try:
             results = apply(request, allowed)
         except REFUSALS as error:
             results = [error] * len(allowed)
-        done = []
-        for obj, values, result in zip(allowed, before, results, strict=True):
-            if isinstance(result, ActionResult):
-                outcomes[obj.pk] = obj, result
-                done.append(_logged(obj, values, result))
-            else:
-                outcomes[obj.pk] = obj, refusal_text(result, obj)
-        log_actions(request.user, done)
+        for obj, result in zip(allowed, results, strict=True):
+            outcomes[obj.pk] = (
+                obj,
+                result if isinstance(result, ActionResult) else refusal_text(result, obj),
+            )
         return [outcomes[row.pk] for row in rows]
 
     def _result_text(self, request: HttpRequest, result: ActionResult) -> str:
@@ -306,13 +295,6 @@ class ActionAdmin(BaseAdmin[M]):
     @property
     def _action_url_name(self) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_action"
-
-
-def _logged(obj: Model, before: Values, result: ActionResult) -> tuple[Model, Values, str]:
-    """Return what the audit log records. Manual runs of a job are recorded with the run."""
-    if isinstance(obj, Job) and isinstance(result.created, Run):
-        return result.created, {}, result.text
-    return obj, before, result.text
 
 
 def _form_id(action: ObjectAction[Any]) -> str:

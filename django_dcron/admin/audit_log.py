@@ -1,11 +1,10 @@
-"""The audit log of a job or a calendar: who changed which field, when, and from what to what.
+"""The history of an object from the audit log: who changed which field, when, from what to what.
 
 Invariants:
 
-- Entries are rows of Django's admin log, so that Django's pages and other tools can read them.
-  ``jobs.audit.entries`` documents the extra data in an entry.
-- The old value of a field is the value that was read for the edit. ``control.save`` guarantees
-  that no one saved in between.
+- The page shows the entries of the object. ``jobs.audit.entries`` reads them.
+- Everyone who may view the object may view its history, without the addresses of users. The list of
+  all entries needs its own permission (``admin.audit_entry``).
 """
 
 from __future__ import annotations
@@ -15,49 +14,37 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.views.main import PAGE_VAR
 from django.db.models import Model
-from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
-from django_dcron.jobs.audit.differences import changed_message, differences, values_of
-from django_dcron.jobs.audit.entries import (
-    FieldChange,
-    LoggedChange,
-    change_message,
-    read_change,
-)
-from django_dcron.jobs.representation import FIELDS, Format
-from django_dcron.models import Calendar, Job
+from django_dcron.jobs.audit.differences import FieldChange
+from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
+from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, Field, Format
+from django_dcron.models import AuditEntry
 from django_dcron.utils.time_format import format_site_time
 
+ON_PAGE = 100
+OTHER_LABELS = {
+    "runs": gettext_lazy("runs"),
+    "first": gettext_lazy("first"),
+    "last": gettext_lazy("last"),
+    "until": gettext_lazy("until"),
+    "rerun_of": gettext_lazy("rerun of"),
+}
+"""The labels of values that aren't fields of the object."""
+TIMES = frozenset({"first", "last", "until"})
 
-def after_edit(
-    parts: list[dict[str, Any]], form: Form, row: Job | Calendar, *, add: bool
-) -> list[dict[str, Any]]:
-    """Return the log message of an edit. ``parts`` is the message that Django built."""
-    changes = [] if add else differences(type(row), dict(form.initial), values_of(row))
-    others = [part for part in parts if add or "changed" not in part]
-    return change_message(
-        ([changed_message(type(row), changes)] if changes else []) + others, changes, row.version
-    )
 
-
-class LoggedAdmin(BaseAdmin[M]):
-    """Admin of rows whose edits are logged field by field."""
+class AuditedAdmin(BaseAdmin[M]):
+    """Admin of rows whose history is in the audit log."""
 
     object_history_template = "admin/django_dcron/audit_log.html"
-
-    def construct_change_message(
-        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
-    ) -> list[dict[str, Any]]:
-        parts = super().construct_change_message(request, form, formsets, add)
-        return after_edit(parts, form, form.instance, add=add)
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -65,12 +52,20 @@ class LoggedAdmin(BaseAdmin[M]):
         response = super().history_view(request, object_id, extra_context)
         context = getattr(response, "context_data", None)
         if context:
-            page, row = context["action_list"], context["object"]
-            context["lines"] = list(lines(page, self.model, first_page=not page.has_previous()))
-            context["unlogged_changes_since"] = (
-                "" if page.has_next() else unlogged_changes_since(page, row)
-            )
-            context["media"] = self.media
+            row = context["object"]
+            entries = entries_of(row).order_by("at", "pk")
+            paginator = self.get_paginator(request, entries, ON_PAGE)
+            page = paginator.get_page(request.GET.get(PAGE_VAR, 1))
+            context |= {
+                "action_list": page,
+                "page_range": paginator.get_elided_page_range(page.number),
+                "pagination_required": paginator.count > ON_PAGE,
+                "lines": list(lines(page, self.model, first_page=not page.has_previous())),
+                "unlogged_changes_since": (
+                    "" if page.has_next() else unlogged_changes_since(page, row)
+                ),
+                "media": self.media,
+            }
         return response
 
 
@@ -87,16 +82,15 @@ class ChangedField:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """An entry of the log, and the number of unlogged changes before it."""
+    """An entry of the log, and the number of changes without an entry before it."""
 
     change: LoggedChange
-    user: str
     fields: tuple[ChangedField, ...]
     unlogged_before: str
 
 
 def lines(
-    entries: Iterable[LogEntry], model: type[Model], *, first_page: bool
+    entries: Iterable[AuditEntry], model: type[Model], *, first_page: bool
 ) -> Iterator[LogLine]:
     """Yield a line for each entry.
 
@@ -111,43 +105,52 @@ def lines(
             if version is not None:
                 unlogged = _unlogged_text(change.version - version - 1)
             version = change.version
-        yield LogLine(
-            change,
-            _user(entry),
-            tuple(_changed_field(model, field_change) for field_change in change.fields),
-            unlogged,
-        )
+        yield LogLine(change, changed_fields(change, model), unlogged)
 
 
-def unlogged_changes_since(entries: Iterable[LogEntry], row: Job | Calendar) -> str:
-    """Return a text with the number of unlogged changes of ``row`` after the last entry."""
-    versions = [version for entry in entries if (version := read_change(entry).version) is not None]
-    return _unlogged_text(row.version - (versions[-1] if versions else 1))
+def unlogged_changes_since(entries: Iterable[AuditEntry], row: Model) -> str:
+    """Return a text with the number of changes of ``row`` without an entry, after the last entry.
+
+    Empty if the row has no versions.
+    """
+    version = getattr(row, "version", None)
+    if version is None:
+        return ""
+    versions = [entry.version for entry in entries if entry.version is not None]
+    return _unlogged_text(version - (versions[-1] if versions else 1))
 
 
 def _unlogged_text(number: int) -> str:
     if number <= 0:
         return ""
     return ngettext(
-        "%(count)d change made outside the admin: by code, by sync or by the scheduler",
-        "%(count)d changes made outside the admin: by code, by sync or by the scheduler",
+        "%(count)d change without an entry",
+        "%(count)d changes without an entry",
         number,
     ) % {"count": number}
 
 
-def _user(entry: LogEntry) -> str:
-    name, full = entry.user.get_username(), getattr(entry.user, "get_full_name", str)()
-    return f"{name} ({full})" if full else name
+def changed_fields(change: LoggedChange, model: type[Model]) -> tuple[ChangedField, ...]:
+    """Return the changed fields of a row of ``model`` for display, without the reason."""
+    return tuple(
+        _changed_field(model, each)
+        for each in change.fields
+        if each.field != "pause_reason" or each.new != change.reason
+    )
 
 
 def _changed_field(model: type[Model], change: FieldChange) -> ChangedField:
-    field = FIELDS[model].get(change.field)
-    label = capfirst(str(field.model_field.verbose_name)) if field else change.field
+    field = FIELDS.get(model, JOB_FIELDS).get(change.field)
+    form = field.format if field else Format.TIME if change.field in TIMES else Format.TEXT
     choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
-    form = field.format if field else Format.TEXT
     is_code = form is Format.JSON or change.field in ("schedule", "target", "timezone", "queue")
     display = _format_moment if form is Format.TIME else _display_value
+    label = capfirst(str(_label(change.field, field)))
     return ChangedField(label, display(change.old, choices), display(change.new, choices), is_code)
+
+
+def _label(name: str, field: Field | None) -> object:
+    return field.model_field.verbose_name if field else OTHER_LABELS.get(name, name)
 
 
 def _format_moment(value: Any, choices: dict[Any, Any]) -> str:

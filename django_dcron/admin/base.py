@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
 
+from django_dcron.jobs.audit.actor import acting, request_actor
+from django_dcron.models import Via
 from django_dcron.utils.json_values import check_storable
 
 M = TypeVar("M", bound=Model)
@@ -33,6 +38,14 @@ class BaseAdmin(GenericAdmin[M]):
     show_add_link = True
     """Read by django-unfold. Its own admin class has this attribute."""
 
+    @property
+    def urls(self) -> list[URLPattern]:
+        """Attribute the changes of each view to the user of the request, in the audit log."""
+        patterns = self.get_urls()
+        for pattern in patterns:
+            pattern.callback = _acting(pattern.callback)
+        return patterns
+
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> M | None:
@@ -55,6 +68,15 @@ class BaseAdmin(GenericAdmin[M]):
         self, request: HttpRequest, context: dict[str, Any], obj: M | None
     ) -> None:
         """Add what the form's page needs to ``context``. ``obj`` is None if a row is added."""
+
+
+def _acting(view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def acting_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        with acting(lambda: request_actor(request, Via.ADMIN)):
+            return view(request, *args, **kwargs)
+
+    return acting_view
 
 
 def _is_key(text: str) -> bool:

@@ -25,7 +25,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
-from django_dcron.admin.audit_log import LoggedAdmin
+from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import EMPTY
@@ -81,7 +81,7 @@ class CalendarForm(CalendarModelForm):
 
 @admin.register(Calendar)
 class CalendarAdmin(
-    VersionedAdmin[Calendar], PreviewedCalendarAdmin, LoggedAdmin[Calendar], ListAdmin[Calendar]
+    VersionedAdmin[Calendar], PreviewedCalendarAdmin, AuditedAdmin[Calendar], ListAdmin[Calendar]
 ):
     form = CalendarForm
     list_display = ("name", "description", "number_of_jobs")

@@ -24,6 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.action_forms import UntilField
 from django_dcron.admin.actions import ActionAdmin, as_list_action
+from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.display import (
     EMPTY,
     badge,
@@ -37,7 +38,7 @@ from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.audit.texts import frozen_text, unfrozen_text
+from django_dcron.jobs.action_texts import unfrozen_text
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -158,7 +159,7 @@ END = ObjectAction(
 
 
 @admin.register(Freeze)
-class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
+class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
     form = FreezeForm
     object_actions = (END,)
     actions = (as_list_action(END),)
@@ -221,11 +222,6 @@ class FreezeAdmin(ActionAdmin[Freeze], ListAdmin[Freeze]):
         )
         for field in Freeze._meta.concrete_fields:
             setattr(obj, field.attname, getattr(freeze, field.attname))
-
-    def construct_change_message(
-        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
-    ) -> Any:
-        return frozen_text(form.instance)
 
     def add_form_context(
         self, request: HttpRequest, context: dict[str, Any], obj: Freeze | None

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ActionResult:
     text: str
-    """What was done, for the message and the history."""
+    """What was done, for the message."""
     created: Model | None = None
     """The row that the action created. The message links to it, and the button leads to it."""
     caution: str = ""
-    """What the user should know about the created row. It isn't part of the history."""
+    """What the user should know about the created row."""
 
 
 def _no_refusal(obj: Any) -> StrOrPromise:

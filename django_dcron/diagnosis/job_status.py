@@ -26,10 +26,10 @@ RUNNING_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The user who paused a job, according to the admin's log."""
+    """Who paused a job, according to the audit log."""
 
     by: str = ""
-    """Empty if no user is recorded."""
+    """Empty if nobody is recorded."""
     at: datetime | None = None
 
 
@@ -37,7 +37,7 @@ class Author:
 class Pause:
     reason: str
     by: str = ""
-    """Empty if no user is recorded."""
+    """Empty if nobody is recorded."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -45,8 +45,7 @@ class Pause:
 def paused_by(job: Job) -> Author | None:
     """Return who paused the job, or None if it isn't paused.
 
-    This reads the job's entries in the admin's log without an index, so callers call it once per
-    version of the job.
+    Callers call it once per version of the job.
     """
     if job.enabled:
         return None

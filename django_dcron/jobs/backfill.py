@@ -27,7 +27,9 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, Conflict, InvalidValue, NotPossible
 from django_dcron.jobs import locking, placement
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.representation import to_json
+from django_dcron.models import AuditAction, Cursor, Job, Run
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.models.run import new_run_id
 from django_dcron.policies.lifecycle import State, Trigger
@@ -279,10 +281,23 @@ def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
             )
         _cursor_of(job, using)  # the job may have changed since the plan was made
         runs.bulk_create(rows, ignore_conflicts=True, batch_size=INSERTED_AT_ONCE)
+        made = _inserted(job, rows, using)
+        if made:
+            record([_change_of(job, made)], using)
+    return made
+
+
+def _inserted(job: Job, rows: list[Run], using: str) -> list[datetime]:
+    """Return the occurrences of the ``rows`` that were inserted."""
     if not rows:
         return []
-    between = runs.filter(
+    between = Run.objects.using(using).filter(
         job=job.pk, scheduled_at__gte=rows[0].scheduled_at, scheduled_at__lte=rows[-1].scheduled_at
     )
     made = set(between.filter(trigger=Trigger.BACKFILL).values_list("pk", flat=True))
     return [row.scheduled_at for row in rows if row.pk in made]
+
+
+def _change_of(job: Job, made: list[datetime]) -> Change:
+    after = {"runs": len(made), "first": to_json(made[0]), "last": to_json(made[-1])}
+    return Change(AuditAction.BACKFILL, job, after=after)

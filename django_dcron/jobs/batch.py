@@ -33,6 +33,7 @@ from django_dcron import targets
 from django_dcron.db.updates import same_value, update_each
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import chains, placement
+from django_dcron.jobs.audit.recording import record_saves
 from django_dcron.jobs.batch_reading import (
     Errors,
     JobToSave,
@@ -263,6 +264,7 @@ class _Batch:
         placement.write_placements(
             [each.placed for each in self.accepted], self.stored.now, self.using
         )
+        record_saves([(each.job, each.before) for each in self.accepted], self.using)
 
     def _write_jobs(self) -> None:
         rows = Job.objects.using(self.using)

@@ -15,6 +15,7 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.messages import gettext_noop as _
@@ -31,11 +32,13 @@ def save_calendar(calendar: Calendar, *, expected_version: int | None = None) ->
     is_new, version = calendar._state.adding, calendar.version
     try:
         with transaction.atomic(using=using):
+            before = None
             if not is_new:
                 expected = version if expected_version is None else expected_version
-                _lock_calendar(calendar.pk, expected, using)
+                before = _lock_calendar(calendar.pk, expected, using)
                 calendar.version = expected + 1
             calendar.save(using=using, force_insert=is_new)
+            record_saves([(calendar, before)], using)
             # If there are many jobs, or this process dies here, nodes move the other cursors.
             # A lambda, because Django can't log the error of a ``partial``.
             transaction.on_commit(
@@ -62,7 +65,7 @@ def delete_calendar(calendar: Calendar, *, expected_version: int | None = None) 
 
 def _delete_calendar(calendar: Calendar, expected_version: int | None, using: str) -> None:
     with transaction.atomic(using=using):
-        _lock_calendar(calendar.pk, expected_version, using)
+        row = _lock_calendar(calendar.pk, expected_version, using)
         # A save of a job that is about to name the calendar waits for this lock and then fails.
         named_by = Job.objects.using(using).filter(calendar=calendar.pk).first()
         if named_by is not None:
@@ -72,10 +75,11 @@ def _delete_calendar(calendar: Calendar, expected_version: int | None, using: st
                 job=str(named_by),
                 code="in_use",
             )
+        record_deletion(row, using)
         Calendar.objects.using(using).filter(pk=calendar.pk).delete()
 
 
-def _lock_calendar(name: str, expected_version: int | None, using: str) -> None:
+def _lock_calendar(name: str, expected_version: int | None, using: str) -> Calendar:
     row = Calendar.objects.using(using).select_for_update().filter(pk=name).first()
     if row is None:
         raise Conflict(_("The calendar has been deleted. Nothing was saved."), code="deleted")
@@ -85,6 +89,7 @@ def _lock_calendar(name: str, expected_version: int | None, using: str) -> None:
             job=row.name,
             code="changed",
         )
+    return row
 
 
 def _move_cursors_of_calendar(name: str, using: str) -> None:

@@ -17,6 +17,7 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs import chains
+from django_dcron.jobs.audit.recording import record_deletion
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
 from django_dcron.models import Cursor, DeletedImport, Job, Run
@@ -57,6 +58,7 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
             runs.filter(pk__in=run_ids).delete()
         if row.import_key is not None:
             _remember_deleted_import(row, using)
+        record_deletion(row, using)
         job.delete(using=using)
 
 

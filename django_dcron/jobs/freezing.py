@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.core.exceptions import ValidationError
@@ -26,8 +27,10 @@ from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidValue, NotPossible
+from django_dcron.jobs.audit.recording import Change, record
 from django_dcron.jobs.pausing import check_ahead
-from django_dcron.models import Freeze, Job, Run
+from django_dcron.jobs.representation import to_json
+from django_dcron.models import AuditAction, Freeze, Job, Run
 from django_dcron.models.job_fields import NAME
 from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE
@@ -129,19 +132,26 @@ def unknown_namespace(namespace: str) -> InvalidValue:
 
 
 def _freeze(scope: str, reason: str, until: datetime | None, by: str, using: str) -> Freeze:
-    rows = Freeze.objects.using(using)
     new = {"reason": reason, "until": until, "frozen_by": by[:LONGEST_NAME], "ended_by": ""}
     with transaction.atomic(using=using):
-        # The row is created first, so that two concurrent calls lock the same row.
-        try:
-            with transaction.atomic(using=using):
-                return rows.create(namespace=scope, since=database_now(using), **new)
-        except IntegrityError:
-            rows.select_for_update().get(namespace=scope)
-        if not rows.in_force().filter(namespace=scope).exists():
-            new["since"] = database_now(using)
-        rows.filter(namespace=scope).update(**new)
-        return rows.get(namespace=scope)
+        made = _write_freeze(scope, new, using)
+        after = {"until": to_json(until)} if until else {}
+        record([Change(AuditAction.FREEZE, made, after=after, reason=reason)], using, by=by)
+    return made
+
+
+def _write_freeze(scope: str, new: dict[str, Any], using: str) -> Freeze:
+    rows = Freeze.objects.using(using)
+    # The row is created first, so that two concurrent calls lock the same row.
+    try:
+        with transaction.atomic(using=using):
+            return rows.create(namespace=scope, since=database_now(using), **new)
+    except IntegrityError:
+        rows.select_for_update().get(namespace=scope)
+    if not rows.in_force().filter(namespace=scope).exists():
+        new |= {"since": database_now(using)}
+    rows.filter(namespace=scope).update(**new)
+    return rows.get(namespace=scope)
 
 
 def await_starts(scope: str, using: str) -> None:
@@ -185,17 +195,16 @@ def unfreeze(namespace: str | None = None, *, by: str = "") -> Freeze:
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
     rows = Freeze.objects.using(using)
-    if (
-        not rows.in_force()
-        .filter(namespace=scope)
-        .update(until=UtcNow(), ended_by=by[:LONGEST_NAME])
-    ):
-        if scope:
-            text, values = _("The namespace %(namespace)s isn't frozen."), {"namespace": scope}
-        else:
-            text, values = _("There is no freeze of all namespaces."), {}
-        raise NotPossible(text, code="not_frozen", **values)
-    ended = rows.get(namespace=scope)
+    with transaction.atomic(using=using):
+        in_force = rows.in_force().filter(namespace=scope)
+        if not in_force.update(until=UtcNow(), ended_by=by[:LONGEST_NAME]):
+            if scope:
+                text, values = _("The namespace %(namespace)s isn't frozen."), {"namespace": scope}
+            else:
+                text, values = _("There is no freeze of all namespaces."), {}
+            raise NotPossible(text, code="not_frozen", **values)
+        ended = rows.get(namespace=scope)
+        record([Change(AuditAction.UNFREEZE, ended, reason=ended.reason)], using, by=by)
     logger.info(
         "scheduling unfrozen: namespace=%s",
         scope or "*",

@@ -33,11 +33,12 @@ from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE, InvalidValue
+from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
 from django_dcron.jobs.switching import Switch, end_pauses_of, leave_paused, switch_batch
-from django_dcron.models import Job
+from django_dcron.models import Job, Via
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
@@ -174,7 +175,8 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
     with transaction.atomic(using=jobs.db):
         if lock_job(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
             return False  # the job changed between the query and the lock
-        switch_batch([job], Switch(enabled=False, reason=reason), jobs.db)
+        with acting(_scheduler):
+            switch_batch([job], Switch(enabled=False, reason=reason), jobs.db)
     extra = {"event": "circuit_opened", "job": str(job)}
     logger.error("job paused after failures: job=%s reason=%s", job, reason, extra=extra)
     return True
@@ -214,7 +216,8 @@ def _end_pauses(job_ids: Sequence[int], using: str) -> int:
     If it fails, each half is tried on its own, down to the jobs that make it fail.
     """
     try:
-        ended = end_pauses_of(job_ids, using)
+        with acting(_scheduler):
+            ended = end_pauses_of(job_ids, using)
     except Exception as error:
         if not _concerns_one_job(error, using):
             raise
@@ -231,6 +234,10 @@ def _end_pauses(job_ids: Sequence[int], using: str) -> int:
             extra={"event": "resumed", "job": str(each.job)},
         )
     return len(ended)
+
+
+def _scheduler() -> Actor:
+    return Actor(via=Via.SCHEDULER)
 
 
 def _concerns_one_job(error: Exception, using: str) -> bool:

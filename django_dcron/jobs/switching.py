@@ -31,6 +31,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
+from django_dcron.jobs.audit.recording import record_switches
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.locking import check_version, lock_cursors, lock_jobs
 from django_dcron.jobs.placement import (
@@ -76,6 +77,7 @@ class _Accepted:
     """A job to write, and its cursor."""
 
     row: Job
+    before: Job
     placed: Placement
     is_exhausted: bool = False
     """Whether only backfilled runs are left, so that the job stays disabled."""
@@ -145,7 +147,7 @@ class _Batch:
         before = copy(row)
         _set(row, self.switch, self.using)
         placed = decide_placement(row, cursor, self.now, before, resumes=self.switch.enabled)
-        accepted = _Accepted(row, placed)
+        accepted = _Accepted(row, before, placed)
         cursor = placed.cursor
         if self.switch.enabled and cursor.next_at is None and not runs_without_schedule(row):
             if cursor.problem or not backlog.has_waiting(row.pk):
@@ -192,6 +194,7 @@ def _write(accepted: Sequence[_Accepted], now: datetime, using: str) -> None:
             sender=Job, instance=row, raw=False, created=False, **_signal_arguments(using)
         )
     write_placements([each.placed for each in accepted], now, using)
+    record_switches([(each.row, each.before) for each in accepted], using)
     if exhausted := [each.row for each in accepted if each.is_exhausted]:
         disable_exhausted([row.pk for row in exhausted], using)
         for row in exhausted:
@@ -238,12 +241,13 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
                 if leave_paused(pk, str(error), using):
                     quarantined.append((row, error))
                 continue
+            before = copy(row)
             _set(row, Switch(enabled=True), using)
             placed = decide_placement(row, cursors.get(pk), now, since=until - MICROSECOND)
             # Unlike in ``resume``, nobody could read an error.
             is_exhausted = placed.cursor.next_at is None and not placed.cursor.problem
             is_exhausted = is_exhausted and not runs_without_schedule(row)
-            accepted.append(_Accepted(row, placed, is_exhausted))
+            accepted.append(_Accepted(row, before, placed, is_exhausted))
             ended.append(EndedPause(row, until))
         _write(accepted, now, using)
     for row, invalid in quarantined:

@@ -821,6 +821,140 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="AuditEntry",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "at",
+                    models.DateTimeField(help_text="By the database's clock.", verbose_name="time"),
+                ),
+                (
+                    "actor",
+                    models.CharField(
+                        blank=True,
+                        help_text="Empty if code without a user or the scheduler acted.",
+                        max_length=150,
+                        verbose_name="user",
+                    ),
+                ),
+                (
+                    "address",
+                    models.CharField(
+                        blank=True,
+                        help_text="The client's IP address, or the host of the command line.",
+                        max_length=255,
+                        verbose_name="address",
+                    ),
+                ),
+                (
+                    "via",
+                    models.CharField(
+                        choices=[
+                            ("admin", "Admin"),
+                            ("rest", "REST API"),
+                            ("cli", "Command line"),
+                            ("code", "Code"),
+                            ("scheduler", "Scheduler"),
+                        ],
+                        max_length=16,
+                        verbose_name="via",
+                    ),
+                ),
+                (
+                    "action",
+                    models.CharField(
+                        choices=[
+                            ("create", "Created"),
+                            ("change", "Changed"),
+                            ("delete", "Deleted"),
+                            ("pause", "Paused"),
+                            ("resume", "Resumed"),
+                            ("trigger", "Run started"),
+                            ("rerun", "Run again"),
+                            ("backfill", "Backfilled"),
+                            ("cancel", "Cancelled"),
+                            ("freeze", "Frozen"),
+                            ("unfreeze", "Freeze ended"),
+                        ],
+                        max_length=16,
+                        verbose_name="action",
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("job", "Job"),
+                            ("run", "Run"),
+                            ("calendar", "Calendar"),
+                            ("freeze", "Freeze"),
+                        ],
+                        max_length=16,
+                        verbose_name="object type",
+                    ),
+                ),
+                (
+                    "object_id",
+                    django_dcron.models.exact_text.ExactCharField(
+                        max_length=120, verbose_name="object ID"
+                    ),
+                ),
+                (
+                    "label",
+                    models.CharField(
+                        help_text="The object's name at that time.",
+                        max_length=200,
+                        verbose_name="object",
+                    ),
+                ),
+                (
+                    "job_id",
+                    models.BigIntegerField(
+                        help_text="The job itself, or the job of the run.",
+                        null=True,
+                        verbose_name="job ID",
+                    ),
+                ),
+                (
+                    "version",
+                    models.PositiveIntegerField(
+                        help_text="The object's version after the change.",
+                        null=True,
+                        verbose_name="version",
+                    ),
+                ),
+                (
+                    "before",
+                    models.JSONField(
+                        default=dict, help_text="The changed values.", verbose_name="before"
+                    ),
+                ),
+                (
+                    "after",
+                    models.JSONField(
+                        default=dict, help_text="The changed values.", verbose_name="after"
+                    ),
+                ),
+                ("reason", models.CharField(blank=True, max_length=255, verbose_name="reason")),
+            ],
+            options={
+                "verbose_name": "audit entry",
+                "verbose_name_plural": "audit log",
+                "ordering": ("-at", "-id"),
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(fields=["at", "id"], name="dcron_audit_at"),
+                    models.Index(fields=["kind", "object_id", "at"], name="dcron_audit_object"),
+                    models.Index(fields=["job_id", "at"], name="dcron_audit_job"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="DeletedImport",
             fields=[
                 (

@@ -2,6 +2,7 @@
 
 from django_dcron.models.alert import Alert
 from django_dcron.models.attempt import Attempt
+from django_dcron.models.audit_entry import AuditAction, AuditEntry, AuditKind, Via
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.cursor import Cursor
 from django_dcron.models.dashboard import Dashboard
@@ -19,6 +20,9 @@ from django_dcron.models.statistics import PendingCount, Statistics
 __all__ = [
     "Alert",
     "Attempt",
+    "AuditAction",
+    "AuditEntry",
+    "AuditKind",
     "Calendar",
     "Cursor",
     "Dashboard",
@@ -33,4 +37,5 @@ __all__ = [
     "PendingCount",
     "Run",
     "Statistics",
+    "Via",
 ]

@@ -39,6 +39,8 @@ from django_dcron.runs.transitions import final_columns, runs, wake_next
 class CancelledBatch:
     finished: dict[UUID, State] = field(default_factory=dict)
     """The runs that had ended before."""
+    changed: set[UUID] = field(default_factory=set)
+    """The runs that were cancelled or asked to stop."""
     deleted: set[UUID] = field(default_factory=set)
     alone: set[UUID] = field(default_factory=set)
     """The runs that the caller cancels one by one."""
@@ -63,7 +65,9 @@ def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
         if asked:
             to_ask.filter(pk__in=asked).update(cancel_requested_at=UtcNow(), reason=reason)
             transaction.on_commit(partial(cancellation.notify_workers, asked), using=using)
-        _end([row for row in unstarted if row.pk not in batch.alone], reason)
+        to_end = [row for row in unstarted if row.pk not in batch.alone]
+        _end(to_end, reason)
+        batch.changed = {*asked, *(row.pk for row in to_end)}
     return batch
 
 

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 from django.utils import translation
@@ -28,6 +27,7 @@ from tests.admin.conftest import (
     make_job,
     messages,
 )
+from tests.factories import entries_by_users
 
 pytestmark = pytest.mark.django_db
 
@@ -54,7 +54,7 @@ def test_calendar_can_be_added_and_changed(
     cursor = Cursor.objects.get(pk=job.pk)
     assert cursor.calendar_dates == "2026-05-01"
     assert placement.matches_definition(cursor, Job.objects.get())
-    assert LogEntry.objects.count() == 2
+    assert [entry.action for entry in entries_by_users()] == ["create", "change"]
 
 
 def test_invalid_line_shows_error_on_dates_field(admin_client: Client) -> None:

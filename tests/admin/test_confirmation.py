@@ -4,15 +4,15 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.utils.html import escape
 
 from django_dcron.admin.lists import confirmation
-from django_dcron.jobs.audit.texts import resumed_text
+from django_dcron.jobs.action_texts import resumed_text
 from django_dcron.models import Job, Run
 from tests.admin.conftest import NOON, StaffWith, list_url, make_job, make_run, messages, run_url
+from tests.factories import entries_by_users
 
 
 def _ask(client: Client, action: str, *rows: Job | Run, query: str = "", **sent: Any) -> Any:
@@ -46,7 +46,7 @@ def test_job_action_shows_confirmation_without_changes(admin_client: Client, act
     assert (
         Job.objects.filter(enabled=True).count(),
         Run.objects.count(),
-        LogEntry.objects.count(),
+        entries_by_users().count(),
     ) == (
         1,
         0,
@@ -62,12 +62,12 @@ def test_run_action_is_applied_after_confirmation(
     runs = [make_run(job, NOON.replace(hour=hour), state=state) for hour in (1, 2)]
 
     page = _ask(admin_client, action, *runs)
-    assert LogEntry.objects.count() == 0
+    assert entries_by_users().count() == 0
     assert re.findall(r"\d+", page.context["title"]) == ["2"]
     assert f'value="{page.context["submit_label"]}"' in page.content.decode()
     shown = messages(_confirm(admin_client, page))
 
-    assert LogEntry.objects.count() == 2
+    assert entries_by_users().count() == 2
     assert len(shown) == 1
     assert shown[0].count("report at") == 2
 
@@ -204,7 +204,7 @@ def test_row_deleted_before_confirmation_shows_warning(admin_client: Client) -> 
 
     (warning,) = response.context["messages"]
     assert warning.level_tag == "warning"
-    assert LogEntry.objects.count() == 0
+    assert entries_by_users().count() == 0
 
 
 def test_permission_is_checked_again_at_confirmation(staff_with: StaffWith) -> None:

@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
@@ -14,6 +13,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Freeze
 from tests.admin.conftest import job_url, list_url, log_in_as, make_job, make_run, run_url
+from tests.factories import entries_by_users
 
 pytestmark = pytest.mark.django_db
 
@@ -50,9 +50,11 @@ def test_freeze_can_be_started_and_ended_in_the_admin(
     assert not Freeze.objects.in_force().exists()
     assert Freeze.objects.get().ended_by == name
     assert end_url(freeze) not in admin_client.get(page_url(freeze)).content.decode()
-    notes = LogEntry.objects.filter(object_id=str(freeze.pk)).order_by("pk")
-    assert [entry.user_id for entry in notes] == [admin_user.pk] * 2
-    assert "deploy" in notes[0].change_message
+    entries = entries_by_users().filter(kind="freeze", object_id=str(freeze.pk))
+    assert [(entry.actor, entry.action, entry.reason) for entry in entries] == [
+        (name, "freeze", "deploy"),
+        (name, "unfreeze", "deploy"),
+    ]
 
 
 def test_a_frozen_scope_can_be_frozen_again(admin_client: Client) -> None:

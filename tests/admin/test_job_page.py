@@ -29,6 +29,7 @@ from django_dcron.diagnosis import job_status
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
 from tests.admin.conftest import NOON, StaffWith, action_url, job_url, make_job, make_run, run_url
+from tests.factories import forget_entries
 
 SECOND = timedelta(seconds=1)
 
@@ -121,10 +122,9 @@ def test_status_shows_user_start_and_end_of_pause(admin_client: Client, job: Job
         assert value in message
 
 
-def test_pause_outside_admin_has_no_user(admin_client: Client, job: Job) -> None:
-    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
-    control.resume(job)
+def test_pause_without_an_entry_has_no_user(admin_client: Client, job: Job) -> None:
     control.pause(job, "by code")
+    forget_entries()
 
     pause = shown(admin_client, job).pause
 
@@ -211,17 +211,17 @@ def source_of(html: str) -> str:
     return html.split('hx-get="', 1)[1].split('"', 1)[0].replace("&amp;", "&")
 
 
-def test_admin_log_is_queried_once_per_version_of_paused_job(
+def test_audit_log_is_queried_once_per_version_of_paused_job(
     admin_client: Client, job: Job
 ) -> None:
     admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     source = source_of(admin_client.get(job_url(job)).content.decode())
 
     def refresh() -> tuple[str, bool]:
-        """Return the response text and whether the request queried the admin log."""
+        """Return the response text and whether the request queried the audit log."""
         with CaptureQueriesContext(connection) as captured:
             response = admin_client.get(source)
-        return response.content.decode(), any("admin_log" in query["sql"] for query in captured)
+        return response.content.decode(), any("_auditentry" in query["sql"] for query in captured)
 
     assert refresh() == ("", False)
     make_history(job, 1)
@@ -239,9 +239,10 @@ def test_admin_log_is_queried_once_per_version_of_paused_job(
 
 
 def test_signed_pause_of_other_job_or_key_is_ignored(admin_client: Client, job: Job) -> None:
-    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     other = make_job("other")
     control.pause(other)
+    forget_entries()
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
     source = source_of(admin_client.get(job_url(job)).content.decode())
     query = source.split("?", 1)[1].split("&seen", 1)[0]
 

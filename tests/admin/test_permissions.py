@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import transaction
 from django.test import Client
@@ -26,7 +25,7 @@ from django_dcron import control
 from django_dcron.admin.freeze import FreezeAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.runs.admin import RunAdmin
-from django_dcron.models import Alert, Attempt, Calendar, Freeze, Job, Node, Run
+from django_dcron.models import Alert, Attempt, AuditEntry, Calendar, Freeze, Job, Node, Run
 from tests.admin.conftest import (
     NOON,
     StaffWith,
@@ -310,7 +309,7 @@ def _all_rows() -> list[Any]:
     kept = (Job, Run, Attempt, Node, Calendar, Freeze)
     return [
         *(list(model._default_manager.order_by("pk").values()) for model in kept),
-        LogEntry.objects.count(),
+        AuditEntry.objects.count(),
     ]
 
 

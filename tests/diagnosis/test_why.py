@@ -8,8 +8,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
-from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.db.models import F
@@ -21,13 +19,20 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.jobs.audit.entries import (
-    FieldChange,
-    change_message,
-    logged_changes_of,
-)
+from django_dcron.jobs import pausing
+from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.cursors import EXHAUSTED
-from django_dcron.models import Cursor, Job, Node, Run, Statistics
+from django_dcron.models import (
+    AuditAction,
+    AuditEntry,
+    AuditKind,
+    Cursor,
+    Job,
+    Node,
+    Run,
+    Statistics,
+    Via,
+)
 from django_dcron.policies.jitter import jitter_delay
 from tests import factories
 
@@ -41,6 +46,7 @@ pytestmark = pytest.mark.django_db
 def make_job(**fields: Any) -> Job:
     """Create a job that is years old and whose definition never changed."""
     job = factories.make_job(**({"name": "report", "schedule": "0 * * * *"} | fields))
+    factories.forget_entries()
     return set_placed_at(job, datetime(2023, 1, 1, tzinfo=UTC))
 
 
@@ -63,24 +69,29 @@ def run_times(at: datetime = NOON, *, seconds: float = 90) -> dict[str, Any]:
 
 
 def log_change(
-    job: Job, at: datetime, *fields: tuple[str, Any, Any], by: str = "ada", flag: int = CHANGE
+    job: Job,
+    at: datetime,
+    *fields: tuple[str, Any, Any],
+    by: str = "ada",
+    action: AuditAction = AuditAction.CHANGE,
 ) -> None:
     """Record a change in the admin: the job's next version and the log entry."""
-    change_outside_admin(job)
-    user = User.objects.get_or_create(username=by)[0]
-    entry = LogEntry.objects.log_actions(
-        user.pk,
-        [job],
-        flag,
-        change_message(
-            [{"changed": {"fields": ["…"]}}], [FieldChange(*field) for field in fields], job.version
-        ),
-        single_object=True,
+    change_without_entry(job)
+    AuditEntry.objects.create(
+        at=at,
+        actor=by,
+        via=Via.ADMIN,
+        action=action,
+        kind=AuditKind.JOB,
+        object_id=str(job.pk),
+        label=str(job),
+        version=job.version,
+        before={name: old for name, old, _new in fields},
+        after={name: new for name, _old, new in fields},
     )
-    LogEntry.objects.filter(pk=entry.pk).update(action_time=at)
 
 
-def change_outside_admin(job: Job, times: int = 1) -> None:
+def change_without_entry(job: Job, times: int = 1) -> None:
     Job.objects.filter(pk=job.pk).update(version=F("version") + times)
     job.refresh_from_db()
 
@@ -667,7 +678,7 @@ def test_time_before_creation_of_job_is_explained() -> None:
     assert answer.verdict is WhyVerdict.NOT_CREATED
     created = {"at": "2023-01-01 00:00:00 UTC"}
     assert params(answer, "created") == created
-    log_change(job, job.created_at, flag=ADDITION)
+    log_change(job, job.created_at, action=AuditAction.CREATE)
     assert params(explain(job, before), "created_by") == created | {"by": "ada"}
     assert explain(job, before + 10 * MINUTE).verdict is WhyVerdict.NOT_CREATED
 
@@ -703,6 +714,7 @@ def test_past_pause_outside_admin_names_user_who_resumed() -> None:
 def test_current_pause_is_explained() -> None:
     job = make_job()
     control.pause(job, "deploy")
+    factories.forget_entries()
     job = set_placed_at(job, NOON - DAY)
 
     answer = explain(job, NOON)
@@ -725,7 +737,7 @@ def test_pause_before_last_placement_is_no_explanation() -> None:
 def test_expired_pause_is_no_explanation_after_its_end() -> None:
     job = set_placed_at(make_job(), NOON + DAY)
     log_pause(job, NOON - DAY, until=NOON)
-    change_outside_admin(job)  # the scheduler resumed it
+    change_without_entry(job)  # the scheduler resumed it
 
     assert explain(job, NOON - HOUR).verdict is WhyVerdict.PAUSED
     assert explain(job, NOON).verdict is WhyVerdict.CHANGED
@@ -736,8 +748,9 @@ def test_pause_with_unlogged_changes_since_is_no_explanation(unseen: int) -> Non
     """Code resumed and paused the job again, so nothing is certain before the second pause."""
     job = make_job()
     control.pause(job, "deploy")
+    factories.forget_entries()
     log_pause(job, NOON - DAY)
-    change_outside_admin(job, unseen)
+    change_without_entry(job, unseen)
     job = set_placed_at(job, NOON + DAY)
 
     answer = explain(job, NOON)
@@ -750,7 +763,7 @@ def test_pause_with_unlogged_changes_since_is_no_explanation(unseen: int) -> Non
 def test_resume_after_unlogged_changes_may_end_other_pause(unseen: int, certain: bool) -> None:
     job = set_placed_at(make_job(), NOON + DAY)
     log_pause(job, NOON - DAY)
-    change_outside_admin(job, unseen)
+    change_without_entry(job, unseen)
     log_resume(job, NOON + DAY)
 
     message = codes(explain(job, NOON))
@@ -762,7 +775,7 @@ def test_resume_after_unlogged_changes_may_end_other_pause(unseen: int, certain:
 def test_pause_ended_by_code_is_no_explanation() -> None:
     job = set_placed_at(make_job(), NOON + 2 * DAY)
     log_pause(job, NOON - DAY)
-    change_outside_admin(job)
+    change_without_entry(job)
     log_pause(job, NOON + DAY)
     log_resume(job, NOON + 2 * DAY)
 
@@ -772,7 +785,7 @@ def test_pause_ended_by_code_is_no_explanation() -> None:
 def test_pause_ended_by_code_before_edit_is_no_explanation() -> None:
     job = set_placed_at(make_job(), NOON + DAY)
     log_pause(job, NOON - DAY)
-    change_outside_admin(job)
+    change_without_entry(job)
     log_change(job, NOON + DAY, ("schedule", "5 * * * *", "0 * * * *"))
 
     assert explain(job, NOON).verdict is WhyVerdict.CHANGED
@@ -781,21 +794,13 @@ def test_pause_ended_by_code_before_edit_is_no_explanation() -> None:
 def test_pause_with_later_unlogged_changes_is_not_called_current() -> None:
     job = make_job()
     control.pause(job, "deploy")
+    factories.forget_entries()
     log_pause(job, NOON - DAY)
     log_change(job, NOON + HOUR, ("description", "", "Hourly"))
-    change_outside_admin(job, 2)
+    change_without_entry(job, 2)
     job = set_placed_at(job, NOON + DAY)
 
     assert codes(explain(job, NOON)) == ["was_paused_by", "reason"]
-
-
-def test_log_entry_without_version_is_no_explanation() -> None:
-    job = set_placed_at(make_job(), NOON + DAY)
-    log_pause(job, NOON - DAY)
-    entry = LogEntry.objects.get()
-    LogEntry.objects.update(change_message=entry.change_message.replace('"version"', '"other"'))
-
-    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
 
 
 def test_exhausted_job_is_not_explained_as_paused() -> None:
@@ -843,15 +848,29 @@ def test_run_of_earlier_definition_is_found() -> None:
     assert explain(job, NOON).run == run
 
 
-def test_changes_are_empty_without_admin(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = set_placed_at(make_job(), NOON + DAY)
-    log_pause(job, NOON - DAY)
-    assert len(logged_changes_of(job)) == 1
-
-    monkeypatch.setattr("django_dcron.jobs.audit.entries.apps.is_installed", lambda name: False)
-
-    assert logged_changes_of(job) == []
-    assert explain(job, NOON).verdict is WhyVerdict.CHANGED
+def test_pauses_by_commands_code_and_nodes_are_known() -> None:
+    job, by_code = make_job(), make_job(name="by code")
+    by_node = make_job(name="by node", pause_after_failures=1)
+    with acting(lambda: Actor("ada", "web-1", Via.CLI)):
+        control.pause(job, "deploy")
+    control.pause(by_code, "deploy")
+    Statistics.objects.filter(pk=by_node.pk).update(consecutive_failures=1)
+    pausing.open_circuits(Job.objects.filter(pk=by_node.pk))
+    entries = AuditEntry.objects.all()
+    authors = []
+    for each in (job, by_code, by_node):
+        (entry,) = entries.filter(object_id=str(each.pk), action="pause")
+        entry_id = entry.pk
+        # As if the pause had begun before the time in question.
+        entry.pk, entry.at, entry._state.adding = None, NOON - DAY, True
+        entries.delete_expired([entry_id])
+        entry.save()
+        answer = explain(set_placed_at(each, NOON - DAY), NOON)
+        assert answer.verdict is WhyVerdict.PAUSED
+        authors.append((entry.via, params(answer, "was_paused_by")["by"]))
+    assert [via for via, _by in authors] == [Via.CLI, Via.CODE, Via.SCHEDULER]
+    assert "ada" in authors[0][1]
+    assert len({by for _via, by in authors}) == 3
 
 
 def test_change_not_processed_by_node_is_explained() -> None:

@@ -67,7 +67,7 @@ from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.exceptions import InvalidValue
-from django_dcron.jobs.audit.texts import paused_text, resumed_text, triggered_text
+from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.representation import JOB_FIELDS, Field
 from django_dcron.models import Job
 

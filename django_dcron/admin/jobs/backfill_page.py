@@ -40,9 +40,7 @@ from django_dcron.admin.jobs.page import schedule_zone_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidValue, TranslatableError
-from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import log_action
-from django_dcron.jobs.audit.texts import backfilled_text
+from django_dcron.jobs.action_texts import backfilled_text
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run
@@ -224,7 +222,6 @@ def _created_response(
         )
     else:
         text = backfilled_text(created)
-        log_action(request.user, job, values_of(job), text)
         model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
     continue_from = created.continue_from or form.cleaned_data["previewed_until"]
     end = form.cleaned_data["end"]

@@ -19,7 +19,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 
 from django_dcron import control
-from django_dcron.admin.audit_log import LoggedAdmin
+from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.auto_refresh import PagePart
 from django_dcron.admin.display import badge, link, list_url, may_view, time_in_zone
 from django_dcron.admin.jobs import why
@@ -195,7 +195,7 @@ def _signed_author(job: Job, signed: str) -> job_status.Author | None:
     return job_status.Author(by, parse_datetime(at) if at else None)
 
 
-class JobViewsAdmin(LoggedAdmin[Job]):
+class JobViewsAdmin(AuditedAdmin[Job]):
     """The other views of a job: status panel, explanation of runs, change log."""
 
     def get_urls(self) -> list[URLPattern]:

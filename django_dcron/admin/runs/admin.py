@@ -23,6 +23,7 @@ from django_dcron.admin.actions import (
     as_list_action,
     submitted_reason,
 )
+from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.auto_refresh import REFRESH
 from django_dcron.admin.display import (
     EMPTY,
@@ -40,7 +41,7 @@ from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
-from django_dcron.jobs.audit.texts import cancelled_text, rerun_text
+from django_dcron.jobs.action_texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets import redact_secrets
@@ -101,7 +102,7 @@ ACTIONS: tuple[ObjectAction[Run], ...] = (
 
 
 @admin.register(Run)
-class RunAdmin(RunListAdmin, ActionAdmin[Run]):
+class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
     object_actions = ACTIONS
     actions = [*(as_list_action(action) for action in ACTIONS), *EXPORTS]
 

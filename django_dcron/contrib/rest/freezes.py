@@ -15,7 +15,6 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictModelSerializer,
     StrictSerializer,
 )
-from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import (
     BaseViewSet,
@@ -23,8 +22,6 @@ from django_dcron.contrib.rest.viewsets import (
     row_or_404,
 )
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.audit.log import log_message
-from django_dcron.jobs.audit.texts import frozen_text, unfrozen_text
 from django_dcron.jobs.freezing import LONGEST_REASON, unknown_namespace
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
@@ -108,8 +105,6 @@ class FreezeViewSet(BaseViewSet):
             values["until"],
             by=request.user.get_username(),
         )
-        with audit_errors_logged(freeze):
-            log_message(request.user, freeze, frozen_text(freeze))
         return Response(FreezeSerializer(freeze).data, status=201)
 
     @operation(
@@ -123,8 +118,6 @@ class FreezeViewSet(BaseViewSet):
         freeze = row_or_404(self._visible(), number_or_404(freeze_id))
         self._check_affected_jobs_visible(freeze.namespace)
         control.unfreeze(freeze.namespace, by=request.user.get_username())
-        with audit_errors_logged(freeze):
-            log_message(request.user, freeze, unfrozen_text())
         return Response(status=204)
 
     def _visible(self) -> FreezeQuerySet:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from django.db import models
+from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.functional import cached_property
 from rest_framework.exceptions import NotFound
@@ -26,7 +27,9 @@ from django_dcron.contrib.rest.rendering import OneFormat, Renderer
 from django_dcron.contrib.rest.schema import Operation, Schema
 from django_dcron.contrib.rest.scope import rest_scope
 from django_dcron.diagnosis.scope import Scope
+from django_dcron.jobs.audit.actor import acting, request_actor
 from django_dcron.jobs.representation import public
+from django_dcron.models import Via
 
 LARGEST_KEY = 2**63 - 1
 
@@ -53,6 +56,11 @@ class BaseView(APIView):
     def scope(self) -> Scope:
         """The rows that the request may see."""
         return rest_scope(self.request)
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Attribute the changes of the request to its user, in the audit log."""
+        with acting(lambda: request_actor(self.request, Via.REST)):
+            return super().dispatch(request, *args, **kwargs)
 
     def get_permissions(self) -> list[Any]:
         return [HasPermissions(), *project_permissions()]

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Nothing is guessed. Sentences state what the rows and the admin's log record, and what is unknown.
+- Nothing is guessed. Sentences state what the rows and the audit log record, and what is unknown.
   If nothing explains a gap, a sentence states this.
 - A run's row takes precedence: it records what happened at an occurrence, whatever the job's
   definition is now.

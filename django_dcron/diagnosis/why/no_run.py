@@ -154,8 +154,7 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
         return
     text = _(
         "The job has had its current schedule and enabled or paused state since %(placed)s. For "
-        "earlier times, its runs and the changes by users of the admin and the REST API are "
-        "recorded. Changes by the command line or by code, such as a pause, aren't."
+        "earlier times, its runs and the entries of the audit log are recorded."
     )
     yield Sentence("changed", text, placed=data.format_time(data.cursor.placed_at))
     since = [

@@ -1,1 +1,1 @@
-"""The audit log: who changed which job, calendar or run, when, and from what to what."""
+"""The audit log: who changed, paused, ran or cancelled what, and from what to what."""

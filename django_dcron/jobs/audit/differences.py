@@ -1,15 +1,13 @@
-"""Find the changed fields of a job or a calendar, in the form of ``jobs.audit.entries``."""
+"""Find the changed fields of a job or a calendar."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Model
-from django.utils.text import capfirst
-from django.utils.translation import override
 
-from django_dcron.jobs.audit.entries import FieldChange
 from django_dcron.jobs.representation import FIELDS, Field, to_json
 from django_dcron.utils.bounded_text import shortened
 
@@ -17,6 +15,14 @@ LONGEST = 300
 """Longest value in the log, in characters. A description may have thousands."""
 
 Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    field: str
+    old: Any
+    new: Any
+    """JSON values; long ones are truncated."""
 
 
 def values_of(row: Model) -> Values:
@@ -35,11 +41,9 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
     ]
 
 
-def changed_message(model: type[Model], changes: list[FieldChange]) -> dict[str, Any]:
-    """Return the change in the format of Django's admin log, with untranslated labels."""
-    labels = [FIELDS[model][change.field].model_field.verbose_name for change in changes]
-    with override(None):
-        return {"changed": {"fields": [capfirst(str(label)) for label in labels]}}
+def public_value(model: type[Model], name: str, value: Any) -> Any:
+    """Return one value as the log stores it."""
+    return _storable(FIELDS[model][name], value)
 
 
 def _storable(field: Field, value: Any) -> Any:

@@ -1,54 +1,43 @@
-"""Read and write the entries of jobs and calendars in Django's admin log.
+"""Read the changes of a job from the audit log.
 
 Invariants:
 
-- Changes made outside the admin and the REST API (by code, ``sync`` or the scheduler) leave no
-  entry. Each entry has the job's ``version``, which counts every save, so gaps are visible.
-- Manual runs are recorded with the runs (``jobs.audit.log``), so they don't slow down reading the
-  changes of a job.
-- An action that changed no field of a job, such as a backfill, is recorded as text only. It is in
-  the log but isn't a change. However many there are, the changes are found.
-- Django's own pages and other tools can read every entry. Additional data is stored next to the
-  keys that they read.
-- For entries of an earlier release or of other tools, only Django's text is known.
+- Each entry has the row's ``version``, which counts every save, so changes without an entry are
+  visible: those by the ORM alone, and the end of a schedule.
+- The runs of a job are recorded with the runs, so they don't slow down reading its changes.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
+from django.db.models import Model
+from django.utils.translation import gettext as _
 
-from django_dcron.models import Job
-
-if TYPE_CHECKING:
-    from django.contrib.admin.models import LogEntry
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs.audit.differences import FieldChange
+from django_dcron.models import AuditAction, AuditEntry, Job, Via
+from django_dcron.models.audit_entry import AuditEntryQuerySet
 
 READ = 500
 """How many of the latest entries are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class FieldChange:
-    field: str
-    old: Any
-    new: Any
-    """JSON values; long ones are truncated."""
-
-
-@dataclass(frozen=True, slots=True)
 class LoggedChange:
     at: datetime
     by: str
-    message: str
-    """Description of the change."""
+    """Who acted, as text for people."""
+    action: AuditAction
+    reason: str = ""
     fields: tuple[FieldChange, ...] = ()
     version: int | None = None
     """The row's version after the change."""
-    is_addition: bool = False
+
+    @property
+    def is_addition(self) -> bool:
+        return self.action is AuditAction.CREATE
 
     def of(self, field: str) -> FieldChange | None:
         return next((change for change in self.fields if change.field == field), None)
@@ -57,54 +46,39 @@ class LoggedChange:
     def switched(self) -> bool | None:
         """Whether the change enabled or paused the job; None if neither."""
         change = self.of("enabled")
-        return bool(change.new) if change else None
+        return bool(change.new) if change and not self.is_addition else None
+
+
+def entries_of(row: Model) -> AuditEntryQuerySet:
+    """Return the entries of a job, run, calendar or freeze, unordered."""
+    entries = AuditEntry.objects.using(alias_for(AuditEntry)).order_by()
+    return entries.filter(kind=str(row._meta.model_name), object_id=str(row.pk))
 
 
 def logged_changes_of(job: Job) -> list[LoggedChange]:
-    """Return the changes of the job, oldest first; empty if the admin isn't installed."""
-    if not apps.is_installed("django.contrib.admin"):
-        return []
-    from django.contrib.admin.models import LogEntry
-    from django.contrib.contenttypes.models import ContentType
-
-    entries = LogEntry.objects.filter(
-        content_type=ContentType.objects.get_for_model(Job),
-        object_id=str(job.pk),
-        change_message__startswith="[",  # structured messages, by Django and by ``change_message``
-    )
-    latest = entries.select_related("user").order_by("-action_time", "-pk")[:READ]
+    """Return the changes of the job, oldest first."""
+    latest = entries_of(job).exclude(action=AuditAction.BACKFILL).order_by("-at", "-pk")[:READ]
     return [read_change(entry) for entry in reversed(latest)]
 
 
-def change_message(
-    parts: list[dict[str, Any]], fields: list[FieldChange], version: int, message: str = ""
-) -> list[dict[str, Any]]:
-    """Return an entry's message: the parts as Django writes them, and ours for ``read_change``."""
-    first, *others = parts or [{}]
-    ours: dict[str, Any] = {"version": version}
-    if fields:
-        ours["values"] = [[change.field, change.old, change.new] for change in fields]
-    if message:
-        ours["message"] = message
-    return [first | {"dcron": ours}, *others]
-
-
-def read_change(entry: LogEntry) -> LoggedChange:
-    ours = _dcron_part(entry.change_message)
+def read_change(entry: AuditEntry) -> LoggedChange:
+    names = {**entry.before, **entry.after}
     return LoggedChange(
-        at=entry.action_time,
-        by=entry.user.get_username(),
-        message=ours.get("message") or entry.get_change_message(),
-        fields=tuple(FieldChange(*values) for values in ours.get("values", ())),
-        version=ours.get("version"),
-        is_addition=entry.is_addition(),
+        at=entry.at,
+        by=actor_text(entry),
+        action=AuditAction(entry.action),
+        reason=entry.reason,
+        fields=tuple(
+            FieldChange(name, entry.before.get(name), entry.after.get(name)) for name in names
+        ),
+        version=entry.version,
     )
 
 
-def _dcron_part(text: str) -> dict[str, Any]:
-    try:
-        parts = json.loads(text) if text.startswith("[") else []
-    except ValueError:
-        return {}
-    ours = parts[0].get("dcron") if parts and isinstance(parts[0], dict) else None
-    return ours if isinstance(ours, dict) else {}
+def actor_text(entry: AuditEntry) -> str:
+    """Return who acted, for people."""
+    if entry.actor:
+        if entry.via == Via.CLI:
+            return _("%(user)s (command line)") % {"user": entry.actor}
+        return entry.actor
+    return _("The scheduler") if entry.via == Via.SCHEDULER else _("A program")

@@ -9,6 +9,7 @@ import os
 import select
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 from keyword import iskeyword
@@ -229,7 +230,8 @@ class Command(BaseCommand):
                 if subcommand is None:
                     self.stdout.write(f"{self.help}\n\n{tree()}\n\n{MORE}")
                 else:
-                    load_subcommand(subcommand).run(self, options)
+                    with _acting_on_command_line(subcommand):
+                        load_subcommand(subcommand).run(self, options)
             self.stdout.flush()
         except (DatabaseError, InterfaceError) as error:
             message = " ".join(str(error).split()) or type(error).__name__
@@ -249,6 +251,14 @@ class Command(BaseCommand):
             sys.exit(BROKEN_PIPE)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+
+
+def _acting_on_command_line(subcommand: str) -> AbstractContextManager[None]:
+    if subcommand in UNCHECKED:  # changes nothing, and runs often
+        return nullcontext()
+    from django_dcron.management.dcron.command_line_user import acting_on_command_line
+
+    return acting_on_command_line()
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import getpass
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,9 @@ from typing import Any, Generic, TypeVar
 from django.core.management.base import CommandParser
 
 from django_dcron.exceptions import DcronError
-from django_dcron.jobs.audit.texts import signed_reason
+from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
+from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
 from django_dcron.management.dcron.progress_bar import ProgressLines
@@ -205,11 +205,3 @@ def reason_with_user(typed: str) -> str:
     """Return the given reason with the user's name appended, as in the admin."""
     name = user_name()
     return signed_reason(typed[: LONGEST - len(name) - 3], name)
-
-
-def user_name() -> str:
-    """Return the name of the user who runs the command."""
-    try:
-        return getpass.getuser()[:100]
-    except (OSError, KeyError):  # A container may run as a user id without a name.
-        return "someone"

@@ -13,7 +13,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidValue
 from django_dcron.management.dcron import option_values
-from django_dcron.management.dcron.bulk_actions import user_name
+from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.freezes import freeze_document, scope
 from django_dcron.management.dcron.option_values import until_help

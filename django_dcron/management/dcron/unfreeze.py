@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.management.dcron.bulk_actions import user_name
+from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.freeze import add_namespace
 from django_dcron.management.dcron.freezes import freeze_document, scope

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection
@@ -12,9 +11,9 @@ from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
-from django_dcron.models import Calendar, Cursor, Job, Link
+from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Link
 from tests.contrib.rest.conftest import Api, problem
-from tests.factories import make_idle_job, make_job
+from tests.factories import entries_by_users, make_idle_job, make_job
 
 pytestmark = pytest.mark.django_db
 
@@ -46,8 +45,8 @@ def test_all_jobs_are_created(api: Api) -> None:
     }
     assert (one.calendar_id, Link.objects.get().job_id) == ("closed", two.pk)
     assert Cursor.objects.count() == 2
-    entries = LogEntry.objects.order_by("pk").values_list("object_id", "action_flag")
-    assert list(entries) == [(str(one.pk), 1), (str(two.pk), 1)]
+    entries = entries_by_users().values_list("object_id", "action")
+    assert list(entries) == [(str(one.pk), "create"), (str(two.pk), "create")]
 
 
 def test_fields_of_all_jobs_are_changed(api: Api) -> None:
@@ -56,7 +55,7 @@ def test_fields_of_all_jobs_are_changed(api: Api) -> None:
     assert response.status_code == 200
     assert [result["version"] for result in response.json()["results"]] == [2, 2]
     assert list(Job.objects.values_list("tags", "description")) == [(["t"], "kept")] * 2
-    assert LogEntry.objects.filter(action_flag=2).count() == 2
+    assert entries_by_users().filter(action="change").count() == 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_no_job_is_created_if_one_is_invalid(api: Api, items: list[Any], errors:
     found = problem(create(api, *items), 400)["errors"]
     assert all(any(name.startswith(each) for name in found) for each in errors), found
     assert Job.objects.count() == 1
-    assert not LogEntry.objects.exists()
+    assert not entries_by_users().exists()
 
 
 def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
@@ -95,7 +94,7 @@ def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
             states = Job.objects.filter(pk__in=ids).values_list("enabled", "pause_reason")
             paused = (False, "deploy (admin)")
             assert set(states) == {paused if action == "pause" else (True, "")}
-        assert LogEntry.objects.filter(object_id__in=ids).count() == 2 * number
+        assert entries_by_users().filter(object_id__in=[*map(str, ids)]).count() == 2 * number
     assert counts[:2] == counts[2:]
 
 
@@ -106,7 +105,7 @@ def test_refused_job_does_not_stop_the_others(api: Api) -> None:
     assert [each["id"] for each in response["results"]] == [good.pk]
     assert [each["id"] for each in response["refused"]] == [over.pk, 10**12]
     assert Job.objects.get(enabled=True) == good
-    assert LogEntry.objects.count() == 1
+    assert entries_by_users().count() == 1
 
 
 @pytest.mark.parametrize(
@@ -142,11 +141,11 @@ def test_log_entries_of_many_jobs_reach_the_receivers_of_signals(
 ) -> None:
     jobs, forwarded = [make_idle_job() for _ in range(3)], []
 
-    def forward(instance: LogEntry, created: bool, **_: Any) -> None:
+    def forward(instance: AuditEntry, created: bool, **_: Any) -> None:
         forwarded.append((instance.object_id, created))
 
-    post_save.connect(forward, sender=LogEntry)
-    request.addfinalizer(lambda: post_save.disconnect(forward, sender=LogEntry))
+    post_save.connect(forward, sender=AuditEntry)
+    request.addfinalizer(lambda: post_save.disconnect(forward, sender=AuditEntry))
     api.post("jobs/bulk/pause/", {"ids": [job.pk for job in jobs]})
     assert forwarded == [(str(job.pk), True) for job in jobs]
 

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from pytest_django import Settings
 
@@ -11,7 +10,7 @@ from django_dcron import control
 from django_dcron.models import Freeze
 from django_dcron.testing import set_clock
 from tests.contrib.rest.conftest import Api, ApiWith, problem
-from tests.factories import make_idle_job
+from tests.factories import entries_by_users, make_idle_job
 from tests.scheduler.stand_ins import START
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +42,7 @@ def test_freeze_list_and_unfreeze(api: Api, admin_user: User) -> None:
         problem(api.delete(f"freezes/{freeze.pk}/"), 409)
     freeze.refresh_from_db()
     assert (freeze.ended_by, freeze.until) == (name, START)
-    assert LogEntry.objects.filter(object_id=str(freeze.pk)).count() == 2
+    assert entries_by_users().filter(object_id=str(freeze.pk)).count() == 2
 
 
 def test_freezes_are_filtered_by_namespace(api: Api) -> None:

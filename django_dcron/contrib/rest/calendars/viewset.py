@@ -27,7 +27,6 @@ from django_dcron.contrib.rest.concurrency import (
     conflict_is_mismatch,
     etag,
 )
-from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may
 from django_dcron.contrib.rest.problems import ActionRefused
@@ -35,8 +34,6 @@ from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import must_stay_visible
 from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import log_addition, log_change, log_deletion
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.json_values import check_storable
 
@@ -87,8 +84,6 @@ class CalendarViewSet(BaseViewSet):
         calendar = Calendar(**self.validate(CalendarSerializer, request.data))
         with must_stay_visible(calendar, self.scope):
             control.save_calendar(calendar)
-        with audit_errors_logged(calendar):
-            log_addition(request.user, calendar)
         headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}
         data: Any = CalendarSerializer(calendar).data
         return Response(data, status=201, headers=headers)
@@ -146,8 +141,6 @@ class CalendarViewSet(BaseViewSet):
                 raise
             message = _("%(calendar)s can't be deleted, because a job uses it.")
             raise ActionRefused(message % {"calendar": calendar_name}) from None
-        with audit_errors_logged(calendar):
-            log_deletion(request.user, calendar, calendar_name)
         return Response(status=204)
 
     def _calendar(self, name: str) -> Calendar:
@@ -160,7 +153,7 @@ class CalendarViewSet(BaseViewSet):
     def _save(self, request: Request, name: str, *, partial: bool) -> Response:
         calendar = self._calendar(name)
         check_match(request, calendar)
-        before, blank = values_of(calendar), Calendar()
+        blank = Calendar()
         serializer = CalendarContentSerializer(calendar, data=request.data, partial=partial)
         serializer.is_valid(raise_exception=True)
         omitted = {} if partial else {field: getattr(blank, field) for field in WRITABLE}
@@ -168,8 +161,6 @@ class CalendarViewSet(BaseViewSet):
             setattr(calendar, field, value)
         with conflict_is_mismatch(), must_stay_visible(calendar, self.scope):
             control.save_calendar(calendar, expected_version=calendar.version)
-        with audit_errors_logged(calendar):
-            log_change(request.user, calendar, before)
         return _response(calendar)
 
 

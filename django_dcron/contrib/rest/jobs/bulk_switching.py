@@ -10,13 +10,10 @@ from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.base_serializers import AnySerializer, StrictSerializer
-from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS, SavedJobSerializer
 from django_dcron.contrib.rest.jobs.serializers import PauseSerializer
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import log_actions
 from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Job
 
@@ -47,29 +44,21 @@ class SwitchedJobsSerializer(AnySerializer):
 def switch_jobs(
     ids: Sequence[int],
     scope: Scope,
-    user: Any,
     switch: Callable[[Sequence[Job]], Mapping[int, Exception]],
-    text_of: Callable[[Job], str],
 ) -> dict[str, Any]:
-    """Switch the jobs that the user sees, write audit log entries, and return the response.
+    """Switch the jobs that the user sees, and return the response.
 
-    ``switch`` returns the errors of the refused jobs by position, and ``text_of`` an entry's text.
+    ``switch`` returns the errors of the refused jobs by position.
     """
     ids = list(dict.fromkeys(ids))
     found = scope.jobs.in_bulk(ids)
     jobs = [found[pk] for pk in ids if pk in found]
-    before = [values_of(job) for job in jobs]
     errors = switch(jobs)
     refused = {pk: _("There is no job with this id.") for pk in ids if pk not in found}
     refused |= {
         jobs[position].pk: refusal_text(error, jobs[position]) for position, error in errors.items()
     }
-    done = [
-        (job, values) for job, values in zip(jobs, before, strict=True) if job.pk not in refused
-    ]
-    with audit_errors_logged(*(job for job, _values in done)):
-        log_actions(user, [(job, values, text_of(job)) for job, values in done])
     return {
-        "results": [job for job, _values in done],
+        "results": [job for job in jobs if job.pk not in refused],
         "refused": [{"id": pk, "detail": refused[pk]} for pk in ids if pk in refused],
     }

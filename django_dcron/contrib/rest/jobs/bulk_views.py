@@ -9,7 +9,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
-from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.jobs import bulk
 from django_dcron.contrib.rest.jobs.bulk_switching import (
     PauseManySerializer,
@@ -21,16 +20,7 @@ from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import (
     BaseViewSet,
 )
-from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import (
-    log_additions,
-    log_changes,
-)
-from django_dcron.jobs.audit.texts import (
-    paused_text,
-    resumed_text,
-    signed_reason,
-)
+from django_dcron.jobs.action_texts import signed_reason
 
 
 class BulkJobViewSet(BaseViewSet):
@@ -46,8 +36,6 @@ class BulkJobViewSet(BaseViewSet):
     def create_many(self, request: Request) -> Response:
         jobs = bulk.new_jobs(bulk.read_items(request.data), self.scope)
         bulk.save_all(jobs, self.scope)
-        with audit_errors_logged(*jobs):
-            log_additions(request.user, jobs)
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data, status=201)
 
     @create_many.mapping.patch
@@ -61,10 +49,7 @@ class BulkJobViewSet(BaseViewSet):
     )
     def change_many(self, request: Request) -> Response:
         jobs, versions, rows = bulk.changed_jobs(bulk.read_items(request.data), self.scope)
-        before = [values_of(row) for row in rows]
         bulk.save_all(jobs, self.scope, versions, rows)
-        with audit_errors_logged(*jobs):
-            log_changes(request.user, list(zip(jobs, before, strict=True)))
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/pause")
@@ -79,7 +64,7 @@ class BulkJobViewSet(BaseViewSet):
         values = self.validate(PauseManySerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
         pause = partial(control.pause_many, reason=reason, until=values["until"])
-        switched = switch_jobs(values["ids"], self.scope, request.user, pause, paused_text)
+        switched = switch_jobs(values["ids"], self.scope, pause)
         return Response(SwitchedJobsSerializer(switched).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/resume")
@@ -92,7 +77,5 @@ class BulkJobViewSet(BaseViewSet):
     )
     def resume_many(self, request: Request) -> Response:
         ids = self.validate(SelectedJobsSerializer, request.data)["ids"]
-        switched = switch_jobs(
-            ids, self.scope, request.user, control.resume_many, lambda job: resumed_text()
-        )
+        switched = switch_jobs(ids, self.scope, control.resume_many)
         return Response(SwitchedJobsSerializer(switched).data)

@@ -23,7 +23,7 @@ from django_dcron.contrib.rest.base_serializers import (
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import JobState, status_of
-from django_dcron.jobs.audit.texts import LONGEST_REASON
+from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.jobs.representation import CONFIDENTIAL, JOB_FIELDS
 from django_dcron.models import Job
 

@@ -19,7 +19,6 @@ from django_dcron.contrib.rest.concurrency import (
     conflict_is_mismatch,
     etag,
 )
-from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.jobs.backfilling import BackfillSerializer, RangeSerializer
 from django_dcron.contrib.rest.jobs.bulk_views import BulkJobViewSet
 from django_dcron.contrib.rest.jobs.listing import ORDERS, JobQuery, filter_jobs
@@ -60,20 +59,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.jobs import chains
-from django_dcron.jobs.audit.differences import values_of
-from django_dcron.jobs.audit.log import (
-    log_action,
-    log_addition,
-    log_change,
-    log_deletion,
-)
-from django_dcron.jobs.audit.texts import (
-    backfilled_text,
-    paused_text,
-    resumed_text,
-    signed_reason,
-    triggered_text,
-)
+from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.models import Job, Run
 
 
@@ -108,8 +94,6 @@ class JobViewSet(BulkJobViewSet):
     def create(self, request: Request) -> Response:
         job = Job(**self.validate(JobSerializer, request.data))
         self._save(job)
-        with audit_errors_logged(job):
-            log_addition(request.user, job)
         headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
         return Response(JobSerializer(job).data, status=201, headers=headers)
 
@@ -154,11 +138,8 @@ class JobViewSet(BulkJobViewSet):
     def destroy(self, request: Request, job_id: str) -> Response:
         job = self._job(job_id)
         check_match(request, job)
-        key = job.pk
         with conflict_is_mismatch():
             control.delete(job, expected_version=job.version)
-        with audit_errors_logged(job):
-            log_deletion(request.user, job, key)
         return Response(status=204)
 
     @action(detail=True, methods=["post"])
@@ -173,11 +154,8 @@ class JobViewSet(BulkJobViewSet):
     )
     def pause(self, request: Request, job_id: str) -> Response:
         job, values = self._job(job_id), self.validate(PauseSerializer, request.data)
-        before = values_of(job)
         reason = signed_reason(values["reason"], request.user.get_username())
         control.pause(job, reason, values["until"])
-        with audit_errors_logged(job):
-            log_action(request.user, job, before, paused_text(job))
         return _response(job)
 
     @action(detail=True, methods=["post"])
@@ -196,10 +174,7 @@ class JobViewSet(BulkJobViewSet):
     def resume(self, request: Request, job_id: str) -> Response:
         self.validate(EmptySerializer, request.data)
         job = self._job(job_id)
-        before = values_of(job)
         control.resume(job)
-        with audit_errors_logged(job):
-            log_action(request.user, job, before, resumed_text())
         return _response(job)
 
     @action(detail=True, methods=["post"])
@@ -225,9 +200,6 @@ class JobViewSet(BulkJobViewSet):
             run, is_new = control.trigger(job, args=args, kwargs=kwargs), True
         else:
             run, is_new = trigger_once(job, args, kwargs, key)
-        if is_new:
-            with audit_errors_logged(run):
-                log_action(request.user, run, {}, triggered_text(run))
         url = address_of(request, "run", run.pk)
         receipt = ReceiptSerializer(
             {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
@@ -258,9 +230,6 @@ class JobViewSet(BulkJobViewSet):
             "continue_from": found.continue_from,
             "until": found.until,
         }
-        if found.occurrences and not values["dry_run"]:
-            with audit_errors_logged(job):
-                log_action(request.user, job, values_of(job), backfilled_text(found))
         return Response(BackfillSerializer(data).data)
 
     @action(detail=True)
@@ -309,7 +278,6 @@ class JobViewSet(BulkJobViewSet):
     def _change(self, request: Request, job_id: str, *, partial: bool) -> Response:
         job = self._job(job_id)
         check_match(request, job)
-        before = values_of(job)
         predecessors = {*job.after}
         serializer = JobSerializer(
             job, data=request.data, partial=partial, context={"scope": self.scope}
@@ -320,8 +288,6 @@ class JobViewSet(BulkJobViewSet):
             setattr(job, name, value)
         with conflict_is_mismatch():
             self._save(job, expected_version=job.version, predecessors=predecessors)
-        with audit_errors_logged(job):
-            log_change(request.user, job, before)
         return _response(job)
 
     def _save(

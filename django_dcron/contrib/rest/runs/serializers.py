@@ -16,7 +16,7 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictSerializer,
 )
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.jobs.audit.texts import LONGEST_REASON
+from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 

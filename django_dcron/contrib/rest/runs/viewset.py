@@ -16,7 +16,6 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest.base_serializers import EmptySerializer
-from django_dcron.contrib.rest.history import audit_errors_logged
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may, require_other_arguments
 from django_dcron.contrib.rest.runs import listing
@@ -32,8 +31,7 @@ from django_dcron.contrib.rest.runs.serializers import (
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
 from django_dcron.diagnosis.chains import followed_run, followed_run_id
-from django_dcron.jobs.audit.log import log_action
-from django_dcron.jobs.audit.texts import cancelled_text, rerun_text, signed_reason
+from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.models import Run
 
 
@@ -117,8 +115,6 @@ class RunViewSet(BaseViewSet):
     def cancel(self, request: Request, run_id: str) -> Response:
         run, values = self._run(run_id), self.validate(CancelSerializer, request.data)
         control.cancel(run, signed_reason(values["reason"], request.user.get_username()))
-        with audit_errors_logged(run):
-            log_action(request.user, run, {}, cancelled_text(run))
         return Response(RunSerializer(run).data)
 
     @action(detail=True, methods=["post"])
@@ -141,8 +137,6 @@ class RunViewSet(BaseViewSet):
         if run.has_other_arguments:
             require_other_arguments(request)
         created = control.rerun(run)
-        with audit_errors_logged(run):
-            log_action(request.user, run, {}, rerun_text(created))
         data: dict[str, Any] = RunSerializer(created).data
         headers = {"Location": address_of(request, "run", created.pk)}
         return Response(data, status=201, headers=headers)

@@ -1,4 +1,4 @@
-"""Texts about actions on jobs, runs and freezes, for the audit log and the person who acts."""
+"""Texts about actions on jobs, runs and freezes, for the person who acts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,128 @@
+"""The audit log: who changed, paused, ran or cancelled what, when, from where and how.
+
+Invariants:
+
+- An entry is written in the transaction of its change (``jobs.audit.recording``).
+- Entries are never changed. Only the retention deletes them (``jobs.audit.retention``).
+- An entry refers to no other row, so that it outlives the object and the user.
+- Values are redacted before they are stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.exceptions import NotPossible
+from django_dcron.models.exact_text import ExactCharField
+from django_dcron.utils.messages import gettext_noop
+
+LONGEST_ACTOR = 150
+LONGEST_ADDRESS = 255
+LONGEST_LABEL = 200
+LONGEST_REASON = 255
+
+
+class AuditAction(models.TextChoices):
+    CREATE = "create", _("Created")
+    CHANGE = "change", _("Changed")
+    DELETE = "delete", _("Deleted")
+    PAUSE = "pause", _("Paused")
+    RESUME = "resume", _("Resumed")
+    TRIGGER = "trigger", _("Run started")
+    RERUN = "rerun", _("Run again")
+    BACKFILL = "backfill", _("Backfilled")
+    CANCEL = "cancel", _("Cancelled")
+    FREEZE = "freeze", _("Frozen")
+    UNFREEZE = "unfreeze", _("Freeze ended")
+
+
+class AuditKind(models.TextChoices):
+    JOB = "job", _("Job")
+    RUN = "run", _("Run")
+    CALENDAR = "calendar", _("Calendar")
+    FREEZE = "freeze", _("Freeze")
+
+
+class Via(models.TextChoices):
+    ADMIN = "admin", _("Admin")
+    REST = "rest", _("REST API")
+    CLI = "cli", _("Command line")
+    CODE = "code", _("Code")
+    SCHEDULER = "scheduler", _("Scheduler")
+
+
+class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
+    def update(self, **values: Any) -> NoReturn:
+        raise _append_only()
+
+    def delete(self) -> NoReturn:
+        raise _append_only()
+
+    def delete_expired(self, keys: list[int]) -> int:
+        """Delete the entries whose retention time is over. Returns their number."""
+        return self.filter(pk__in=keys)._raw_delete(self.db)
+
+
+class AuditEntry(models.Model):
+    at = models.DateTimeField(_("time"), help_text=_("By the database's clock."))
+    actor = models.CharField(
+        _("user"),
+        max_length=LONGEST_ACTOR,
+        blank=True,
+        help_text=_("Empty if code without a user or the scheduler acted."),
+    )
+    address = models.CharField(
+        _("address"),
+        max_length=LONGEST_ADDRESS,
+        blank=True,
+        help_text=_("The client's IP address, or the host of the command line."),
+    )
+    via = models.CharField(_("via"), max_length=16, choices=Via)
+    action = models.CharField(_("action"), max_length=16, choices=AuditAction)
+    kind = models.CharField(_("object type"), max_length=16, choices=AuditKind)
+    object_id = ExactCharField(_("object ID"), max_length=120)
+    label = models.CharField(
+        _("object"), max_length=LONGEST_LABEL, help_text=_("The object's name at that time.")
+    )
+    job_id = models.BigIntegerField(
+        _("job ID"), null=True, help_text=_("The job itself, or the job of the run.")
+    )
+    version = models.PositiveIntegerField(
+        _("version"), null=True, help_text=_("The object's version after the change.")
+    )
+    before = models.JSONField(_("before"), default=dict, help_text=_("The changed values."))
+    after = models.JSONField(_("after"), default=dict, help_text=_("The changed values."))
+    reason = models.CharField(_("reason"), max_length=LONGEST_REASON, blank=True)
+
+    objects = AuditEntryQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("audit entry")
+        verbose_name_plural = _("audit log")
+        ordering = ("-at", "-id")
+        default_permissions = ("view",)
+        indexes = (
+            models.Index(fields=("at", "id"), name="dcron_audit_at"),
+            models.Index(fields=("kind", "object_id", "at"), name="dcron_audit_object"),
+            models.Index(fields=("job_id", "at"), name="dcron_audit_job"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.get_action_display()}: {self.label}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise _append_only()
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise _append_only()
+
+
+def _append_only() -> NotPossible:
+    return NotPossible(
+        gettext_noop("Entries of the audit log can't be changed or deleted."), code="append_only"
+    )

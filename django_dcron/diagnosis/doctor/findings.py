@@ -51,6 +51,7 @@ class Code(StrEnum):
     NEVER_FIRES = "never_fires"
     UNKNOWN_TARGET = "unknown_target"
     NAMESPACE_UNSERVED = "namespace_unserved"
+    OTHER_SCHEDULER_RUNS = "other_scheduler_runs"
     # Runs.
     RUN_OVERDUE = "run_overdue"
     RUN_UNDELIVERED = "run_undelivered"
@@ -88,6 +89,7 @@ WARNINGS = frozenset(
         Code.RUN_OFF_SCHEDULE,
         Code.CURSOR_OUTDATED,
         Code.NEVER_FIRES,
+        Code.OTHER_SCHEDULER_RUNS,
         Code.STARTED_EARLY,
         Code.NODE_DEAD,
         Code.NODE_DEGRADED,

@@ -14,7 +14,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.doctor.findings import FindingGroup
+from django_dcron.diagnosis.doctor.findings import (
+    CLUSTER,
+    Code,
+    FindingGroup,
+    Findings,
+    Subject,
+)
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window, utc
 from django_dcron.locks import Lock, get_lock
@@ -72,7 +78,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    report = examine(_window(options), _lock())
+    window = _window(options)
+    report = examine(window, _lock())
+    _find_other_schedulers(window, report.findings)
     if options["json"]:
         Output(command, options).json(report.as_json())
     else:
@@ -80,6 +88,30 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if not report.healthy:
         found = report.findings.counts.total()
         raise negative_result(f"{number_of(found, 'finding')}.")
+
+
+def _find_other_schedulers(window: Window, findings: Findings) -> None:
+    """Add a finding for each job that the scheduler it was imported from still runs."""
+    jobs = Job.objects.using(alias_for(Job)).exclude(import_source="")
+    if window.namespace:
+        jobs = jobs.filter(namespace=window.namespace)
+    if not jobs.exists():
+        return
+    # Only projects that imported jobs need this code.
+    from django_dcron.contrib.importers.still_running import find_other_runs
+
+    for each in find_other_runs(jobs, window.since, window.now):
+        remedy = (
+            f"Stop {each.source} on every machine, also in workers (celery worker -B), or hand the "
+            f"work back with manage.py dcron handover {each.source} --back."
+        )
+        if each.job is None:
+            text = f"{each.source} probably runs beside django-dcron: {each.reason}. {remedy}"
+            findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
+        elif each.at is not None:
+            text = f"{each.source} ran the job, too, at {utc(each.at)}. {remedy}"
+            subject = Subject("job", str(each.job.pk), str(each.job))
+            findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
 
 
 def _lock() -> Lock:

@@ -123,6 +123,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "take_over": True,
         },
     )
+    if options["apply"] and not options["json"]:
+        Output(command, options).line(
+            f"In five minutes, manage.py dcron doctor tells whether {options['source']} still runs "
+            "jobs, if it records its runs."
+        )
 
 
 def _show_preconditions(out: Output, options: dict[str, Any]) -> None:

@@ -484,6 +484,28 @@ def test_only_the_named_job_takes_the_name_of_the_source() -> None:
     assert {job.name for job in Job.objects.all()} == {"a", "b", "c"}
 
 
+def test_doctor_names_the_jobs_that_the_source_still_runs() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("both", "stopped", "paused", "changed"):
+        crontab_row(name, **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    crontab_row("shadow", **twelve_hours_from_now())
+    call("import", SOURCE, "--apply", "--shadow")
+    control.pause(Job.objects.get(name="paused"))
+    now = datetime.now(UTC)
+    Job.objects.update(updated_at=now - 10 * MINUTE)
+    Job.objects.filter(name="changed").update(updated_at=now)
+    PeriodicTask.objects.update(last_run_at=now - 3 * MINUTE)
+    PeriodicTask.objects.filter(name="stopped").update(last_run_at=now - 9.5 * MINUTE)
+    document = call("doctor", "--json").json
+    found = [each for each in document["findings"] if each["code"] == "other_scheduler_runs"]
+    assert [(each["subject"]["name"], each["severity"]) for each in found] == [("both", "warning")]
+    assert SOURCE in found[0]["message"]
+    later = call("doctor", "--json", "--since", "2m").json["findings"]
+    assert "other_scheduler_runs" not in {each["code"] for each in later}
+
+
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
 
@@ -563,6 +585,7 @@ def test_whole_installation_is_handed_over_and_back() -> None:
         clock.advance(10 * MINUTE)
         PeriodicTask.objects.update(last_run_at=clock.now() - MINUTE)
         call("handover", SOURCE, "--apply")
+        Job.objects.update(updated_at=clock.now())  # which has the time of the process
         assert Job.objects.count() == made
         assert 0 < most_runs_of_a_job(run_due()) <= 2
         assert findings_of_the_doctor() == WITHOUT_A_NODE

@@ -304,6 +304,21 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert redbeat.runs_since(last_due).times[f"key {key!r}"] == [last_due]
 
 
+def test_doctor_reports_that_beat_holds_its_lock() -> None:
+    save()
+
+    def codes() -> set[str]:
+        return {each["code"] for each in call("doctor", "--json").json["findings"]}
+
+    client, key = get_redis(app), ensure_conf(app).lock_key
+    client.set(key, "held", ex=300)
+    assert "other_scheduler_runs" not in codes(), "no job was imported"
+    call("import", "redbeat", "--apply")
+    assert "other_scheduler_runs" in codes()
+    client.delete(key)
+    assert "other_scheduler_runs" not in codes()
+
+
 def test_handing_back_returns_only_the_entries_that_exist() -> None:
     entry = save(schedule=schedules.crontab(minute="0"))
     assert redbeat.hand_back({"redbeat:nothing": NOW, entry.key: NOW}) == {entry.key}

@@ -251,6 +251,26 @@ def test_empty_form_shows_schedule_examples(admin_client: Client) -> None:
     assert part_text(response, "result") == ""
 
 
+def test_sentence_is_previewed_and_saved_as_schedule_text(admin_client: Client) -> None:
+    typed = SIMPLE | {"schedule": "every weekday at 9:30\r\n0 12 * * SAT"}
+    saved_as = "30 9 * * MON-FRI\n0 12 * * SAT"
+
+    response = post_preview(admin_client, **typed)
+    assert errors(response) == {}
+    assert response.context["preview"].replaced_sentence == saved_as
+    assert "data-dcron-sentence" in response.content.decode()
+    plain = post_preview(admin_client, **SIMPLE | {"schedule": " 30 3 * * * "})
+    assert "data-dcron-sentence" not in plain.content.decode()
+
+    fill_in(admin_client, add_url(), **typed)
+    assert Job.objects.get().schedule == saved_as
+
+
+def test_sentence_with_unknown_word_is_refused(admin_client: Client) -> None:
+    typed = SIMPLE | {"schedule": "every other weekday at 9:30"}
+    assert list(errors(post_preview(admin_client, **typed))) == ["schedule"]
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
 from django_dcron.models import Calendar, Job
+from django_dcron.schedules.sentences import schedule_of_sentence
 
 if TYPE_CHECKING:
     JobModelForm = forms.ModelForm[Job]
@@ -103,8 +104,12 @@ def _label_both(field: forms.SplitDateTimeField) -> None:
 
 class ScheduleInput(forms.CharField):
     def to_python(self, value: Any) -> str:
-        """Return the text with ``\\n`` as line ends, because browsers send ``\\r\\n``."""
-        return "\n".join((super().to_python(value) or "").splitlines())
+        """Return the text with ``\\n`` as line ends, because browsers send ``\\r\\n``.
+
+        A line that is an English sentence, such as "every weekday at 9:30", becomes schedule text.
+        """
+        lines = (super().to_python(value) or "").splitlines()
+        return "\n".join(schedule_of_sentence(line) or line for line in lines)
 
 
 class JobForm(JobModelForm):
@@ -147,6 +152,9 @@ class JobForm(JobModelForm):
         for name in self.fields.keys() & _DURATIONS:
             example = _("Example: %(duration)s.") % {"duration": _EXAMPLES[name]}
             self.fields[name].help_text = f"{self.fields[name].help_text} {example}"
+        if "schedule" in self.fields:
+            sentence = _("Or an English sentence, such as every weekday at 9:30.")
+            self.fields["schedule"].help_text = f"{self.fields['schedule'].help_text} {sentence}"
         for field in self.fields.values():
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)

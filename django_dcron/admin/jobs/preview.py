@@ -45,6 +45,7 @@ from django_dcron.admin.jobs.target_note import TargetNote
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
+from django_dcron.schedules.sentences import schedule_of_sentence
 from django_dcron.utils.durations import write_duration
 
 URL_NAME = "django_dcron_job_preview"
@@ -125,6 +126,13 @@ class SchedulePreview:
         except InvalidSchedule as error:  # the stored job's: the user hasn't typed it
             self.problem = error.translate(translation)
             return None
+
+    @property
+    def replaced_sentence(self) -> str:
+        """The schedule text that replaces a typed sentence; empty if none was typed."""
+        typed = str(self.form["schedule"].data or "") if self.form.is_bound else ""
+        has_sentence = any(map(schedule_of_sentence, typed.splitlines()))
+        return self.job.schedule if has_sentence and not self._has_errors({"schedule"}) else ""
 
     @property
     def is_empty(self) -> bool:

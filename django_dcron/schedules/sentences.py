@@ -1,0 +1,231 @@
+"""Turn an English sentence into schedule text: "every weekday at 9:30" is ``30 9 * * MON-FRI``.
+
+Invariants:
+
+- Each word must be understood. A sentence with any other word has no schedule text, because a guess
+  would run a job at a wrong time.
+- A sentence of days without a time means midnight, as in ``@daily``.
+- Times of one sentence that no single line can express become several lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import groupby
+
+MAX_LENGTH = 200
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_DAY = r"(?:sun|mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?)(?:days?)?"  # also their plurals
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+_CLOCK = r"(?:noon|midnight|\d{1,2}(?::\d{2})?(?: ?[ap]m)?)"
+_ORDINAL = r"(?:\d{1,2}(?:st|nd|rd|th)|last)"
+_ORDINALS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th", "fifth": "5th"}
+_EVERY = r"(?:every |each |on )?"
+_OF_MONTH = r"(?: of (?:the|every|each|a) month)"
+_INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
+_AT_TIMES = rf"\bat ({_CLOCK}(?: and (?:at )?{_CLOCK})*)(?= |$)"
+_IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
+_DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
+_QUARTERS = "JAN,APR,JUL,OCT"
+_UNITS = {"second": "s", "minute": "m", "hour": "h"}
+_FULL = {"second": 60, "minute": 60, "hour": 24}
+"""The cycle of each unit in cron text; only divisors of it are evenly spaced."""
+
+Time = tuple[int, int]
+"""Hour and minute."""
+DayFields = tuple[str, str, str]
+"""Day of month, month and day of week."""
+
+
+def schedule_of_sentence(text: str) -> str | None:
+    """Return schedule text for the sentence, or None if any of its words isn't understood."""
+    if len(text) > MAX_LENGTH:
+        return None
+    words = _normalize(text)
+    if (interval := _interval(words)) is not None:
+        return interval
+    words, times = _take_times(words)
+    words, months = _take_months(words)
+    if times is None or months is None or not (words or times):
+        return None
+    fields = _days(words)
+    if fields is None:
+        return None
+    day, month, weekday = fields
+    if months and month != "*":
+        return None
+    return "\n".join(
+        f"{clock} {day} {months or month} {weekday}" for clock in _clock_fields(times or [(0, 0)])
+    )
+
+
+def _normalize(text: str) -> str:
+    words = text.casefold().strip().rstrip(".")
+    words = re.sub(r"\s*(?:,|&|;)\s*(?:and\s+)?", " and ", words)
+    words = re.sub(r"[\u2010-\u2015]", "-", words)
+    words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
+    words = re.sub(r"\bo'?clock\b", "", words)
+    *others, last = words.split() or [""]  # the last word may be a unit: "every second"
+    return " ".join([*(_ORDINALS.get(word, word) for word in others), last])
+
+
+# --- intervals ------------------------------------------------------------------------------------
+
+
+def _interval(words: str) -> str | None:
+    if found := re.fullmatch(r"(?:every hour|hourly)(?: at (?:minute |:)(\d{1,2}))?", words):
+        return f"{int(found[1] or 0)} * * * *" if int(found[1] or 0) < 60 else None
+    if not (found := re.fullmatch(_INTERVAL, words)):
+        return None
+    number, unit = int(found[1] or 1), found[2]
+    days = _days(found[3]) if found[3] else ("*", "*", "*")
+    if not number or days is None:
+        return None
+    if _FULL[unit] % number or number == _FULL[unit]:
+        return None if found[3] else f"@every {number}{_UNITS[unit]}"
+    step = "*" if number == 1 else f"*/{number}"
+    clock = {"second": f"{step} * *", "minute": f"{step} *", "hour": f"0 {step}"}[unit]
+    return f"{clock} {' '.join(days)}"
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def _take_times(words: str) -> tuple[str, list[Time] | None]:
+    """Return the other words and the times; None if a time is impossible."""
+    found = re.search(_AT_TIMES, words)
+    if found is None:
+        return words, []
+    times = [_time(each) for each in re.split(r" and (?:at )?", found[1])]
+    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+    valid = [time for time in times if time is not None]
+    return others, sorted(set(valid)) if len(valid) == len(times) else None
+
+
+def _time(text: str) -> Time | None:
+    if text in {"noon", "midnight"}:
+        return (12 if text == "noon" else 0), 0
+    found = re.fullmatch(r"(\d+)(?::(\d+))?(?: ?([ap])m)?", text)
+    assert found  # noqa: S101 (the text has matched _CLOCK)
+    hour, minute, half = int(found[1]), int(found[2] or 0), found[3]
+    if half:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if half == "p" else 0)
+    return (hour, minute) if hour < 24 and minute < 60 else None
+
+
+def _clock_fields(times: list[Time]) -> list[str]:
+    """Return minute and hour, once for each minute."""
+    by_minute = sorted((minute, hour) for hour, minute in times)
+    return [
+        f"{minute} {','.join(str(hour) for _minute, hour in group)}"
+        for minute, group in groupby(by_minute, key=lambda pair: pair[0])
+    ]
+
+
+# --- days -----------------------------------------------------------------------------------------
+
+
+def _take_months(words: str) -> tuple[str, str | None]:
+    """Return the other words and the month field; empty if no month is named."""
+    if not (found := re.search(_IN_MONTHS, words)):
+        return words, ""
+    names = re.split(r" and (?:in )?", found[1])
+    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+    return others, ",".join(_month(name) for name in names)
+
+
+def _month(name: str) -> str:
+    return name[:3].upper()
+
+
+def _days(words: str) -> DayFields | None:
+    for pattern, fields in _PATTERNS:
+        if found := pattern.fullmatch(words):
+            return fields(found)
+    return None
+
+
+def _weekdays(found: re.Match[str]) -> DayFields | None:
+    if bounds := re.fullmatch(_DAY_RANGE, found[1]):
+        first, last = (_DAYS.index(_day(bounds[at])) for at in (1, 2))
+        if first < last:
+            return "*", "*", f"{_DAYS[first]}-{_DAYS[last]}"
+        return "*", "*", ",".join((*_DAYS[first:], *_DAYS[: last + 1]))
+    names = [_day(name) for name in re.split(r" and (?:on )?", found[1])]
+    return "*", "*", ",".join(dict.fromkeys(names))
+
+
+def _day(name: str) -> str:
+    return name[:3].upper()
+
+
+def _number(ordinal: str) -> int | None:
+    """Return the number of an ordinal; None for the last one."""
+    return None if ordinal == "last" else int(ordinal[:-2])
+
+
+def _of_month(found: re.Match[str]) -> DayFields | None:
+    """Return the fields of "the 1st and 15th", "the last Friday" or "the 3rd working day"."""
+    ordinals = [_number(each) for each in re.split(r" and (?:on )?(?:the )?", found["ordinals"])]
+    kind = (found["kind"] or "day").removesuffix("s")
+    if any(number is not None and not 1 <= number <= 31 for number in ordinals):
+        return None
+    if kind == "day":
+        return ",".join("L" if n is None else str(n) for n in ordinals), "*", "*"
+    if kind in {"working day", "workday", "business day"}:
+        numbers = [f"WD#{'L' if n is None else n}" for n in ordinals]
+        return (
+            (",".join(numbers), "*", "?") if all(n is None or n <= 23 for n in ordinals) else None
+        )
+    if kind == "weekday":
+        known = {1: "1W", None: "LW"}
+        return (known[ordinals[0]], "*", "?") if [*ordinals] in ([1], [None]) else None
+    at = _DAYS.index(_day(kind))
+    days = [f"{at}L" if n is None else f"{at}#{n}" for n in ordinals]
+    return ("*", "*", ",".join(days)) if all(n is None or n <= 5 for n in ordinals) else None
+
+
+def _of_year(found: re.Match[str]) -> DayFields | None:
+    number = int(re.sub(r"\D", "", found["day"]))
+    return (str(number), _month(found["month"]), "*") if 1 <= number <= 31 else None
+
+
+def _fixed(*fields: str) -> Callable[[re.Match[str]], DayFields | None]:
+    day, month, weekday = fields
+    return lambda found: (day, month, weekday)
+
+
+_LIST = rf"(?:the )?(?P<ordinals>{_ORDINAL}(?: and (?:on )?(?:the )?{_ORDINAL})*)"
+_KIND = rf"(?: (?P<kind>days?|weekdays?|working days?|workdays?|business days?|{_DAY}))?"
+_MONTHLY = r"(?:every month|each month|monthly)"
+_YEARLY = r"(?:every year |each year |yearly |annually )?"
+_DATE = r"(?P<day>\d{1,2}(?:st|nd|rd|th)?)"
+
+_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], DayFields | None]], ...] = (
+    (re.compile(rf"{_EVERY}days?|daily|"), _fixed("*", "*", "*")),
+    (re.compile(rf"{_EVERY}(?:weekdays?)|(?:daily )?on weekdays"), _fixed("*", "*", "MON-FRI")),
+    (re.compile(rf"{_EVERY}(?:weekends?)"), _fixed("*", "*", "SAT,SUN")),
+    (
+        re.compile(
+            rf"(?:weekly on |every week on |each week on |{_EVERY})"
+            rf"({_DAY}(?: to | through | until | ?- ?){_DAY}|{_DAY}(?: and (?:on )?{_DAY})*)"
+        ),
+        _weekdays,
+    ),
+    (re.compile(rf"{_EVERY}{_LIST}{_KIND}{_OF_MONTH}"), _of_month),
+    (re.compile(rf"{_MONTHLY} on {_LIST}{_KIND}"), _of_month),
+    (re.compile(_MONTHLY), _fixed("1", "*", "*")),
+    (re.compile(r"every quarter|each quarter|quarterly"), _fixed("1", _QUARTERS, "*")),
+    (
+        re.compile(rf"{_YEARLY}{_EVERY}(?P<month>{_MONTH}) (?:the )?{_DATE}"),
+        _of_year,
+    ),
+    (re.compile(rf"{_YEARLY}{_EVERY}(?:the )?{_DATE} (?:of )?(?P<month>{_MONTH})"), _of_year),
+)

@@ -1,0 +1,105 @@
+"""Test that English sentences become the schedule that they mean, and that nothing is guessed."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.sentences import MAX_LENGTH, schedule_of_sentence
+
+DOCS = Path(__file__).parents[2] / "docs/reference/schedules.md"
+WORDS = re.split(
+    " ",
+    "every each on the at of in and to first second third last 1st 15th 31st day days daily month "
+    "monthly weekday weekend working monday mondays fri january quarter year hour minutes 5 90 "
+    "9:30 9 noon midnight 6pm am pm, - hourly",
+)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "schedule"),
+    [
+        ("Every weekday at 9:30 a.m.", "30 9 * * MON-FRI"),
+        ("daily at 3:30", "30 3 * * *"),
+        ("at noon", "0 12 * * *"),
+        ("each day at 12am and at 12 pm", "0 0,12 * * *"),
+        ("every day", "0 0 * * *"),
+        ("weekends at 10 PM", "0 22 * * SAT,SUN"),
+        ("on monday, wednesday and friday at 9 o'clock", "0 9 * * MON,WED,FRI"),
+        ("Tuesdays to Saturdays at 8", "0 8 * * TUE-SAT"),
+        ("weekly on Thursday at 7:05", "5 7 * * THU"),
+        ("mon \N{EN DASH} fri at 8:15 and 17:45", "15 8 * * MON-FRI\n45 17 * * MON-FRI"),
+        ("Friday through Monday at 1", "0 1 * * FRI,SAT,SUN,MON"),
+        ("the first Monday of every month", "0 0 * * 1#1"),
+        ("on the second and fourth Friday of the month at 6", "0 6 * * 5#2,5#4"),
+        ("last day of the month at 23:59", "59 23 L * *"),
+        ("monthly on the 3rd at 4", "0 4 3 * *"),
+        ("last working day of the month", "0 0 WD#L * ?"),
+        ("first weekday of the month", "0 0 1W * ?"),
+        ("last weekday of the month", "0 0 LW * ?"),
+        ("every month at 5", "0 5 1 * *"),
+        ("quarterly", "0 0 1 JAN,APR,JUL,OCT *"),
+        ("every 24 December at 18:00", "0 18 24 DEC *"),
+        ("on March 1st", "0 0 1 MAR *"),
+        ("every Monday at 9 in January and July", "0 9 * JAN,JUL MON"),
+        ("every minute", "* * * * *"),
+        ("every 5 minutes on weekends", "*/5 * * * SAT,SUN"),
+        ("every 7 minutes", "@every 7m"),
+        ("every 36 hours", "@every 36h"),
+        ("every 30 seconds", "*/30 * * * * *"),
+        ("every second", "* * * * * *"),
+        ("hourly at minute 15", "15 * * * *"),
+    ],
+)
+def test_sentence_becomes_schedule(sentence: str, schedule: str) -> None:
+    assert schedule_of_sentence(sentence) == schedule
+    parse_schedule(schedule)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "",
+        "in January",
+        "every day at 25:00",
+        "every day at 13pm",
+        "every day at 9 or so",
+        "every weekday but Monday at 9",
+        "every other day",
+        "every second Friday at 9",
+        "every 3 days",
+        "every 0 minutes",
+        "every 7 minutes on weekdays",
+        "every week",
+        "sixth Monday of the month",
+        "40th of the month",
+        "hourly at minute 75",
+        "every May 1st in June",
+        "30 9 * * MON-FRI",
+        "@daily",
+        "every day " * MAX_LENGTH,
+    ],
+)
+def test_nothing_is_guessed(sentence: str) -> None:
+    assert schedule_of_sentence(sentence) is None
+
+
+def test_sentences_of_docs_are_true() -> None:
+    table = DOCS.read_text().partition("| sentence | saved as |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([^|`]+) \| `([^`]+)` \|$", table, re.MULTILINE)
+    assert len(rows) > 5
+    assert {sentence: schedule_of_sentence(sentence) for sentence, _ in rows} == dict(rows)
+
+
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map(" ".join))
+def test_any_sentence_yields_valid_schedule_or_none(sentence: str) -> None:
+    found = schedule_of_sentence(sentence)
+    if found is None:
+        return
+    parse_schedule(found)
+    with pytest.raises(InvalidSchedule):  # the form doesn't reinterpret valid schedule text
+        parse_schedule(sentence)

@@ -17,14 +17,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.models import F, Max, Min
 
 from django_dcron.db.now import database_now
@@ -36,6 +36,8 @@ from tests.app.tasks import WITNESS_LOG
 from tests.checker import Verdict, check
 from tests.conftest import StartProcess
 from tests.factories import make_job
+from tests.model.transitions import Transition, is_outcome_of_a_claim, not_allowed
+from tests.verdict import changes
 from tests.verdict.history import History
 from tests.verdict.judgement import judge
 from tests.verdict.tables import read_history
@@ -99,6 +101,7 @@ class Cluster:
         self.history: History | None = None
         self.recoveries: list[Recovery] = []
         self.doctor_env: dict[str, str] = {}
+        self._records_changes = connection.vendor == "postgresql"
         self._jobs: list[Job] = []
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
@@ -134,6 +137,9 @@ class Cluster:
         }
         alone = given | {"overlap_policy": exclusive, "schedule": EXCLUSIVE_EVERY}
         made = [make_job(**(alone if number % 2 else given) | fields) for number in range(jobs)]
+        if self._records_changes:
+            with connection.cursor() as cursor:
+                changes.install(cursor)
         self.after = now()
         for _ in range(nodes):
             self.add_node(env=node_env)
@@ -189,6 +195,9 @@ class Cluster:
         self._stopping.set()
         if self._supervisor.is_alive():
             self._supervisor.join()
+        if self._records_changes:
+            with suppress(DatabaseError), connection.cursor() as cursor:
+                changes.remove(cursor)
 
     # --- faults ----------------------------------------------------------------------------------
 
@@ -244,6 +253,8 @@ class Cluster:
         dispatched = Run.objects.filter(state__in=("queued", "running"))
         wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
         self.history = self._read_history()
+        made = [Transition(each.old, each.new, each.attempts) for each in self.history.changes]
+        assert not not_allowed(each for each in made if not is_outcome_of_a_claim(each))
         verdict = check(self.after, self.until)
         assert not verdict.problems, str(verdict)
         judged = judge(self.history)
@@ -257,7 +268,14 @@ class Cluster:
             f"exit {code}" for member in [*self.nodes, *self.workers] for code in member.exits
         )
         with connection.cursor() as cursor:
-            history = read_history(cursor, self.after, self.until, starts, witnessed=[WITNESS])
+            history = read_history(
+                cursor,
+                self.after,
+                self.until,
+                starts,
+                witnessed=[WITNESS],
+                with_changes=self._records_changes,
+            )
         about = {"database": connection.vendor, "at": f"{at:%Y-%m-%d %H:%M:%S} UTC"}
         return replace(history, faults=dict(exits), about=about)
 

@@ -41,6 +41,11 @@ ALLOWED = frozenset(
 )
 
 
+def is_outcome_of_a_claim(made: Transition) -> bool:
+    """Return whether a run was missed or skipped when it was claimed. It has no life to model."""
+    return made.old == "absent" and made.new in ("missed", "skipped")
+
+
 def not_allowed(transitions: Iterable[Transition]) -> set[Transition]:
     """Return the transitions that the model doesn't make. No change isn't a transition."""
     return {each for each in transitions if each not in ALLOWED and each != (each.old, each.old, 0)}

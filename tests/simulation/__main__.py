@@ -3,6 +3,7 @@
 python -m tests.simulation --hours 1000            with a random first seed
 python -m tests.simulation --replay SEED           tell what happens with one seed
 python -m tests.simulation --hours 1000 --resume   add to the totals in the repository
+python -m tests.simulation --totals                print the totals in the repository
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ EACH = 24.0
 
 def main() -> int:
     given = _parser().parse_args()
+    if given.totals:
+        print(sessions.kept_totals())
+        return 0
     if given.replay is not None:
         return _replay(given)
     if given.broken is not None:
@@ -41,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--within", type=float, default=float("inf"), help="seconds at most")
     parser.add_argument("--resume", action="store_true", help="add to the recorded totals")
+    parser.add_argument("--totals", action="store_true", help="print the recorded totals")
     parser.add_argument("--replay", type=int, metavar="SEED")
     parser.add_argument("--only", help="in a replay: numbers of the plan's items, such as 3,17")
     parser.add_argument("--all", action="store_true", help="in a replay: the whole story")

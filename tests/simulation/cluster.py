@@ -11,10 +11,20 @@ from django_dcron.execution import executor, heartbeat
 from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.scheduler.runner import Runner
+from tests.simulation import settings
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.services import Broker, Key, Message
 
 CHILDREN = 3
+THIS_RELEASE = {
+    name: getattr(settings, name) for name in ("DCRON_SHARDS", "DCRON_TICK", "DCRON_LOOK_AHEAD")
+}
+OTHER_RELEASE = {
+    "DCRON_SHARDS": settings.DCRON_SHARDS - 1,
+    "DCRON_TICK": settings.DCRON_TICK * 1.5,
+    "DCRON_LOOK_AHEAD": settings.DCRON_LOOK_AHEAD * 2,
+}
+"""The defaults of another release. Nodes share their work only with those of the same shards."""
 
 
 class Node:
@@ -26,6 +36,8 @@ class Node:
         self.starts = 0
         self.restart_after = 10.0
         self.wall_offset = 0.0
+        self.has_other_release = False
+        """Whether the node runs another release from its next start on."""
         self._lock = lock
         self._broker = broker
         self.process = self._new_process()
@@ -35,6 +47,7 @@ class Node:
         process = Process(self.engine, self.name)
         process.drift = self.engine.random.uniform(-1e-4, 1e-4)
         process.wall_offset = self.wall_offset
+        process.settings = OTHER_RELEASE if self.has_other_release else THIS_RELEASE
         process.on_death = self._died
         return process
 
@@ -200,7 +213,9 @@ def deliver(engine: Engine, broker: Broker, workers: list[Worker]) -> None:
         idle = [child for worker in workers for child in worker.idle()]
         if not idle:
             return
-        engine.random.choice(idle).execute(broker.queue.pop(0))
+        message = broker.queue.pop(0)
+        broker.delivered.append(message)
+        engine.random.choice(idle).execute(message)
 
 
 __all__ = ["Child", "Node", "Task", "Worker", "deliver"]

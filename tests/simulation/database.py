@@ -20,7 +20,12 @@ from unittest.mock import patch
 
 from django.db import InternalError, OperationalError, connection, connections
 from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX, SQLiteCursorWrapper
+from django.db.models import BooleanField
+from django.db.models.expressions import RawSQL
 
+from django_dcron.db.statements import UpdateUnlocked
+from django_dcron.models import statistics
+from django_dcron.runs import pending_counts
 from tests.simulation import primitives
 from tests.simulation.engine import Engine, Killed, Process
 from tests.simulation.primitives import EPOCH
@@ -51,6 +56,8 @@ class Database:
         self.random = engine.random
         self.unreachable_until = 0.0
         self.read_only_until = 0.0
+        self.statistics_locked_until = 0.0
+        """Until when another session locks all rows of statistics."""
         self.unreachable_for: dict[str, float] = {}
         """Until when the database is unreachable for the processes of this name."""
         self.statements = 0
@@ -234,6 +241,37 @@ class Database:
                 del backend.run_and_clear_commit_hooks
                 connection.run_on_commit = []
 
+    @contextmanager
+    def locks_of_statistics(self) -> Iterator[None]:
+        """Let the package find the rows of statistics locked while they are.
+
+        SQLite has no SKIP LOCKED.
+        """
+        assert connection.connection is not None
+        connection.connection.create_function("dcron_unlocked", 0, self._statistics_are_unlocked)
+        real_rows, real_lock = UpdateUnlocked._rows, statistics.lock_countable
+        real_locked_rows = pending_counts._lock_unlocked
+
+        def rows(update: UpdateUnlocked, *arguments: Any) -> Any:
+            unlocked = RawSQL("dcron_unlocked()", (), output_field=BooleanField())
+            return real_rows(update, *arguments).filter(unlocked)
+
+        def lock_countable(*arguments: Any) -> list[int]:
+            return real_lock(*arguments) if self._statistics_are_unlocked() else []
+
+        def lock_unlocked(*arguments: Any) -> Any:
+            return real_locked_rows(*arguments) if self._statistics_are_unlocked() else {}
+
+        with (
+            patch.object(UpdateUnlocked, "_rows", rows),
+            patch.object(statistics, "lock_countable", lock_countable),
+            patch.object(pending_counts, "_lock_unlocked", lock_unlocked),
+        ):
+            yield
+
+    def _statistics_are_unlocked(self) -> bool:
+        return self.engine.now >= self.statistics_locked_until
+
     def _strftime(self, template: str, when: str) -> str:
         if when != "NOW":
             raise ValueError(f"STRFTIME of {when}")
@@ -265,7 +303,7 @@ TRIGGERS = """
 CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron_run
 BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
     new.attempt, old.heartbeat_at, new.reason, new.cancel_requested_at, new.due_at,
-    new."trigger"); END;
+    new."trigger", old.slot IS 'running' AND new.slot IS NOT 'running'); END;
 CREATE TEMP TRIGGER sim_run_insert AFTER INSERT ON django_dcron_run
 BEGIN SELECT dcron_changed('made', new.id, new.job_id, new.state, new."trigger", new.scheduled_at);
 END;

@@ -49,6 +49,8 @@ class Process:
         """When the monotonic clock was 0."""
         self.module_globals: dict[str, Any] = {}
         """Values of module globals that differ between processes."""
+        self.settings: dict[str, Any] = {}
+        """Values of Django settings that differ between processes. Empty: those of the module."""
         self.armed: list[Any] = []
         """Faults that wait for a point of this process."""
         self.on_death: Callable[[], None] = lambda: None

@@ -12,6 +12,7 @@ from tests.model.transitions import Transition, not_allowed
 from tests.simulation.engine import Engine
 from tests.simulation.plan import NODES, RUN_LEASE
 from tests.simulation.primitives import EPOCH
+from tests.verdict.history import Change
 
 UNSTARTED = frozenset({"pending", "queued", "waiting"})
 FINAL = frozenset({"succeeded", "failed", "skipped", "missed", "cancelled"})
@@ -31,6 +32,7 @@ class Observer:
         """Begin and end of the latest time in which nobody reached the database."""
         self.pending_since: dict[str, float] = {}
         """When each run became pending."""
+        self.changes: list[Change] = []
         self._waiting: dict[int, set[tuple[str, str]]] = {}
         """The runs that wait for each job's slot, by when they were due."""
         self._attempts: set[tuple[str, int]] = set()
@@ -67,8 +69,22 @@ class Observer:
         cancel_requested_at: str | None,
         due_at: str,
         trigger: str,
+        frees_slot: int,
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
+        self.changes.append(
+            Change(
+                number=len(self.changes) + 1,
+                run=run,
+                job=job,
+                old=old,
+                new=new,
+                due_at=datetime.fromisoformat(due_at).replace(tzinfo=UTC),
+                trigger=trigger,
+                attempts=attempt - old_attempt,
+                frees_slot=bool(frees_slot),
+            )
+        )
         if old != new:
             self.pending_since[run] = self.engine.now
             self.tell(f"{about} attempt {attempt}{' ' + reason if reason else ''}")

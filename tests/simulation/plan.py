@@ -247,6 +247,12 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
             given["seconds"] = random.choice((0.0, 0.001, 5.0, random.uniform(5, 1800)))
         case "messages_delayed":
             given = {"number": random.randint(1, 5), "seconds": _duration(random, drawn)}
+        case "messages_returned":
+            given = {"number": random.randint(1, 12), "seconds": random.choice((1.0, 60.0, 600.0))}
+        case "statistics_locked":
+            given = {"seconds": _duration(random, drawn)}
+        case "other_release":
+            given = {"process": node, "seconds": _duration(random, drawn)}
     return Item(at, kind, given)
 
 
@@ -269,6 +275,9 @@ FAULTS = {
     "messages_lost": 1,
     "messages_doubled": 2,
     "messages_delayed": 1,
+    "messages_returned": 3,
+    "statistics_locked": 2,
+    "other_release": 1,
 }
 """The kinds of faults, and their shares on average over all seeds."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -98,6 +99,8 @@ class Broker:
         self.unreachable_until = 0.0
         self.unreachable_for: dict[str, float] = {}
         self.troubles = Troubles()
+        self.delivered: deque[Message] = deque(maxlen=20)
+        """The messages that workers have received last."""
         self.published = 0
         self.on_message: Callable[[], None] = lambda: None
         self.on_revoke: Callable[[Key, str], None] = lambda key, worker: None
@@ -116,6 +119,12 @@ class Broker:
             place = self.engine.random.randrange(len(self.queue))  # reordered
         self.queue.insert(place, message)
         self.on_message()
+
+    def return_delivered(self, number: int, seconds: float) -> None:
+        """Deliver the last messages again, within ``seconds``: nobody has acknowledged them."""
+        returned = list(self.delivered)[-number:]
+        for place, message in enumerate(returned, 1):
+            self.put(Message(*message.key), after=seconds * place / len(returned))
 
     def check_reachable(self) -> None:
         name = primitives.process().name

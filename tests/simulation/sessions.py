@@ -113,6 +113,14 @@ def keep(result: Result, commit: str) -> None:
     TOTALS.write_text(json.dumps(kept, indent=2) + "\n")
 
 
+def kept_totals() -> str:
+    """Return the totals that the repository keeps, with the date and commit of the latest."""
+    kept = read_kept()
+    counts = {name: kept[name] for name in vars(Totals()) if name in kept}
+    totals = Totals(**counts | {"faults": Counter(kept.get("faults", {}))})
+    return f"{totals}\nuntil {kept.get('date')}, commit {kept.get('commit')}"
+
+
 def read_kept() -> dict[str, Any]:
     """Return the totals that the repository keeps."""
     kept: dict[str, Any] = json.loads(TOTALS.read_text()) if TOTALS.exists() else {}

@@ -1,5 +1,6 @@
 """The simulator itself: a seed decides the whole history."""
 
+import json
 import re
 import subprocess
 import sys
@@ -43,6 +44,15 @@ def test_broken_guard_is_found_and_its_replay_fails() -> None:
     told = simulate("--replay", "1", "--broken", name)
     assert told.returncode == 1
     assert "attempts: job-" in told.stdout
+
+
+def test_totals_are_printed_with_their_date_and_commit() -> None:
+    kept = json.loads(Path("docs/contributing/simulation-totals.json").read_text())
+    printed = simulate("--totals").stdout
+    assert f"occurrences {kept['occurrences']:,}" in printed
+    assert f"faults {sum(kept['faults'].values()):,}" in printed
+    assert kept["date"] in printed
+    assert kept["commit"] in printed
 
 
 def rows_of_broken_guards() -> list[list[str]]:

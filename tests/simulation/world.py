@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, connection
 
@@ -33,7 +34,7 @@ from django_dcron.runs import start_facts
 from django_dcron.targets import functions
 from django_dcron.utils import sync_points
 from tests.simulation import database, primitives
-from tests.simulation.cluster import Child, Node, Worker, deliver
+from tests.simulation.cluster import THIS_RELEASE, Child, Node, Worker, deliver
 from tests.simulation.counts import Result
 from tests.simulation.database import Armed, Database
 from tests.simulation.engine import Engine, Killed, Process, Task
@@ -93,6 +94,7 @@ class World:
         self.quiet = False
         """Whether the last fault is over."""
         self._last_process: Process | None = None
+        self._settings = THIS_RELEASE
         self.engine.before_switch = self._switch_globals
 
     # --- the course -------------------------------------------------------------------------------
@@ -166,6 +168,7 @@ class World:
     def _end_faults(self) -> None:
         now = self.engine.now
         self.database.unreachable_until = self.database.read_only_until = now
+        self.database.statistics_locked_until = now
         began, ended = self.observer.outage
         self.observer.outage = began, min(ended, now)
         self.locks.unreachable_until = self.broker.unreachable_until = now
@@ -243,6 +246,7 @@ class World:
             process.on_death = lambda: None
         while self.engine.reap:
             self.engine._bury(self.engine.reap.pop(0))
+        self._use_settings(THIS_RELEASE)
 
     def _history(self) -> History:
         with connection.cursor() as cursor:
@@ -255,7 +259,9 @@ class World:
             )
         # Nothing is missing, so retention excuses nothing.
         return replace(
-            read, jobs=[replace(job, keep_runs=None, keep_for=None) for job in read.jobs]
+            read,
+            jobs=[replace(job, keep_runs=None, keep_for=None) for job in read.jobs],
+            changes=self.observer.changes,
         )
 
     def _findings(self, verdict: Verdict) -> list[str]:
@@ -280,6 +286,7 @@ class World:
             stack.enter_context(primitives.installed(self.random))
             stack.enter_context(self.database.installed())
             stack.enter_context(exact_questions())
+            stack.enter_context(self.database.locks_of_statistics())
             stack.enter_context(
                 patch.object(best_effort, "shared_dispatcher", self.broker.dispatcher)
             )
@@ -308,7 +315,14 @@ class World:
         if clock is None:
             clock = process.module_globals["clock"] = ClusterClock()
         start_facts._clock = clock
+        self._use_settings(process.settings or THIS_RELEASE)
         self._last_process = process
+
+    def _use_settings(self, of_release: dict[str, Any]) -> None:
+        if of_release is not self._settings:
+            self._settings = of_release
+            for name, value in of_release.items():
+                setattr(settings, name, value)
 
     def tell(self, text: str) -> None:
         if self.story is not None:
@@ -405,6 +419,16 @@ class World:
         self.nodes[process].restart_after = seconds
         self.nodes[process].drain()
 
+    def _fault_other_release(self, process: str, seconds: float) -> None:
+        """The node ends and another release starts, or the current one again."""
+        node = self.nodes[process]
+        node.has_other_release = not node.has_other_release
+        node.restart_after = seconds
+        node.drain()
+
+    def _fault_statistics_locked(self, seconds: float) -> None:
+        self.database.statistics_locked_until = self.engine.now + seconds
+
     def _fault_database_unreachable(self, process: str, seconds: float) -> None:
         until = self.engine.now + seconds
         if process:
@@ -458,6 +482,9 @@ class World:
     def _fault_messages_delayed(self, number: int, seconds: float) -> None:
         self.broker.troubles.delay = number
         self.broker.troubles.delay_for = seconds
+
+    def _fault_messages_returned(self, number: int, seconds: float) -> None:
+        self.broker.return_delivered(number, seconds)
 
     def _job(self, number: int) -> Job:
         return Job.objects.get(name=f"job-{number}")

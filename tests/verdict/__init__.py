@@ -19,6 +19,8 @@ Invariants:
 | ``witness`` | writes and reads the witness log |
 | ``occurrences`` | rules about occurrences and their rows: losses, duplicates, missed counts |
 | ``executions`` | rules about starts, attempts, retries, order and overlaps |
+| ``changes`` | records each change of a run, by a trigger |
+| ``queues`` | a rule about the order of waiting runs |
 | ``accounts`` | rules about chains and statistics |
 | ``judgement`` | applies all rules |
 

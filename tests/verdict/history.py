@@ -124,6 +124,25 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A change of a run's state, attempt or slot, as a trigger of the database has recorded it."""
+
+    number: int
+    """Its place in the order of the changes."""
+    run: str
+    job: int
+    old: str
+    """The state before. ``absent`` if the run is new."""
+    new: str
+    due_at: datetime
+    trigger: str
+    attempts: int = 0
+    """By how much the number of the attempt grows."""
+    frees_slot: bool = False
+    """Whether the run gives up the slot of its job."""
+
+
+@dataclass(frozen=True)
 class Counters:
     """The statistics of a job: how many of its runs ended in which state."""
 
@@ -150,6 +169,8 @@ class History:
     attempts: list[Attempt] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     counters: list[Counters] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    """Empty if no trigger has recorded them."""
     faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was injected. The verdict doesn't depend on it."""
     about: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.verdict import accounts, executions, occurrences
+from tests.verdict import accounts, executions, occurrences, queues
 from tests.verdict.finding import Finding
 from tests.verdict.history import History
 
@@ -25,6 +25,7 @@ RULES: tuple[Callable[[History], list[Finding]], ...] = (
     executions.order,
     executions.overlaps,
     executions.fences,
+    queues.turns,
     accounts.chains,
     accounts.statistics,
 )

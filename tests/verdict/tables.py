@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from tests.verdict.history import Attempt, Counters, History, Job, Link, Run, Start
+from tests.verdict.history import Attempt, Change, Counters, History, Job, Link, Run, Start
 
 
 class Cursor(Protocol):
@@ -39,12 +39,14 @@ def read_history(
     is_steady: bool = False,
     keep_for: timedelta | None = timedelta(days=30),
     keep_runs: int | None = None,
+    with_changes: bool = False,
 ) -> History:
     """Read all jobs with their runs. No process may write meanwhile.
 
     ``witnessed``: the targets whose code appends its starts to the witness log. ``is_steady``: each
     job had the same occurrences throughout the window, even if it was saved. ``keep_for`` and
-    ``keep_runs``: the retention of jobs that don't have their own.
+    ``keep_runs``: the retention of jobs that don't have their own. ``with_changes``: triggers have
+    recorded the changes (``tests.verdict.changes``).
     """
     cursors = {row["job_id"]: row for row in _rows(cursor, "cursor")}
     calendars = {row["name"]: row["dates"] for row in _rows(cursor, "calendar")}
@@ -63,11 +65,21 @@ def read_history(
         attempts=[_attempt(row) for row in _rows(cursor, "attempt")],
         starts=list(starts),
         counters=_counters(_rows(cursor, "statistics"), _rows(cursor, "pendingcount")),
+        changes=_changes(cursor) if with_changes else [],
     )
 
 
+def _changes(cursor: Cursor) -> list[Change]:
+    rows = _read(cursor, "SELECT * FROM verdict_change ORDER BY number")
+    return [Change(**{**row, "run": _id(row["run"])}) for row in rows]
+
+
 def _rows(cursor: Cursor, table: str) -> list[Row]:
-    cursor.execute(f"SELECT * FROM django_dcron_{table}")  # noqa: S608 (a literal of this module)
+    return _read(cursor, f"SELECT * FROM django_dcron_{table}")  # noqa: S608 (a literal of ours)
+
+
+def _read(cursor: Cursor, statement: str) -> list[Row]:
+    cursor.execute(statement)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.verdict.history import Attempt, Counters, History, Job, Link, Run, Start
+from tests.verdict.history import Attempt, Change, Counters, History, Job, Link, Run, Start
 
 SECOND = timedelta(seconds=1)
 MOMENT = timedelta(milliseconds=10)
@@ -157,6 +157,7 @@ def good_history() -> History:
         runs=rows.runs,
         attempts=with_fences(rows.attempts),
         starts=rows.starts,
+        changes=_changes(),
         counters=[
             Counters(PLAIN, succeeded=10),
             Counters(RETRIED, succeeded=1, failed=1, consecutive_failures=1, late_successes=1),
@@ -166,6 +167,24 @@ def good_history() -> History:
             Counters(ONCE, succeeded=1),
         ],
     )
+
+
+def _changes() -> list[Change]:
+    """Two runs of a job wait while another has the slot. Then they get it in turn."""
+    told = [
+        ("first", "queued", "running", 1, False),
+        ("second", "queued", "waiting", 2, False),
+        ("third", "queued", "waiting", 3, False),
+        ("first", "running", "succeeded", 1, True),
+        ("second", "waiting", "pending", 2, False),
+        ("second", "pending", "running", 2, False),
+        ("second", "running", "failed", 2, True),
+        ("third", "waiting", "pending", 3, False),
+    ]
+    return [
+        Change(number, run, LATE, old, new, T + second * SECOND, "schedule", 0, frees)
+        for number, (run, old, new, second, frees) in enumerate(told, 1)
+    ]
 
 
 def with_fences(attempts: list[Attempt]) -> list[Attempt]:

@@ -131,6 +131,8 @@ CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
     ("order", "attempts", moved("starts", attempt(RETRIED), "began_at", 5 * SECOND)),
     ("overlaps", "runs", changed("starts", attempt(BACKFILLED), ended_at=T + 3 * SECOND)),
     ("overlaps", "attempts", changed("starts", attempt(RETRIED), ended_at=T + 14 * SECOND)),
+    ("turns", "second comes later", changed("changes", 1, due_at=T + 4 * SECOND)),
+    ("turns", "third was due first", changed("changes", 2, due_at=T)),
     ("fences", "of a later attempt", changed("attempts", attempt(RETRIED), fence=2**40)),
     ("fences", "twice", changed("attempts", attempt(RETRIED), fence=7)),
     ("attempts", "late and open", changed("attempts", attempt(PLAIN), late_outcome="succeeded")),
@@ -186,6 +188,11 @@ def test_late_start_under_run_latest_needs_that_no_newer_run_started() -> None:
     assert "late_starts" not in {finding.rule for finding in judge(alone).findings}
     after_newer = change(history, "attempts", late, started_at=T + 17 * SECOND)
     assert "late_starts" in {finding.rule for finding in judge(after_newer).findings}
+
+
+def test_run_that_began_to_wait_after_the_slot_was_free_has_not_been_passed_over() -> None:
+    late = changed("changes", 2, due_at=T, number=4)(changed("changes", 3, number=3)(GOOD))
+    assert judge(late).findings == ()
 
 
 def test_overlap_with_a_lost_attempt_is_no_finding() -> None:

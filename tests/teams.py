@@ -19,6 +19,7 @@ from django_dcron.models import (
     Calendar,
     Cursor,
     Freeze,
+    Incident,
     Job,
     Node,
     Run,
@@ -42,6 +43,8 @@ class Rows:
     alert: Alert
     calendar: Calendar
     freeze: Freeze
+    incident: Incident
+    muted: Incident
 
 
 HOUR = timedelta(hours=1)
@@ -56,6 +59,28 @@ class World:
     theirs: Rows
     markers: dict[str, str]
     """By kind of row, the text that reveals the other team's rows."""
+
+
+def make_incidents(job: Job, name: str, run: Run | None) -> tuple[Incident, Incident]:
+    """Create an open incident, to which the attempt of ``run`` belongs, and a muted one."""
+    now = database_now("default")
+    known: dict[str, Any] = {
+        "job": job,
+        "exception_class": f"{name}-exception",
+        "message": f"{name}-error",
+        "changed_by": f"{name}-user",
+        "note": f"{name}-note",
+        "count": 1,
+        "first_seen_at": now,
+        "last_seen_at": now,
+        "last_run": run.pk if run else None,
+    }
+    incident = Incident.objects.create(fingerprint=f"{name}-1", **known)
+    if run is not None:
+        run.attempts.update(incident=incident.pk)
+        Incident.objects.filter(pk=incident.pk).update(last_attempt=run.attempts.get().pk)
+    muted = Incident.objects.create(fingerprint=f"{name}-2", state="muted", **known)
+    return incident, muted
 
 
 def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
@@ -136,11 +161,13 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
     )
     Statistics.objects.filter(pk=job.pk).update(failed=1, last_state="failed", last_finished_at=now)
     freeze = control.freeze(f"{name}-freeze", name)
-    return Rows(job, paused, run, ended, ended, attempts[1], node, alert, calendar, freeze), [
-        run,
-        ended,
-        missed,
-    ]
+    incidents = make_incidents(job, name, ended)
+    alert.incident, alert.run = incidents[0], ended.pk
+    alert.save()
+    rows = Rows(
+        job, paused, run, ended, ended, attempts[1], node, alert, calendar, freeze, *incidents
+    )
+    return rows, [run, ended, missed]
 
 
 def make_world() -> World:
@@ -184,6 +211,7 @@ def rows_of_others() -> Any:
         "runs": hidden,
         "attempts": Attempt.objects.filter(run__in=hidden.values("pk")),
         "nodes": Node.objects.filter(namespace="hush"),
+        "incidents": Incident.objects.filter(job__namespace="hush"),
         "alerts": Alert.objects.filter(subject__startswith="hush"),
         "calendars": Calendar.objects.filter(name__startswith="hush"),
         "freezes": Freeze.objects.exclude(namespace="mine"),

@@ -1,4 +1,4 @@
-"""Register the Django admin of jobs, calendars, freezes, runs, nodes, alerts and the dashboard.
+"""Register the Django admin: jobs, calendars, freezes, runs, incidents, nodes, alerts, dashboard.
 
 Invariants:
 
@@ -10,6 +10,7 @@ from django_dcron.admin.alert import AlertAdmin
 from django_dcron.admin.calendar import CalendarAdmin
 from django_dcron.admin.dashboard import DashboardAdmin
 from django_dcron.admin.freeze import FreezeAdmin
+from django_dcron.admin.incidents.admin import IncidentAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.node import NodeAdmin
 from django_dcron.admin.runs.admin import RunAdmin
@@ -21,6 +22,7 @@ __all__ = [
     "CalendarAdmin",
     "DashboardAdmin",
     "FreezeAdmin",
+    "IncidentAdmin",
     "JobAdmin",
     "NodeAdmin",
     "RunAdmin",

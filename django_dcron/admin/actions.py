@@ -93,6 +93,7 @@ class ActionAdmin(BaseAdmin[M]):
     has_pause_permission = _has_own_permission("pause")
     has_cancel_permission = _has_own_permission("cancel")
     has_rerun_permission = _has_own_permission("rerun")
+    has_acknowledge_permission = _has_own_permission("acknowledge")
 
     class Media:
         css: ClassVar = {"all": ["django_dcron/object_actions.css"]}

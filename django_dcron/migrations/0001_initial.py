@@ -893,6 +893,7 @@ class Migration(migrations.Migration):
                             ("run", "Run"),
                             ("calendar", "Calendar"),
                             ("freeze", "Freeze"),
+                            ("incident", "Incident"),
                         ],
                         max_length=16,
                         verbose_name="object type",

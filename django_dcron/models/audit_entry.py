@@ -44,6 +44,7 @@ class AuditKind(models.TextChoices):
     RUN = "run", _("Run")
     CALENDAR = "calendar", _("Calendar")
     FREEZE = "freeze", _("Freeze")
+    INCIDENT = "incident", _("Incident")
 
 
 class Via(models.TextChoices):

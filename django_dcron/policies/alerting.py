@@ -9,12 +9,13 @@ Invariants:
   between.
 - The decision is a pure function of two readings. Two equal readings yield no event.
 - A rule reports a streak of failures once, when the streak reaches the rule's threshold.
+- Failures of muted incidents count for no rule about failures and recovery.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -216,6 +217,26 @@ class Event:
     rule: Rule
     number: int = 1
     """The number of runs or occurrences, or the number of consecutive failures of a streak."""
+
+
+def without_muted(
+    before: Counts, now: Counts, muted_before: int, muted_failures: int
+) -> tuple[Counts, Counts, int]:
+    """Return both readings without the failures of muted incidents.
+
+    ``muted_before``: how many consecutive failures were muted at the first reading.
+    ``muted_failures``: how many failures since then are muted. The third value is the number of
+    muted ones among the consecutive failures of the second reading.
+    """
+    failures = now.failed - before.failed
+    muted_failures = min(muted_failures, failures)
+    streak_was_reset = now.streak != before.streak + failures
+    muted = min((0 if streak_was_reset else muted_before) + muted_failures, now.streak)
+    return (
+        replace(before, streak=max(before.streak - muted_before, 0)),
+        replace(now, failed=now.failed - muted_failures, streak=now.streak - muted),
+        muted,
+    )
 
 
 def detect_events(before: Counts, now: Counts, rules: Collection[Rule]) -> list[Event]:

@@ -77,10 +77,13 @@ def group_failed_attempts(
 
 def record_unstarted_failure(job_id: int, run_id: UUID, reason: str, at: datetime) -> None:
     """Record a run that failed without an attempt, in the transaction that ends it."""
+    _record([FailureFacts(job_id, *exception_and_message(reason), at, run_id)])
+
+
+def exception_and_message(reason: str) -> tuple[str, str]:
+    """Split the reason of a run that failed without an attempt."""
     exception_class, colon, message = reason.partition(": ")
-    if not colon or not exception_class.isidentifier():
-        exception_class, message = "", reason
-    _record([FailureFacts(job_id, exception_class, message, at, run_id)])
+    return (exception_class, message) if colon and exception_class.isidentifier() else ("", reason)
 
 
 def resolve_recovered(

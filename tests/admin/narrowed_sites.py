@@ -10,7 +10,17 @@ from django.contrib import admin
 from django.urls import include, path
 
 from django_dcron import admin as ours
-from django_dcron.models import Alert, Attempt, Calendar, Dashboard, Freeze, Job, Node, Run
+from django_dcron.models import (
+    Alert,
+    Attempt,
+    Calendar,
+    Dashboard,
+    Freeze,
+    Incident,
+    Job,
+    Node,
+    Run,
+)
 
 OURS: dict[Any, Any] = {
     Alert: ours.AlertAdmin,
@@ -18,6 +28,7 @@ OURS: dict[Any, Any] = {
     Calendar: ours.CalendarAdmin,
     Dashboard: ours.DashboardAdmin,
     Freeze: ours.FreezeAdmin,
+    Incident: ours.IncidentAdmin,
     Job: ours.JobAdmin,
     Node: ours.NodeAdmin,
     Run: ours.RunAdmin,

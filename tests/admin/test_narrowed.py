@@ -134,6 +134,7 @@ def _kinds() -> list[tuple[str, list[str]]]:
         ),
         ("run", ["cancel", "rerun", "export_csv", "export_json"]),
         ("calendar", ["delete_selected"]),
+        ("incident", ["acknowledge", "mute", "resolve", "reopen"]),
     ]
 
 
@@ -176,7 +177,7 @@ def _crawl_addresses(crawler: Crawler) -> None:
 
 def _crawl_lists(crawler: Crawler) -> None:
     theirs = crawler.world.theirs
-    for model in ("job", "run", "attempt", "node", "alert", "calendar", "freeze"):
+    for model in ("job", "run", "attempt", "node", "alert", "calendar", "freeze", "incident"):
         for query in _queries(theirs):
             crawler.request("GET", f"{list_url(model)}?{query}")
     for query in ("q=hush", "namespace=hush"):

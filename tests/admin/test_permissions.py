@@ -23,9 +23,20 @@ from django.urls import get_resolver, resolve, reverse
 
 from django_dcron import control
 from django_dcron.admin.freeze import FreezeAdmin
+from django_dcron.admin.incidents.admin import IncidentAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.runs.admin import RunAdmin
-from django_dcron.models import Alert, Attempt, AuditEntry, Calendar, Freeze, Job, Node, Run
+from django_dcron.models import (
+    Alert,
+    Attempt,
+    AuditEntry,
+    Calendar,
+    Freeze,
+    Incident,
+    Job,
+    Node,
+    Run,
+)
 from tests.admin.conftest import (
     NOON,
     StaffWith,
@@ -39,9 +50,17 @@ from tests.admin.conftest import (
     noticed_writes,
     run_url,
 )
-from tests.teams import Rows
+from tests.teams import Rows, make_incidents
 
-VIEWS = ("view_job", "view_run", "view_attempt", "view_node", "view_alert", "view_calendar")
+VIEWS = (
+    "view_job",
+    "view_run",
+    "view_attempt",
+    "view_incident",
+    "view_node",
+    "view_alert",
+    "view_calendar",
+)
 OWN = (
     "add_job",
     "change_job",
@@ -56,6 +75,7 @@ OWN = (
     "change_calendar",
     "delete_calendar",
     "freeze_jobs",
+    "acknowledge_incident",
 )
 
 
@@ -63,6 +83,7 @@ ACTIONS: dict[str, Any] = {
     "job": JobAdmin.object_actions,
     "run": RunAdmin.object_actions,
     "freeze": FreezeAdmin.object_actions,
+    "incident": IncidentAdmin.object_actions,
 }
 
 
@@ -140,6 +161,7 @@ ENDPOINTS = [
     *_of_model("job"),
     *_of_model("run"),
     *_of_model("attempt"),
+    *_of_model("incident"),
     *_of_model("node"),
     *_of_model("alert"),
     *_of_model("calendar"),
@@ -193,6 +215,26 @@ ENDPOINTS = [
         "view_run rerun_run run_job_with_arguments",
         rows={"object_id": "ended_with_arguments"},
     ),
+    *(
+        _action("incident", name, "view_incident acknowledge_incident", rows=row, post=post)
+        for name, row in (
+            ("acknowledge", {"object_id": "incident"}),
+            ("mute", {"object_id": "incident"}),
+            ("resolve", {"object_id": "incident"}),
+            ("reopen", {"object_id": "muted"}),
+        )
+        for post in (None, {"reason": "known"})
+    ),
+    Endpoint(
+        "django_dcron_incident_retry", "view_incident view_run rerun_run", {"object_id": "incident"}
+    ),
+    Endpoint(
+        "django_dcron_incident_retry",
+        "view_incident view_run rerun_run",
+        {"object_id": "incident"},
+        post={"until": "99999999999"},
+        status=302,
+    ),
     Endpoint("django_dcron_job_status", "view_job", JOB),
     Endpoint("django_dcron_job_suggestions", "view_job view_run"),
     Endpoint("django_dcron_node_list_part", "view_node"),
@@ -221,7 +263,7 @@ ENDPOINTS = [
 NEVER = {
     f"{action}_{model}"
     for action in ("add", "delete")
-    for model in ("run", "attempt", "node", "alert")
+    for model in ("run", "attempt", "incident", "node", "alert")
 } | {"delete_freeze"}
 """Permissions that even a superuser doesn't have, because the scheduler owns these rows."""
 
@@ -291,6 +333,8 @@ def rows(db: None) -> Rows:
     other = make_run(
         job, NOON + timedelta(days=9), state="failed", finished_at=NOON, kwargs={"a": 1}
     )
+    retried = make_run(job, NOON + timedelta(days=12), state="failed", finished_at=NOON)
+    make_attempt(retried)
     return Rows(
         job,
         make_job("paused", enabled=False),
@@ -302,11 +346,12 @@ def rows(db: None) -> Rows:
         alert,
         calendar,
         control.freeze("deploy"),
+        *make_incidents(job, "", retried),
     )
 
 
 def _all_rows() -> list[Any]:
-    kept = (Job, Run, Attempt, Node, Calendar, Freeze)
+    kept = (Job, Run, Attempt, Incident, Node, Calendar, Freeze)
     return [
         *(list(model._default_manager.order_by("pk").values()) for model in kept),
         AuditEntry.objects.count(),
@@ -501,7 +546,14 @@ def _endpoint_of(method: str, url: str) -> Endpoint | None:
     return None
 
 
-LOOK_DIFFERENT = ("job_change", "run_change", "job_changelist", "run_changelist")
+LOOK_DIFFERENT = (
+    "job_change",
+    "run_change",
+    "incident_change",
+    "job_changelist",
+    "run_changelist",
+    "incident_changelist",
+)
 """Pages that differ for users who have all view permissions and one more permission."""
 
 

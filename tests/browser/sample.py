@@ -12,9 +12,11 @@ from django.db import transaction
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.models import Alert, Attempt, Calendar, Freeze, Job, Node, Run
+from django_dcron.models import Alert, Attempt, Calendar, Freeze, Incident, Job, Node, Run
+from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.models.statistics import count
 from django_dcron.policies.lifecycle import State
+from django_dcron.runs.incidents import group_failed_attempts
 from tests.factories import make_job, make_run
 
 MINUTE = timedelta(minutes=1)
@@ -41,6 +43,7 @@ class Sample:
     """An attempt of the failed run."""
     alert: Alert
     calendar: Calendar
+    incident: Incident
     freeze: Freeze
     """In force, so that every page has the banner."""
 
@@ -80,8 +83,22 @@ def make_sample() -> Sample:
     alert = _alert(failed, now)
     calendar = control.save_calendar(Calendar(name="closed", dates="SAT-SUN\n12-25"))
     freeze = control.freeze("deploy of 4.2", until=now + timedelta(hours=1), by="ada")
+    Attempt.objects.filter(outcome="failed").update(incident=NOT_GROUPED)
+    group_failed_attempts()
+    incident = Incident.objects.get(job=job)
+    Incident.objects.filter(pk=incident.pk).update(returned_at=incident.last_seen_at)
+    Alert.objects.filter(job=job).update(incident=incident, run=failed.pk)
     return Sample(
-        job, paused, long_named, failed, running, failed.attempts.get(), alert, calendar, freeze
+        job=job,
+        paused=paused,
+        long_named=long_named,
+        failed=failed,
+        running=running,
+        attempt=failed.attempts.get(),
+        alert=alert,
+        calendar=calendar,
+        incident=incident,
+        freeze=freeze,
     )
 
 

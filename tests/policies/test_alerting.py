@@ -17,6 +17,7 @@ from django_dcron.policies.alerting import (
     Rule,
     detect_events,
     read_rules,
+    without_muted,
 )
 from tests.refusals import refusal
 
@@ -276,3 +277,28 @@ def test_circuit_that_opens_again_is_reported_again() -> None:
 def test_counts_event_and_rule_have_default_values() -> None:
     assert Counts() == Counts(succeeded=0, failed=0, missed=0, streak=0, circuit_open=False)
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "muted_before", "muted_failures", "expected"),
+    [
+        ((0, 0), (3, 3), 0, 3, ((0, 0), (0, 0), 3)),
+        ((3, 3), (5, 5), 3, 1, ((3, 0), (4, 1), 4)),
+        ((3, 3), (3, 0), 3, 0, ((3, 0), (3, 0), 0)),
+        ((3, 3), (5, 1), 3, 1, ((3, 0), (4, 0), 1)),
+        ((3, 3), (4, 4), 0, 0, ((3, 3), (4, 4), 0)),
+        ((3, 3), (4, 4), 1, 9, ((3, 2), (3, 2), 2)),
+    ],
+    ids=["all muted", "one more", "success", "success between", "none muted", "more than failed"],
+)
+def test_muted_failures_are_taken_out_of_both_readings(
+    before: tuple[int, int],
+    now: tuple[int, int],
+    muted_before: int,
+    muted_failures: int,
+    expected: tuple[tuple[int, int], tuple[int, int], int],
+) -> None:
+    readings = [Counts(failed=failed, streak=streak) for failed, streak in (before, now)]
+    earlier, later, muted = without_muted(*readings, muted_before, muted_failures)
+    found = ((earlier.failed, earlier.streak), (later.failed, later.streak), muted)
+    assert found == expected

@@ -21,6 +21,7 @@ from django.db.models import F, Q
 
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import rules
+from django_dcron.contrib.alerts.failures import ReportedFailures, read_failures
 from django_dcron.contrib.alerts.last_success import last_success
 from django_dcron.contrib.alerts.messages import event_message
 from django_dcron.contrib.alerts.outbox import Message, store_alerts
@@ -29,7 +30,14 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Job, Notice, Statistics
-from django_dcron.policies.alerting import AlertKind, Counts, Event, Rule, detect_events
+from django_dcron.policies.alerting import (
+    AlertKind,
+    Counts,
+    Event,
+    Rule,
+    detect_events,
+    without_muted,
+)
 
 OVERLAP = timedelta(minutes=1)
 """The maximum time between a run's ``finished_at`` and the commit of its transaction.
@@ -117,25 +125,40 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
         statistics.consecutive_failures,
         _is_open(statistics),
     )
-    events = detect_events(before, now, rules.rules_of_job(str(job), job.alerts, default_rules))
-    messages = [_message(event, statistics) for event in events]
+    failures = now.failed - before.failed
+    found = read_failures(job, failures) if failures > 0 else ReportedFailures()
+    counted = without_muted(before, now, notice.muted if notice else 0, found.muted)
+    job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
+    events = detect_events(*counted[:2], job_rules)
+    messages = [_message(event, statistics, found) for event in events]
     success_at = notice.success_at if notice else database_now(using)
     if notice and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
-        if _record_counts(job.pk, success_at, before, now, using):
+        if _record_counts(job.pk, success_at, before, now, counted[2], using):
             store_alerts(messages)
 
 
-def _message(event: Event, statistics: Statistics) -> Message:
+def _message(event: Event, statistics: Statistics, found: ReportedFailures) -> Message:
     count = statistics.missed if event.rule.on is AlertKind.MISSED else statistics.failed
     key = f"{event.rule.on}:{statistics.pk}:{count}:{event.rule.after}"
-    subject, text = event_message(event, statistics.job)
-    return Message(event.rule.on, key, subject, text, statistics.pk, event.rule.to)
+    if event.rule.on is not AlertKind.FAILED:
+        found = ReportedFailures()
+    subject, text = event_message(event, statistics.job, found)
+    return Message(
+        event.rule.on,
+        key,
+        subject,
+        text,
+        statistics.pk,
+        event.rule.to,
+        run_id=found.run.pk if found.run else None,
+        incident_id=found.incident.pk if found.incident else None,
+    )
 
 
 def _record_counts(
-    job_id: int, success_at: datetime, before: Counts, now: Counts, using: str
+    job_id: int, success_at: datetime, before: Counts, now: Counts, muted: int, using: str
 ) -> bool:
     """Record the counters as seen. Return False if another process did so first."""
     rows = Notice.objects.using(using)
@@ -143,7 +166,9 @@ def _record_counts(
         rows.bulk_create([Notice(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
     columns = {name: getattr(now, name) for name in (*COUNTERS, "streak", "circuit_open")}
     guard = {name: getattr(before, name) for name in columns}
-    return bool(rows.filter(pk=job_id, **guard).update(**columns, success_at=success_at))
+    return bool(
+        rows.filter(pk=job_id, **guard).update(**columns, muted=muted, success_at=success_at)
+    )
 
 
 def _counts(row: Any) -> Counts:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.urls import NoReverseMatch, reverse
 
 from django_dcron.conf import settings
+from django_dcron.contrib.alerts.failures import LATEST, ReportedFailures
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Job, Node, Run
@@ -16,20 +17,18 @@ from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.durations import write_duration
 
-LATEST = 50
-"""The number of a job's latest runs that are searched for the run of an alert."""
 SECOND = timedelta(seconds=1)
 
 
-def event_message(event: Event, job: Job) -> tuple[str, str]:
-    """Return subject and text of an event."""
+def event_message(event: Event, job: Job, found: ReportedFailures) -> tuple[str, str]:
+    """Return subject and text of an event. ``found``: the failures that it reports."""
     number = event.number
     match event.rule.on:
         case AlertKind.FAILED if event.rule.after == EVERY:
-            return f"{job} failed{_times(number)}", _job_text(job, State.FAILED)
+            return f"{job} failed{_times(number)}", _failure_text(job, found)
         case AlertKind.FAILED:
             in_a_row = f" {number} times in a row" if number > 1 else ""
-            return f"{job} failed{in_a_row}", _job_text(job, State.FAILED)
+            return f"{job} failed{in_a_row}", _failure_text(job, found)
         case AlertKind.RECOVERED:
             after = "a failed run" if number == 1 else f"{number} failed runs in a row"
             return f"{job} has recovered", _job_text(
@@ -92,12 +91,24 @@ def _job_text(job: Job, state: State | None, text: str = "") -> str:
     return _join_sentences(text, *_run(job, state), _link("job", job.pk))
 
 
+def _failure_text(job: Job, found: ReportedFailures) -> str:
+    if found.run is None:
+        return _job_text(job, State.FAILED)
+    lines = [*_lines_about(found.run, State.FAILED)]
+    if found.incident is not None:
+        lines.append(_link("incident", found.incident.pk))
+    return _join_sentences(*lines, _link("job", job.pk))
+
+
 def _run(job: Job, state: State | None) -> Iterator[str]:
     """Yield lines about the job's latest run in ``state``, if the latest runs include one."""
     runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
     run = next((run for run in runs[:LATEST] if state is None or run.state == state), None)
-    if run is None:
-        return
+    if run is not None:
+        yield from _lines_about(run, state)
+
+
+def _lines_about(run: Run, state: State | None) -> Iterator[str]:
     yield f"Run at {_moment(run.scheduled_at)}: {run.state}" + (
         f", {run.reason}" if run.reason else ""
     )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from django.db.models import F, Max, Q
 
@@ -69,6 +69,8 @@ class Message:
     """The text, or a function that returns it. The function is called only if the alert is new."""
     job_id: int | None = None
     to: tuple[str, ...] = ()
+    run_id: UUID | None = None
+    incident_id: int | None = None
 
 
 def store_alerts(messages: Iterable[Message]) -> int:
@@ -106,6 +108,8 @@ def _rows(messages: Iterable[Message]) -> Iterator[NewAlert]:
                     kind=message.kind,
                     key=message.key[:190],
                     job_id=message.job_id,
+                    run=message.run_id,
+                    incident_id=message.incident_id,
                     subject=message.subject[:255],
                 )
                 yield row, message.text

@@ -176,6 +176,7 @@ def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, l
         read = Run.objects.using(alias_for(Run)).filter(
             job__in=expected,
             trigger__in=(Trigger.SCHEDULE, Trigger.BACKFILL),
+            rerun_of=None,
             scheduled_at__gt=min(each.after for each in expected.values()),
             scheduled_at__lte=max(each.until for each in expected.values()),
         )

@@ -28,6 +28,11 @@ OCCURRENCE_TRIGGERS = (Trigger.SCHEDULE, Trigger.BACKFILL)
 """The triggers of runs that belong to an occurrence of the schedule."""
 
 
+def is_of_occurrence(run: Run) -> bool:
+    """Return whether the run belongs to an occurrence. A retried run queues like a backfill."""
+    return run.trigger in OCCURRENCE_TRIGGERS and run.rerun_of_id is None
+
+
 def schedule_zone_of(job: Job) -> ZoneInfo:
     """Return the schedule's time zone, or UTC if the schedule is invalid."""
     try:
@@ -60,11 +65,9 @@ class ExplanationData:
             scheduled_at__gte=self.requested.start, scheduled_at__lt=self.requested.end
         )
         found = list(rows.order_by("scheduled_at")[:READ_LIMIT])
-        self.runs_by_occurrence = {
-            row.scheduled_at: row for row in found if row.trigger in OCCURRENCE_TRIGGERS
-        }
+        self.runs_by_occurrence = {row.scheduled_at: row for row in found if is_of_occurrence(row)}
         """The runs of occurrences, by occurrence."""
-        self.other_runs = [row for row in found if row.trigger not in OCCURRENCE_TRIGGERS]
+        self.other_runs = [row for row in found if not is_of_occurrence(row)]
         self.nearby = self._nearby()
 
     def _nearby(self) -> Nearby:

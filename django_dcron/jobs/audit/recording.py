@@ -20,7 +20,7 @@ from django.db.models.signals import post_save, pre_save
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.jobs.audit.actor import current_actor
 from django_dcron.jobs.audit.differences import differences, public_value, values_of
-from django_dcron.models import AuditAction, AuditEntry, AuditKind, Calendar, Job, Run
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Calendar, Incident, Job, Run
 from django_dcron.models.audit_entry import LONGEST_ACTOR, LONGEST_LABEL, LONGEST_REASON
 from django_dcron.utils.bounded_text import shortened
 
@@ -130,4 +130,4 @@ def _kind_of(row: Model) -> AuditKind:
 def _job_id_of(row: Model) -> int | None:
     if isinstance(row, Job):
         return int(row.pk)
-    return row.job_id if isinstance(row, Run) else None
+    return row.job_id if isinstance(row, Run | Incident) else None

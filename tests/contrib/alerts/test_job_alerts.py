@@ -13,11 +13,14 @@ from django_dcron.contrib.alerts import job_alerts, messages
 from django_dcron.contrib.alerts.alerter import Alerter
 from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
+from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import open_circuits
-from django_dcron.models import Alert, Attempt, Job, Notice, Run, Statistics
-from django_dcron.policies.alerting import Event
-from django_dcron.policies.lifecycle import State
+from django_dcron.models import Alert, Attempt, Incident, Job, Notice, Run, Statistics
+from django_dcron.policies.incidents import IncidentState
+from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import transitions
+from django_dcron.runs.completion import Ending
+from django_dcron.runs.incidents import group_failed_attempts
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_idle_job, make_run
 from tests.threads import in_threads
@@ -183,9 +186,9 @@ def test_job_deleted_during_the_check_does_not_affect_others(
     end(job)
     make_message = job_alerts._message
 
-    def delete_job_then_make_message(event: Event, statistics: Statistics) -> Message:
+    def delete_job_then_make_message(*args: Any) -> Message:
         Job.objects.filter(pk=gone.pk).delete()
-        return make_message(event, statistics)
+        return make_message(*args)
 
     monkeypatch.setattr(job_alerts, "_message", delete_job_then_make_message)
     alerter.check_and_send()
@@ -403,3 +406,84 @@ def test_silence_is_the_time_since_the_last_success(service: Service, settings: 
     assert abs(
         Notice.objects.get().success_at - Run.objects.get(state="succeeded").finished_at
     ) < timedelta(seconds=1)
+
+
+def fail(job: Job, message: str) -> Run:
+    """Fail a run as a worker does, so that it belongs to an incident."""
+    run = make_run(job, "running")
+    assert end_attempt(run, 1, Ending(Outcome.FAILED, exception_class="Jam", message=message))
+    return run
+
+
+def mute(job: Job, message: str) -> None:
+    group_failed_attempts(job_id=job.pk)
+    incident = Incident.objects.get(job=job, message=message)
+    control.set_incident_state(incident, IncidentState.MUTED)
+
+
+def test_alert_links_to_its_incident_job_and_run(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERTS = FAILED
+    settings.DCRON_SITE_URL = "https://shop.example/"
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    job = make_idle_job()
+    run = fail(job, "no more beans")
+    alerter.check_and_send()
+    alert, incident = Alert.objects.get(), Incident.objects.get()
+    assert (alert.incident, alert.run, alert.job) == (incident, run.pk, job)
+    text = service.received[0]["message"]
+    for model, key in (("incident", incident.pk), ("run", run.pk), ("job", job.pk)):
+        assert f"https://shop.example/admin/django_dcron/{model}/{key}/change/" in text
+
+
+def test_muted_incident_sends_no_alerts_also_not_about_recovery(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERTS = [{"on": kind, "to": ["ops"]} for kind in ("failed", "recovered")]
+    alerter = Alerter(Leader())
+    job = make_idle_job(name="grind")
+    fail(job, "a")
+    alerter.check_and_send()
+    end(job, State.SUCCEEDED)
+    alerter.check_and_send()
+    assert len(Alert.objects.all()) == 2
+    mute(job, "a")
+    for _ in range(2):
+        fail(job, "a")
+        alerter.check_and_send()
+    end(job, State.SUCCEEDED)
+    alerter.check_and_send()
+    assert len(Alert.objects.all()) == 2
+
+
+def test_other_failure_among_muted_ones_is_reported(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERTS = [{"on": "failed", "to": ["ops"], "after": 2}]
+    alerter = Alerter(Leader())
+    job = make_idle_job()
+    fail(job, "a")
+    alerter.check_and_send()
+    mute(job, "a")
+    # One failure counted before its incident was muted.
+    for message in ("a", "a"):
+        fail(job, message)
+        alerter.check_and_send()
+    assert not Alert.objects.exists()
+    other = fail(job, "b")
+    fail(job, "a")
+    alerter.check_and_send()
+    alert = Alert.objects.get()
+    assert (alert.run, alert.incident) == (other.pk, Incident.objects.get(message="b"))
+
+
+def test_every_failure_but_the_muted_ones_is_reported(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERTS = [{"on": "failed", "to": ["ops"], "after": "every"}]
+    alerter = Alerter(Leader())
+    job = make_idle_job()
+    fail(job, "a")
+    mute(job, "a")
+    alerter.check_and_send()
+    for message in ("a", "b", "a", "b"):
+        fail(job, message)
+        alerter.check_and_send()
+    assert Alert.objects.count() == 2
+    assert {alert.incident for alert in Alert.objects.all()} == {Incident.objects.get(message="b")}

@@ -1,0 +1,128 @@
+"""The page of an incident: its latest traceback, its failures over time, and its latest runs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from django_dcron.admin.display import (
+    change_url,
+    duration_or_empty,
+    link,
+    list_url,
+    may_view,
+    outcome_badge,
+    render_time,
+    time_ago_text,
+)
+from django_dcron.admin.incidents.trend import render_trend
+from django_dcron.admin.runs.attempt_texts import AttemptText, texts_of
+from django_dcron.admin.visibility import admin_scope
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Attempt, Incident, Job, Run
+
+ATTEMPTS_SHOWN = 10
+DAYS = 14
+
+
+class IncidentPage:
+    def __init__(self, incident: Incident, request: HttpRequest, site: admin.AdminSite):
+        self.incident = incident
+        self._request = request
+        self._site = site
+        self._scope = admin_scope(request, site)
+        self._now = database_now(alias_for(Incident))
+        self._sees_runs = may_view(request, Run, site)
+        self._sees_attempts = may_view(request, Attempt, site)
+
+    @property
+    def job(self) -> str:
+        job = self.incident.job
+        return link(job, self._site) if may_view(self._request, Job, self._site) else str(job)
+
+    @property
+    def first_seen(self) -> str:
+        return render_time(self.incident.first_seen_at)
+
+    @property
+    def last_seen(self) -> str:
+        return render_time(self.incident.last_seen_at)
+
+    @property
+    def last_seen_ago(self) -> str:
+        return time_ago_text(self._now - self.incident.last_seen_at)
+
+    @property
+    def returned(self) -> str:
+        return render_time(self.incident.returned_at)
+
+    @property
+    def resolved(self) -> str:
+        return render_time(self.incident.resolved_at)
+
+    @property
+    def changed(self) -> str:
+        return render_time(self.incident.changed_at)
+
+    @property
+    def trend(self) -> SafeString:
+        return render_trend(self.incident.trend, self._now, 24, DAYS)
+
+    @property
+    def days(self) -> int:
+        return DAYS
+
+    @cached_property
+    def latest(self) -> Any:
+        """The latest failed attempt of the incident that the user may see."""
+        return next(iter(self._attempts), None)
+
+    @cached_property
+    def texts(self) -> list[AttemptText]:
+        """The message and the traceback of the latest attempt, if the user may see them."""
+        if self.latest is None:
+            return []
+        texts = texts_of(self.latest, self._site)
+        return [texts[name] for name in ("traceback", "message") if texts[name]][:1]
+
+    @cached_property
+    def latest_run(self) -> str:
+        """A link to the run of the latest failure."""
+        if not self._sees_runs or self.incident.last_run is None:
+            return ""
+        run = self._scope.runs.filter(pk=self.incident.last_run).select_related("job").first()
+        return link(run, self._site, render_time(run.finished_at)) if run else ""
+
+    @cached_property
+    def _attempts(self) -> list[Attempt]:
+        if not (self._sees_attempts and self._sees_runs):
+            return []
+        attempts = self._scope.attempts.filter(incident=self.incident.pk).order_by("-pk")
+        short = attempts.prefetch_related("run").defer("log", "traceback", "result", "message")
+        return list(short[:ATTEMPTS_SHOWN])
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "url": change_url(attempt.run, self._site),
+                "at": render_time(attempt.finished_at),
+                "number": attempt.number,
+                "outcome": outcome_badge(attempt.outcome),
+                "took": duration_or_empty(attempt.duration),
+                "worker": attempt.worker,
+            }
+            for attempt in self._attempts
+        ]
+
+    @property
+    def runs_url(self) -> str:
+        """The list of the job's failed runs; empty if the user may not view runs."""
+        job = str(self.incident.job_id)
+        failed = {"job__id__exact": job, "state__exact": "failed"}
+        return list_url(Run, self._site, **failed) if self._sees_runs else ""

@@ -1,0 +1,136 @@
+"""Retry all failed runs of an incident, batch by batch, and show the progress.
+
+Invariants:
+
+- Opening the page changes nothing.
+- A request works for about ``BUDGET`` seconds. The page then submits itself for the next batches,
+  or has a button for it without JavaScript.
+- A repeated request retries no run twice (``jobs.incident_retry``).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_dcron import control
+from django_dcron.admin.actions import OTHER_ARGUMENTS, error_text
+from django_dcron.admin.display import change_url
+from django_dcron.admin.visibility import admin_scope
+from django_dcron.diagnosis.bounded_count import count_up_to
+from django_dcron.exceptions import NotPossible
+from django_dcron.jobs.incident_retry import failures_until
+from django_dcron.models import Attempt, Incident
+from django_dcron.models.run import RunQuerySet
+
+if TYPE_CHECKING:
+    from django_dcron.admin.incidents.admin import IncidentAdmin
+
+TITLE = gettext_lazy("Retry all")
+BUDGET = 1.5
+"""Seconds."""
+NUMBERS = ("after", "until", "created", "total")
+"""The hidden fields that the page submits for the next batch."""
+LARGEST = 2**63 - 1
+MOST_COUNTED = 100_000
+
+
+def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+    if not model_admin.has_view_permission(request):
+        raise PermissionDenied
+    incident = model_admin.get_object(request, unquote(object_id))
+    if incident is None:
+        raise Http404
+    if not model_admin.may_retry(request, incident):
+        raise PermissionDenied
+    if request.method != "POST":
+        until = failures_until(incident)
+        numbers = {"after": 0, "until": until, "created": 0, "total": _failed(incident, until)}
+        return _page(model_admin, request, incident, numbers, is_running=False)
+    numbers = {name: _number(request.POST.get(name, "")) for name in NUMBERS}
+    try:
+        is_done = _retry(request, model_admin, incident, numbers)
+    except NotPossible as error:
+        model_admin.message_user(request, error_text(error), messages.ERROR)
+        return HttpResponseRedirect(change_url(incident, model_admin.admin_site))
+    if not is_done:
+        return _page(model_admin, request, incident, numbers, is_running=True)
+    text = ngettext(
+        "Retried %(count)d run. It starts after the due runs of the schedule.",
+        "Retried %(count)d runs. They start one after another, after the due runs of the schedule.",
+        numbers["created"],
+    ) % {"count": numbers["created"]}
+    level = messages.SUCCESS if numbers["created"] else messages.WARNING
+    model_admin.message_user(request, text, level)
+    return HttpResponseRedirect(change_url(incident, model_admin.admin_site))
+
+
+def _retry(
+    request: HttpRequest, model_admin: IncidentAdmin, incident: Incident, numbers: dict[str, int]
+) -> bool:
+    """Retry batches until the time is up. Return whether all are done. Updates ``numbers``."""
+    runs: Any = admin_scope(request, model_admin.admin_site).runs
+    if not request.user.has_perm(OTHER_ARGUMENTS):
+        runs = runs.filter(args__isnull=True, kwargs__isnull=True)
+    return _retry_for(BUDGET, incident, runs, numbers)
+
+
+def _retry_for(
+    budget: float, incident: Incident, runs: RunQuerySet, numbers: dict[str, int]
+) -> bool:
+    until = time.monotonic() + budget
+    while True:
+        batch = control.retry_failures(
+            incident, after=numbers["after"], until=numbers["until"], runs=runs
+        )
+        numbers["created"] += batch.created
+        if batch.next is None:
+            return True
+        numbers["after"] = batch.next
+        if time.monotonic() >= until:
+            return False
+
+
+def _failed(incident: Incident, until: int) -> int:
+    """Return the number of failed attempts, up to ``MOST_COUNTED``."""
+    attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until)
+    return count_up_to(attempts, MOST_COUNTED)
+
+
+def _number(text: str) -> int:
+    return min(int(text), LARGEST) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+def _page(
+    model_admin: IncidentAdmin,
+    request: HttpRequest,
+    incident: Incident,
+    numbers: dict[str, int],
+    *,
+    is_running: bool,
+) -> HttpResponse:
+    site = model_admin.admin_site
+    done = Attempt.objects.filter(incident=incident.pk, pk__lte=numbers["after"])
+    context = {
+        **site.each_context(request),
+        "title": TITLE,
+        "subtitle": str(incident),
+        "opts": model_admin.opts,
+        "original": incident,
+        "incident": incident,
+        "back": change_url(incident, site),
+        "numbers": numbers,
+        "is_running": is_running,
+        "done": count_up_to(done, MOST_COUNTED) if is_running else 0,
+        "is_paused": not incident.job.enabled,
+        "media": model_admin.media,
+    }
+    request.current_app = site.name
+    return TemplateResponse(request, "admin/django_dcron/incident/retry.html", context)

@@ -1,0 +1,56 @@
+"""Draw the failures of an incident over time as bars, with the same numbers as text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import ngettext
+
+from django_dcron.policies.incidents import Trend, trend_in_steps
+
+STEP, BAR, HEIGHT = 5, 4, 24
+LOWEST = 2
+"""The height of a bar with few failures, so that it stays visible."""
+
+
+def render_trend(trend: Trend, now: datetime, hours: int, steps: int) -> SafeString:
+    """Return one bar for each of ``steps`` steps of ``hours`` hours until now."""
+    counts = trend_in_steps(trend, now, hours, steps)
+    most = max(counts)
+    if not most:
+        return SafeString("")
+    heights = [max(round(HEIGHT * count / most), LOWEST) if count else 0 for count in counts]
+    bars = (
+        (STEP * number, HEIGHT - height, BAR, height)
+        for number, height in enumerate(heights)
+        if height
+    )
+    label = _label(sum(counts), hours * steps)
+    return format_html(
+        '<svg class="dcron-trend" width="{}" height="{}" role="img" aria-label="{}">'
+        '<title>{}</title><path class="dcron-trend-base" d="M0 {}h{}"/>{}</svg>',
+        STEP * steps,
+        HEIGHT + 1,
+        label,
+        label,
+        HEIGHT + 0.5,
+        STEP * steps,
+        format_html_join(
+            "",
+            '<rect class="dcron-fill dcron-failed" x="{}" y="{}" width="{}" height="{}"/>',
+            bars,
+        ),
+    )
+
+
+def _label(count: int, hours: int) -> str:
+    days = hours // 24
+    if days > 1:
+        return ngettext(
+            "%(count)d failure in %(days)d days", "%(count)d failures in %(days)d days", count
+        ) % {"count": count, "days": days}
+    return ngettext("%(count)d failure in 24 hours", "%(count)d failures in 24 hours", count) % {
+        "count": count
+    }

@@ -1,0 +1,182 @@
+"""Run the failed runs of an incident again, any number of them, in batches.
+
+The new runs queue like a backfill: oldest first, a few at a time, after due runs of the schedule.
+
+Invariants:
+
+- A failed run is retried once, however often its batch is repeated: a run with a later rerun is
+  left out, and the incident's row is locked meanwhile.
+- A batch is one transaction with a bounded number of rows.
+- Failures after the first batch, such as those of the new runs, don't extend the work: ``until``
+  ends it.
+- A new run has the same arguments, and the code sees the same occurrence (``rerun_of``). Its
+  ``scheduled_at`` lies just after that occurrence, in a second of its own (``backfill_number``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import NotPossible
+from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.models import Attempt, AuditAction, Incident, Run
+from django_dcron.models.run import RunQuerySet, new_run_id
+from django_dcron.policies.incidents import fingerprint
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import Slot, backfill_number
+from django_dcron.runs.chains import avoid_whole_second
+from django_dcron.runs.incidents import exception_and_message
+from django_dcron.schedules.timetable import MICROSECOND
+from django_dcron.utils.messages import gettext_noop as _
+
+RETRIED_AT_ONCE = 500
+SECOND = timedelta(seconds=1)
+MARGIN = timedelta(minutes=1)
+"""The time between a run's end and the record of its failure, which is much shorter."""
+WHY_RETRIED = "retried; waiting for its turn"
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedBatch:
+    created: int
+    next: int | None
+    """The ``after`` of the next batch, or None if this was the last one."""
+
+
+def failures_until(incident: Incident) -> int:
+    """Return the key of the latest failed attempt, which is ``until`` of ``retry_failures``."""
+    attempts = Attempt.objects.using(alias_for(Attempt)).filter(incident=incident.pk)
+    return attempts.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
+def retry_failures(
+    incident: Incident, *, after: int = 0, until: int, runs: RunQuerySet
+) -> RetriedBatch:
+    """Create runs that repeat a batch of the incident's failed runs.
+
+    The batch has the runs whose last attempt belongs to the incident, has a key above ``after`` and
+    up to ``until``. Runs outside ``runs`` are left out. If runs of the incident failed without an
+    attempt, one batch has the latest of them.
+
+    Raises ``NotPossible`` if the incident or its job has been deleted.
+    """
+    using = alias_for(Run)
+    try:
+        return despite_contention(lambda: _retry(incident, after, until, runs, using), using)
+    except IntegrityError:
+        raise NotPossible(
+            _("The runs couldn't be retried, because their job is being changed. Try again."),
+            code="busy",
+        ) from None
+
+
+def _retry(
+    incident: Incident, after: int, until: int, runs: RunQuerySet, using: str
+) -> RetriedBatch:
+    with transaction.atomic(using=using):
+        locked = Incident.objects.using(using).select_for_update().filter(pk=incident.pk).first()
+        if locked is None:
+            raise NotPossible(_("The incident has been deleted."), code="deleted")
+        if locked.last_attempt is None:
+            found, last = _failed_without_attempt(locked, runs), None
+        else:
+            found, last = _failed_runs(locked, after, until, runs, using)
+        created = _reruns(_without_later_rerun(found, using), using)
+        Run.objects.using(using).bulk_create(created)
+        if created:
+            number = {"runs": len(created)}
+            record([Change(AuditAction.RERUN, locked, after=number)], using)
+    return RetriedBatch(len(created), last)
+
+
+def _failed_runs(
+    incident: Incident, after: int, until: int, runs: RunQuerySet, using: str
+) -> tuple[list[Run], int | None]:
+    attempts = Attempt.objects.using(using).filter(
+        incident=incident.pk, pk__gt=after, pk__lte=until
+    )
+    page = list(attempts.order_by("pk").values_list("pk", "run_id", "number")[:RETRIED_AT_ONCE])
+    numbers = {run_id: number for _key, run_id, number in page}
+    failed = runs.using(using).filter(pk__in=numbers, state=State.FAILED)
+    found = [run for run in failed.order_by("scheduled_at") if run.attempt == numbers[run.pk]]
+    return found, page[-1][0] if len(page) == RETRIED_AT_ONCE else None
+
+
+def _failed_without_attempt(incident: Incident, runs: RunQuerySet) -> list[Run]:
+    failed = runs.filter(
+        job=incident.job_id, state=State.FAILED, finished_at__gte=incident.first_seen_at - MARGIN
+    )
+    latest = failed.filter(attempts=None).order_by("-scheduled_at")[:RETRIED_AT_ONCE]
+    alike = (
+        run
+        for run in latest
+        if fingerprint(*exception_and_message(run.reason)) == incident.fingerprint
+    )
+    return sorted(alike, key=lambda run: run.scheduled_at)
+
+
+def _without_later_rerun(found: Sequence[Run], using: str) -> list[Run]:
+    """Return the runs that no run repeats. Of several reruns of one run, this is the latest."""
+    originals = {_original(run) for run in found}
+    reruns = Run.objects.using(using).filter(rerun_of__in=originals).order_by("pk")
+    latest: dict[UUID | None, UUID] = dict(reruns.values_list("rerun_of", "pk"))
+    return [run for run in found if latest.get(_original(run), run.pk) <= run.pk]
+
+
+def _original(run: Run) -> UUID:
+    return run.rerun_of_id or run.pk
+
+
+def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
+    if not failed:
+        return []
+    job_id, now = failed[0].job_id, database_now(using)
+    places = _free_places(job_id, [run.scheduled_at for run in failed], using)
+    return [
+        Run(
+            id=new_run_id(),
+            job_id=job_id,
+            scheduled_at=place,
+            due_at=place,
+            claimed_at=now,
+            trigger=Trigger.BACKFILL,
+            state=State.WAITING,
+            slot=Slot.BACKFILL,
+            slot_number=backfill_number(place),
+            reason=WHY_RETRIED,
+            args=run.args,
+            kwargs=run.kwargs,
+            rerun_of_id=_original(run),
+        )
+        for run, place in zip(failed, places, strict=True)
+    ]
+
+
+def _free_places(job_id: int, wanted: Sequence[datetime], using: str) -> Iterable[datetime]:
+    """Return an instant for each of these ascending ones: in a second without another new run."""
+    runs = Run.objects.using(using).filter(job=job_id)
+    room = SECOND * (len(wanted) + 1)
+    near = Q(scheduled_at__gte=wanted[0], scheduled_at__lte=wanted[-1] + room)
+    taken = set(runs.filter(near).values_list("scheduled_at", flat=True))
+    waiting = runs.filter(slot=Slot.BACKFILL).values_list("slot_number", flat=True)
+    seconds = set(waiting)
+    places = []
+    for at in wanted:
+        place = avoid_whole_second(at + MICROSECOND)
+        while backfill_number(place) in seconds or place in taken:
+            place = avoid_whole_second(
+                place + (SECOND if backfill_number(place) in seconds else MICROSECOND)
+            )
+        seconds.add(backfill_number(place))
+        taken.add(place)
+        places.append(place)
+    return places

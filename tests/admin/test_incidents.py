@@ -1,0 +1,266 @@
+"""The admin of incidents: list, page, states, and the retry of all failed runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db.models import F
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoAssertNumQueries
+
+from django_dcron import control
+from django_dcron.admin.incidents import retry_page
+from django_dcron.jobs import incident_retry
+from django_dcron.jobs.attempt_end import end_attempt
+from django_dcron.models import Attempt, AuditEntry, Incident, Job, Run
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.runs import transitions
+from django_dcron.runs.completion import Ending
+from django_dcron.runs.incidents import group_failed_attempts
+from tests.admin.conftest import StaffWith, job_url, list_url, run_url
+from tests.factories import make_idle_job, make_run
+
+pytestmark = pytest.mark.django_db
+
+TRACEBACK = "Traceback (most recent call last): secret-line"
+
+
+def fail(job: Job, message: str = "no", **run: Any) -> Run:
+    made = make_run(job, "running", **run)
+    ending = Ending(
+        Outcome.FAILED, exception_class="shop.Refused", message=message, traceback=TRACEBACK
+    )
+    assert end_attempt(made, 1, ending)
+    return made
+
+
+def make_incident(job: Job | None = None, runs: int = 1) -> Incident:
+    job = job or make_idle_job()
+    for _ in range(runs):
+        fail(job)
+    group_failed_attempts()
+    return Incident.objects.get(job=job)
+
+
+def page_url(incident: Incident) -> str:
+    return reverse("admin:django_dcron_incident_change", args=[incident.pk])
+
+
+def retry_url(incident: Incident) -> str:
+    return reverse("admin:django_dcron_incident_retry", args=[incident.pk])
+
+
+def action_url(incident: Incident, name: str) -> str:
+    return reverse("admin:django_dcron_incident_action", args=[incident.pk, name])
+
+
+def text_of(client: Client, url: str) -> str:
+    response = client.get(url)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def retry(client: Client, incident: Incident) -> Any:
+    """Submit the page and its continuations, as a browser does."""
+    response: Any = client.get(retry_url(incident))
+    while response.status_code == 200:
+        response = client.post(retry_url(incident), response.context["numbers"])
+    return response
+
+
+def retried() -> list[Run]:
+    return list(Run.objects.exclude(rerun_of=None).order_by("slot_number"))
+
+
+def test_list_links_to_the_page_and_shows_state_and_trend(admin_client: Client) -> None:
+    incident = make_incident(runs=3)
+    page = text_of(admin_client, list_url("incident"))
+    assert page_url(incident) in page
+    assert "Refused" in page
+    assert str(incident.job) in page
+    assert 'class="dcron-trend"' in page
+
+
+def test_list_costs_the_same_for_any_number_of_incidents(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for _ in range(20):
+        fail(make_idle_job())
+    group_failed_attempts()
+    admin_client.get(list_url("incident"))
+    with django_assert_max_num_queries(15):
+        admin_client.get(list_url("incident"))
+
+
+def test_unresolved_incidents_are_one_click_away(admin_client: Client) -> None:
+    incident, muted = make_incident(), make_incident()
+    control.set_incident_state(muted, "muted")  # type: ignore[arg-type]
+    page = text_of(admin_client, list_url("incident") + "?state__in=open%2Cacknowledged")
+    assert page_url(incident) in page
+    assert page_url(muted) not in page
+
+
+def test_page_shows_the_latest_traceback_and_links_to_job_and_run(admin_client: Client) -> None:
+    incident = make_incident(runs=2)
+    assert incident.last_run is not None
+    page = text_of(admin_client, page_url(incident))
+    assert "secret-line" in page
+    assert job_url(incident.job) in page
+    assert run_url(Run.objects.get(pk=incident.last_run)) in page
+    for name in ("acknowledge", "mute", "resolve"):
+        assert action_url(incident, name) in page
+    assert action_url(incident, "reopen") not in page
+    assert retry_url(incident) in page
+    assert reverse("admin:django_dcron_job_action", args=[incident.job_id, "pause"]) in page
+
+
+def test_page_of_an_incident_without_an_attempt_is_shown(admin_client: Client) -> None:
+    incident = make_incident()
+    Attempt.objects.all().delete()
+    Run.objects.all().delete()
+    assert "Refused" in text_of(admin_client, page_url(incident))
+
+
+def test_texts_of_attempts_need_the_permission_to_view_them(staff_with: StaffWith) -> None:
+    incident = make_incident()
+    page = text_of(staff_with("view_incident", "view_run", "view_job"), page_url(incident))
+    assert "secret-line" not in page
+    assert retry_url(incident) not in page
+    assert action_url(incident, "mute") not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("acknowledge", "acknowledged"), ("mute", "muted"), ("resolve", "resolved")],
+)
+def test_action_sets_the_state_with_user_and_note(
+    admin_client: Client, admin_user: User, name: str, state: str
+) -> None:
+    incident = make_incident()
+    response = admin_client.post(action_url(incident, name), {"reason": "known"})
+    assert response.status_code == 302
+    assert response["Location"] == page_url(incident)
+    incident.refresh_from_db()
+    expected = (state, admin_user.get_username(), "known")
+    assert (incident.state, incident.changed_by, incident.note) == expected
+    entry = AuditEntry.objects.get(kind="incident", object_id=str(incident.pk))
+    assert (entry.actor, entry.reason, entry.job_id) == (
+        admin_user.get_username(),
+        "known",
+        incident.job_id,
+    )
+    assert (entry.before, entry.after) == ({"state": "open"}, {"state": state})
+
+
+def test_many_incidents_are_muted_in_the_list(admin_client: Client) -> None:
+    incidents = [make_incident() for _ in range(2)]
+    chosen = {"_selected_action": [str(each.pk) for each in incidents], "action": "mute"}
+    assert admin_client.post(list_url("incident"), chosen).status_code == 200
+    admin_client.post(list_url("incident"), {**chosen, "confirmed": "yes", "reason": "known"})
+    assert set(Incident.objects.values_list("state", flat=True)) == {"muted"}
+
+
+def test_retry_creates_one_run_for_each_failed_run_in_batches(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incident_retry, "RETRIED_AT_ONCE", 2)
+    monkeypatch.setattr(retry_page, "BUDGET", 0)
+    incident = make_incident(runs=5)
+    failed = list(Run.objects.order_by("scheduled_at"))
+    page = admin_client.get(retry_url(incident))
+    assert page.context["numbers"]["total"] == 5
+    assert retried() == []
+    assert retry(admin_client, incident)["Location"] == page_url(incident)
+    runs = retried()
+    assert [run.rerun_of_id for run in runs] == [run.pk for run in failed]
+    assert {(run.state, run.trigger, run.slot) for run in runs} == {
+        ("waiting", "backfill", "backfill")
+    }
+    assert all(run.scheduled_at.microsecond for run in runs)
+    entries = AuditEntry.objects.filter(kind="incident", action="rerun")
+    assert [entry.after["runs"] for entry in entries.order_by("pk")] == [2, 2, 1]
+
+
+def test_repeated_retry_creates_no_second_run(admin_client: Client) -> None:
+    incident = make_incident(runs=3)
+    for _ in range(2):
+        retry(admin_client, incident)
+    assert len(retried()) == 3
+
+
+def test_retried_run_that_failed_again_can_be_retried(admin_client: Client) -> None:
+    incident = make_incident()
+    original = Run.objects.get()
+    retry(admin_client, incident)
+    (again,) = retried()
+    Run.objects.filter(pk=again.pk).update(state=State.RUNNING, slot=None, slot_number=0)
+    Attempt.objects.create(
+        run=again, number=1, token=again.pk, worker="w", started_at=original.due_at
+    )
+    again.refresh_from_db()
+    assert end_attempt(
+        again, 1, Ending(Outcome.FAILED, exception_class="shop.Refused", message="no")
+    )
+    group_failed_attempts()
+    retry(admin_client, incident)
+    runs = retried()
+    assert len(runs) == 2
+    assert {run.rerun_of_id for run in runs} == {original.pk}
+
+
+def test_new_failures_during_a_retry_do_not_extend_it(admin_client: Client) -> None:
+    incident = make_incident()
+    numbers = admin_client.get(retry_url(incident)).context["numbers"]
+    fail(incident.job)
+    group_failed_attempts()
+    admin_client.post(retry_url(incident), numbers)
+    assert len(retried()) == 1
+
+
+def test_other_runs_are_not_retried(admin_client: Client) -> None:
+    incident = make_incident(make_idle_job(max_attempts=2))
+    assert Run.objects.get().state == State.PENDING
+    succeeded = make_run(incident.job, "running")
+    assert end_attempt(succeeded, 1, Ending(Outcome.SUCCEEDED))
+    retry(admin_client, incident)
+    assert retried() == []
+
+
+def test_runs_with_other_arguments_need_the_permission_for_them(staff_with: StaffWith) -> None:
+    job = make_idle_job()
+    fail(job, args=[1])
+    plain = fail(job)
+    incident = make_incident(job, runs=0)
+    retry(staff_with("view_incident", "view_run", "rerun_run"), incident)
+    assert [run.rerun_of_id for run in retried()] == [plain.pk]
+    retry(staff_with("view_incident", "view_run", "rerun_run", "run_job_with_arguments"), incident)
+    assert sorted(run.args or [] for run in retried()) == [[], [1]]
+
+
+def test_run_that_failed_without_an_attempt_is_retried(admin_client: Client) -> None:
+    run = make_run(make_idle_job(), "pending")
+    assert transitions.end_unstarted(run, State.FAILED, "UnknownTarget: gone")
+    for _ in range(2):
+        retry(admin_client, Incident.objects.get())
+    assert [each.rerun_of_id for each in retried()] == [run.pk]
+
+
+def test_failed_runs_in_the_same_second_get_places_of_their_own(admin_client: Client) -> None:
+    incident = make_incident(runs=4)
+    second = Run.objects.order_by("scheduled_at").values_list("scheduled_at", flat=True)[0]
+    for number, run in enumerate(Run.objects.order_by("scheduled_at")):
+        at = second.replace(microsecond=999_990) + number * timedelta(microseconds=1)
+        Run.objects.filter(pk=run.pk).update(scheduled_at=at)
+    Run.objects.update(due_at=F("scheduled_at"))
+    retry(admin_client, incident)
+    assert len({run.slot_number for run in retried()}) == 4
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "9" * 30, "1" * 19, "²"])
+def test_invalid_numbers_are_no_error(admin_client: Client, number: str) -> None:
+    sent = dict.fromkeys(retry_page.NUMBERS, number)
+    assert admin_client.post(retry_url(make_incident()), sent).status_code == 302

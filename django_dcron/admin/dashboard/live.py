@@ -10,7 +10,8 @@ Invariants:
   tell whether anything is new: without news, most sections are read once per ``at_latest``.
 - One request at a time reads the sections of a key. The others answer with the previous content.
 - A request that finds everything in the cache needs no query, not even for session and user. It
-  must have the session of a request that passed all checks within ``REMEMBERED`` seconds.
+  must have the session of a request that passed all checks within ``REMEMBERED`` seconds. Logging
+  out ends this at once.
 - A section of narrowed rows is read only for a request whose user is known.
 - A section is rendered without the request, so that nothing of one viewer reaches another.
 """
@@ -24,7 +25,10 @@ from hashlib import blake2b
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.sites import all_sites
+from django.contrib.auth.signals import user_logged_out
 from django.db.models import Model
+from django.dispatch import receiver
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.crypto import salted_hmac
@@ -178,6 +182,14 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
         chosen=selection(request),
         scope=UNKNOWN_ROWS if narrowed else EVERYTHING,
     )
+
+
+@receiver(user_logged_out)
+def forget(request: HttpRequest, **_given: Any) -> None:
+    """Forget what the viewer may see, so that a copy of the session's cookie is worth nothing."""
+    for site in all_sites:
+        if key := _session_key(request, site):
+            store.delete(key)
 
 
 def _session_key(request: HttpRequest, site: admin.AdminSite) -> str:

@@ -69,8 +69,11 @@ def test_status_of_new_job_shows_next_run(admin_client: Client) -> None:
 
     status, message = shown(admin_client, job), status_text(admin_client, job)
 
-    for part in ("(Asia/Tokyo)", "03:00:00", status.until_next, "12:00:00 Asia/Tokyo"):
+    for part in ("(Asia/Tokyo)", "03:00:00 UTC", status.until_next, "12:00:00 Asia/Tokyo"):
         assert part in message
+    page = admin_client.get(job_url(job)).content.decode()
+    assert 'href="#dcron-why"' in page
+    assert 'id="dcron-why"' in page
     assert "dcron-enabled" in status.state
     assert (status.running, status.overall_rate.percent, status.chart) == ([], None, None)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -123,10 +124,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "take_over": True,
         },
     )
-    if options["apply"] and not options["json"]:
+    if options["apply"] and not options["json"] and _records_runs(options["source"]):
         Output(command, options).line(
-            f"In five minutes, manage.py dcron doctor tells whether {options['source']} still runs "
-            "jobs, if it records its runs."
+            f"In five minutes, check with manage.py dcron doctor that {options['source']} runs no "
+            "jobs."
         )
 
 
@@ -140,6 +141,13 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
         out.line(f"! {options['source']} may still be running: {reason}", BAD)
     if not Node.objects.live(settings.LEASE).exists():
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
+
+
+def _records_runs(source: str) -> bool:
+    with suppress(SourceProblem):
+        SCHEDULERS[source].runs_since(database_now(alias_for(Job)))
+        return True
+    return False
 
 
 def _why_running(source: str) -> str:

@@ -246,11 +246,13 @@ def test_run_that_never_happened_is_not_stored() -> None:
 
     for name in ("new", "ran there"):
         crontab_row(name, **twelve_hours_from_now())
+    interval_row("weekly", days=7)
     ran_there = datetime.now(UTC) - timedelta(hours=1)
     PeriodicTask.objects.filter(name="ran there").update(last_run_at=ran_there)
     call("import", SOURCE, "--apply")
-    assert hand_back() == (0, {"jobs": ["new", "ran there"]})
+    assert hand_back() == (0, {"jobs": ["new", "ran there", "weekly"]})
     assert (last_run_of(name="new"), last_run_of(name="ran there")) == (None, ran_there)
+    assert last_run_of(name="weekly") is None
     assert due_at_beat() == []
 
 
@@ -384,6 +386,7 @@ def test_invalid_schedule_does_not_affect_other_jobs() -> None:
 def test_interval_without_a_cursor_is_handed_back() -> None:
     interval_row("a", minutes=5)
     call("import", SOURCE, "--apply")
+    set_last_run(timedelta(hours=1))
     Cursor.objects.all().delete()
     assert hand_back() == (0, {"jobs": ["a"]})
     assert last_run_of(name="a") == Job.objects.get().cursor.placed_at

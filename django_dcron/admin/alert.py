@@ -24,7 +24,7 @@ from django_dcron.admin.display import (
 )
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.visibility import admin_scope, is_hidden
-from django_dcron.models import Alert, Job, Node, Run
+from django_dcron.models import Alert, Incident, Job, Node, Run
 from django_dcron.policies.alerting import AlertKind
 from django_dcron.policies.lifecycle import State
 
@@ -93,17 +93,28 @@ class AlertAdmin(HistoryAdmin[Alert]):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         subject, *columns = super().get_list_display(request)
-        return [subject, *self._links(request), *columns]
+        return [subject, *self._links(request), *self._incident_links(request), *columns]
 
     def get_fieldsets(self, request: HttpRequest, obj: Alert | None = None) -> Any:
         (title, options), *others = super().get_fieldsets(request, obj)
-        fields = (*options["fields"], *self._links(request))
+        fields = (*options["fields"], *self._links(request), *self._incident_links(request))
         return [(title, {**options, "fields": fields}), *others]
 
     def _links(self, request: HttpRequest) -> list[str]:
         """Return the column of links, for users who may view all that it links to."""
         linked = (Job, Run, Node)
         return ["about"] if all(may_view(request, each, self.admin_site) for each in linked) else []
+
+    def _incident_links(self, request: HttpRequest) -> list[str]:
+        """Return the columns of the incident and of the run, for users who may view them.
+
+        If runs are narrowed, the incident's page links to the visible ones.
+        """
+        site = self.admin_site
+        columns = ["incident_column"] if may_view(request, Incident, site) else []
+        if may_view(request, Run, site) and not admin_scope(request, site).narrows(Run):
+            columns.append("run_column")
+        return columns
 
     created = moment_column("created_at", _("created"))
 
@@ -131,6 +142,16 @@ class AlertAdmin(HistoryAdmin[Alert]):
             runs,
             gettext("Runs"),
         )
+
+    @admin.display(description=_("incident"))
+    def incident_column(self, alert: Alert) -> str:
+        if alert.incident_id is None:
+            return EMPTY
+        return link(Incident(pk=alert.incident_id), self.admin_site, gettext("Incident"))
+
+    @admin.display(description=_("run"))
+    def run_column(self, alert: Alert) -> str:
+        return link(Run(pk=alert.run), self.admin_site, gettext("Run")) if alert.run else EMPTY
 
     @admin.display(description=_("text"))
     def full_text(self, alert: Alert) -> str:

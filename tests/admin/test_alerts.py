@@ -7,8 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_dcron.admin import alert as page
-from django_dcron.models import Alert
-from tests.admin.conftest import NOON, StaffWith, job_url, list_url, make_job
+from django_dcron.models import Alert, Incident
+from tests.admin.conftest import NOON, StaffWith, job_url, list_url, make_job, make_run, run_url
 
 pytestmark = pytest.mark.django_db
 URL = reverse("admin:django_dcron_alert_changelist")
@@ -88,3 +88,30 @@ def test_links_of_an_alert_need_the_permissions_for_the_linked_pages(
     for url in (URL, page_url):
         html = staff_with(*permissions).get(url).content.decode()
         assert (f'href="{job_url(job)}"' in html) == linked
+
+
+def test_alert_links_to_its_incident_and_run(admin_client: Client, staff_with: StaffWith) -> None:
+    job = make_job()
+    incident = Incident.objects.create(
+        job=job, fingerprint="f", first_seen_at=NOON, last_seen_at=NOON
+    )
+    run = make_run(job)
+    alert = Alert.objects.create(
+        channel="ops",
+        kind="failed",
+        key="1",
+        subject="failed",
+        created_at=NOON,
+        job=job,
+        incident=incident,
+        run=run.pk,
+    )
+    links = [reverse("admin:django_dcron_incident_change", args=[incident.pk]), run_url(run)]
+    urls = [list_url("alert"), reverse("admin:django_dcron_alert_change", args=[alert.pk])]
+    for url in urls:
+        text = admin_client.get(url).content.decode()
+        assert all(f'href="{link}"' in text for link in links)
+    viewer = staff_with("view_alert", "view_job")
+    for url in urls:
+        text = viewer.get(url).content.decode()
+        assert not any(f'href="{link}"' in text for link in links)

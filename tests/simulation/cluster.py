@@ -213,9 +213,7 @@ def deliver(engine: Engine, broker: Broker, workers: list[Worker]) -> None:
         idle = [child for worker in workers for child in worker.idle()]
         if not idle:
             return
-        message = broker.queue.pop(0)
-        broker.delivered.append(message)
-        engine.random.choice(idle).execute(message)
+        engine.random.choice(idle).execute(broker.take())
 
 
 __all__ = ["Child", "Node", "Task", "Worker", "deliver"]

@@ -248,7 +248,7 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
         case "messages_delayed":
             given = {"number": random.randint(1, 5), "seconds": _duration(random, drawn)}
         case "messages_returned":
-            given = {"number": random.randint(1, 12), "seconds": random.choice((1.0, 60.0, 600.0))}
+            given = {"seconds": random.choice((600.0, 1800.0, 3600.0))}
         case "statistics_locked":
             given = {"seconds": _duration(random, drawn)}
         case "other_release":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -88,6 +87,8 @@ class Troubles:
     double_after: float = 0.0
     delay: int = 0
     delay_for: float = 0.0
+    return_until: float = 0.0
+    """Until when the broker loses the acknowledgments, and delivers each message again."""
 
 
 class Broker:
@@ -99,8 +100,6 @@ class Broker:
         self.unreachable_until = 0.0
         self.unreachable_for: dict[str, float] = {}
         self.troubles = Troubles()
-        self.delivered: deque[Message] = deque(maxlen=20)
-        """The messages that workers have received last."""
         self.published = 0
         self.on_message: Callable[[], None] = lambda: None
         self.on_revoke: Callable[[Key, str], None] = lambda key, worker: None
@@ -120,11 +119,12 @@ class Broker:
         self.queue.insert(place, message)
         self.on_message()
 
-    def return_delivered(self, number: int, seconds: float) -> None:
-        """Deliver the last messages again, within ``seconds``: nobody has acknowledged them."""
-        returned = list(self.delivered)[-number:]
-        for place, message in enumerate(returned, 1):
-            self.put(Message(*message.key), after=seconds * place / len(returned))
+    def take(self) -> Message:
+        """Return the next message, for a worker. Without an acknowledgment, it comes again."""
+        message = self.queue.pop(0)
+        if self.engine.now < self.troubles.return_until:
+            self.put(Message(*message.key), after=self.engine.random.uniform(1.0, 300.0))
+        return message
 
     def check_reachable(self) -> None:
         name = primitives.process().name

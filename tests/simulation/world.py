@@ -182,6 +182,7 @@ class World:
             process.armed.clear()
             process.thaw()
         self.broker.troubles.lose = self.broker.troubles.delay = 0
+        self.broker.troubles.return_until = now
         self.broker.on_message()
 
     def _begin_calm(self) -> None:
@@ -483,8 +484,8 @@ class World:
         self.broker.troubles.delay = number
         self.broker.troubles.delay_for = seconds
 
-    def _fault_messages_returned(self, number: int, seconds: float) -> None:
-        self.broker.return_delivered(number, seconds)
+    def _fault_messages_returned(self, seconds: float) -> None:
+        self.broker.troubles.return_until = self.engine.now + seconds
 
     def _job(self, number: int) -> Job:
         return Job.objects.get(name=f"job-{number}")

@@ -40,6 +40,12 @@ from django_dcron.admin.runs.attempt_timeline import (
     AttemptTimeline,
     draw_attempt_timeline,
 )
+from django_dcron.admin.runs.comparison import (
+    Comparison,
+    EarlierRuns,
+    compare,
+    expected_end_sentence,
+)
 from django_dcron.admin.runs.progress import Progress, progress_of
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
@@ -171,6 +177,8 @@ class RunPage:
             near = self.now if run.state == State.RUNNING else run.scheduled_at
             at = render_time(run.cancel_requested_at, near)
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
+        if usual := self._expected_end:
+            sentences.append(usual)
         if run.missed_before:
             text = ngettext(
                 "This run also covers {count} earlier occurrence that didn't start in time, "
@@ -183,6 +191,21 @@ class RunPage:
                 format_html(text, count=run.missed_before, time=render_time(run.missed_from))
             )
         return sentences
+
+    @property
+    def _expected_end(self) -> SafeString | None:
+        if self.run.state != State.RUNNING:
+            return None
+        return expected_end_sentence(self.run, self._earlier.usual_duration, self.now)
+
+    @cached_property
+    def _earlier(self) -> EarlierRuns:
+        return EarlierRuns(self.run, self.scope)
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        latest, shows_attempts = self.latest, self.shows_attempts
+        return compare(self.run, latest, self._earlier, self.scope, self._site, shows_attempts)
 
     @property
     def facts(self) -> list[tuple[str, str]]:

@@ -1,0 +1,150 @@
+"""Compare a run with its job's earlier successful runs: usual duration, expected end, differences.
+
+Invariants:
+
+- At most ``RUNS_SEARCHED`` earlier runs are read, through the index of a job's runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from uuid import UUID
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+
+from django_dcron.admin.display import EMPTY, duration_or_empty, link, render_time
+from django_dcron.diagnosis.figures import percentile
+from django_dcron.diagnosis.run_durations import run_duration, start_delay
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import State
+
+RUNS_SEARCHED = 60
+USUAL_OF = 20
+"""The usual duration is the median of at most this many successful runs."""
+USUAL_NEEDS = 3
+ARGUMENTS_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFact:
+    label: str
+    here: str
+    there: str
+    is_measured: bool = False
+    """Whether the values differ from run to run anyway."""
+
+    @property
+    def differs(self) -> bool:
+        return not self.is_measured and self.here != self.there
+
+
+class EarlierRuns:
+    """The job's runs before ``run``, newest first, which one query reads when they are needed."""
+
+    def __init__(self, run: Run, scope: Scope) -> None:
+        self._run = run
+        self._scope = scope
+
+    @cached_property
+    def _succeeded(self) -> list[tuple[UUID, timedelta]]:
+        """The keys and durations of the earlier runs that succeeded."""
+        rows = (
+            self._scope.runs.filter(job=self._run.job_id, scheduled_at__lt=self._run.scheduled_at)
+            .order_by("-scheduled_at")
+            .values_list("pk", "state", "started_at", "finished_at")[:RUNS_SEARCHED]
+        )
+        return [
+            (pk, end - start)
+            for pk, state, start, end in rows
+            if state == State.SUCCEEDED and start and end
+        ]
+
+    @property
+    def usual_duration(self) -> timedelta | None:
+        durations = sorted(duration for _pk, duration in self._succeeded[:USUAL_OF])
+        return percentile(durations, 50) if len(durations) >= USUAL_NEEDS else None
+
+    @cached_property
+    def last_success(self) -> Run | None:
+        """The latest of them that succeeded."""
+        if not self._succeeded:
+            return None
+        pk, _duration = self._succeeded[0]
+        return self._scope.runs.filter(pk=pk).select_related("job").first()
+
+
+def expected_end_sentence(run: Run, usual: timedelta | None, now: datetime) -> SafeString | None:
+    """Return a sentence for a running run; the same for each refresh until the expected end."""
+    if run.started_at is None or usual is None:
+        return None
+    end = run.started_at + usual
+    if end <= now:
+        text = _("Usually takes {duration}, so this run is slower than usual.")
+    else:
+        text = _("Usually takes {duration}: expected to end at about {end}.")
+    return format_html(text, duration=duration_or_empty(usual), end=render_time(end, near=now))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A run that didn't succeed, beside the job's last success."""
+
+    other: Run
+    facts: tuple[ComparedFact, ...]
+    link: SafeString
+
+
+def compare(
+    run: Run,
+    latest: Attempt | None,
+    earlier: EarlierRuns,
+    scope: Scope,
+    site: admin.AdminSite,
+    shows_attempts: bool,
+) -> Comparison | None:
+    """Compare a failed or cancelled run and its latest attempt with the last success."""
+    if run.state not in {State.FAILED, State.CANCELLED} or run.started_at is None:
+        return None
+    other = earlier.last_success
+    if other is None:
+        return None
+    there = None
+    if shows_attempts:
+        of_other = scope.attempts.filter(run=other.pk).order_by("-number")
+        there = of_other.only("run", "number", "worker").first()
+    facts = tuple(_facts(run, latest, other, there))
+    return Comparison(other, facts, link(other, site, render_time(other.scheduled_at)))
+
+
+def _facts(
+    run: Run, here: Attempt | None, other: Run, there: Attempt | None
+) -> Iterator[ComparedFact]:
+    here_lasted, there_lasted = (duration_or_empty(run_duration(each)) for each in (run, other))
+    yield ComparedFact(_("duration"), here_lasted, there_lasted, is_measured=True)
+    here_late, there_late = (duration_or_empty(start_delay(each)) for each in (run, other))
+    if {here_late, there_late} != {EMPTY}:
+        yield ComparedFact(_("start delay"), here_late, there_late, is_measured=True)
+    yield ComparedFact(_("attempt"), str(run.attempt), str(other.attempt))
+    yield ComparedFact(_("arguments"), _arguments(run), _arguments(other))
+    if here and there:
+        yield ComparedFact(_("worker"), here.worker, there.worker)
+
+
+def _arguments(run: Run) -> str:
+    if run.args is None and run.kwargs is None:
+        return _("the job's")
+    text = ", ".join(
+        json.dumps(value, ensure_ascii=False)
+        for value in (run.args, run.kwargs)
+        if value is not None
+    )
+    return Truncator(text).chars(ARGUMENTS_SHOWN)

@@ -1,0 +1,114 @@
+"""Test that a run's page compares it with the job's earlier successful runs."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_dcron.admin.runs import comparison, page
+from django_dcron.models import Job, Run
+from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_job()
+
+
+@pytest.fixture(autouse=True)
+def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "database_now", lambda using: NOON)
+
+
+def succeeded(job: Job, at: datetime, seconds: int, **values: object) -> Run:
+    times = {"started_at": at, "finished_at": at + seconds * SECOND}
+    return make_run(job, at, state="succeeded", **times, **values)
+
+
+def running(job: Job, elapsed: timedelta) -> Run:
+    at = NOON - elapsed
+    run = make_run(job, at, state="running", started_at=at, heartbeat_at=NOON)
+    make_attempt(run)
+    return run
+
+
+def expected(client: Client, run: Run) -> str:
+    found = [str(text) for text in client.get(run_url(run)).context["page"].sentences]
+    return " ".join(text for text in found if "95 s" in text or "1m 35s" in text)
+
+
+def test_running_run_shows_when_it_should_end(admin_client: Client, job: Job) -> None:
+    for number, seconds in enumerate((90, 95, 400), start=1):
+        succeeded(job, NOON - number * HOUR, seconds)
+
+    soon = expected(admin_client, running(job, 10 * SECOND))
+    assert "12:01:25" in soon
+
+    Run.objects.filter(state="running").delete()
+    late = expected(admin_client, running(job, 10 * MINUTE))
+    assert late
+    assert "<time" not in late
+
+
+def test_too_few_successes_are_no_history(admin_client: Client, job: Job) -> None:
+    for number in range(1, comparison.USUAL_NEEDS):
+        succeeded(job, NOON - number * HOUR, 95)
+    make_run(job, NOON - 9 * HOUR, state="failed", started_at=NOON, finished_at=NOON + 95 * SECOND)
+
+    assert expected(admin_client, running(job, SECOND)) == ""
+
+
+def test_failed_run_is_compared_with_last_success(admin_client: Client, job: Job) -> None:
+    succeeded(job, NOON - 3 * HOUR, 50)
+    good = succeeded(job, NOON - 2 * HOUR, 95, args=[1])
+    make_attempt(good, worker="celery@web-2")
+    bad = make_run(
+        job, NOON - HOUR, state="failed", started_at=NOON - HOUR, finished_at=NOON - HOUR + SECOND
+    )
+    make_attempt(bad, outcome="failed")
+    succeeded(job, NOON, 1)  # a later one
+
+    response = admin_client.get(run_url(bad))
+    found = response.context["page"].comparison
+
+    assert found.other == good
+    assert run_url(good) in response.content.decode()
+    assert found.facts[0].here != found.facts[0].there  # the durations
+    assert not found.facts[0].differs
+    differing = [fact for fact in found.facts if fact.differs]
+    assert ("celery@web-1", "celery@web-2") in [(fact.here, fact.there) for fact in differing]
+    assert any("[1]" in fact.there and fact.differs for fact in found.facts)
+    assert admin_client.get(run_url(good)).context["page"].comparison is None
+
+
+def test_comparison_shows_workers_only_with_permission(staff_with: StaffWith, job: Job) -> None:
+    make_attempt(succeeded(job, NOON - 2 * HOUR, 95), worker="celery@secret")
+    bad = make_run(
+        job, NOON - HOUR, state="failed", started_at=NOON - HOUR, finished_at=NOON - HOUR + SECOND
+    )
+    make_attempt(bad, outcome="failed")
+
+    html = staff_with("view_run", "view_job").get(run_url(bad)).content.decode()
+    assert "dcron-comparison" in html
+    assert "celery@" not in html
+
+
+def test_long_history_costs_no_more(admin_client: Client, job: Job) -> None:
+    def queries(run: Run) -> int:
+        admin_client.get(run_url(run))
+        with CaptureQueriesContext(connection) as captured:
+            admin_client.get(run_url(run))
+        return len(captured)
+
+    succeeded(job, NOON - 500 * HOUR, 95)
+    bad = make_run(job, NOON, state="failed", started_at=NOON, finished_at=NOON + SECOND)
+    few = queries(bad)
+    for number in range(1, 40):
+        succeeded(job, NOON - number * HOUR, 95)
+    assert queries(bad) == few

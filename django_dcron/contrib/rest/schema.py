@@ -34,6 +34,7 @@ LOCATION = OpenApiParameter(
 PATH_PARAMETERS = {
     "calendar_name": {"type": "string", "minLength": 1, "maxLength": 120},
     "freeze_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
+    "incident_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
     "job_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
     "run_id": {"type": "string", "format": "uuid"},
 }

@@ -11,6 +11,7 @@ from rest_framework.routers import SimpleRouter
 from django_dcron.contrib.rest import schema
 from django_dcron.contrib.rest.calendars.viewset import CalendarViewSet
 from django_dcron.contrib.rest.freezes import FreezeViewSet
+from django_dcron.contrib.rest.incidents import IncidentViewSet
 from django_dcron.contrib.rest.jobs.viewset import JobViewSet
 from django_dcron.contrib.rest.nodes import NodeViewSet
 from django_dcron.contrib.rest.runs.viewset import RunViewSet
@@ -24,6 +25,7 @@ router.register("jobs", JobViewSet, "job")
 router.register("calendars", CalendarViewSet, "calendar")
 router.register("runs", RunViewSet, "run")
 router.register("freezes", FreezeViewSet, "freeze")
+router.register("incidents", IncidentViewSet, "incident")
 router.register("nodes", NodeViewSet, "node")
 router.register("stats", StatsViewSet, "stats")
 

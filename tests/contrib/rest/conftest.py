@@ -13,7 +13,14 @@ from django_dcron.contrib.rest.schema import Operation
 from django_dcron.contrib.rest.urls import router
 
 PROBLEM = "application/problem+json"
-VIEWS = ("view_job", "view_calendar", "view_run", "view_attempt", "view_node")
+VIEWS = (
+    "view_job",
+    "view_calendar",
+    "view_run",
+    "view_attempt",
+    "view_incident",
+    "view_node",
+)
 ROOT = "/dcron/"
 
 

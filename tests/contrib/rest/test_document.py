@@ -29,7 +29,7 @@ from schemathesis.specs.openapi import checks
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import JOB_FIELDS, Format
-from django_dcron.models import Attempt, Calendar, Node
+from django_dcron.models import Attempt, Calendar, Incident, Node
 from tests import depth
 from tests.contrib.rest.conftest import operations
 from tests.factories import make_idle_job, make_run
@@ -67,6 +67,12 @@ def rows(db: None) -> dict[str, list[Any]]:
     control.save(job)
     return {
         "job_id": [job.pk, other.pk],
+        "incident_id": [
+            Incident.objects.create(
+                job=job, fingerprint=fingerprint, first_seen_at=now, last_seen_at=now
+            ).pk
+            for fingerprint in ("1", "2")
+        ],
         "freeze_id": [control.freeze("deploy", namespace).pk for namespace in (None, "default")],
         "calendar_name": [calendar.pk for calendar in calendars],
         "run_id": [str(run.pk) for run in runs],

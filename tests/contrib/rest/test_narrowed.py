@@ -59,6 +59,7 @@ def _keys(rows: Rows) -> dict[str, Any]:
     return {
         "job": rows.job.pk,
         "freeze": rows.freeze.pk,
+        "incident": rows.incident.pk,
         "echo": rows.job.pk,
         "paused": rows.paused.pk,
         "run": rows.run.pk,

@@ -22,10 +22,11 @@ from rest_framework.permissions import (
 from rest_framework.settings import api_settings
 
 from django_dcron import control
-from django_dcron.models import Attempt, Calendar, Freeze, Job, Node, Run
+from django_dcron.models import Attempt, Calendar, Freeze, Incident, Job, Node, Run
 from tests.admin.conftest import log_in_as, noticed_writes
 from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, operations, problem
 from tests.factories import make_idle_job, make_job, make_run
+from tests.teams import make_incidents
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,15 @@ REQUESTS = {
         "view_job freeze_jobs", "POST", "freezes/", 201, {"reason": "deploy", "namespace": "shop"}
     ),
     "delete_freeze": Request("view_job freeze_jobs", "DELETE", "freezes/{freeze}/", 204),
+    "list_incidents": Request("view_incident", "GET", "incidents/"),
+    "read_incident": Request("view_incident", "GET", "incidents/{incident}/"),
+    "set_incident_state": Request(
+        "view_incident acknowledge_incident",
+        "POST",
+        "incidents/{incident}/state/",
+        200,
+        {"state": "acknowledged"},
+    ),
     "list_nodes": Request("view_node", "GET", "nodes/"),
     "get_stats": Request("view_job view_run", "GET", "stats/"),
 }
@@ -143,7 +153,7 @@ def test_every_operation_is_tested() -> None:
     assert {each.name: {*each.permissions} for _method, _url, each in operations()} == {
         name: request.permissions for name, request in REQUESTS.items() if " " not in name
     }
-    assert len(OWN) == 12
+    assert len(OWN) == 13
 
 
 @pytest.fixture
@@ -157,6 +167,7 @@ def keys(db: None) -> dict[str, Any]:
         "shop": make_idle_job(namespace="shop").pk,
         "paused": make_idle_job(enabled=False).pk,
         "run": run.pk,
+        "incident": make_incidents(job, "", None)[0].pk,
         "ended": make_run(job, "failed").pk,
         "echo": make_idle_job(target="tests.app.tasks.echo", args=[7]).pk,
         "ended_with_arguments": make_run(job, "failed", args=[1]).pk,
@@ -166,7 +177,7 @@ def keys(db: None) -> dict[str, Any]:
 def _all_rows() -> list[Any]:
     return [
         list(model._default_manager.order_by("pk").values())
-        for model in (Job, Calendar, Run, Attempt, Node, Freeze)
+        for model in (Job, Calendar, Run, Attempt, Incident, Node, Freeze)
     ]
 
 

@@ -124,8 +124,7 @@ def _why_unknown(key: str) -> TranslatableText:
     if not problem and _may_define(module, key):
         text = _(
             "no task or @cron function has this name, but the module %(module)s exists. Register "
-            "the function as a task, and import its module in cron.py or tasks.py of an installed "
-            "app"
+            "the function as a task in cron.py of an installed app, which every process imports"
         )
         return TranslatableText(text, module=module)
     if not problem:

@@ -16,6 +16,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from django_dcron.conf import settings
@@ -32,6 +33,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import has_hash, parse_schedule
 from django_dcron.targets import commands, shell
+from django_dcron.utils.counts import number_of
 
 DEFAULT_SHELL = "/bin/sh"
 _MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
@@ -47,6 +49,7 @@ _BEFORE_COMMAND = re.compile(
     r"""cd\s+\S+\s*(?:&&|;)\s*|\w+=(?:"[^"]*"|'[^']*'|\S*)\s+|(?:exec|sudo|nice|env)\s+|-\S+\s+"""
 )
 """One of the words that may precede a command."""
+_TIME_FIELD = re.compile(r"[\d*/,-]+")
 _STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 OWN_VARIABLES = {
     "SHELL",
@@ -228,11 +231,8 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
             continue
         parts = _split_line(line, system)
         if parts is None:
-            expected = "a time, a user and a command" if system else "a time and a command"
             reading.entries.append(
-                SourceEntry(
-                    f"line {number}", f"line {number}", refused=f"{line!r:.80} is not {expected}"
-                )
+                SourceEntry(f"line {number}", f"line {number}", refused=_why_invalid(line, system))
             )
             continue
         schedule, user, command = parts
@@ -249,6 +249,16 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
             shell,
             description,
         )
+
+
+def _why_invalid(line: str, system: bool) -> str:
+    """Return why a line isn't an entry: often, one of the five fields is missing."""
+    parts = "a time, a user and a command" if system else "a time and a command"
+    fields = len(list(takewhile(_TIME_FIELD.fullmatch, line.split())))
+    if 0 < fields < 5 and not line.startswith("@"):
+        has = number_of(fields, "time field")
+        return f"{line!r:.80} is not {parts}: it has {has}, and cron needs five"
+    return f"{line!r:.80} is not {parts}"
 
 
 def _is_disabled_line(comment: str, system: bool) -> bool:

@@ -3,6 +3,7 @@
 Each line becomes a job. Each command becomes an entry of ``DCRON_SHELL`` that acts like cron.
 """
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,15 @@ def test_reboot_line_of_a_crontab_is_omitted() -> None:
     found = {each.name: each for each in read(USER).entries}["start-things"]
     assert (found.refused, found.values) == ("", {})
     assert "systemd" in found.omitted
+
+
+@pytest.mark.parametrize(
+    ("line", "count"), [("* * 5/2 backup", "3"), ("* * * * backup", "4"), ("5 x", "1"), ("x y", "")]
+)
+def test_line_with_too_few_fields_is_refused_with_their_number(line: str, count: str) -> None:
+    (found,) = read(line).entries
+    assert repr(line) in found.refused
+    assert "".join(re.findall(r"(\d+) time field", found.refused)) == count
 
 
 @pytest.mark.django_db

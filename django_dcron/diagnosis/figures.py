@@ -28,6 +28,7 @@ from django_dcron.diagnosis.bounded_count import LIMIT
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.summaries import Rows, Summary, summarize
 from django_dcron.models import Attempt, Cursor, Run
+from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
 from django_dcron.policies.lifecycle import State, Trigger
 
 SAMPLE = 1_000
@@ -189,8 +190,8 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[Rows, ...]:
     return (
         Rows(
             jobs,
-            counted=Case(When(enabled=False, then=F("pk"))),
-            total=Case(When(enabled=True, cursor__problem__gt="", then=1), default=0),
+            counted=Case(When(IS_PAUSED, then=F("pk"))),
+            total=Case(When(IS_QUARANTINED, then=1), default=0),
         ),
         Rows(cursors.order_by("next_at"), LIMIT + 1, first="next_at"),
         Rows(

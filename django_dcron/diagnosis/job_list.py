@@ -22,6 +22,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.job import JobQuerySet
+from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
 
 DEFAULT_NAMESPACE = "default"
 
@@ -32,7 +33,7 @@ class JobState(StrEnum):
     ENABLED = "enabled"
     PAUSED = "paused"
     QUARANTINED = "quarantined"
-    """Enabled, but not scheduled, because its definition is invalid."""
+    """Not scheduled because of a problem: an invalid definition, or a pause that can't end."""
 
 
 class JobCondition(StrEnum):
@@ -100,12 +101,11 @@ def _regex(pattern: str) -> str:
 def _chosen(found: JobQuerySet, choice: JobCondition | None) -> JobQuerySet:
     match choice:
         case JobCondition.ENABLED:
-            # ``exclude()`` would omit new jobs, which have no cursor yet.
-            return found.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
+            return found.filter(IS_ENABLED)
         case JobCondition.PAUSED:
-            return found.filter(enabled=False)
+            return found.filter(IS_PAUSED)
         case JobCondition.QUARANTINED:
-            return found.filter(enabled=True, cursor__problem__gt="")
+            return found.filter(IS_QUARANTINED)
         case JobCondition.RUNNING:
             return found.filter(pk__in=Run.objects.running().order_by().values("job"))
         case JobCondition.FAILING:
@@ -127,14 +127,16 @@ def statistics_of(job: Job) -> Statistics | None:
 
 
 def problem_of(job: Job) -> str:
+    """Return why the job is quarantined, or an empty string. Equals ``IS_QUARANTINED``."""
     cursor = cursor_of(job)
-    return cursor.problem if cursor else ""
+    has_occurrences = job.enabled or job.paused_until is not None
+    return cursor.problem if cursor and has_occurrences else ""
 
 
 def job_state(job: Job) -> JobState:
-    if not job.enabled:
-        return JobState.PAUSED
-    return JobState.QUARANTINED if problem_of(job) else JobState.ENABLED
+    if problem_of(job):
+        return JobState.QUARANTINED
+    return JobState.ENABLED if job.enabled else JobState.PAUSED
 
 
 def status_of(job: Job, now: datetime) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from django_dcron.diagnosis.load import SPREAD, in_every_minute, starting_in
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
+from django_dcron.jobs.pausing import END_FAILED
 from django_dcron.jobs.preview import preview
 from django_dcron.models import Job
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
@@ -24,6 +26,7 @@ from django_dcron.schedules.describe import describe
 from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
+from django_dcron.utils.messages import TranslatableText
 
 OCCURRENCES = 10
 CLOCK_CHANGES_SHOWN = 2
@@ -34,6 +37,8 @@ CLOSE = timedelta(seconds=10)
 """Shorter gaps between occurrences cause a caution."""
 CROWD = 40
 """This number of other jobs in one minute causes a caution."""
+
+_END_FAILED = re.compile(re.escape(END_FAILED).replace(re.escape("%(error)s"), r"(?P<error>\w+)"))
 
 
 class CautionCode(StrEnum):
@@ -123,8 +128,10 @@ def translate_problem(job: Job, stored: str) -> str:
     """Return the stored ``Cursor.problem`` in the active language.
 
     The stored text is English. It is translated only if the job's schedule still has the same
-    problem.
+    problem, or if it tells why a pause can't end.
     """
+    if failed := _END_FAILED.fullmatch(stored):
+        return TranslatableText(END_FAILED, error=failed["error"]).translate(translation)
     if stored:
         try:
             job.parsed_schedule  # noqa: B018 (reading it parses it)

@@ -35,6 +35,7 @@ from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
+from django_dcron.models.job_states import IS_QUARANTINED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
     FAILURES_OF_A_FAILING_JOB,
@@ -183,7 +184,6 @@ def _worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
 
 # --- jobs -----------------------------------------------------------------------------------------
 
-_QUARANTINED = Q(enabled=True, cursor__problem__gt="")
 _FAILING = Q(enabled=True, statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
@@ -194,7 +194,7 @@ def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
     found: Any = jobs.values("namespace").annotate(
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
-        quarantined=Count("pk", filter=_QUARANTINED),
+        quarantined=Count("pk", filter=IS_QUARANTINED),
         failing=Count("pk", filter=_FAILING),
         auto_paused=Count("pk", filter=_AUTO_PAUSED),
         ran_lately=Count("pk", filter=ran),
@@ -214,7 +214,7 @@ def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, An
         name: total(name)
         for name in ("enabled_jobs", "ran_lately", "failed_lately", "failures_lately")
     }
-    named = {"quarantined": _QUARANTINED, "failing": _FAILING, "auto_paused": _AUTO_PAUSED}
+    named = {"quarantined": IS_QUARANTINED, "failing": _FAILING, "auto_paused": _AUTO_PAUSED}
     for name, which in named.items():
         number = total(name)
         facts[name] = NamedCount(number, _names(jobs.filter(which)) if number else ())

@@ -38,12 +38,13 @@ from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
 from django_dcron.jobs.switching import Switch, end_pauses_of, leave_paused, switch_batch
-from django_dcron.models import Job, Via
+from django_dcron.models import Cursor, Job, Via
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import END, WIDEST_OFFSET
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -53,6 +54,8 @@ PAUSES_RETRIED_AT_ONCE = 20
 """Quarantined jobs whose pause one pass tries to end."""
 PAUSES_ENDED_AT_ONCE = 100
 """Pauses that end in one transaction, which locks their jobs."""
+END_FAILED = _("the pause can't end: %(error)s (see the node's log)")
+"""The stored problem of a job whose pause can't end because of an unexpected error."""
 AUTO_PAUSED = "paused automatically after "
 """Prefix of the reason if the circuit has opened."""
 
@@ -206,6 +209,16 @@ def retry_ends_of_pauses(jobs: JobQuerySet) -> int:
     return sum(_end_pauses([job_id], jobs.db) for job_id in job_ids)
 
 
+def forget_problems_of_pauses(jobs: JobQuerySet) -> int:
+    """Clear the problems of paused ``jobs`` whose pause doesn't end now, for example after an
+    edit by SQL. Returns their number.
+    """
+    ends_later = Q(paused_until=None) | Q(paused_until__gt=UtcNow() + settings.LOOK_AHEAD)
+    paused = jobs.filter(ends_later, enabled=False).order_by().values("pk")
+    cursors = Cursor.objects.using(jobs.db).filter(pk__in=paused, enabled=False, problem__gt="")
+    return cursors.update(problem="")
+
+
 def _whose_pause_ends(jobs: JobQuerySet) -> JobQuerySet:
     return jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
 
@@ -257,9 +270,12 @@ def _postpone(job_id: int, error: Exception, using: str) -> None:
         if is_contention(error):
             raise error
         # Users see the problem. The text of the error may contain values they may not see.
-        problem = f"the pause can't end: {type(error).__name__} (see the node's log)"
-        if leave_paused(job_id, problem, using):
-            job = Job.objects.using(using).filter(pk=job_id).first()
+        problem = str(TranslatableText(END_FAILED, error=type(error).__name__))
+        with transaction.atomic(using=using):
+            job = lock_job(job_id, using, nowait=True)
+            still_over = _whose_pause_ends(Job.objects.using(using).filter(pk=job_id)).exists()
+            begins = still_over and leave_paused(job_id, problem, using)
+        if begins:
             extra = {"event": "quarantined", "job": str(job)}
             logger.error(
                 "job quarantined, pause can't end: job=%s", job, exc_info=error, extra=extra

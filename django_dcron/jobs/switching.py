@@ -263,8 +263,8 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
 def leave_paused(job_id: int, problem: str, using: str) -> bool:
     """Quarantine the job until its pause can end, for example after its definition is corrected.
 
-    Then the occurrences since the end of the pause belong to the job. Returns whether the
-    quarantine begins.
+    Then the occurrences since the end of the pause belong to the job. The caller has locked the
+    job, and its pause is over. Returns whether the quarantine begins.
     """
     cursor = Cursor.objects.using(using).filter(pk=job_id, enabled=False, problem="")
     return bool(cursor.update(problem=problem))

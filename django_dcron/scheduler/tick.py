@@ -245,6 +245,7 @@ class Ticker:
 
     def _retry_quarantined(self) -> None:
         cursors.retry_quarantined(self.clock.now(), self._jobs())
+        pausing.forget_problems_of_pauses(self._jobs())
         pausing.retry_ends_of_pauses(self._jobs())
 
     def _claim(self) -> None:

@@ -11,9 +11,15 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, OperationalError, ProgrammingError, connections
 from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.figures import job_figures
+from django_dcron.diagnosis.job_list import JobCondition, JobFilter, job_state
+from django_dcron.diagnosis.job_list import jobs as jobs_matching
+from django_dcron.diagnosis.lookahead import translate_problem
+from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
 from django_dcron.jobs import batch_reading, chains, cursors, pausing, placement, saving, switching
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted, move_outdated_cursors
@@ -752,6 +758,66 @@ def test_job_whose_pause_cannot_end_is_quarantined_and_retried_less_often(
     end = second.paused_until or FAR
     assert end <= (cursor_of(second).next_at or FAR) <= end + SECOND
     assert cursor_of(second).problem == ""
+
+
+@pytest.fixture
+def stuck(request: pytest.FixtureRequest) -> Job:
+    """A job whose pause is over, but can't end."""
+    job = paused_until(seconds_ago(60))
+    fail_for(job, request, IntegrityError)
+    assert end_pauses() == 0
+    assert cursor_of(job).problem
+    return job
+
+
+def test_job_whose_pause_cannot_end_is_quarantined_in_counts_lists_and_findings(stuck: Job) -> None:
+    other = paused_until(FAR)
+    assert [job_state(reread(job)) for job in (stuck, other)] == ["quarantined", "paused"]
+    assert {
+        condition: [*jobs_matching(JobFilter(choice=condition)).values_list("pk", flat=True)]
+        for condition in (JobCondition.PAUSED, JobCondition.QUARANTINED, JobCondition.ENABLED)
+    } == {
+        JobCondition.PAUSED: [other.pk],
+        JobCondition.QUARANTINED: [stuck.pk],
+        JobCondition.ENABLED: [],
+    }
+    assert read_facts().quarantined.names == (str(stuck),)
+    counted = job_figures(database_now("default"))
+    assert (counted.quarantined, counted.paused, counted.enabled) == (1, 1, 0)
+    with translation.override("de"):
+        problem = translate_problem(stuck, cursor_of(stuck).problem)
+    assert "IntegrityError" in problem
+    assert problem != cursor_of(stuck).problem
+
+
+@pytest.mark.parametrize("until", [None, FAR])
+def test_problem_is_cleared_if_sql_changes_the_end_of_the_pause(
+    stuck: Job, until: datetime | None
+) -> None:
+    Job.objects.filter(pk=stuck.pk).update(paused_until=until)
+    assert pausing.forget_problems_of_pauses(Job.objects.using("default")) == 1
+    assert cursor_of(stuck).problem == ""
+    assert job_state(reread(stuck)) == "paused"
+
+
+def test_problem_is_kept_while_the_pause_is_over(stuck: Job) -> None:
+    assert pausing.forget_problems_of_pauses(Job.objects.using("default")) == 0
+    assert cursor_of(stuck).problem
+
+
+@pytest.mark.parametrize("change", [{"paused_until": FAR}, {"enabled": True}])
+def test_job_that_changes_while_its_pause_fails_to_end_is_not_quarantined(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = paused_until(seconds_ago(60))
+
+    def fail_after_a_change(job_ids: object, using: str) -> None:
+        Job.objects.filter(pk=job.pk).update(**change)
+        raise IntegrityError("refused")
+
+    monkeypatch.setattr(pausing, "end_pauses_of", fail_after_a_change)
+    assert end_pauses() == 0
+    assert cursor_of(job).problem == ""
 
 
 def test_pauses_do_not_end_one_by_one_while_the_database_is_unavailable(

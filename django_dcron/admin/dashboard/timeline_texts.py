@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.admin.display import duration_or_empty
+from django_dcron.diagnosis.job_list import problem_of
 from django_dcron.diagnosis.timeline import JOBS_COUNTED, Lane, Runs, Timeline, UpcomingRuns
 from django_dcron.models import Job
 from django_dcron.models.run import STATE_LABELS
@@ -76,11 +77,12 @@ def absent_title(job: Job, absent: UpcomingRuns) -> str:
 
 def note(lane: Lane) -> str:
     """Return the next occurrence after the timeline's end, or why there is none."""
+    if lane.next_at is None and problem_of(lane.job):
+        return _("Quarantined")
     if not lane.job.enabled:
         return _("Paused")
     if lane.next_at is None:
-        cursor = getattr(lane.job, "cursor", None)
-        return _("Quarantined") if cursor is not None and cursor.problem else ""
+        return ""
     return _("Next %(time)s") % {"time": f"{localtime(lane.next_at):%Y-%m-%d %H:%M}"}
 
 

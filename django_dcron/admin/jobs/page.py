@@ -55,10 +55,10 @@ def pause_note(job: Job) -> str:
 
 
 def job_state_badge(job: Job) -> str:
-    if not job.enabled:
-        return badge("paused", _("Paused"))
     if problem_of(job):
         return badge("failed", _("Quarantined"))
+    if not job.enabled:
+        return badge("paused", _("Paused"))
     statistics = statistics_of(job)
     if statistics and statistics.consecutive_failures >= FAILURES_OF_A_FAILING_JOB:
         return badge("failed", _("Failing"))

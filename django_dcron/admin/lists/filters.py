@@ -30,6 +30,7 @@ from django_dcron.diagnosis.job_source import CODE, HERE, from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import tags_in_use, with_tag
 from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, shell
@@ -141,12 +142,11 @@ class JobStateFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         match self.value():
             case "enabled":
-                # exclude() would drop new jobs, which have no cursor yet.
-                return queryset.filter(Q(cursor=None) | Q(cursor__problem=""), enabled=True)
+                return queryset.filter(IS_ENABLED)
             case "paused":
-                return queryset.filter(enabled=False)
+                return queryset.filter(IS_PAUSED)
             case "quarantined":
-                return queryset.filter(enabled=True, cursor__problem__gt="")
+                return queryset.filter(IS_QUARANTINED)
             case "running":
                 return queryset.filter(
                     pk__in=self._scope.runs.using(None).running().order_by().values("job")

@@ -9,7 +9,7 @@ from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, about_job, utc
-from django_dcron.diagnosis.job_list import cursor_of
+from django_dcron.diagnosis.job_list import cursor_of, problem_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
 from django_dcron.jobs.placement import matches_definition, runs_without_schedule, timetable_of
@@ -51,11 +51,8 @@ class JobExaminer:
                 "The job was changed without control.save, and no node has noticed yet. Nodes "
                 "check every few seconds. If this persists, no node leads the job's shard.",
             )
-        elif cursor.problem:
-            yield (
-                Code.QUARANTINED,
-                f"The job isn't scheduled: {cursor.problem}. Correct and save it.",
-            )
+        elif problem := problem_of(job):
+            yield Code.QUARANTINED, _quarantined_text(job, problem)
         elif job.enabled:
             yield from self._cursor_problems(job, cursor)
 
@@ -90,6 +87,17 @@ class JobExaminer:
         yield from _cursor_position_problems(
             timetable, cursor, accountable_since(cursor, self._window)
         )
+
+
+def _quarantined_text(job: Job, problem: str) -> str:
+    if job.enabled:
+        return f"The job isn't scheduled: {problem}. Correct and save it."
+    text = f"The pause of the job is over, but the job can't resume: {problem}. "
+    try:
+        timetable_of(job)
+    except InvalidSchedule:
+        return text + "Correct and save it."
+    return text + "Fix the cause of that error. Nodes try again every few minutes."
 
 
 def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window) -> Problem:

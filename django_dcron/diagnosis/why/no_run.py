@@ -11,6 +11,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from django_dcron.diagnosis.job_list import problem_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.cluster_sentences import (
     after_freeze,
@@ -88,7 +89,7 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
             Sentence("change_not_processed", text),
             *node_sentences(data),
         ]
-    if cursor.problem and (cursor.next_at is None or cursor.next_at <= occurrence):
+    if problem_of(data.job) and (cursor.next_at is None or cursor.next_at <= occurrence):
         return WhyVerdict.QUARANTINED, [_quarantined_sentence(data)]
     if cursor.next_at is not None and cursor.next_at <= occurrence:
         if freezes := data.freezes_in_force():
@@ -112,7 +113,7 @@ def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
 
 def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
     job, until = data.job, data.job.paused_until
-    if data.cursor and data.cursor.problem:
+    if problem_of(data.job):
         not_due = Sentence("not_due", _("The occurrence is in the future."))
         return WhyVerdict.QUARANTINED, [not_due, _quarantined_sentence(data)]
     ends_in_time = until is not None and until <= occurrence
@@ -186,8 +187,7 @@ def _created_sentence(data: ExplanationData) -> Sentence:
 
 
 def _quarantined_sentence(data: ExplanationData) -> Sentence:
-    stored = data.cursor.problem if data.cursor else ""
-    problem = translate_problem(data.job, stored) or data.schedule_error
+    problem = translate_problem(data.job, problem_of(data.job)) or data.schedule_error
     text = _("The job isn't scheduled until this problem is fixed: %(problem)s")
     return Sentence("quarantined", text, problem=problem)
 

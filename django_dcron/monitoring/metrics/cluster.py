@@ -35,6 +35,7 @@ from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
+from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
 from django_dcron.monitoring.metrics import catalogue
 from django_dcron.monitoring.metrics.samples import SECOND, MetricSample
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -80,15 +81,14 @@ def _counters() -> Iterator[MetricSample]:
 
 
 def _jobs() -> Iterator[MetricSample]:
-    in_quarantine = Q(enabled=True, cursor__problem__gt="")
     by_namespace = list(
         Job.objects.using(alias_for(Job))
         .order_by()
         .values("namespace")
         .annotate(
             total=Count("pk"),
-            paused=Count("pk", filter=Q(enabled=False)),
-            quarantined=Count("pk", filter=in_quarantine),
+            paused=Count("pk", filter=IS_PAUSED),
+            quarantined=Count("pk", filter=IS_QUARANTINED),
             failing=Count("pk", filter=Q(enabled=True, statistics__consecutive_failures__gt=0)),
         )
     )

@@ -29,8 +29,8 @@ _STOPPED_JOBS = {
     Problem.QUARANTINED: Listing(
         "jobs",
         lambda facts: facts.quarantined,
-        _("Quarantined jobs, which have an invalid definition: %(jobs)s."),
-        _("Open each job, fix the problem shown there and save it."),
+        _("Quarantined jobs, which aren't scheduled because of a problem: %(jobs)s."),
+        _("Open each job and fix the problem shown there."),
         Severity.ERROR,
     ),
     Problem.JOB_AUTO_PAUSED: Listing(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
@@ -12,6 +12,7 @@ from django_dcron.contrib.rest.pagination import Order, PageQuery
 from django_dcron.diagnosis.tags import with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
 from django_dcron.models import Job
+from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
 
 ORDERS = {
     order.name: order
@@ -23,9 +24,9 @@ ORDERS = {
     )
 }
 STATE_FILTERS = {
-    "enabled": Q(enabled=True) & (Q(cursor=None) | Q(cursor__problem="")),
-    "paused": Q(enabled=False),
-    "quarantined": Q(enabled=True, cursor__problem__gt=""),
+    "enabled": IS_ENABLED,
+    "paused": IS_PAUSED,
+    "quarantined": IS_QUARANTINED,
 }
 
 
@@ -41,7 +42,7 @@ class JobQuery(PageQuery):
     state = fields.StrictChoiceField(
         list(STATE_FILTERS),
         required=False,
-        help_text="`quarantined`: not scheduled, because the definition is invalid.",
+        help_text="`quarantined`: not scheduled because of a problem, such as an invalid schedule.",
     )
     search = serializers.CharField(
         required=False, max_length=120, help_text="Text that the name contains, such as `import`."

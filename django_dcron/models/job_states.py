@@ -1,0 +1,17 @@
+"""The states of jobs as conditions of queries. Each job is in one of them."""
+
+from __future__ import annotations
+
+from django.db.models import Q
+
+_HAS_PROBLEM = Q(cursor__problem__gt="")
+# ``exclude()`` would omit new jobs, which have no cursor yet.
+_HAS_NO_PROBLEM = Q(cursor=None) | Q(cursor__problem="")
+
+IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM
+IS_PAUSED = Q(enabled=False) & (_HAS_NO_PROBLEM | Q(paused_until=None))
+IS_QUARANTINED = _HAS_PROBLEM & (Q(enabled=True) | Q(paused_until__isnull=False))
+"""The job should have occurrences, but ``Cursor.problem`` keeps it from having any.
+
+It may be a paused job whose pause can't end.
+"""

@@ -10,6 +10,7 @@ import django_dcron.models.exact_text
 import django_dcron.models.hidden_characters
 import django_dcron.models.run
 import django_dcron.models.scheduled
+from django_dcron.migrations._operations import without_nulls
 
 
 def use_partial_indexes(apps, schema_editor):
@@ -24,13 +25,9 @@ def use_partial_indexes(apps, schema_editor):
         return
     run = apps.get_model("django_dcron", "Run")
     constraints = {constraint.name: constraint for constraint in run._meta.constraints}
-    for name, column in (("dcron_run_idempotency", "idempotency_key"), ("dcron_run_slot", "slot")):
+    for name in ("dcron_run_idempotency", "dcron_run_slot"):
         schema_editor.remove_constraint(run, constraints[name])
-        given = models.Q((f"{column}__isnull", False))
-        partial = models.UniqueConstraint(
-            fields=constraints[name].fields, condition=given, name=name
-        )
-        schema_editor.add_constraint(run, partial)
+        schema_editor.add_constraint(run, without_nulls(run, constraints[name]))
     (rerun,) = (index for index in run._meta.indexes if index.name == "dcron_run_rerun")
     schema_editor.remove_index(run, rerun)
     given = models.Q(rerun_of__isnull=False)

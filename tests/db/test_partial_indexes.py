@@ -47,23 +47,25 @@ def test_statistics_are_updated_in_place() -> None:
 
 @pytest.mark.parametrize("name", ["dcron_run_idempotency", "dcron_run_slot"])
 def test_partial_constraint_can_be_removed_and_added_again(name: str) -> None:
-    def is_there() -> bool:
+    def definition() -> tuple[str] | None:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM pg_indexes WHERE indexname = %s", [name])
-            return cursor.fetchone() is not None
+            cursor.execute("SELECT indexdef FROM pg_indexes WHERE indexname = %s", [name])
+            return cursor.fetchone()
 
     before = MigrationLoader(None).project_state([INITIAL])
     operation = RemovePartialConstraint("run", name)
     after = before.clone()
     operation.state_forwards("django_dcron", after)
 
-    assert is_there()
-    with connection.schema_editor() as editor:
-        operation.database_forwards("django_dcron", editor, before, after)
-    assert not is_there()
-    with connection.schema_editor() as editor:
-        operation.database_backwards("django_dcron", editor, after, before)
-    assert is_there()
+    initial = definition()
+    assert initial is not None
+    for _ in range(2):
+        with connection.schema_editor() as editor:
+            operation.database_forwards("django_dcron", editor, before, after)
+        assert definition() is None
+        with connection.schema_editor() as editor:
+            operation.database_backwards("django_dcron", editor, after, before)
+        assert definition() == initial
 
 
 class RunsElsewhere:

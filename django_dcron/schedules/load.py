@@ -186,7 +186,10 @@ class RealHours:
     def _first_ends(self, rule: Windowed) -> set[datetime | None]:
         """Return the end of the excluded time at the beginning, if it has an occurrence."""
         before = self.begin.replace(tzinfo=None) - SECOND
-        return {rule.next_after(before)} if rule.moves and rule.excludes(before) else set()
+        if not (rule.moves and rule.excludes(before)):
+            return set()
+        end = rule.open_from(before)
+        return {end} if rule.next_after(before) == end else set()
 
     def _ends_inside(
         self, rule: Windowed, ends: set[datetime | None], bounds: range

@@ -18,7 +18,7 @@ from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.times_of_day import TimesByDate
-from django_dcron.schedules.timetable import Timetable
+from django_dcron.schedules.timetable import MICROSECOND, Timetable
 from tests import depth
 from tests.schedules.test_exclusion import calendar
 from tests.schedules.test_lines import both_ways
@@ -463,6 +463,30 @@ def test_planned_load_looks_at_each_date_and_not_at_each_minute(
     assert sum(hours.values()) == 7 * 22 * 60
     # Per date: once for the date, and three times for each end of a part of an excluded hour.
     assert looked_at.total() <= 8 * 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "15 30 10 * * *",
+        "15,45 */30 7-9 * * *",
+        "0 30 10 * * *",
+        "@at 2026-05-01T10:30:15",
+        "0 3 * * *",
+    ],
+)
+@pytest.mark.parametrize("hour", range(0, 24, 3))
+def test_planned_load_that_begins_in_excluded_time_counts_each_occurrence_once(
+    text: str, hour: int
+) -> None:
+    schedule = excluding(parse_schedule(text), calendar("22:00-06:00"), END)
+    begin = datetime(2026, 5, 1, hour, tzinfo=UTC)
+    hours, timetable = RealHours(begin, 24), Timetable(schedule)
+    occurrences = list(schedule.occurrences(begin - MICROSECOND, begin + DAY - MICROSECOND))
+    by_hour = Counter(hours.number_of(at) for at in occurrences)
+    by_minute = Counter((at - begin) // MINUTE for at in occurrences)
+    assert dict(hours.occurrences(timetable)) == by_hour
+    assert dict(hours.minutes(timetable)) == by_minute
 
 
 def test_clock_change_in_excluded_time_is_not_reported() -> None:

@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
-from django.db import close_old_connections, connections
+from django.db import close_old_connections
 
+from django_dcron.db.open_transactions import release_connections
 from django_dcron.db.query_log import forget_queries
 from django_dcron.dispatch.base import DispatchFailed, DueRun
 from django_dcron.exceptions import UnknownRun
@@ -95,16 +96,4 @@ class ThreadDispatcher:
             with self._lock:
                 self._submitted.pop(run.key, None)
             forget_queries()
-            _release_connections()
-
-
-def _release_connections() -> None:
-    """Keep this thread's connections as long as ``CONN_MAX_AGE`` allows, as between requests."""
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:
-            # The job's code left a transaction open. Django refuses statements on such a connection
-            # even after its close, so the next job gets a new one.
-            connection.close()
-            del connections[connection.alias]
-        else:
-            connection.close_if_unusable_or_obsolete()
+            release_connections()

@@ -1,4 +1,4 @@
-"""Wait out database outages in a worker, and drop transactions that a job's code leaves open."""
+"""Wait out database outages in a worker."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import connections
 
 from django_dcron.conf import settings
 from django_dcron.db.connection_sockets import enable_keepalive, set_connect_timeout
@@ -71,38 +69,3 @@ def _limit_silence(using: str) -> None:
     if connection.connection is not getattr(_limited, "connection", None):
         enable_keepalive(connection, settings.RUN_LEASE)
         _limited.connection = connection.connection
-
-
-@contextmanager
-def own_transactions_only() -> Iterator[None]:
-    """Drop connections with transactions that the code within leaves open, on any database.
-
-    Otherwise, later writes would end up in those transactions. The code may have turned autocommit
-    off or been interrupted while a transaction began or ended.
-    """
-    before = {
-        connection.alias: _transaction_state(connection) for connection in _used_connections()
-    }
-    try:
-        yield
-    finally:
-        for connection in _used_connections():
-            if _transaction_state(connection) != before.get(connection.alias, UNTOUCHED):
-                with suppress(DatabaseError, InterfaceError):
-                    connection.close()
-                del connections[connection.alias]  # the next use creates a new one
-
-
-UNTOUCHED: tuple[object, ...] = (False, (), True)
-"""The state of a connection outside of any transaction."""
-
-
-def _used_connections() -> list[BaseDatabaseWrapper]:
-    """Return this thread's connections that have been used."""
-    return [
-        connection for connection in connections.all(initialized_only=True) if connection.connection
-    ]
-
-
-def _transaction_state(connection: BaseDatabaseWrapper) -> tuple[object, ...]:
-    return connection.in_atomic_block, tuple(connection.savepoint_ids), connection.autocommit

@@ -32,10 +32,11 @@ from django_dcron.conf import settings
 from django_dcron.db.contention import can_skip_locked_rows, is_contention
 from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.now import database_now
+from django_dcron.db.open_transactions import own_transactions_only
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.current import CurrentRun, as_current
-from django_dcron.execution.database_outage import own_transactions_only, wait_out
+from django_dcron.execution.database_outage import wait_out
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.storage_errors import Refusal, refusal_of

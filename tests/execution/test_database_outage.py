@@ -15,8 +15,9 @@ from django.db import (
     transaction,
 )
 
+from django_dcron.db.open_transactions import own_transactions_only
 from django_dcron.execution import database_outage
-from django_dcron.execution.database_outage import own_transactions_only, wait_out
+from django_dcron.execution.database_outage import wait_out
 from django_dcron.models import Job
 from tests.execution.conftest import cut_connection
 from tests.factories import make_idle_job

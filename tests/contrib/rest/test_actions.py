@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.contrib.rest.jobs import triggering
@@ -222,6 +223,16 @@ def test_concurrent_requests_with_one_idempotency_key_create_one_run(
 
     made = str(Run.objects.get().pk)
     assert sorted(answers) == [(200, made)] * 3 + [(201, made)]
+
+
+@pytest.mark.postgresql
+def test_trigger_with_a_key_does_not_block_other_runs_of_the_job(api: Api) -> None:
+    """A full lock of the job conflicts with the foreign keys of runs that are inserted."""
+    job = make_idle_job()
+    with CaptureQueriesContext(connection) as queries:
+        assert _trigger(api, job, idempotency_key="k").status_code == 201
+    locks = [each["sql"].rpartition(" FOR ")[2] for each in queries if " FOR " in each["sql"]]
+    assert locks == ["NO KEY UPDATE"]
 
 
 @pytest.mark.django_db(transaction=True)

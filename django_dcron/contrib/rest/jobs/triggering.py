@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 
 from django_dcron import control
@@ -18,11 +18,11 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictSerializer,
 )
 from django_dcron.contrib.rest.problems import KeyReused
-from django_dcron.contrib.rest.viewsets import row_or_404
 from django_dcron.control import LONGEST_KEY
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING
+from django_dcron.jobs.locking import lock_jobs
 from django_dcron.models import Job, Run
 from django_dcron.utils.json_values import same_json
 
@@ -77,13 +77,15 @@ def trigger_once(
 ) -> tuple[Run, bool]:
     """Return the run with this key, and whether it is new.
 
-    A lock serializes concurrent requests. Raises ``KeyReused`` if the run has other arguments.
+    A lock serializes concurrent requests, so that only one of them reports a new run. Runs of the
+    job can be inserted meanwhile. Raises ``KeyReused`` if the run has other arguments.
     """
     using = alias_for(Run)
 
     def find_or_trigger() -> tuple[Run, bool]:
         with transaction.atomic(using=using):
-            row_or_404(EVERYTHING.jobs.select_for_update(), job.pk)
+            if not lock_jobs([job.pk], using):
+                raise NotFound
             found = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).first()
             if found is not None:
                 return found, False

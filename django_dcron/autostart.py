@@ -18,6 +18,7 @@ Invariants:
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import platform
@@ -327,6 +328,7 @@ def _at_exit(stop: Callable[[], None]) -> None:
     """Call ``stop`` when the interpreter exits, before it waits for thread pools.
 
     A function registered with ``atexit`` is called after that wait. The node would keep running
-    until the last run has ended.
+    until the last run has ended. Python's thread pools use the same function, which isn't public:
+    without it, ``atexit`` must do.
     """
-    threading._register_atexit(stop)  # type: ignore[attr-defined]  # not in the stubs
+    getattr(threading, "_register_atexit", atexit.register)(stop)

@@ -8,13 +8,14 @@ from functools import partial
 from socket import gethostname
 
 from django_dcron.conf import settings
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.dispatch import make_dispatcher
 from django_dcron.execution.executor import execute
 from django_dcron.jobs import sync
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.locks import get_lock
-from django_dcron.models import Via
+from django_dcron.models import Job, Via
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.runner import AlertThread, Runner
@@ -46,8 +47,12 @@ def sync_declared() -> None:
     """Write the jobs declared in code to the database before the first tick."""
     with acting(lambda: Actor(address=gethostname(), via=Via.SCHEDULER)):
         changes = sync.apply(sync.plan())  # imports the modules that declare jobs
-    if not declarations():
-        logger.info(sync.NOTHING_DECLARED, extra={"event": "nothing_declared"})
+    if not declarations() and not Job.objects.using(alias_for(Job)).exists():
+        logger.info(
+            "no jobs: declared=0 stored=0; create one in the admin, or declare one in an app's "
+            "cron.py",
+            extra={"event": "no_jobs"},
+        )
     for change in changes:
         if change.is_difference or change.is_problem:
             level = logging.ERROR if change.is_problem else logging.INFO

@@ -3,7 +3,6 @@
 Invariants:
 
 - The months are computed by the code that the scheduler uses, and from validated text only.
-- The preview writes nothing. It validates the form that saves a calendar and drops the instance.
 - An excluded day is recognizable without its color.
 """
 
@@ -16,22 +15,18 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
 from django.utils.dates import WEEKDAYS, WEEKDAYS_ABBR
 from django.utils.formats import date_format, get_format
 from django.utils.timezone import localdate
 
-from django_dcron.admin.base import BaseAdmin
+from django_dcron.admin.form_preview import PreviewedFormAdmin
 from django_dcron.db import clock
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models import Calendar
 from django_dcron.models.calendar import read_dates
 
-URL_NAME = "django_dcron_calendar_preview"
 MONTHS = 12
 
 
@@ -109,25 +104,12 @@ def _first_weekday() -> int:
     return (int(get_format("FIRST_DAY_OF_WEEK")) - 1) % 7
 
 
-class PreviewedCalendarAdmin(BaseAdmin[Calendar]):
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.preview_view)
-        return [path("preview/", view, name=URL_NAME), *super().get_urls()]
+class PreviewedCalendarAdmin(PreviewedFormAdmin[Calendar]):
+    preview_url_name = "django_dcron_calendar_preview"
+    preview_key = "calendar"
 
-    def preview_view(self, request: HttpRequest) -> HttpResponse:
-        if not (self.has_add_permission(request) or self.has_change_permission(request)):
-            raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        row = None
-        if "calendar" in request.GET:
-            row = self.get_object(request, unquote(request.GET["calendar"]))
-            if row is None:
-                raise Http404
-            if not self.has_change_permission(request, row):
-                raise PermissionDenied
-        form_class: Any = self.get_form(request, row, change=row is not None)
-        context = {"preview": _preview_of(form_class(request.POST, instance=row))}
+    def render_preview(self, request: HttpRequest, form: Any) -> HttpResponse:
+        context = {"preview": _preview_of(form)}
         return render(request, "admin/django_dcron/calendar/months.html", context)
 
     def add_form_context(
@@ -138,9 +120,7 @@ class PreviewedCalendarAdmin(BaseAdmin[Calendar]):
             context["preview"] = CalendarPreview(obj.dates, [])
             return
         context["preview"] = _preview_of(context["adminform"].form)
-        url = reverse(f"admin:{URL_NAME}", current_app=self.admin_site.name)
-        known = obj is not None and not obj._state.adding
-        context["preview_url"] = f"{url}?calendar={quote(obj.pk)}" if obj and known else url
+        context["preview_url"] = self.preview_url(obj)
 
 
 def _preview_of(form: Any) -> CalendarPreview:

@@ -287,6 +287,16 @@ def test_uvicorn_exits_normally_after_sigterm() -> None:
     assert run_script(UVICORN).split() == ["True", "False"]
 
 
+def test_node_stops_at_exit_even_in_a_python_without_the_private_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registered: list[object] = []
+    monkeypatch.delattr(threading, "_register_atexit")
+    monkeypatch.setattr(autostart.atexit, "register", registered.append)
+    autostart._at_exit(print)
+    assert registered == [print]
+
+
 @pytest.mark.parametrize("forks", [False, True])
 def test_process_that_forks_starts_its_node_later(
     monkeypatch: pytest.MonkeyPatch, forks: bool

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -27,6 +27,7 @@ from django_dcron.management.dcron.sync import RESTART
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
+from tests.factories import make_job
 from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
@@ -573,14 +574,20 @@ def test_command_names_installed_apps_if_nothing_is_declared() -> None:
     assert "INSTALLED_APPS" in command()
 
 
-def test_node_logs_that_nothing_is_declared(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("is_declared", "is_stored", "events"),
+    [(False, False, ["no_jobs"]), (False, True, []), (True, False, ["synced"])],
+)
+def test_node_logs_that_there_are_no_jobs(
+    caplog: pytest.LogCaptureFixture, is_declared: bool, is_stored: bool, events: list[str]
+) -> None:
+    """A project may create all of its jobs in the admin."""
     caplog.set_level("INFO", "django_dcron.scheduler")
-    sync_declared()
-    assert [record.message for record in caplog.records] == [sync.NOTHING_DECLARED]
-    caplog.clear()
-    with code():
+    if is_stored:
+        make_job()
+    with code() if is_declared else nullcontext():
         sync_declared()
-    assert sync.NOTHING_DECLARED not in caplog.messages
+    assert [record.event for record in caplog.records] == events  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("calendar", "warns"), [("SAT-SUN", False), ("02:00-04:00", True)])

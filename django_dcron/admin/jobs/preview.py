@@ -2,7 +2,6 @@
 
 Invariants:
 
-- The preview writes nothing. It validates the form that saves a job and drops the instance.
 - An error has the same text as in a refused save. An empty field that the user hasn't touched
   shows no error yet.
 - The preview omits a piece whose fields have errors. It never guesses. Only the occurrences of the
@@ -19,16 +18,14 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from django.contrib.admin.utils import unquote
-from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.core.exceptions import NON_FIELD_ERRORS
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.text import capfirst
 
-from django_dcron.admin.base import BaseAdmin
+from django_dcron.admin.form_preview import PreviewedFormAdmin
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.groups import groups
 from django_dcron.admin.jobs.policy_texts import (
@@ -48,7 +45,6 @@ from django_dcron.models import Job
 from django_dcron.schedules.sentences import schedule_of_sentence
 from django_dcron.utils.durations import write_duration
 
-URL_NAME = "django_dcron_job_preview"
 SAVE_WAS_REFUSED = "_refused"
 """A form sends this name if it was rendered after a refused save."""
 
@@ -202,35 +198,15 @@ def _day(local: datetime) -> str:
     return date_format(local, "D Y-m-d")
 
 
-class PreviewedAdmin(BaseAdmin[Job]):
+class PreviewedAdmin(PreviewedFormAdmin[Job]):
     """The job's admin with the preview and with grouped form fields."""
 
-    def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.preview_view)
-        return [path("preview/", view, name=URL_NAME), *super().get_urls()]
+    preview_url_name = "django_dcron_job_preview"
+    preview_key = "job"
 
-    def preview_view(self, request: HttpRequest) -> HttpResponse:
-        if not (self.has_add_permission(request) or self.has_change_permission(request)):
-            raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        job = self._read_saved_job(request)
-        form_class: Any = self.get_form(request, job, change=job is not None)
-        preview = SchedulePreview(
-            form_class(request.POST, instance=job), show_all_errors=SAVE_WAS_REFUSED in request.POST
-        )
+    def render_preview(self, request: HttpRequest, form: Any) -> HttpResponse:
+        preview = SchedulePreview(form, show_all_errors=SAVE_WAS_REFUSED in request.POST)
         return render(request, "admin/django_dcron/job/preview_response.html", {"preview": preview})
-
-    def _read_saved_job(self, request: HttpRequest) -> Job | None:
-        """Return the job that the user is editing, or None for a new job."""
-        if "job" not in request.GET:
-            return None
-        job = self.get_object(request, unquote(request.GET["job"]))
-        if job is None:
-            raise Http404
-        if not self.has_change_permission(request, job):
-            raise PermissionDenied
-        return job
 
     def add_form_context(
         self, request: HttpRequest, context: dict[str, Any], obj: Job | None
@@ -240,8 +216,4 @@ class PreviewedAdmin(BaseAdmin[Job]):
         context["groups"] = list(groups(form))
         if obj is None or self.has_change_permission(request, obj):
             context["preview"] = SchedulePreview(form.form, show_all_errors=True)
-            context["preview_url"] = self._preview_url(obj)
-
-    def _preview_url(self, job: Job | None) -> str:
-        url = reverse(f"admin:{URL_NAME}", current_app=self.admin_site.name)
-        return url if job is None or job.pk is None else f"{url}?job={job.pk}"
+            context["preview_url"] = self.preview_url(obj)

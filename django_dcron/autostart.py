@@ -6,9 +6,9 @@ Invariants:
   ``runserver`` (with autoreload, in the child), gunicorn, uvicorn and other servers. It starts in
   no other management command, no Celery worker and no test.
 - No thread of a node exists when a server forks its workers. The node starts ``GRACE`` seconds
-  after the application was created, or at the first request. It starts ``FORK_GRACE`` seconds later
-  if the process has forked by then: it may be a server that forks workers or one that started a
-  helper.
+  after the application was created, or at the first request. If the process has forked by then, it
+  may be a server that forks workers or one that started a helper. Its node starts ``FORK_GRACE``
+  seconds later.
 - The master of gunicorn or uWSGI that loads the application before it forks starts no node.
 - A forked process starts a node only if it is a worker of gunicorn or serves a request. A process
   that Python code forks after the node has started starts no node.

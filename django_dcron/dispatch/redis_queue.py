@@ -1,7 +1,7 @@
 """Messages that are encoded ahead of time and appended to Redis's lists in one pipeline.
 
 kombu's Redis transport stores a message as a JSON text in a list. kombu builds this text when the
-message is published, which takes more than ten times as long as appending it.
+message is published. Building takes more than ten times as long as appending.
 
 Invariants:
 
@@ -11,9 +11,9 @@ Invariants:
 - Each delivery has its own delivery tag, because a worker acknowledges a message by its tag. A
   message that may have been sent is encoded again.
 - kombu connects, declares queues, names the lists and adds the key prefix.
-- kombu publishes everything else: on another transport, version or body encoding, if the client
-  repeats commands, if an instrumentation replaced one of kombu's methods, and if the message has
-  another exchange or other options.
+- kombu publishes everything else. Examples are another transport, version or body encoding, and a
+  message with another exchange or other options. kombu also publishes if the client repeats
+  commands, or if an instrumentation replaced one of kombu's methods.
 - Redis's own error is raised, so it is classified like an error of kombu.
 """
 

@@ -26,9 +26,11 @@ class Refusal(Enum):
 TEXTS_STATES = ("22", "54")
 """SQLSTATE classes of PostgreSQL: data exception, program limit exceeded."""
 NOW_STATES = ("08", "25", "28", "40", "42501", "42703", "42P01", "53", "55", "57", "58")
-"""Connection, transaction state (read-only), authorization, rollback, no permission, no such column
-or table (a migration is running), resources (disk full), wrong state, intervention (shutdown,
-statement timeout), system error."""
+"""In this order: connection; transaction state (read-only); authorization; rollback; no permission.
+
+Then: no such column or table (a migration is running); resources (disk full); wrong state;
+intervention (shutdown, statement timeout); system error.
+"""
 TEXTS_NUMBERS = frozenset({1118, 1153, 1300, 1301, 1366, 1406, 3988})
 """Errors of MariaDB: row too large, packet too large (twice), characters, data too long.
 """

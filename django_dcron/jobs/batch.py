@@ -1,16 +1,16 @@
 """Save a batch of jobs in one transaction, in a fixed number of statements.
 
 ``save_batch`` reads what the decisions need, decides about each job in turn on plain data, and
-writes the accepted jobs. The results are those of a save of each job in turn: the decision about a
+writes the accepted jobs. The results are those of a save of each job in turn. The decision about a
 job considers the names and links of the accepted jobs before it.
 
 Invariants:
 
 - A refused job changes nothing, and neither does a batch that raises an exception. Their instances
   keep their old keys and versions, so that they can be saved again.
-- A job that depends on an earlier job of the list in a way that one statement can't express starts
-  a new batch: the same row again, a name or an import key that the batch releases, or another name
-  for a job that others follow.
+- A job starts a new batch if one statement can't express how it depends on an earlier job. Examples
+  are the same row again, a name or an import key that the batch releases, and another name for a
+  job that others follow.
 - Rows are locked in the order cursors, jobs, runs, statistics (``locking``).
 - ``pre_save`` and ``post_save`` of ``Job`` are sent for each job, as by ``Job.save``.
 """

@@ -8,8 +8,8 @@ Invariants:
 - A label (a name or tag) has no control and format characters, and no letter that looks like a
   space.
 - A free text may have what languages and emoji need: line ends, joiners (ZWJ, ZWNJ), zero-width
-  spaces, soft hyphens, and the marks of right-to-left text (LRM, RLM, ALM). It has no embeddings,
-  overrides and isolates, because they reorder text beyond their own word.
+  spaces and soft hyphens. Marks of right-to-left text (LRM, RLM, ALM) are allowed, too.
+  Embeddings, overrides and isolates aren't, because they reorder text beyond their own word.
 """
 
 from __future__ import annotations

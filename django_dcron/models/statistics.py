@@ -8,7 +8,7 @@ Invariants:
 
 - Counting never waits for a locked row of statistics. The count is then stored as a
   ``PendingCount``, and a node adds it later (``runs/pending_counts.py``).
-- Counts of a job are added in the order in which its runs ended: while the job has pending counts,
+- Counts of a job are added in the order in which its runs ended. While the job has pending counts,
   further ones are stored behind them.
 """
 

@@ -9,8 +9,7 @@ Invariants:
   follower.
 - The idempotency key of a follower names the run it follows, UNIQUE (job, idempotency_key).
 - Links and pauses are read when the run ends. Later changes don't affect the followers. A pause
-  ends at its time: no earlier if a node has enabled the job ahead of time, and no later if no node
-  has enabled the job yet.
+  ends at its time, even if a node has enabled the job ahead of time or hasn't enabled it yet.
 - A follower is due immediately. Its ``scheduled_at`` is a time that no other run of the job has. No
   node's agenda contains it yet. The process that ended the run may dispatch it after the commit.
   Otherwise, a node does so within a tick.

@@ -4,7 +4,7 @@
 - A run that has been queued for too long: the broker lost the message, or there is no worker. The
   run becomes pending again with the same attempt. Each delivery doubles the limit, so that workers
   that return after hours find few duplicate messages.
-- A queued run that is too late to start: it ends as missed, because its start deadline has passed
+- A queued run that is too late to start: it ends as missed. Either its start deadline has passed,
   or its misfire policy skips late runs.
 - A waiting run whose slot is free: it is woken, unless it is backfilled (``backfill_release``).
 

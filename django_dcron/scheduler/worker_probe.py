@@ -5,9 +5,9 @@ limited number of times.
 
 Invariants:
 
-- The thread asks the workers every ``ASK_EVERY`` seconds while a queued run of this node has waited
-  for longer than a quarter of ``DCRON_REDELIVER_AFTER``, otherwise every ``ASK_IDLE_EVERY``
-  seconds.
+- The thread asks the workers every ``ASK_IDLE_EVERY`` seconds. It asks every ``ASK_EVERY`` seconds
+  while a queued run of this node has waited for longer than a quarter of
+  ``DCRON_REDELIVER_AFTER``.
 - ``Node.workers`` stops naming a fault soon after the fault is over.
 - ``Node.workers`` lists only unknown runs that exist in this node's database. All others were
   deleted.

@@ -14,8 +14,8 @@ Only movable jobs can form a crowd. These jobs aren't movable:
 
 Invariants:
 
-- A minute is crowded if enough movable jobs start in it: at least ``MANY``, ``TIMES`` the average
-  of all minutes, and half the number of jobs that run every minute.
+- A minute is crowded if enough movable jobs start in it. Their number is at least ``MANY``,
+  ``TIMES`` the average of all minutes, and half the number of jobs that run every minute.
 - A crowd is reported only if ``H`` would at least halve it.
 - A job is in at most one crowd.
 """

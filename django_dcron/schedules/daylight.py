@@ -7,7 +7,7 @@ not before the stretch begins.
 - Wall clock (a time field starts with ``*``): the floor is the local time at which the stretch
   begins. Times in a gap don't occur. Times in an overlap occur twice.
 - Fixed time: after a shift of at most ``SMALL_SHIFT``, the floor is where the previous stretch
-  ended. The local calendar then has no gaps or repeats: all times lost in a gap occur once at its
+  ended. The local calendar then has no gaps or repeats. All times lost in a gap occur once at its
   end, and repeated times occur in the first pass. Larger shifts (Apia's lost day) follow the
   wall-clock rule.
 

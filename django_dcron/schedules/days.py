@@ -1,9 +1,9 @@
 """Decide which days a schedule falls on: an exact test for a day, and a croniter search.
 
 croniter is reliable on naive local time but lenient with edge cases. It therefore receives only
-explicit numbers, split into searches that it interprets as this package does: plain days of month,
-plain weekdays, and ``n#k`` with ``nL``. A search may return too many days (``LW`` becomes 26-31),
-but never too few. ``DayRule.on`` decides.
+explicit numbers, in searches that it interprets as this package does. There is one search for plain
+days of month, one for plain weekdays, and one for ``n#k`` with ``nL``. A search may return too many
+days (``LW`` becomes 26-31), but never too few. ``DayRule.on`` decides.
 
 Invariants:
 

@@ -1,8 +1,8 @@
 """Parse recurrence rules of RFC 5545, such as ``FREQ=WEEKLY;INTERVAL=2;BYDAY=FR``.
 
-A rule names days and times of day. python-dateutil lists its days. The rest is as for cron fields:
-a rule compiles to a ``Cron`` with other days, so clock changes, calendars and the planned load work
-in the same way.
+A rule names days and times of day. python-dateutil lists its days. The rest is as for cron fields,
+because a rule compiles to a ``Cron`` with other days. Clock changes, calendars and the planned load
+work in the same way.
 
 Invariants:
 

@@ -1,7 +1,7 @@
 """Represent time zones as stretches of constant UTC offset.
 
 ``zoneinfo`` returns only the offset at an instant. To find the transitions of a block of years,
-this module compares the offsets in steps of ``SLACK`` and bisects each step that has a change.
+this module compares the offsets in steps of ``SLACK``. It bisects each step that has a change.
 
 Invariants:
 

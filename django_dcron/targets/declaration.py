@@ -170,9 +170,9 @@ def cron(
     ``timedelta`` or numbers of seconds, times are aware ``datetime``. The decorated function can be
     called as before.
 
-    Raises ``InvalidSchedule``; ``TypeError`` for an unknown field, a value of the wrong type or
-    something that can't be run; ``ValueError`` for a second job of the same name, or a value that
-    isn't one of the choices.
+    Raises ``InvalidSchedule``.
+    Raises ``TypeError`` for an unknown field, a value of the wrong type or something not runnable.
+    Raises ``ValueError`` for a second job of the same name, or a value that isn't a valid choice.
     """
     if not isinstance(schedule, str):
         raise TypeError(_not_a_schedule(schedule))

@@ -1,7 +1,8 @@
 """Redact secrets in arguments for people who may view but not edit them.
 
-A secret is recognized by its name: a keyword argument, a key at any depth of a JSON
-object, a command-line option (``--password=x``, ``--password x``), or a header (``X-Api-Key: x``).
+A secret is recognized by its name. The name may be a keyword argument or a key at any depth of a
+JSON object. It may also be a command-line option (``--password=x``, ``--password x``) or a header
+(``X-Api-Key: x``).
 The password in a URL is recognized, too. Any other secret in a positional argument or inside a text
 has no name and isn't recognized.
 """

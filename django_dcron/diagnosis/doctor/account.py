@@ -7,8 +7,8 @@ Invariants:
 - An occurrence must have a row once the cursor has passed it. A cursor that stays in the past is a
   separate finding (see ``jobs``).
 - Pruning deletes old rows, failures last. A gap counts as pruned history if it is older than all
-  other finished rows of the job, and the job's statistics count more runs than it has rows. Any
-  other gap is a loss.
+  other finished rows of the job. In addition, the statistics must count more runs than the job has
+  rows. Any other gap is a loss.
 - Nodes keep working during the check. Data is read in an order that makes concurrent changes
   harmless: cursors, then rows, then statistics.
 """
@@ -212,8 +212,8 @@ def _times_around_window(
 ) -> dict[int, tuple[datetime | None, datetime | None]]:
     """Return two times for each job.
 
-    The first is the time of its oldest finished row that is neither failed nor backfilled. (A
-    backfilled run may be older than the kept history.) The second is the time from which the first
+    The first is the time of its oldest finished row that is neither failed nor backfilled. A
+    backfilled run may be older than the kept history. The second is the time from which the first
     row after the window covers missed occurrences.
     """
     runs = Run.objects.filter(job=OuterRef("pk")).order_by("scheduled_at")

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Each entry has the row's ``version``, which counts every save, so changes without an entry are
-  visible: those by the ORM alone, and the end of a schedule.
+- Each entry has the row's ``version``, which counts every save. Therefore, changes without an entry
+  are visible, such as those by the ORM alone and the end of a schedule.
 - The runs of a job are recorded with the runs, so they don't slow down reading its changes.
 """
 

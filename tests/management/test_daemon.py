@@ -308,7 +308,7 @@ def test_passed_arguments_are_valid_runcron_options() -> None:
         "--http=127.0.0.1:8001",
     ]
     node_arguments.check_runcron_arguments([*arguments, "--verbosity=2"])
-    with pytest.raises(CommandError, match="unrecognized arguments: --nonsense"):
+    with pytest.raises(CommandError, match="--nonsense"):
         node_arguments.check_runcron_arguments(["--nonsense"])
 
 

@@ -318,12 +318,12 @@ def test_generators_classes_lambdas_and_partials_are_refused() -> None:
         yield 1
 
     for generator in (pages, events):
-        with pytest.raises(TypeError, match=rf"{generator.__name__} .*generator"):
+        with pytest.raises(TypeError, match=rf"\b{generator.__name__}\b"):
             cron("@daily")(generator)
 
     class Report: ...
 
-    with pytest.raises(TypeError, match=r"\.Report .*class"):
+    with pytest.raises(TypeError, match=r"\.Report\b"):
         cron("@daily")(Report)
     with pytest.raises(TypeError, match="name="):
         cron("@daily")(lambda: None)

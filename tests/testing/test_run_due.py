@@ -96,7 +96,7 @@ def test_past_or_naive_time_is_refused(clock_at_nine: ManualClock) -> None:
 
 
 def test_past_time_is_refused_when_no_clock_is_set() -> None:
-    with pytest.raises(ValueError, match=r" 2026-03-02T09:00:00\+00:00 .*no clock.* 20"):
+    with pytest.raises(ValueError, match=r" 2026-03-02T09:00:00\+00:00 .* 20"):
         run_due(at=NINE)
 
 

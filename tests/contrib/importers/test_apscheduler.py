@@ -309,7 +309,7 @@ def test_invalid_job_state_is_refused(state: bytes) -> None:
 def test_pickle_cannot_set_class_attributes() -> None:
     """The opcode BUILD on a class would set attributes of the class."""
     state = b"N}X\x08\x00\x00\x00run_dateX\x03\x00\x00\x00bads\x86"
-    with Reader() as reader, pytest.raises(EntryRefused, match="can't be read"):
+    with Reader() as reader, pytest.raises(EntryRefused):
         apscheduler.state_of(
             b"\x80\x02capscheduler.triggers.date\nDateTrigger\n" + state + b"b.", reader
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 from django.db import connections, models, transaction
@@ -91,6 +92,8 @@ LATE_SUCCESSES = "late_successes"
 
 def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
     """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics."""
+    if len(job_ids) == number == 1 and _counting_one(state).execute(job_id=next(iter(job_ids))):
+        return
     _count(job_ids, state.value, number, counter_updates(state, number))
 
 
@@ -120,17 +123,25 @@ def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[st
 
 def counting(state: State, job_id: Given) -> FirstPossible:
     """Return the prepared form of ``count``, for a job that has a row."""
-    statistics = UpdateUnlocked(
+    pending = Insert(
+        PendingCount,
+        lambda: PendingCount(job_id=job_id, counter=state.value, ended_at=UtcNow()),
+    )
+    return FirstPossible(_update_of(state, job_id), pending)
+
+
+@cache
+def _counting_one(state: State) -> UpdateUnlocked:
+    return _update_of(state, Given(PendingCount, "job_id"))
+
+
+def _update_of(state: State, job_id: Given) -> UpdateUnlocked:
+    return UpdateUnlocked(
         Statistics,
         job_id,
         lambda: Statistics.objects.filter(without_pending_counts()),
         **counter_updates(state),
     )
-    pending = Insert(
-        PendingCount,
-        lambda: PendingCount(job_id=job_id, counter=state.value, ended_at=UtcNow()),
-    )
-    return FirstPossible(statistics, pending)
 
 
 def lock_countable(job_ids: Collection[int], using: str) -> list[int]:

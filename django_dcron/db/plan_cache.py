@@ -23,11 +23,13 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -128,17 +130,29 @@ def _is_direct(connection: BaseDatabaseWrapper) -> bool:
 @cache
 def _cursor_class() -> type[Any]:
     from django.db.backends.postgresql import base
+    from psycopg import RawCursor
 
-    class PreparingCursor(base.ServerBindingCursor):
+    class PreparingCursor(base.CursorMixin, RawCursor):
         """Sends values apart from the SQL, and prepares statements by random names."""
 
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            # psycopg doesn't remember how it has parsed a statement of more than 4,096 characters.
+            return super().execute(_numbered(query), params, **options)
+
         def _get_prepared(self, *args: Any, **options: Any) -> tuple[Any, bytes]:
-            step, name = super()._get_prepared(*args, **options)  # type: ignore[misc]  # not in stubs
+            step, name = super()._get_prepared(*args, **options)
             if step.name == "SHOULD":
                 name = f"dcron_{secrets.token_hex(8)}".encode()
             return step, name
 
     return PreparingCursor
+
+
+@lru_cache(maxsize=64)
+def _numbered(sql: str) -> str:
+    """Return the statement with PostgreSQL's placeholders (``$1``) instead of ``%s``."""
+    numbers = count(1)
+    return re.sub("%(.)", lambda found: f"${next(numbers)}" if found[1] == "s" else found[1], sql)
 
 
 def _preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:

@@ -47,7 +47,7 @@ class Given(Expression):
         return "%s", (self,)  # the placeholder itself, because there is no value yet
 
 
-class _Compiled:
+class Compiled:
     def __init__(self, sql: str, parameters: Sequence[Any], columns: Sequence[Any] = ()) -> None:
         self.sql = sql
         self.parameters = tuple(parameters)
@@ -74,17 +74,24 @@ class _Compiled:
         ]
         return executed(connection, prefix + self.sql, parameters)
 
+    def convert(self, rows: list[list[Any]], connection: BaseDatabaseWrapper) -> None:
+        """Convert the values that the driver has returned, in place."""
+        for column, expression, converters in self.columns:
+            for convert in converters or _converters(expression, connection):
+                for row in rows:
+                    row[column] = convert(row[column], expression, connection)
 
-class _Statement(ABC):
+
+class Statement(ABC):
     def __init__(self, model: type[models.Model]) -> None:
         self.model = model
-        self._compiled: dict[tuple[str, type[BaseDatabaseWrapper]], _Compiled] = {}
+        self._compiled: dict[tuple[str, type[BaseDatabaseWrapper]], Compiled] = {}
 
     @property
     def using(self) -> str:
         return alias_for(self.model)
 
-    def compiled_for(self, connection: BaseDatabaseWrapper) -> _Compiled:
+    def compiled_for(self, connection: BaseDatabaseWrapper) -> Compiled:
         key, time_is_real = (connection.alias, type(connection)), clock.fixed_at is None
         if time_is_real and (cached := self._compiled.get(key)) is not None:
             return cached
@@ -96,7 +103,7 @@ class _Statement(ABC):
         return compiled
 
     @abstractmethod
-    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled: ...
+    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled: ...
 
 
 class _Changed(NamedTuple):
@@ -106,7 +113,7 @@ class _Changed(NamedTuple):
     """The key of the inserted row. PostgreSQL's driver doesn't return it."""
 
 
-class _Change(_Statement):
+class _Change(Statement):
     def execute(self, **values: Any) -> int:
         """Execute the statement and return the number of matched rows."""
         return self.execute_limited("", values).rows
@@ -117,11 +124,11 @@ class _Change(_Statement):
         with self.compiled_for(connection).executed(connection, values, prefix) as cursor:
             return _Changed(cursor.rowcount, getattr(cursor, "lastrowid", None))
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
+    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
         return self.compile_after("", connection)
 
     @abstractmethod
-    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
         """Compile the statement so that it changes rows only if the relation ``step`` has a row.
 
         Without a ``step``, there is no such condition.
@@ -138,11 +145,11 @@ class Update(_Change):
         self._build = build
         self._columns = columns
 
-    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
         rows = self._rows(step, connection)
         query = cast(UpdateQuery, rows.query.chain(UpdateQuery))
         query.add_update_values(self._columns)
-        return _Compiled(*query.get_compiler(connection.alias).as_sql())
+        return Compiled(*query.get_compiler(connection.alias).as_sql())
 
     def _rows(self, step: str, connection: BaseDatabaseWrapper) -> models.QuerySet[Any]:
         return self._build().filter(_exists(step)) if step else self._build()
@@ -188,7 +195,7 @@ class Insert(_Change):
         super().__init__(model)
         self._build = build
 
-    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> _Compiled:
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
         options = self.model._meta
         query = InsertQuery(self.model)
         fields = [
@@ -199,18 +206,22 @@ class Insert(_Change):
         compiler = query.get_compiler(connection.alias)
         if not step:
             ((sql, parameters),) = compiler.as_sql()
-            return _Compiled(sql, parameters)
+            return Compiled(sql, parameters)
         values = [
             compiler.prepare_value(field, compiler.pre_save_val(field, row)) for field in fields
         ]
         (expressions,), (parameters,) = compiler.assemble_as_sql(fields, [values])
         quote = connection.ops.quote_name
         columns = ", ".join(quote(cast(str, field.column)) for field in fields)
-        return _Compiled(
+        return Compiled(
             f"INSERT INTO {quote(options.db_table)} ({columns}) "  # noqa: S608 - names of our columns  # nosec B608
             f"SELECT {', '.join(expressions)} FROM {step}",
             parameters,
         )
+
+    def key(self, connection: BaseDatabaseWrapper) -> str:
+        """Return the quoted name of the primary key."""
+        return connection.ops.quote_name(cast(str, self.model._meta.pk.column))
 
 
 class FirstPossible(NamedTuple):
@@ -220,7 +231,7 @@ class FirstPossible(NamedTuple):
     otherwise: Insert
 
 
-class Select(_Statement):
+class Select(Statement):
     """The prepared form of ``build()``, a ``values_list``."""
 
     def __init__(
@@ -239,13 +250,13 @@ class Select(_Statement):
         compiled = self.compiled_for(connection)
         with compiled.executed(connection, values) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
-        for column, expression, converters in compiled.columns:
-            for convert in converters or _converters(expression, connection):
-                for row in rows:
-                    row[column] = convert(row[column], expression, connection)
+        compiled.convert(rows, connection)
         return rows
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
+    def compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+        return self._compile(connection)
+
+    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
         compiler = self._build().query.get_compiler(connection.alias)
         sql, parameters = compiler.as_sql()
         columns = []
@@ -253,7 +264,7 @@ class Select(_Statement):
             if converters := _converters(expression, connection):
                 of_connection = connection.ops.get_db_converters(expression)
                 columns.append((column, expression, None if of_connection else converters))
-        return _Compiled(sql, parameters, columns)
+        return Compiled(sql, parameters, columns)
 
 
 def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Converter]:
@@ -264,7 +275,7 @@ def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Conver
     ]
 
 
-class ChangeSequence(_Statement):
+class ChangeSequence(Statement):
     """Changes in one transaction, each made only if the previous one has matched a row.
 
     PostgreSQL executes them in one statement and one round trip, without BEGIN and COMMIT. A step
@@ -332,15 +343,15 @@ class ChangeSequence(_Statement):
             row: tuple[int] | None = cursor.fetchone()
         return None if row is None else row[0]
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> _Compiled:
+    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
         steps: list[str] = []
         parameters: list[Any] = []
         previous, last = "", len(self._changes) - 1
         if self._lock_timeout is not None:
             # The first step reads this row, so the limit is set before any row is locked. The limit
             # ends with the transaction.
-            previous, limit = "lock_limit", f"{self._lock_timeout // timedelta(milliseconds=1)}ms"
-            steps.append(f"lock_limit AS (SELECT set_config('lock_timeout', '{limit}', true))")
+            previous = "lock_limit"
+            steps.append(f"lock_limit AS ({limiting_locks(self._lock_timeout)})")
         for at, change in enumerate(self._changes):
             step, otherwise = f"step_{at}", None
             if isinstance(change, FirstPossible):
@@ -360,14 +371,18 @@ class ChangeSequence(_Statement):
             parameters += compiled.parameters
         # An insert adds a row whenever the step before it has matched one.
         answer = f"step_{last}" if isinstance(self._changes[last], Insert) else "step_0"
-        return _Compiled(f"WITH {', '.join(steps)} SELECT key FROM {answer}", parameters)  # noqa: S608 (as above)  # nosec B608
+        return Compiled(f"WITH {', '.join(steps)} SELECT key FROM {answer}", parameters)  # noqa: S608 (as above)  # nosec B608
 
     def _key(self, connection: BaseDatabaseWrapper) -> str:
         """Return what the last step returns on PostgreSQL: the key of the row that it inserts."""
         last = self._changes[-1]
-        if not isinstance(last, Insert):
-            return "1"
-        return connection.ops.quote_name(cast(str, last.model._meta.pk.column))
+        return last.key(connection) if isinstance(last, Insert) else "1"
+
+
+def limiting_locks(timeout: timedelta) -> str:
+    """Return the query that limits PostgreSQL's waits for locks until the transaction ends."""
+    limit = timeout // timedelta(milliseconds=1)
+    return f"SELECT set_config('lock_timeout', '{limit}ms', true)"
 
 
 def _make(

@@ -16,8 +16,9 @@ Invariants:
   read. The run returns to the nodes.
 - A start waits ``runs.transitions.START_LOCK_TIMEOUT`` for a locked row, then fails as contention.
 - The job's running slot, which is unique, decides between two concurrent starts.
-- An ordinary start costs one query that reads and one statement that writes. Other runs are read
-  only if the slot is taken, and are then locked until the action has been applied.
+- An ordinary start costs one statement on PostgreSQL (``ordinary_start``). Elsewhere, it costs one
+  query that reads and one statement that writes. Other runs are read only if the slot is taken, and
+  are then locked until the action has been applied.
 - Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
 """
 
@@ -55,6 +56,7 @@ from django_dcron.policies.start_decision import (
     decide_start,
 )
 from django_dcron.runs import cancellation, deliveries, transitions
+from django_dcron.runs.ordinary_start import read_or_start
 from django_dcron.runs.start_facts import Delivery, read_run, run_label
 
 logger = logging.getLogger("django_dcron.runs")
@@ -97,9 +99,14 @@ def start_attempt(
         UnknownRun: This database doesn't have the run.
         NotDueYet: ``punctual`` is set and the run isn't due yet. Nothing has changed.
     """
-    read = read_run(run_id)
+    try:
+        read, fence = read_or_start(run_id, attempt, token=token, worker=worker)
+    except IntegrityError:  # another run was faster to take the slot
+        read, fence = read_run(run_id), None
     if read is None:
         raise UnknownRun(f"run {run_id} doesn't exist in {database_name(alias_for(Run))}")
+    if fence is not None:
+        return Started(read.run, read.at, fence)
     delivery = Delivery(read, attempt, token=token, worker=worker, punctual=punctual)
     for look in range(MAX_TRIES):
         try:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import OperationalError, ProgrammingError
@@ -27,6 +28,7 @@ from django_dcron.db.statements import Given, Select
 from django_dcron.exceptions import UnknownRun
 from django_dcron.models import Job, Run
 from django_dcron.models.freeze import frozen_job
+from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot
@@ -70,9 +72,12 @@ psycopg parses a statement of more than 4,096 characters each time.
 
 _JOB = [field.attname for field in Job._meta.concrete_fields if field.attname not in _NOT_READ]
 
-_READ = Select(
-    Run,
-    lambda: (
+READ_COLUMNS = (*_RUN, *(f"job__{name}" for name in _JOB), "is_frozen", "read_at", "slot_taken")
+
+
+def reading() -> RunQuerySet:
+    """Return the query for a ``Given`` run and its job, with the columns ``READ_COLUMNS``."""
+    return (
         transitions.runs()
         .filter(pk=Given(Run, "id"))
         .order_by()
@@ -81,18 +86,23 @@ _READ = Select(
             slot_taken=Exists(transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))),
             is_frozen=frozen_job("job_id", "job__namespace"),
         )
-        .values_list(
-            *_RUN, *(f"job__{name}" for name in _JOB), "is_frozen", "read_at", "slot_taken"
-        )
-    ),
-)
+    )
+
+
+_READ = Select(Run, lambda: reading().values_list(*READ_COLUMNS))
 
 
 def read_run(run_id: UUID) -> RunAsRead | None:
+    """Return the run as it is now, or None if it doesn't exist."""
+    return run_as_read(lambda: _READ.first(id=run_id))
+
+
+def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
+    """Return the run of the row that ``query`` returns, or None if there is no row."""
     using = alias_for(Run)
     queried_at = time.monotonic()
     try:
-        row = _READ.first(id=run_id)
+        row = query()
     except (ProgrammingError, OperationalError) as error:
         if lacks_table(Run, using):  # another project's database, or one without migrations
             raise UnknownRun(f"{database_name(using)} has no table of runs") from error

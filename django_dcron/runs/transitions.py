@@ -76,18 +76,21 @@ START_LOCK_TIMEOUT = timedelta(milliseconds=300)
 MariaDB rounds it up to a second.
 """
 
+
+def start_columns(slot: Any) -> dict[str, Any]:
+    """Return the columns of an UPDATE that starts a run."""
+    now = UtcNow()
+    times = {"started_at": now, "heartbeat_at": now}
+    return {"state": State.RUNNING, "reason": "", "slot": slot, "slot_number": 0, **times}
+
+
 _START = ChangeSequence(
     Update(
         Run,
         lambda: _run_that_may_become(
             State.RUNNING, Given(Run, "id"), Given(Run, "attempt")
         ).not_frozen(Given(Freeze, "namespace")),
-        state=State.RUNNING,
-        reason="",
-        slot=Given(Run, "slot"),
-        slot_number=0,
-        started_at=UtcNow(),
-        heartbeat_at=UtcNow(),
+        **start_columns(Given(Run, "slot")),
     ),
     Insert(
         Attempt,

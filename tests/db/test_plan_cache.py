@@ -151,8 +151,10 @@ def test_statement_that_was_executed_is_not_executed_again(
 def test_refused_statement_is_executed_even_if_the_project_prepares_statements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    factory = plan_cache._cursor_class().__bases__[0]  # as with "server_side_binding"
-    monkeypatch.setattr(connection.connection, "cursor_factory", factory)
+    from django.db.backends.postgresql.base import ServerBindingCursor
+
+    # As with "server_side_binding".
+    monkeypatch.setattr(connection.connection, "cursor_factory", ServerBindingCursor)
     monkeypatch.setattr(connection.connection, "prepare_threshold", 1)
     warm_up()
     connection.connection.pgconn.exec_(b"DEALLOCATE ALL")
@@ -181,3 +183,13 @@ def test_error_of_the_statement_is_raised_once() -> None:
         with pytest.raises(DataError):
             execute("SELECT 1 / %s::int FROM plan_cache_rows", 0)
     assert execute() == [(2,), (3,)]
+
+
+def test_a_long_statement_is_parsed_once() -> None:
+    sql = "SELECT number FROM plan_cache_rows WHERE name LIKE '%%c' AND (number > %s)"
+    sql += " AND name <> 'no'" * 500
+    for _ in range(plan_cache.USES_BEFORE + 5):
+        assert execute(sql, 1) == [(3,)]
+    assert plan_cache._numbered.cache_info().hits > 0
+    (statement,) = prepared()
+    assert "LIKE '%c' AND (number > $1) AND" in statement

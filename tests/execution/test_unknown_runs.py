@@ -12,7 +12,7 @@ from django_dcron.db.routing import database_name, lacks_table
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.unknown_runs import WARN_EVERY, UnknownRuns, Warnings, published_here
 from django_dcron.models import Node, Run
-from django_dcron.runs import start_facts
+from django_dcron.runs import ordinary_start, start_facts
 from django_dcron.runs.start import start_attempt
 
 
@@ -98,6 +98,7 @@ def test_run_is_unknown_if_the_database_lacks_the_tables(monkeypatch: pytest.Mon
         raise ProgrammingError("no such table")
 
     monkeypatch.setattr(start_facts._READ, "first", fail)
+    monkeypatch.setattr(ordinary_start._START, "execute", fail)
     with pytest.raises(ProgrammingError):
         start_attempt(uuid4(), 1, token=uuid4(), worker="w")
     monkeypatch.setattr(

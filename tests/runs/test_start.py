@@ -24,6 +24,7 @@ from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import start as module
 from django_dcron.runs import start_facts, transitions
+from django_dcron.runs.ordinary_start import ReadOrStarted
 from django_dcron.runs.start import start_attempt
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
@@ -40,6 +41,16 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def now() -> datetime:
     return database_now("default").replace(microsecond=0)
+
+
+@pytest.fixture(autouse=True)
+def without_ordinary_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``decide_start`` decide about each run. ``test_ordinary_start`` tests the other way."""
+    monkeypatch.setattr(
+        module,
+        "read_or_start",
+        lambda run_id, *given, **options: ReadOrStarted(module.read_run(run_id), None),
+    )
 
 
 def queued_since(job: Job, at: datetime, **fields: Any) -> Run:

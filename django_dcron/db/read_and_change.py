@@ -1,0 +1,101 @@
+"""Read a row and change the database in the same statement, if the row meets a condition.
+
+Only PostgreSQL can do this. It saves a round trip for each ordinary run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models.expressions import RawSQL
+
+from django_dcron.db.statements import (
+    Compiled,
+    Insert,
+    Select,
+    Statement,
+    Update,
+    limiting_locks,
+)
+
+Seen = Callable[[str], str]
+"""Returns the SQL of a column of the row that was read."""
+
+
+class ReadAndChange(Statement):
+    """A ``Select`` of one row; if it meets a condition, an ``Update``; then an ``Insert``.
+
+    All parts see the database as it was when the statement began. The update waits for a locked
+    row, and then checks its own conditions again.
+    """
+
+    def __init__(
+        self,
+        select: Select,
+        names: Sequence[str],
+        condition: Callable[[Seen], str],
+        update: Callable[[Seen], Update],
+        insert: Callable[[Seen], Insert],
+        *,
+        lock_timeout: timedelta,
+    ) -> None:
+        """Create the statement.
+
+        ``names``: the columns of ``select``. ``lock_timeout``: how long the update waits for a
+        locked row before failing as contention.
+        """
+        super().__init__(select.model)
+        self._select = select
+        self._columns = {name: f"seen.c{at}" for at, name in enumerate(names)}
+        self._condition = condition(self._columns.__getitem__)
+        self._update = update(self._columns.__getitem__)
+        self._insert = insert(self._columns.__getitem__)
+        self._lock_timeout = lock_timeout
+
+    def is_supported(self) -> bool:
+        return connections[self.using].vendor == "postgresql"
+
+    def execute(self, **values: Any) -> tuple[list[Any] | None, int | None]:
+        """Return the row that was read, if it exists, and the key of the row that was inserted."""
+        connection = connections[self.using]
+        if not connection.in_atomic_block:
+            return self._execute(connection, values)
+        with transaction.atomic(using=connection.alias):
+            return self._execute(connection, values)
+
+    def _execute(
+        self, connection: BaseDatabaseWrapper, values: dict[str, Any]
+    ) -> tuple[list[Any] | None, int | None]:
+        compiled = self.compiled_for(connection)
+        with compiled.executed(connection, values) as cursor:
+            rows = [list(row) for row in cursor.fetchall()]
+        if not rows:
+            return None, None
+        compiled.convert(rows, connection)
+        *row, key = rows[0]
+        return row, key
+
+    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+        select = self._select.compile(connection)
+        met = f"lock_limit, seen WHERE {self._condition}"
+        update = self._update.compile_after(met, connection)
+        insert = self._insert.compile_after("changed, seen", connection)
+        columns = ", ".join(each.removeprefix("seen.") for each in self._columns.values())
+        key = self._insert.key(connection)
+        sql = (
+            f"WITH seen ({columns}) AS ({select.sql}), lock_limit AS ("  # noqa: S608 - names of our columns  # nosec B608
+            f"{limiting_locks(self._lock_timeout)}), changed AS ({update.sql} RETURNING 1), "
+            f"inserted AS ({insert.sql} RETURNING {key} AS key) "
+            "SELECT seen.*, inserted.key FROM seen LEFT JOIN inserted ON true"
+        )
+        parameters = (*select.parameters, *update.parameters, *insert.parameters)
+        return Compiled(sql, parameters, select.columns)
+
+
+def raw(sql: str, field: Any) -> RawSQL:
+    """Return the SQL as an expression of the type of ``field``."""
+    return RawSQL(sql, (), output_field=field)  # noqa: S611 - names of our columns  # nosec B611

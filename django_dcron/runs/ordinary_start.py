@@ -1,0 +1,120 @@
+"""Read a run, and start it in the same statement if nothing speaks against it.
+
+Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot. On PostgreSQL,
+one statement reads such a run and starts it. For any other run, it only reads, and the decision is
+up to ``policies.start_decision``, which has the same facts.
+
+Invariants:
+
+- The statement starts only runs for which ``decide_start`` would return ``Start``, with the same
+  slot. It may leave such a run to ``decide_start``.
+- It changes and locks nothing else than the statement of ``transitions.mark_running``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db.models import BooleanField, Case, F, Q, When
+
+from django_dcron.db.now import UtcNow
+from django_dcron.db.read_and_change import ReadAndChange, Seen, raw
+from django_dcron.db.statements import Given, Insert, Select, Update
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.freezing import AUTOMATIC
+from django_dcron.policies.lifecycle import State, Trigger, states_before
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.slots import Slot
+from django_dcron.runs import transitions
+from django_dcron.runs.start_facts import READ_COLUMNS, RunAsRead, read_run, reading, run_as_read
+
+ORDINARY = "can_start"
+
+
+def _reading() -> Any:
+    in_time = Q(due_at__gte=UtcNow() - F("job__misfire_grace")) & (
+        Q(job__start_deadline=None) | Q(due_at__gte=UtcNow() - F("job__start_deadline"))
+    )
+    ordinary = Q(
+        Q(attempt__gt=1) | Q(trigger=Trigger.BACKFILL) | in_time,
+        attempt=Given(Run, "attempt"),
+        state__in=states_before(State.RUNNING),
+        cancel_requested_at=None,
+        due_at__lte=UtcNow(),
+    )
+    query = reading().annotate(
+        can_start=Case(When(ordinary, then=True), default=False, output_field=BooleanField())
+    )
+    return query.values_list(*READ_COLUMNS, ORDINARY)
+
+
+def _condition(seen: Seen) -> str:
+    automatic = ", ".join(f"'{trigger}'" for trigger in sorted(AUTOMATIC))
+    return (
+        f"{seen(ORDINARY)} AND NOT ({seen('is_frozen')} AND {seen('trigger')} IN ({automatic})) "
+        f"AND (NOT {seen('slot_taken')} OR {seen('slot')} = '{Slot.RUNNING}' "
+        f"OR {seen('job__overlap_policy')} = '{OverlapPolicy.ALLOW}')"
+    )
+
+
+def _update(seen: Seen) -> Update:
+    is_exclusive = f"{seen('job__overlap_policy')} <> '{OverlapPolicy.ALLOW}'"
+    slot = f"(SELECT CASE WHEN {is_exclusive} THEN '{Slot.RUNNING}' END FROM seen)"  # noqa: S608 - our own names  # nosec B608
+    return Update(
+        Run,
+        lambda: transitions.runs().filter(
+            pk=Given(Run, "id"),
+            attempt=Given(Run, "attempt"),
+            state__in=states_before(State.RUNNING),
+        ),
+        **transitions.start_columns(raw(slot, Run._meta.get_field("slot"))),
+    )
+
+
+def _insert(seen: Seen) -> Insert:
+    own = {name: Given(Attempt, name) for name in ("run_id", "number", "token", "worker")}
+    dispatched_at = f"CASE WHEN {seen('deliveries')} > 0 THEN {seen('queued_at')} END"
+    times = {
+        "due_at": seen("due_at"),
+        "queued_at": dispatched_at,
+        "started_at": seen("read_at"),
+    }
+    values = {name: raw(sql, Attempt._meta.get_field(name)) for name, sql in times.items()}
+    return Insert(Attempt, lambda: Attempt(**own, **values))
+
+
+_START = ReadAndChange(
+    Select(Run, _reading),
+    (*READ_COLUMNS, ORDINARY),
+    _condition,
+    _update,
+    _insert,
+    lock_timeout=transitions.START_LOCK_TIMEOUT,
+)
+
+
+class ReadOrStarted(NamedTuple):
+    read: RunAsRead | None
+    """The run as it was before its start. None if it doesn't exist."""
+    fence: int | None
+    """The key of the attempt's row, if the run has been started."""
+
+
+def read_or_start(run_id: UUID, attempt: int, *, token: UUID, worker: str) -> ReadOrStarted:
+    """Start the attempt if the run is ordinary, and return the run as it was.
+
+    Raises ``IntegrityError`` if another run has just taken the slot.
+    """
+    if not _START.is_supported():
+        return ReadOrStarted(read_run(run_id), None)
+    fence: int | None = None
+
+    def query() -> list[Any] | None:
+        nonlocal fence
+        row, fence = _START.execute(
+            id=run_id, attempt=attempt, run_id=run_id, number=attempt, token=token, worker=worker
+        )
+        return row and row[:-1]
+
+    return ReadOrStarted(run_as_read(query), fence)

@@ -7,7 +7,7 @@ Invariants:
 
 - The text and its list are those of kombu. ``tests/dispatch/test_redis_queue.py`` compares them
   with what kombu publishes, byte for byte.
-- Messages of one list are appended in the given order. Those that kombu has to publish follow.
+- Messages of one list are appended in the given order. Messages for kombu are published after them.
 - Each delivery has its own delivery tag, because a worker acknowledges a message by its tag. A
   message that may have been sent is encoded again.
 - kombu connects, declares queues, names the lists and adds the key prefix.

@@ -54,7 +54,7 @@ class Watched:
     run: Run
     """The run as it was last read."""
     absence: Absence | None = None
-    """What the unfinished run lacks, if that ended the wait."""
+    """The missing node or worker, if the wait ended because of it."""
     message: str = ""
     """The absence in words."""
 

@@ -203,6 +203,8 @@ class Settings:
     """The maximum number of finished runs kept per job, and separately of failed runs. None:
     unlimited.
     """
+    KEEP_AUDIT_FOR = duration_within(365, longest=36_500)
+    """How long the entries of the audit log are kept."""
 
     # Metrics
     METRICS_JOBS = whole_number(1000, low=0, high=100_000)

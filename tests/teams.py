@@ -46,6 +46,11 @@ class Rows:
     incident: Incident
     muted: Incident
 
+    @property
+    def auditentry(self) -> AuditEntry:
+        """The oldest entry of the job."""
+        return AuditEntry.objects.filter(kind="job", object_id=str(self.job.pk)).earliest("pk")
+
 
 HOUR = timedelta(hours=1)
 AFTER = {"mine/mine-job": "ended"}

@@ -1,4 +1,4 @@
-"""Register the Django admin: jobs, calendars, freezes, runs, incidents, nodes, alerts, dashboard.
+"""Register the Django admin of all that users see, with the dashboard and the audit log.
 
 Invariants:
 
@@ -7,6 +7,7 @@ Invariants:
 """
 
 from django_dcron.admin.alert import AlertAdmin
+from django_dcron.admin.audit_entry import AuditEntryAdmin
 from django_dcron.admin.calendar import CalendarAdmin
 from django_dcron.admin.dashboard import DashboardAdmin
 from django_dcron.admin.freeze import FreezeAdmin
@@ -19,6 +20,7 @@ from django_dcron.admin.runs.attempt import AttemptAdmin
 __all__ = [
     "AlertAdmin",
     "AttemptAdmin",
+    "AuditEntryAdmin",
     "CalendarAdmin",
     "DashboardAdmin",
     "FreezeAdmin",

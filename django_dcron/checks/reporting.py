@@ -52,6 +52,7 @@ SETTINGS_BY_SECTION = {
         "DCRON_KEEP_FOR",
         "DCRON_KEEP_FAILED_FOR",
         "DCRON_KEEP_RUNS",
+        "DCRON_KEEP_AUDIT_FOR",
     ),
     "metrics": (
         "DCRON_METRICS_JOBS",

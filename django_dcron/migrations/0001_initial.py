@@ -859,7 +859,7 @@ class Migration(migrations.Migration):
                             ("scheduler", "Scheduler"),
                         ],
                         max_length=16,
-                        verbose_name="via",
+                        verbose_name="interface",
                     ),
                 ),
                 (
@@ -919,6 +919,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "run_id",
+                    models.UUIDField(
+                        help_text="The run, if it is one.", null=True, verbose_name="run ID"
+                    ),
+                ),
+                (
                     "version",
                     models.PositiveIntegerField(
                         help_text="The object's version after the change.",
@@ -942,7 +948,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name": "audit entry",
-                "verbose_name_plural": "audit log",
+                "verbose_name_plural": "audit entries",
                 "ordering": ("-at", "-id"),
                 "default_permissions": ("view",),
                 "indexes": [

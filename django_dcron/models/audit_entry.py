@@ -81,7 +81,7 @@ class AuditEntry(models.Model):
         blank=True,
         help_text=_("The client's IP address, or the host of the command line."),
     )
-    via = models.CharField(_("via"), max_length=16, choices=Via)
+    via = models.CharField(_("interface"), max_length=16, choices=Via)
     action = models.CharField(_("action"), max_length=16, choices=AuditAction)
     kind = models.CharField(_("object type"), max_length=16, choices=AuditKind)
     object_id = ExactCharField(_("object ID"), max_length=120)
@@ -91,6 +91,7 @@ class AuditEntry(models.Model):
     job_id = models.BigIntegerField(
         _("job ID"), null=True, help_text=_("The job itself, or the job of the run.")
     )
+    run_id = models.UUIDField(_("run ID"), null=True, help_text=_("The run, if it is one."))
     version = models.PositiveIntegerField(
         _("version"), null=True, help_text=_("The object's version after the change.")
     )
@@ -102,7 +103,7 @@ class AuditEntry(models.Model):
 
     class Meta:
         verbose_name = _("audit entry")
-        verbose_name_plural = _("audit log")
+        verbose_name_plural = _("audit entries")
         ordering = ("-at", "-id")
         default_permissions = ("view",)
         indexes = (

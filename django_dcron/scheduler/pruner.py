@@ -1,5 +1,7 @@
 """The pruner: a thread that deletes expired finished runs in the node's shards.
 
+The node that leads shard 0 also deletes expired entries of the audit log.
+
 ``runs.retention`` decides which runs have expired.
 
 Invariants:
@@ -25,6 +27,7 @@ from django_dcron.db.clock import Clock
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
+from django_dcron.jobs.audit.retention import prune_audit_log
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import retention
@@ -89,6 +92,20 @@ class Pruner:
             for job_id in candidates:
                 if self._prune(job_id, pruned):
                     return
+        if 0 in self._membership.shards:
+            self._prune_audit_log()
+
+    def _prune_audit_log(self) -> None:
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
+        started_at, deleted = self._clock.monotonic(), 0
+        for number in prune_audit_log(self._clock.now):
+            deleted += number
+            if self._pace(started_at):
+                break
+            started_at = self._clock.monotonic()
+        if deleted:
+            text = "audit log pruned: node=%s entries=%d"
+            self._log(logging.INFO, "audit_log_pruned", text, deleted)
 
     def _jobs(self) -> JobQuerySet:
         jobs = Job.objects.using(alias_for(Job)).in_shards(self._membership.shards, settings.SHARDS)

@@ -13,6 +13,7 @@ from django_dcron import admin as ours
 from django_dcron.models import (
     Alert,
     Attempt,
+    AuditEntry,
     Calendar,
     Dashboard,
     Freeze,
@@ -25,6 +26,7 @@ from django_dcron.models import (
 OURS: dict[Any, Any] = {
     Alert: ours.AlertAdmin,
     Attempt: ours.AttemptAdmin,
+    AuditEntry: ours.AuditEntryAdmin,
     Calendar: ours.CalendarAdmin,
     Dashboard: ours.DashboardAdmin,
     Freeze: ours.FreezeAdmin,

@@ -60,6 +60,7 @@ VIEWS = (
     "view_node",
     "view_alert",
     "view_calendar",
+    "view_auditentry",
 )
 OWN = (
     "add_job",
@@ -165,6 +166,7 @@ ENDPOINTS = [
     *_of_model("node"),
     *_of_model("alert"),
     *_of_model("calendar"),
+    *_of_model("auditentry"),
     Endpoint("django_dcron_freeze_changelist", "view_job"),
     Endpoint("django_dcron_freeze_add", "view_job freeze_jobs"),
     Endpoint(
@@ -258,13 +260,15 @@ ENDPOINTS = [
     Endpoint("django_dcron_dashboard_live", "view_dashboard", status=204),
     *_export("job"),
     *_export("run"),
+    Endpoint("django_dcron_auditentry_export", "view_auditentry", arguments={"kind": "csv"}),
+    Endpoint("django_dcron_auditentry_export", "view_auditentry", arguments={"kind": "jsonl"}),
 ]
 
 NEVER = {
     f"{action}_{model}"
     for action in ("add", "delete")
     for model in ("run", "attempt", "incident", "node", "alert")
-} | {"delete_freeze"}
+} | {"delete_freeze", "add_auditentry", "delete_auditentry"}
 """Permissions that even a superuser doesn't have, because the scheduler owns these rows."""
 
 

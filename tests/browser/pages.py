@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from django.urls import reverse
 
+from django_dcron.models import AuditEntry
 from tests.browser.sample import Sample
 
 
@@ -45,6 +46,10 @@ PAGES: dict[str, Callable[[Sample], str]] = {
     "freeze list": lambda sample: dcron_url("freeze_changelist"),
     "freeze add": lambda sample: dcron_url("freeze_add"),
     "freeze": lambda sample: dcron_url("freeze_change", sample.freeze.pk),
+    "audit log": lambda sample: dcron_url("auditentry_changelist"),
+    "audit entry": lambda sample: dcron_url(
+        "auditentry_change", AuditEntry.objects.filter(action="pause").latest("pk").pk
+    ),
     "node list": lambda sample: dcron_url("node_changelist"),
     "node": lambda sample: dcron_url("node_change", "node-a-1"),
 }

@@ -40,14 +40,14 @@ from django.views.decorators.http import require_safe
 from django_dcron.admin.base import M
 from django_dcron.admin.display import list_url
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.utils.csv_cells import csv_cell
 
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
+    from django_stubs_ext import StrOrPromise
 
 MAX_ROWS = 100_000
 CHUNK_SIZE = 500
-FORMULA_STARTS = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""Characters that start a formula in spreadsheets, including full-width signs."""
 
 Column = tuple[str, Callable[[Any], Any]]
 """The name of the column, and a function that reads its value from a row."""
@@ -62,6 +62,11 @@ def fields_of(model: type[Model], *names: str) -> list[Column]:
 
 class ExportedAdmin(ListAdmin[M]):
     exported: Sequence[Column] = ()
+    export_links: Sequence[tuple[str, StrOrPromise]] = (
+        ("csv", gettext_lazy("Export CSV")),
+        ("json", gettext_lazy("Export JSON")),
+    )
+    """The formats of the list's links, with their labels."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_safe(self.export_view))
@@ -73,7 +78,8 @@ class ExportedAdmin(ListAdmin[M]):
         filters = request.GET.copy()
         filters.pop("p", None)  # the export covers all pages
         links = [
-            (label, f"{self._export_url(kind)}?{filters.urlencode()}") for kind, label in LINKS
+            (label, f"{self._export_url(kind)}?{filters.urlencode()}")
+            for kind, label in self.export_links
         ]
         return super().changelist_view(request, {"exports": links} | (extra_context or {}))
 
@@ -81,7 +87,7 @@ class ExportedAdmin(ListAdmin[M]):
         """Export the list with its filters and its search."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        if kind not in WRITERS:
+        if all(kind != each for each, _label in self.export_links):
             raise Http404
         try:
             rows = self.get_changelist_instance(request).queryset
@@ -138,8 +144,19 @@ def export_json(
     return model_admin.export(request, rows, "json")
 
 
+@admin.action(description=gettext_lazy("Export as JSON lines"), permissions=["view"])
+def export_lines(
+    model_admin: ExportedAdmin[Any], request: HttpRequest, rows: QuerySet[Any]
+) -> HttpResponseBase:
+    return model_admin.export(request, rows, "jsonl")
+
+
 EXPORTS = [export_csv, export_json]
-LINKS = [("csv", gettext_lazy("Export CSV")), ("json", gettext_lazy("Export JSON"))]
+LINES_EXPORTS = [export_csv, export_lines]
+LINES_LINKS = (
+    ("csv", gettext_lazy("Export CSV")),
+    ("jsonl", gettext_lazy("Export JSON lines")),
+)
 
 
 class _PassThroughFile:
@@ -155,7 +172,7 @@ def _write_csv(
     writer: Any = csv.writer(_PassThroughFile())
     yield writer.writerow([title for title, _read in columns])
     for row in rows:
-        yield writer.writerow([_cell(read(row)) for _title, read in columns])
+        yield writer.writerow([csv_cell(_json_value(read(row))) for _title, read in columns])
 
 
 def _write_json(
@@ -170,9 +187,18 @@ def _write_json(
     yield "\n]}\n"
 
 
+def _write_lines(
+    name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
+) -> Iterator[str]:
+    for row in rows:
+        values = {title: _json_value(read(row)) for title, read in columns}
+        yield json.dumps(values, ensure_ascii=False, default=str) + "\n"
+
+
 WRITERS = {
     "csv": ("text/csv; charset=utf-8", _write_csv),
     "json": ("application/json", _write_json),
+    "jsonl": ("application/jsonl", _write_lines),
 }
 
 
@@ -182,13 +208,4 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         return int(seconds) if seconds.is_integer() else seconds
-    return value
-
-
-def _cell(value: Any) -> Any:
-    value = _json_value(value)
-    if isinstance(value, (list, dict)):
-        value = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
-        return f"'{value}"
     return value

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
 from django_dcron.contrib.rest import schema
+from django_dcron.contrib.rest.audit import AuditViewSet
 from django_dcron.contrib.rest.calendars.viewset import CalendarViewSet
 from django_dcron.contrib.rest.freezes import FreezeViewSet
 from django_dcron.contrib.rest.incidents import IncidentViewSet
@@ -27,6 +28,7 @@ router.register("runs", RunViewSet, "run")
 router.register("freezes", FreezeViewSet, "freeze")
 router.register("incidents", IncidentViewSet, "incident")
 router.register("nodes", NodeViewSet, "node")
+router.register("audit", AuditViewSet, "audit")
 router.register("stats", StatsViewSet, "stats")
 
 

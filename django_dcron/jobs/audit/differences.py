@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.db.models import Model
 
-from django_dcron.jobs.representation import FIELDS, Field, to_json
+from django_dcron.jobs.representation import FIELDS, Field, text_of, to_json
 from django_dcron.utils.bounded_text import shortened
 
 LONGEST = 300
@@ -44,6 +45,16 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
 def public_value(model: type[Model], name: str, value: Any) -> Any:
     """Return one value as the log stores it."""
     return _storable(FIELDS[model][name], value)
+
+
+def shown_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return the changed values of an entry in one line, such as ``timeout: 5m -> 10m``."""
+    return ", ".join(
+        f"{name}: {text_of(before[name])} -> {text_of(after[name])}"
+        if name in before and name in after
+        else f"{name}: {text_of({**before, **after}[name])}"
+        for name in {**before, **after}
+    )
 
 
 def _storable(field: Field, value: Any) -> Any:

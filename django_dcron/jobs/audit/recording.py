@@ -16,6 +16,7 @@ from typing import Any
 
 from django.db.models import Model
 from django.db.models.signals import post_save, pre_save
+from django.utils.translation import override
 
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.jobs.audit.actor import current_actor
@@ -77,8 +78,9 @@ def record(changes: Sequence[Change], using: str, *, by: str = "") -> None:
             action=change.action,
             kind=_kind_of(change.row),
             object_id=str(change.row.pk),
-            label=shortened(str(change.row), LONGEST_LABEL),
+            label=shortened(_name_of(change.row), LONGEST_LABEL),
             job_id=_job_id_of(change.row),
+            run_id=change.row.pk if isinstance(change.row, Run) else None,
             version=getattr(change.row, "version", None),
             before=change.before,
             after=change.after,
@@ -121,6 +123,11 @@ def _changed_values(before: Model, after: Model) -> tuple[Values, Values]:
         {change.field: change.old for change in changes},
         {change.field: change.new for change in changes},
     )
+
+
+def _name_of(row: Model) -> str:
+    with override(None):  # not in the language of the user
+        return str(row)
 
 
 def _kind_of(row: Model) -> AuditKind:

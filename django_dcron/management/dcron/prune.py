@@ -20,6 +20,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.audit.retention import prune_audit_log
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import WARNING, Output, add_json
@@ -31,7 +32,8 @@ HELP = (
     "Delete expired finished runs with their attempts and logs. DCRON_KEEP_FOR, "
     "DCRON_KEEP_FAILED_FOR, DCRON_KEEP_RUNS and the fields of a job decide which runs expire. "
     "Nodes do this automatically; this command does it now. Statistics and schedules don't "
-    "change. Exit code 1: some runs couldn't be deleted now."
+    "change. Without jobs or a namespace, it also deletes expired entries of the audit log "
+    "(DCRON_KEEP_AUDIT_FOR). Exit code 1: some runs couldn't be deleted now."
 )
 EXAMPLES = """
 prune --dry-run
@@ -68,10 +70,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             if not out.is_json:
                 _print(out, job, number, problem)
     total = sum(each["runs"] for each in done)
+    entries = 0 if named or options["namespace"] else _prune_audit_log(dry_run)
     if out.is_json:
-        out.json({"version": 1, "dry_run": dry_run, "runs": total, "jobs": done})
+        document = {"version": 1, "dry_run": dry_run, "runs": total, "jobs": done}
+        out.json(document | {"audit_entries": entries})
     else:
-        out.line(f"{number_of(total, 'run')} {'would be deleted' if dry_run else 'deleted'}.")
+        verb = "would be deleted" if dry_run else "deleted"
+        out.line(f"{number_of(total, 'run')} {verb}.")
+        if entries:
+            out.line(f"{number_of(entries, 'audit entry', 'audit entries')} {verb}.")
     if left := sum(bool(each["problem"]) for each in done):
         raise negative_result(
             f"Some runs of {number_of(left, 'job')} couldn't be deleted. Try again later."
@@ -103,6 +110,17 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
     except retention.DeletionBlocked as error:
         return number, str(error)
     return number, ""
+
+
+def _prune_audit_log(dry_run: bool) -> int:
+    using, number = alias_for(Job), 0
+    begun = time.monotonic()
+    for deleted in prune_audit_log(lambda: database_now(using), dry_run=dry_run):
+        number += deleted
+        if not dry_run:
+            time.sleep(time.monotonic() - begun)
+        begun = time.monotonic()
+    return number
 
 
 def _print(out: Output, job: Job, number: int, problem: str) -> None:

@@ -141,6 +141,7 @@ REQUESTS = {
         200,
         {"state": "acknowledged"},
     ),
+    "list_audit_entries": Request("view_auditentry", "GET", "audit/"),
     "list_nodes": Request("view_node", "GET", "nodes/"),
     "get_stats": Request("view_job view_run", "GET", "stats/"),
 }
@@ -153,7 +154,7 @@ def test_every_operation_is_tested() -> None:
     assert {each.name: {*each.permissions} for _method, _url, each in operations()} == {
         name: request.permissions for name, request in REQUESTS.items() if " " not in name
     }
-    assert len(OWN) == 13
+    assert len(OWN) == 14
 
 
 @pytest.fixture

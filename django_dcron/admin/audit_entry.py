@@ -1,0 +1,186 @@
+"""The read-only admin of the audit log, with filters, search and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import apps
+from django.contrib import admin
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_dcron.admin.audit_log import ChangedField, changed_fields
+from django_dcron.admin.display import (
+    EMPTY,
+    badge,
+    change_url,
+    may_view,
+    moment_column,
+    quiet,
+    render_time,
+)
+from django_dcron.admin.lists.base import HistoryAdmin
+from django_dcron.admin.lists.export import LINES_EXPORTS, LINES_LINKS, ExportedAdmin, fields_of
+from django_dcron.admin.lists.time_filter import TimeFilter
+from django_dcron.admin.visibility import admin_scope, is_hidden
+from django_dcron.db import clock
+from django_dcron.diagnosis.audit_log import COLUMNS, visible_entries
+from django_dcron.jobs.audit.differences import LONGEST
+from django_dcron.jobs.audit.entries import actor_text, read_change
+from django_dcron.models import AuditAction, AuditEntry, Calendar, Freeze, Incident, Job, Run
+from django_dcron.utils.bounded_text import shortened
+
+SEARCHED = 100_000
+"""The number of latest entries that the list searches."""
+BADGES = {
+    AuditAction.DELETE: "failed",
+    AuditAction.PAUSE: "paused",
+    AuditAction.FREEZE: "paused",
+    AuditAction.CANCEL: "cancelled",
+}
+FIELDS_SHOWN = 4
+"""The changed fields in a row of the list."""
+LONGEST_IN_LIST = 40
+"""Characters of a value in a row of the list."""
+
+
+class EntryTimeFilter(TimeFilter):
+    column = "at"
+
+    def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
+    list_display = ("time", "who", "what", "object_name", "changes")
+    list_display_links = ("time",)
+    list_filter = ("action", EntryTimeFilter, "via", "kind")
+    search_fields = ("actor", "address", "label", "reason")
+    search_note = gettext_lazy(
+        "Searches users, addresses, objects and reasons of the 100,000 latest entries."
+    )
+    ordering = ("-at", "-pk")
+    empty_text = gettext_lazy("No entries yet. Each change of a job or a run has an entry here.")
+    fields = (
+        "moment",
+        "who",
+        "what",
+        "object_name",
+        "object_id",
+        "version",
+        "reason",
+        "all_changes",
+    )
+    exported = fields_of(AuditEntry, *COLUMNS)
+    export_links = LINES_LINKS
+    actions = LINES_EXPORTS
+
+    moment = moment_column("at", gettext_lazy("time"))
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return self._with_links(request, super().get_list_display(request))
+
+    def get_fields(self, request: HttpRequest, obj: AuditEntry | None = None) -> Any:
+        return self._with_links(request, self.fields)
+
+    def _with_links(self, request: HttpRequest, names: Sequence[Any]) -> list[Any]:
+        """Link to the objects, for users who may view all kinds of them."""
+        kinds = (Job, Run, Calendar, Freeze, Incident)
+        if not all(may_view(request, model, self.admin_site) for model in kinds):
+            return [*names]
+        return ["object_link" if name == "object_name" else name for name in names]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[AuditEntry]:
+        entries: Any = super().get_queryset(request)
+        return visible_entries(entries, admin_scope(request, self.admin_site))
+
+    def has_view_permission(self, request: HttpRequest, obj: AuditEntry | None = None) -> bool:
+        if not super().has_view_permission(request, obj):
+            return False
+        return obj is None or not any(
+            is_hidden(request, row, self.admin_site) for row in _rows_of(obj)
+        )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
+    ) -> tuple[QuerySet[AuditEntry], bool]:
+        """Search only the latest entries, because no index supports the search."""
+        if search_term.strip():
+            latest = AuditEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+            queryset = queryset.filter(pk__gt=latest - SEARCHED)
+        return super().get_search_results(request, queryset, search_term)
+
+    @admin.display(description=gettext_lazy("time"))
+    def time(self, entry: AuditEntry) -> str:
+        return render_time(entry.at, near=clock.now())
+
+    @admin.display(description=gettext_lazy("user"))
+    def who(self, entry: AuditEntry) -> str:
+        source = " · ".join(filter(None, (str(entry.get_via_display()), entry.address)))
+        return format_html("{}{}", entry.actor or actor_text(entry), quiet(source))
+
+    @admin.display(description=gettext_lazy("action"))
+    def what(self, entry: AuditEntry) -> str:
+        kind = BADGES.get(AuditAction(entry.action), "enabled")
+        return badge(kind, entry.get_action_display())
+
+    @admin.display(description=gettext_lazy("object"))
+    def object_name(self, entry: AuditEntry) -> str:
+        return format_html("{}{}", entry.label, quiet(str(entry.get_kind_display())))
+
+    @admin.display(description=gettext_lazy("object"))
+    def object_link(self, entry: AuditEntry) -> str:
+        return format_html("{}{}", self._linked(entry), quiet(str(entry.get_kind_display())))
+
+    def _linked(self, entry: AuditEntry) -> str:
+        """Link to the object's page. The object may have been deleted."""
+        model = _model_of(entry)
+        if entry.action == AuditAction.DELETE or not self.admin_site.is_registered(model):
+            return entry.label
+        url = change_url(model(pk=_key_of(entry)), self.admin_site)
+        return format_html('<a href="{}">{}</a>', url, entry.label)
+
+    @admin.display(description=gettext_lazy("changes"))
+    def changes(self, entry: AuditEntry) -> str:
+        fields = _fields_of(entry)
+        more = len(fields) - FIELDS_SHOWN
+        shown = _rendered(fields[:FIELDS_SHOWN], LONGEST_IN_LIST)
+        rest = _("… and %(count)d more") % {"count": more} if more > 0 else ""
+        return format_html("{}{}{}", entry.reason, shown, quiet(rest)) or EMPTY
+
+    @admin.display(description=gettext_lazy("changes"))
+    def all_changes(self, entry: AuditEntry) -> str:
+        return _rendered(_fields_of(entry), LONGEST) or EMPTY
+
+
+def _model_of(entry: AuditEntry) -> type[Model]:
+    return apps.get_model("django_dcron", entry.kind)
+
+
+def _rows_of(entry: AuditEntry) -> list[Model]:
+    """Return the object of the entry, and the job of a run, if they still exist."""
+    model = _model_of(entry)
+    rows: list[Model] = list(model._default_manager.filter(pk=_key_of(entry)))
+    rows += [row.job for row in rows if isinstance(row, Run)]
+    return rows
+
+
+def _key_of(entry: AuditEntry) -> Any:
+    return entry.run_id or entry.object_id
+
+
+def _fields_of(entry: AuditEntry) -> tuple[ChangedField, ...]:
+    return changed_fields(read_change(entry), _model_of(entry))
+
+
+def _rendered(fields: tuple[ChangedField, ...], longest: int) -> str:
+    """Render each field in a line, with values of at most ``longest`` characters."""
+    lines = (
+        (each.label, shortened(each.old, longest), shortened(each.new, longest)) for each in fields
+    )
+    return format_html_join("", '<div class="dcron-quiet">{}: {} → {}</div>', lines)

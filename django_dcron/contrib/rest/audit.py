@@ -1,0 +1,95 @@
+"""The endpoint of the audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import AnySerializer, StrictModelSerializer
+from django_dcron.contrib.rest.pagination import (
+    Narrow,
+    Order,
+    PageQuery,
+    next_url,
+    page_of,
+    read_cursor,
+)
+from django_dcron.contrib.rest.schema import operation
+from django_dcron.contrib.rest.viewsets import LARGEST_KEY, BaseViewSet
+from django_dcron.diagnosis.audit_log import COLUMNS, visible_entries, within
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Via
+
+ORDER = Order("-at", ("at", "id"), descending=True)
+NARROWED = ("action", "kind", "via", "actor")
+"""The filters that no index supports."""
+
+
+class AuditEntrySerializer(StrictModelSerializer):
+    """Who did what, when, from where and how. Secrets are masked."""
+
+    before = fields.JsonObjectField(read_only=True, help_text="The changed values.")
+    after = fields.JsonObjectField(read_only=True, help_text="The changed values.")
+
+    class Meta:
+        model = AuditEntry
+        fields = COLUMNS
+        read_only_fields = fields
+
+
+class AuditPageSerializer(AnySerializer):
+    next = serializers.URLField(
+        read_only=True, allow_null=True, help_text="The next page, or null if this is the last."
+    )
+    results = AuditEntrySerializer(many=True, read_only=True)
+
+
+class AuditQuery(PageQuery):
+    since = fields.UtcTimeField(required=False, help_text="The start of the range (included).")
+    until = fields.UtcTimeField(required=False, help_text="The end of the range (excluded).")
+    job = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=LARGEST_KEY,
+        help_text="The entries of this job and of its runs.",
+    )
+    actor = serializers.CharField(required=False, max_length=150, help_text="The user's name.")
+    action = fields.StrictChoiceField(AuditAction.values, required=False)
+    kind = fields.StrictChoiceField(AuditKind.values, required=False)
+    via = fields.StrictChoiceField(Via.values, required=False)
+
+
+class AuditViewSet(BaseViewSet):
+    @operation(
+        "list_audit_entries",
+        "List the entries of the audit log, latest first",
+        {200: AuditPageSerializer()},
+        permissions=("view_auditentry",),
+        query=AuditQuery,
+    )
+    def list(self, request: Request) -> Response:
+        query = self.validate(AuditQuery, request.query_params)
+        after = read_cursor(query["cursor"], ORDER, AuditEntry) if "cursor" in query else None
+        rows: Any = self.scope.rows(AuditEntry)
+        entries = visible_entries(rows, self.scope)
+        entries = within(entries, query.get("since"), query.get("until"))
+        if "job" in query:
+            entries = entries.filter(job_id=query["job"])
+        page = page_of(entries, ORDER, limit=query["limit"], after=after, narrow=_narrow(query))
+        results = AuditEntrySerializer(page.rows, many=True).data
+        return Response({"next": next_url(request, page, ORDER), "results": results})
+
+
+def _narrow(query: dict[str, Any]) -> Narrow[AuditEntry] | None:
+    chosen = {name: query[name] for name in NARROWED if name in query}
+    if not chosen:
+        return None
+
+    def narrow(entries: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+        return entries.filter(**chosen)
+
+    return narrow

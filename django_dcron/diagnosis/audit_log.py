@@ -1,0 +1,56 @@
+"""Read the audit log for lists and exports: which entries a reader may see, and as what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.jobs.representation import to_json
+from django_dcron.models import AuditEntry, AuditKind, Calendar, Freeze, Job, Run
+from django_dcron.models.audit_entry import AuditEntryQuerySet
+from django_dcron.policies.freezing import ALL_NAMESPACES
+
+COLUMNS = tuple(field.name for field in AuditEntry._meta.concrete_fields)
+
+
+def visible_entries(entries: AuditEntryQuerySet, scope: Scope) -> AuditEntryQuerySet:
+    """Return the entries about rows that the reader may see.
+
+    If jobs or runs are narrowed, the entries of deleted ones are hidden too, because a deleted row
+    looks like a hidden one.
+    """
+    if scope.narrows(Run):
+        entries = entries.filter(Q(run_id=None) | Q(run_id__in=scope.keys(Run)))
+    if scope.narrows(Calendar):
+        of_visible = Q(object_id__in=scope.keys(Calendar))
+        entries = entries.filter(~Q(kind=AuditKind.CALENDAR) | of_visible)
+    if not scope.narrows(Job):
+        return entries
+    of_jobs = Q(job_id__in=scope.keys(Job))
+    of_freezes = Q(kind=AuditKind.FREEZE, object_id__in=_visible_freezes(scope))
+    return entries.filter(of_jobs | of_freezes | Q(kind=AuditKind.CALENDAR))
+
+
+def _visible_freezes(scope: Scope) -> list[str]:
+    """Return the freezes of all namespaces and of namespaces with visible jobs."""
+    namespaces = scope.jobs.order_by().values_list("namespace", flat=True).distinct()
+    freezes: QuerySet[Freeze] = Freeze.objects.filter(
+        namespace__in=[ALL_NAMESPACES, *namespaces]
+    ).order_by()
+    return [str(key) for key in freezes.values_list("pk", flat=True)]
+
+
+def within(
+    entries: AuditEntryQuerySet, since: datetime | None, until: datetime | None
+) -> AuditEntryQuerySet:
+    """Return the entries from ``since`` (included) to ``until`` (excluded)."""
+    entries = entries.filter(at__gte=since) if since else entries
+    return entries.filter(at__lt=until) if until else entries
+
+
+def entry_document(entry: AuditEntry) -> dict[str, Any]:
+    """Return the entry as JSON."""
+    return {name: to_json(getattr(entry, name)) for name in COLUMNS}

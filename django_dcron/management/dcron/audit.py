@@ -1,0 +1,141 @@
+"""``manage.py dcron audit``: list or export the audit log.
+
+Exit codes: 0; 2 the request can't be processed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.audit_log import COLUMNS, entry_document, within
+from django_dcron.jobs.audit.differences import shown_changes
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
+from django_dcron.management.dcron.option_values import (
+    parse_time_option,
+    parse_whole_number,
+    time_help,
+)
+from django_dcron.management.dcron.output import Column, Output, time_text
+from django_dcron.models import AuditAction, AuditEntry, Via
+from django_dcron.models.audit_entry import AuditEntryQuerySet
+from django_dcron.utils.csv_cells import csv_cell
+
+HELP = (
+    "List who changed, paused, ran or cancelled what, newest first. With --format csv or jsonl, "
+    "export all entries, oldest first."
+)
+EXAMPLES = """
+audit --since 2d
+audit --job shop/import-orders --action pause
+audit --since 2026-11-01 --format jsonl > audit.jsonl
+"""
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 10_000
+READ_AT_ONCE = 1_000
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--job", metavar="JOB", help=f"the entries of this job and its runs; {JOB_HELP}"
+    )
+    parser.add_argument("--since", metavar="TIME", help=f"at or after this time: {time_help()}")
+    parser.add_argument("--until", metavar="TIME", help="before this time, same formats")
+    parser.add_argument("--user", metavar="NAME", help="the entries of this user")
+    parser.add_argument(
+        "--action",
+        action="append",
+        default=[],
+        choices=AuditAction.values,
+        help="entries of this action (repeatable)",
+    )
+    parser.add_argument(
+        "--via",
+        action="append",
+        default=[],
+        choices=Via.values,
+        help="entries of changes made this way (repeatable)",
+    )
+    parser.add_argument(
+        "-n",
+        "--limit",
+        type=parse_whole_number(1, MAX_LIMIT),
+        default=DEFAULT_LIMIT,
+        metavar="N",
+        help=f"maximum number of entries of a table (default: {DEFAULT_LIMIT})",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["table", "csv", "jsonl"],
+        default="table",
+        help="the format of the output (default: table)",
+    )
+
+
+def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    entries = _entries(options)
+    if options["format"] == "csv":
+        _write_csv(command, entries)
+    elif options["format"] == "jsonl":
+        for entry in _oldest_first(entries):
+            command.stdout.write(json.dumps(entry_document(entry)))
+    else:
+        _write_table(Output(command, options), entries, options["limit"])
+
+
+def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
+    using = alias_for(AuditEntry)
+    now, zone = database_now(using), timezone.get_current_timezone()
+    since, until = (
+        parse_time_option(f"--{name}", options[name], now, zone) if options[name] else None
+        for name in ("since", "until")
+    )
+    entries = within(AuditEntry.objects.using(using), since, until)
+    if options["job"]:
+        entries = entries.filter(job_id=find_job(options["job"]).pk)
+    if options["user"]:
+        entries = entries.filter(actor=options["user"])
+    if options["action"]:
+        entries = entries.filter(action__in=options["action"])
+    return entries.filter(via__in=options["via"]) if options["via"] else entries
+
+
+def _oldest_first(entries: AuditEntryQuerySet) -> Iterator[AuditEntry]:
+    """Yield the entries page by page, so that memory is bounded and no cursor stays open."""
+    last = 0
+    while page := list(entries.filter(pk__gt=last).order_by("pk")[:READ_AT_ONCE]):
+        yield from page
+        last = page[-1].pk
+
+
+def _write_csv(command: BaseCommand, entries: AuditEntryQuerySet) -> None:
+    writer = csv.writer(command.stdout, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for entry in _oldest_first(entries):
+        writer.writerow([csv_cell(value) for value in entry_document(entry).values()])
+
+
+def _write_table(out: Output, entries: AuditEntryQuerySet, limit: int) -> None:
+    found = list(entries.order_by("-at", "-pk")[: limit + 1])
+    if not found:
+        out.line("No entries.")
+        return
+    columns: list[Column | str] = ["Time", "User", "Via", "Action", "Object"]
+    columns.append(Column("Changes", wraps=True))
+    out.table(columns, (_cells(entry) for entry in found[:limit]))
+    if len(found) > limit:
+        out.line("There are more entries. To show them, use --limit or --format.")
+
+
+def _cells(entry: AuditEntry) -> list[str]:
+    user = f"{entry.actor or '-'}{f' ({entry.address})' if entry.address else ''}"
+    named = f"{entry.kind} {entry.label}"
+    changes = ", ".join(filter(None, (entry.reason, shown_changes(entry.before, entry.after))))
+    return [time_text(entry.at), user, entry.via, entry.action, named, changes]

@@ -1,0 +1,51 @@
+"""Test that only expired entries of the audit log are deleted, by nodes and by ``dcron prune``."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from django_dcron.db.now import database_now
+from django_dcron.jobs.audit import retention
+from django_dcron.jobs.audit.retention import prune_audit_log
+from django_dcron.models import AuditEntry
+from tests.factories import make_idle_job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+DAY = timedelta(days=1)
+
+
+def _now() -> Any:
+    return database_now("default")
+
+
+@pytest.fixture(autouse=True)
+def _entries(settings: Settings) -> None:
+    """Create five entries of today and three old ones."""
+    settings.DCRON_KEEP_AUDIT_FOR = 10 * DAY
+    for _ in range(5):
+        make_idle_job()
+    entry = AuditEntry.objects.latest("pk")
+    for age in (11, 12, 100):
+        entry.pk, entry._state.adding, entry.at = None, True, _now() - age * DAY
+        entry.save()
+
+
+def test_expired_entries_are_deleted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
+    assert list(prune_audit_log(_now, dry_run=True)) == [3]
+    assert AuditEntry.objects.count() == 8
+    assert list(prune_audit_log(_now)) == [2, 1]
+    assert AuditEntry.objects.count() == 5
+    assert list(prune_audit_log(_now)) == []
+
+
+def test_command_deletes_expired_entries_unless_jobs_are_named() -> None:
+    assert call("prune", "--namespace", "default", "--json").json["audit_entries"] == 0
+    assert call("prune", "--dry-run", "--json").json["audit_entries"] == 3
+    assert AuditEntry.objects.count() == 8
+    assert call("prune", "--json").json["audit_entries"] == 3
+    assert AuditEntry.objects.count() == 5

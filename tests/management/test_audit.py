@@ -1,0 +1,79 @@
+"""``dcron audit``: tables, exports and filters."""
+
+import csv
+import json
+from io import StringIO
+
+import pytest
+
+from django_dcron import control
+from django_dcron.management.dcron import audit
+from django_dcron.management.dcron.exits import USAGE_ERROR
+from django_dcron.models import AuditEntry, Job
+from tests.factories import forget_entries, make_idle_job
+from tests.management.calling import call, table
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    """Return a job with three entries."""
+    job = make_idle_job(name="report", namespace="shop", kwargs={})
+    with control.acting_as("=ada", "10.0.0.1"):
+        control.pause(job, "deploy")
+    control.resume(job)
+    return job
+
+
+def test_table_has_the_latest_entries_first(job: Job) -> None:
+    result = call("audit", "-n", "2")
+
+    assert result.code == 0
+    header, resumed, paused, more = table(result.out)
+    assert header[0] == "Time"
+    assert paused[1:5] == ["=ada (10.0.0.1)", "code", "pause", "job shop/report"]
+    assert "deploy" in paused[5]
+    assert "enabled" in paused[5]
+    assert resumed[3] == "resume"
+    assert more
+
+
+def test_export_has_all_entries_oldest_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "READ_AT_ONCE", 2)
+
+    lines = [json.loads(line) for line in call("audit", "--format", "jsonl").out.splitlines()]
+    rows = list(csv.DictReader(StringIO(call("audit", "--format", "csv").out)))
+
+    assert [line["action"] for line in lines] == ["create", "pause", "resume"]
+    assert [row["action"] for row in rows] == ["create", "pause", "resume"]
+    assert (lines[1]["actor"], rows[1]["actor"]) == ("=ada", "'=ada")
+    assert lines[1]["after"] == AuditEntry.objects.get(action="pause").after
+    assert json.loads(rows[1]["after"]) == lines[1]["after"]
+    assert lines[0]["at"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("options", "actions"),
+    [
+        (("--job", "shop/report"), ["create", "pause", "resume"]),
+        (("--user", "=ada"), ["pause"]),
+        (("--action", "create", "--action", "resume"), ["create", "resume"]),
+        (("--via", "rest"), []),
+        (("--since", "1h"), ["create", "pause", "resume"]),
+        (("--since", "+1h"), []),
+        (("--until", "1h"), []),
+    ],
+)
+def test_entries_are_selected(job: Job, options: tuple[str, ...], actions: list[str]) -> None:
+    lines = call("audit", "--format", "jsonl", *options).out.splitlines()
+    assert [json.loads(line)["action"] for line in lines] == actions
+
+
+def test_no_entries_and_invalid_options() -> None:
+    make_idle_job()
+    forget_entries()
+    assert call("audit").code == 0
+    assert call("audit", "--format", "jsonl").out == ""
+    assert call("audit", "--job", "unknown").code == USAGE_ERROR
+    assert call("audit", "--since", "soon").code == USAGE_ERROR

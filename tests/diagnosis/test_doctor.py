@@ -298,6 +298,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.NAMESPACE_UNSERVED,
         Code.LOCK_UNREACHABLE,
         Code.LOCK_UNSAFE,
+        Code.OTHER_SCHEDULER_RUNS,
     }
     of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
     assert provoked | in_other_tests | of_health == set(Code)

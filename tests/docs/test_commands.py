@@ -178,6 +178,9 @@ def prepare(command: DocumentedCommand) -> list[str]:
     if words[:2] == ["cancel", "--namespace"]:
         job = Job.objects.filter(namespace=words[2])[0]
         Run.objects.create(job=job, state="running", scheduled_at=NOW, due_at=NOW, claimed_at=NOW)
+    if "--source" in words:
+        source = words[words.index("--source") + 1]
+        Job.objects.filter(name="nightly-report").update(import_source=source, import_key="1")
     if words[0] == "unfreeze":
         control.freeze("deploy", *words[2:])
     if words[0] == "resume":

@@ -145,7 +145,6 @@ def test_log_lines_have_the_documented_format(start_runcron: StartProcess) -> No
     assert len(message) == len(node.log.splitlines()), node.log
     message = [text for text in message if "node stopping: " not in text]  # if a run was executing
     shapes = [
-        r"No jobs are declared with @cron\. .+",
         r"shards changed: node=berlin-1 shards=64/64",
         r"node started: node=berlin-1 id=berlin-1-[0-9a-f]{8} pid=\d+",
         r"tick report: node=berlin-1 agenda=\d+ claimed=\d+.*",

@@ -20,8 +20,10 @@ from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
 from django_dcron.policies.freezing import Extent, is_frozen
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
+from django_dcron.runs import start as attempt_start
 from django_dcron.runs import transitions
 from django_dcron.runs.immediate_dispatch import dispatch_now
+from django_dcron.runs.ordinary_start import ReadOrStarted
 from django_dcron.scheduler import claim as scheduler_claim
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.backfill_release import release
@@ -239,7 +241,13 @@ def test_a_freeze_that_begins_between_the_read_and_the_start_holds_the_run_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(make_idle_job(overlap_policy="allow"), "queued", node="a")
-    start = transitions.mark_running
+    start, read = transitions.mark_running, attempt_start.read_run
+    # The statement that reads and starts an ordinary run leaves no time between the two.
+    monkeypatch.setattr(
+        attempt_start,
+        "read_or_start",
+        lambda run_id, *given, **options: ReadOrStarted(read(run_id), None),
+    )
 
     def frozen_first(*args: Any, **kwargs: Any) -> bool:
         control.freeze("deploy")

@@ -26,7 +26,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from pytest_django import Settings
 
 from django_dcron.dispatch import best_effort
-from django_dcron.models import Attempt, Cursor, Freeze, Job, Link, Run, Statistics
+from django_dcron.models import (
+    Attempt,
+    AuditEntry,
+    Cursor,
+    Freeze,
+    Incident,
+    Job,
+    Link,
+    PendingCount,
+    Run,
+    Statistics,
+)
 from django_dcron.runs import creation
 from tests import depth
 from tests.app.models import Witness
@@ -40,6 +51,20 @@ SAME_LIVES = not EXAMPLES and (
     settings.default.derandomize or bool(os.environ.get("DCRON_TEST_SAME_LIVES"))
 )
 STEPS = 50
+OURS = (
+    Witness,
+    Attempt,
+    Run,
+    Statistics,
+    PendingCount,
+    Cursor,
+    Link,
+    Freeze,
+    Incident,
+    AuditEntry,
+    Job,
+)
+"""The models whose rows a life leaves behind, in an order in which they can be deleted."""
 
 
 class LifeOfRuns(RuleBasedStateMachine):
@@ -89,7 +114,7 @@ class LifeOfRuns(RuleBasedStateMachine):
 
 def delete_all_rows() -> None:
     Run.objects.exclude(rerun_of=None).update(rerun_of=None)
-    for model in (Witness, Attempt, Run, Statistics, Cursor, Link, Freeze, Job):
+    for model in OURS:
         model.objects.all()._raw_delete("default")
 
 

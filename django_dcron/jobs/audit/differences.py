@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from django.db.models import Model
@@ -16,6 +17,11 @@ LONGEST = 300
 """Longest value in the log, in characters. A description may have thousands."""
 
 Values = dict[str, Any]
+
+_POSITIONS = {
+    name: position
+    for position, name in enumerate(dict.fromkeys(chain.from_iterable(FIELDS.values())))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +59,13 @@ def shown_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         f"{name}: {text_of(before[name])} -> {text_of(after[name])}"
         if name in before and name in after
         else f"{name}: {text_of({**before, **after}[name])}"
-        for name in {**before, **after}
+        for name in names_of_changes(before, after)
     )
+
+
+def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the fields in the order of the form. Databases store JSON keys in another order."""
+    return sorted({**before, **after}, key=lambda name: _POSITIONS.get(name, len(_POSITIONS)))
 
 
 def _storable(field: Field, value: Any) -> Any:

@@ -16,7 +16,7 @@ from django.db.models import Model
 from django.utils.translation import gettext as _
 
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.audit.differences import FieldChange
+from django_dcron.jobs.audit.differences import FieldChange, names_of_changes
 from django_dcron.models import AuditAction, AuditEntry, Job, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
@@ -62,14 +62,14 @@ def logged_changes_of(job: Job) -> list[LoggedChange]:
 
 
 def read_change(entry: AuditEntry) -> LoggedChange:
-    names = {**entry.before, **entry.after}
     return LoggedChange(
         at=entry.at,
         by=actor_text(entry),
         action=AuditAction(entry.action),
         reason=entry.reason,
         fields=tuple(
-            FieldChange(name, entry.before.get(name), entry.after.get(name)) for name in names
+            FieldChange(name, entry.before.get(name), entry.after.get(name))
+            for name in names_of_changes(entry.before, entry.after)
         ),
         version=entry.version,
     )

@@ -10,7 +10,7 @@ Invariants:
 - Failures after the first batch, such as those of the new runs, don't extend the work: ``until``
   ends it.
 - A new run has the same arguments, and the code sees the same occurrence (``rerun_of``). Its
-  ``scheduled_at`` lies just after that occurrence, in a second of its own (``backfill_number``).
+  ``scheduled_at`` lies just after that occurrence, in a separate second (``backfill_number``).
 """
 
 from __future__ import annotations
@@ -63,11 +63,13 @@ def retry_failures(
 ) -> RetriedBatch:
     """Create runs that repeat a batch of the incident's failed runs.
 
-    The batch has the runs whose last attempt belongs to the incident, has a key above ``after`` and
-    up to ``until``. Runs outside ``runs`` are left out. If runs of the incident failed without an
-    attempt, one batch has the latest of them.
+    The batch contains the runs whose last attempt belongs to the incident and has a key above
+    ``after`` and up to ``until``. Runs outside ``runs`` are left out. Get ``until`` once, before
+    the first batch, from ``jobs.incident_retry.failures_until``. If the latest failure has no
+    attempt, one batch contains the latest runs that failed without one.
 
-    Raises ``NotPossible`` if the incident or its job has been deleted.
+    Raises ``NotPossible`` if the incident or its job has been deleted, or if the job is being
+    changed.
     """
     using = alias_for(Run)
     try:

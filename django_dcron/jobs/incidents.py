@@ -34,7 +34,7 @@ def set_incident_state(
 
     A success of the job resolves an acknowledged incident. A muted one stays muted and sends no
     alerts until someone opens or resolves it. Raises ``NotPossible`` if the incident has the state
-    already, was resolved before it could be acknowledged, or was deleted.
+    already or was deleted. Only open incidents can be acknowledged.
     """
     using = alias_for(Incident)
     by = by or current_actor().name
@@ -52,7 +52,7 @@ def _set_state(
             raise NotPossible(_("The incident has been deleted."), code="deleted")
         if IncidentState(current.state) not in STATES_BEFORE[state]:
             raise NotPossible(
-                _("The incident is %(state)s already."),
+                _("The incident is %(state)s, which doesn't allow this change."),
                 state=TranslatableText(INCIDENT_STATE_NAMES[IncidentState(current.state)]),
                 code="incident_state",
             )

@@ -843,7 +843,7 @@ class Migration(migrations.Migration):
                     "address",
                     models.CharField(
                         blank=True,
-                        help_text="The client's IP address, or the host of the command line.",
+                        help_text="The client's IP address, or the host of the command or node.",
                         max_length=255,
                         verbose_name="address",
                     ),
@@ -871,8 +871,8 @@ class Migration(migrations.Migration):
                             ("delete", "Deleted"),
                             ("pause", "Paused"),
                             ("resume", "Resumed"),
-                            ("trigger", "Run started"),
-                            ("rerun", "Run again"),
+                            ("trigger", "Triggered"),
+                            ("rerun", "Rerun"),
                             ("backfill", "Backfilled"),
                             ("cancel", "Cancelled"),
                             ("freeze", "Frozen"),
@@ -921,7 +921,9 @@ class Migration(migrations.Migration):
                 (
                     "run_id",
                     models.UUIDField(
-                        help_text="The run, if it is one.", null=True, verbose_name="run ID"
+                        help_text="The run's ID, if the object is a run.",
+                        null=True,
+                        verbose_name="run ID",
                     ),
                 ),
                 (
@@ -935,13 +937,13 @@ class Migration(migrations.Migration):
                 (
                     "before",
                     models.JSONField(
-                        default=dict, help_text="The changed values.", verbose_name="before"
+                        default=dict, help_text="The old values.", verbose_name="before"
                     ),
                 ),
                 (
                     "after",
                     models.JSONField(
-                        default=dict, help_text="The changed values.", verbose_name="after"
+                        default=dict, help_text="The new values.", verbose_name="after"
                     ),
                 ),
                 ("reason", models.CharField(blank=True, max_length=255, verbose_name="reason")),

@@ -31,8 +31,8 @@ class AuditAction(models.TextChoices):
     DELETE = "delete", _("Deleted")
     PAUSE = "pause", _("Paused")
     RESUME = "resume", _("Resumed")
-    TRIGGER = "trigger", _("Run started")
-    RERUN = "rerun", _("Run again")
+    TRIGGER = "trigger", _("Triggered")
+    RERUN = "rerun", _("Rerun")
     BACKFILL = "backfill", _("Backfilled")
     CANCEL = "cancel", _("Cancelled")
     FREEZE = "freeze", _("Frozen")
@@ -79,7 +79,7 @@ class AuditEntry(models.Model):
         _("address"),
         max_length=LONGEST_ADDRESS,
         blank=True,
-        help_text=_("The client's IP address, or the host of the command line."),
+        help_text=_("The client's IP address, or the host of the command or node."),
     )
     via = models.CharField(_("interface"), max_length=16, choices=Via)
     action = models.CharField(_("action"), max_length=16, choices=AuditAction)
@@ -91,12 +91,14 @@ class AuditEntry(models.Model):
     job_id = models.BigIntegerField(
         _("job ID"), null=True, help_text=_("The job itself, or the job of the run.")
     )
-    run_id = models.UUIDField(_("run ID"), null=True, help_text=_("The run, if it is one."))
+    run_id = models.UUIDField(
+        _("run ID"), null=True, help_text=_("The run's ID, if the object is a run.")
+    )
     version = models.PositiveIntegerField(
         _("version"), null=True, help_text=_("The object's version after the change.")
     )
-    before = models.JSONField(_("before"), default=dict, help_text=_("The changed values."))
-    after = models.JSONField(_("after"), default=dict, help_text=_("The changed values."))
+    before = models.JSONField(_("before"), default=dict, help_text=_("The old values."))
+    after = models.JSONField(_("after"), default=dict, help_text=_("The new values."))
     reason = models.CharField(_("reason"), max_length=LONGEST_REASON, blank=True)
 
     objects = AuditEntryQuerySet.as_manager()

@@ -9,7 +9,7 @@ Invariants:
   between.
 - The decision is a pure function of two readings. Two equal readings yield no event.
 - A rule reports a streak of failures once, when the streak reaches the rule's threshold.
-- Failures of muted incidents count for no rule about failures and recovery.
+- Rules about failures and recovery ignore failures of muted incidents.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Read a run, and start it in the same statement if nothing speaks against it.
+"""Read a run, and start it in the same statement if it is ordinary.
 
 Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot. On PostgreSQL,
-one statement reads such a run and starts it. For any other run, it only reads, and the decision is
-up to ``policies.start_decision``, which has the same facts.
+one statement reads such a run and starts it. It only reads any other run, and
+``policies.start_decision`` decides from the same facts.
 
 Invariants:
 
 - The statement starts only runs for which ``decide_start`` would return ``Start``, with the same
   slot. It may leave such a run to ``decide_start``.
-- It changes and locks nothing else than the statement of ``transitions.mark_running``.
+- It changes and locks only the same rows as ``transitions.mark_running``.
 """
 
 from __future__ import annotations

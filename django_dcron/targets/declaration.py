@@ -171,7 +171,7 @@ def cron(
     called as before.
 
     Raises ``InvalidSchedule``.
-    Raises ``TypeError`` for an unknown field, a value of the wrong type or something not runnable.
+    Raises ``TypeError`` for an unknown field, a value of the wrong type or an invalid target.
     Raises ``ValueError`` for a second job of the same name, or a value that isn't a valid choice.
     """
     if not isinstance(schedule, str):

@@ -19,7 +19,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_dcron import admin as ours
 from django_dcron.admin.dashboard import live, page
-from django_dcron.admin.dashboard.live import Section, Shown, is_due
+from django_dcron.admin.dashboard.live import RenderedSection, Section, is_due
 from django_dcron.admin.dashboard.store import Store
 from django_dcron.db.now import database_now
 from django_dcron.models import Job
@@ -157,7 +157,7 @@ def test_change_reaches_all_viewers_through_one_of_them(clock: Clock) -> None:
     tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(3)]
     make_run(job, "failed", due_at=database_now("default"))
 
-    clock.seconds += page.SECTIONS["failures"].interval
+    clock.seconds += page.SECTIONS["failures"].min_interval
     for tab in tabs:
         tab.poll()
 
@@ -175,7 +175,7 @@ def test_viewers_get_only_what_their_permissions_allow(clock: Clock) -> None:
     tabs = [Tab(log_in(*each)) for each in rights]
     make_run(job, "failed", due_at=database_now("default"))
     for _ in range(3):
-        clock.seconds += page.SECTIONS["load"].at_latest
+        clock.seconds += page.SECTIONS["load"].max_interval
         for tab in tabs:
             tab.poll()
             # Naming a section doesn't give it to those who may not see it.
@@ -259,7 +259,7 @@ def test_withdrawn_permission_is_noticed_in_time(clock: Clock) -> None:
     tab = Tab(log_in(*ALL_PERMISSIONS))
     User.objects.get().user_permissions.clear()
 
-    clock.seconds += live.REMEMBERED.stop
+    clock.seconds += live.RECHECK_AFTER.stop
     assert tab.poll().status_code == 403
 
 
@@ -268,7 +268,7 @@ def test_filter_is_not_shared_with_other_filters(clock: Clock) -> None:
         make_job(name)
     client = log_in(*ALL_PERMISSIONS)
     tabs = [Tab(client, query) for query in ("?q=grind", "?q=roast", "")]
-    clock.seconds += page.SECTIONS["timeline"].at_latest
+    clock.seconds += page.SECTIONS["timeline"].max_interval
     for tab in tabs:
         tab.poll()
 
@@ -296,7 +296,7 @@ def test_one_request_reads_while_others_show_the_previous_content(
 ) -> None:
     make_job()
     tab = Tab(log_in(*ALL_PERMISSIONS))
-    clock.seconds += page.SECTIONS["load"].at_latest
+    clock.seconds += page.SECTIONS["load"].max_interval
     monkeypatch.setattr(Store, "add", lambda self, key, seconds: False)  # another one reads
 
     with django_assert_num_queries(0):
@@ -312,13 +312,13 @@ def test_dashboard_works_without_cache(
     tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(2)]
     make_run(job, "failed", due_at=database_now("default"))
 
-    clock.seconds += page.SECTIONS["failures"].interval
+    clock.seconds += page.SECTIONS["failures"].min_interval
     for tab in tabs:
         assert tab.poll().status_code == 200
         assert job.name in tab.parts["failures"]
 
 
-SECTION = Section(lambda viewer: {}, interval=40, at_latest=120)
+SECTION = Section(lambda viewer: {}, min_interval=40, max_interval=120)
 
 
 @pytest.mark.parametrize(
@@ -330,15 +330,15 @@ SECTION = Section(lambda viewer: {}, interval=40, at_latest=120)
         (119, 119, False),
         (120, 200, True),
         (-3, 10, False),
-        (-live.AHEAD - 1, 10, True),
+        (-live.MAX_CLOCK_SKEW - 1, 10, True),
     ],
 )
 def test_section_is_read_after_news_or_at_the_latest(
     age: float, news_age: float, is_read: bool
 ) -> None:
     now = 1000.0
-    shown = Shown("", "d", now - age, now - age)  # type: ignore[arg-type]
-    news = Shown("", "d", now, now - news_age)  # type: ignore[arg-type]
+    shown = RenderedSection("", "d", now - age, now - age)  # type: ignore[arg-type]
+    news = RenderedSection("", "d", now, now - news_age)  # type: ignore[arg-type]
 
     assert is_due(SECTION, shown, news, now) == is_read
     assert is_due(SECTION, None, news, now)

@@ -1,17 +1,17 @@
 """Keep an open dashboard up to date at a bounded cost, however many tabs are open.
 
-Each tab sends one small request every few seconds. It names the content that the tab shows, and the
-answer contains the sections that differ. All viewers who see the same share the sections, through
-the project's cache.
+Each tab sends a small request every few seconds, with a digest of each section that it shows. The
+response contains the sections that have changed. Viewers with the same permissions and settings
+share the sections through the project's cache.
 
 Invariants:
 
-- A section is read at most once per ``interval`` for all viewers with the same key. The figures
-  tell whether anything is new: without news, most sections are read once per ``at_latest``.
+- A section is read at most once per ``min_interval`` for all viewers with the same key. The figures
+  tell whether anything is new. If not, most sections are read once per ``max_interval``.
 - One request at a time reads the sections of a key. The others answer with the previous content.
 - A request that finds everything in the cache needs no query, not even for session and user. It
-  must have the session of a request that passed all checks within ``REMEMBERED`` seconds. Logging
-  out ends this at once.
+  must have the session of a request that passed all checks within ``RECHECK_AFTER`` seconds. A
+  logout ends this at once.
 - A section of narrowed rows is read only for a request whose user is known.
 - A section is rendered without the request, so that nothing of one viewer reaches another.
 """
@@ -39,17 +39,17 @@ from django_dcron.admin.dashboard.store import store
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 
-NEWS = "tiles"
+FIGURES = "tiles"
 """The section whose changes tell that other sections may have changed."""
-KEPT = 600
+CACHE_SECONDS = 600
 """Seconds for which the cache keeps a section that nobody asks for."""
-READING = 15
+LOCK_SECONDS = 15
 """Seconds after which another request reads the sections, because the first one has failed."""
-REMEMBERED = range(240, 360)
+RECHECK_AFTER = range(240, 360)
 """Seconds after which the permissions of a viewer are checked again; it differs by session, so that
 tabs that were opened together aren't checked together.
 """
-AHEAD = 5
+MAX_CLOCK_SKEW = 5
 """Seconds by which the clocks of two web servers may differ."""
 
 
@@ -61,9 +61,9 @@ def clock() -> float:
 @dataclass(frozen=True, slots=True)
 class Section:
     context: Callable[[Viewer], dict[str, Any]]
-    interval: int
+    min_interval: int
     """The minimum number of seconds between two readings."""
-    at_latest: int
+    max_interval: int
     """The number of seconds after which the section is read, even if nothing seems new."""
     shows: tuple[type[Model], ...] = ()
     """Only users who may view all of these models get the section."""
@@ -72,7 +72,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RenderedSection:
     """A section as it was read last."""
 
     html: SafeString
@@ -81,26 +81,30 @@ class Shown:
     changed_at: float
 
 
-def is_due(section: Section, shown: Shown | None, news: Shown | None, now: float) -> bool:
+def is_due(
+    section: Section, shown: RenderedSection | None, news: RenderedSection | None, now: float
+) -> bool:
     """Return whether a section must be read again; ``news`` are the figures."""
     if shown is None:
         return True
     age = now - shown.read_at
-    if age < -AHEAD or age >= section.at_latest:
+    if age < -MAX_CLOCK_SKEW or age >= section.max_interval:
         return True
     is_new = news is not None and news.changed_at > shown.read_at
-    return is_new and age >= section.interval
+    return is_new and age >= section.min_interval
 
 
-def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Shown]:
+def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, RenderedSection]:
     """Read the sections for a viewer who opens the page, and share them."""
     keys = _keys(viewer, sections)
     found = {name: _read(name, section, viewer, None) for name, section in sections.items()}
-    store.set_many({keys[name]: shown for name, shown in found.items()}, KEPT)
+    store.set_many({keys[name]: shown for name, shown in found.items()}, CACHE_SECONDS)
     return found
 
 
-def up_to_date(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Shown] | None:
+def up_to_date(
+    viewer: Viewer, sections: Mapping[str, Section]
+) -> dict[str, RenderedSection] | None:
     """Return the shared sections, with those read again that are due.
 
     None means that a section must be read, and that the viewer's user isn't known.
@@ -113,23 +117,24 @@ def up_to_date(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Sho
     if viewer.scope is UNKNOWN_ROWS:
         return None
     reading = viewer.key("reading", is_filtered=True)
-    if len(found) == len(keys) and not store.add(reading, READING):
+    if len(found) == len(keys) and not store.add(reading, LOCK_SECONDS):
         return found
     try:
-        read: dict[str, Shown] = {}
+        read: dict[str, RenderedSection] = {}
         for name, section in sections.items():
-            if is_due(section, found.get(name), found.get(NEWS), clock()):
+            if is_due(section, found.get(name), found.get(FIGURES), clock()):
                 read[name] = found[name] = _read(name, section, viewer, found.get(name))
-        store.set_many({keys[name]: shown for name, shown in read.items()}, KEPT)
+        store.set_many({keys[name]: shown for name, shown in read.items()}, CACHE_SECONDS)
     finally:
         store.delete(reading)
     return found
 
 
-def _due(sections: Mapping[str, Section], found: Mapping[str, Shown]) -> bool:
+def _due(sections: Mapping[str, Section], found: Mapping[str, RenderedSection]) -> bool:
     now = clock()
     return any(
-        is_due(section, found.get(name), found.get(NEWS), now) for name, section in sections.items()
+        is_due(section, found.get(name), found.get(FIGURES), now)
+        for name, section in sections.items()
     )
 
 
@@ -140,11 +145,13 @@ def _keys(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, str]:
     }
 
 
-def _read(name: str, section: Section, viewer: Viewer, before: Shown | None) -> Shown:
+def _read(
+    name: str, section: Section, viewer: Viewer, before: RenderedSection | None
+) -> RenderedSection:
     html = render_to_string(f"admin/django_dcron/dashboard/{name}.html", section.context(viewer))
     digest, now = blake2b(html.encode(), digest_size=8).hexdigest(), clock()
     is_same = before is not None and before.digest == digest
-    return Shown(html, digest, now, before.changed_at if before and is_same else now)
+    return RenderedSection(html, digest, now, before.changed_at if before and is_same else now)
 
 
 # --- viewers whose permissions are known ----------------------------------------------------------
@@ -162,7 +169,7 @@ def remember(viewer: Viewer, request: HttpRequest) -> None:
     """Remember what the viewer may see, for later requests of the same session."""
     if key := _session_key(request, viewer.site):
         facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, clock())
-        store.set_many({key: facts}, REMEMBERED.stop)
+        store.set_many({key: facts}, RECHECK_AFTER.stop)
 
 
 def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | None:
@@ -172,7 +179,7 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
     if facts is None:
         return None
     sees, adds_jobs, narrowed, at = facts
-    if not -AHEAD <= clock() - at < REMEMBERED[int(key[:8], 16) % len(REMEMBERED)]:
+    if not -MAX_CLOCK_SKEW <= clock() - at < RECHECK_AFTER[int(key[:8], 16) % len(RECHECK_AFTER)]:
         return None
     return Viewer(
         site=site,

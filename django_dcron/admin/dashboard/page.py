@@ -42,7 +42,7 @@ from django_dcron.admin.dashboard import (
 )
 from django_dcron.admin.dashboard import filter as job_filter
 from django_dcron.admin.dashboard.index_line import STATUS_URL, line_context
-from django_dcron.admin.dashboard.live import Section, Shown
+from django_dcron.admin.dashboard.live import RenderedSection, Section
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.models import Dashboard, Job, Node, Run
 
@@ -50,13 +50,13 @@ LIVE_URL = "django_dcron_dashboard_live"
 FIRST_STEPS = "first_steps"
 """Replaces all other sections until a job exists."""
 SECTIONS = {
-    "health": Section(health.context, interval=45, at_latest=45),
-    live.NEWS: Section(tiles.context, interval=20, at_latest=20),
-    "timeline": Section(timeline.context, 45, at_latest=120, shows=(Job,), is_filtered=True),
-    "failures": Section(failures.context, 45, at_latest=120, shows=(Run,)),
-    "cluster": Section(cluster.context, 45, at_latest=45, shows=(Node,)),
-    "load": Section(load.context, 120, at_latest=120, shows=(Job,), is_filtered=True),
-    FIRST_STEPS: Section(first_steps.context, interval=10, at_latest=10, shows=(Job,)),
+    "health": Section(health.context, min_interval=45, max_interval=45),
+    live.FIGURES: Section(tiles.context, min_interval=20, max_interval=20),
+    "timeline": Section(timeline.context, 45, max_interval=120, shows=(Job,), is_filtered=True),
+    "failures": Section(failures.context, 45, max_interval=120, shows=(Run,)),
+    "cluster": Section(cluster.context, 45, max_interval=45, shows=(Node,)),
+    "load": Section(load.context, 120, max_interval=120, shows=(Job,), is_filtered=True),
+    FIRST_STEPS: Section(first_steps.context, min_interval=10, max_interval=10, shows=(Job,)),
 }
 """Sections in the order of the page. Each has a template of the same name."""
 
@@ -158,7 +158,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return f"{url}?{urlencode(query)}" if query else url
 
 
-def _framed(name: str, shown: Shown, *, replaces: bool = False) -> SafeString:
+def _framed(name: str, shown: RenderedSection, *, replaces: bool = False) -> SafeString:
     """Return the section as an element, which replaces that of the same name in an open tab."""
     context = {"name": name, "shown": shown, "replaces": replaces}
     return render_to_string("admin/django_dcron/dashboard/section.html", context)

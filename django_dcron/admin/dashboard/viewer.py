@@ -4,7 +4,7 @@ Invariants:
 
 - Viewers with the same ``key`` see the same content. It names all that the content depends on: the
   visible models, the visible rows, the site, the language and the time zone.
-- Viewers whose rows are narrowed have a key of their own, even if their querysets are the same.
+- Viewers whose rows are narrowed have separate keys, even if their querysets are the same.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ ACTIONS: tuple[ObjectAction[Incident], ...] = (
         _("Acknowledge"),
         IncidentState.ACKNOWLEDGED,
         _("Acknowledged"),
-        _("Says that someone works on it. A success of the job resolves the incident."),
+        _("Shows that someone is working on it. A success of the job resolves the incident."),
     ),
     _state_action(
         "mute",
@@ -130,7 +130,7 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
     ordering = ("-last_seen_at", "-pk")
     quick_links = (
         (_("Unresolved"), UNRESOLVED_QUERY),
-        (_("Returning"), "state__exact=open&returned_at__isnull=False"),
+        (_("Returning"), "state__in=open%2Cacknowledged%2Cmuted&returned_at__isnull=False"),
         (_("Muted"), "state__exact=muted"),
     )
 

@@ -64,7 +64,7 @@ def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
         return _page(model_admin, request, incident, numbers, is_running=True)
     text = ngettext(
         "Retried %(count)d run. It starts after the due runs of the schedule.",
-        "Retried %(count)d runs. They start one after another, after the due runs of the schedule.",
+        "Retried %(count)d runs. The oldest starts first, after the due runs of the schedule.",
         numbers["created"],
     ) % {"count": numbers["created"]}
     level = messages.SUCCESS if numbers["created"] else messages.WARNING

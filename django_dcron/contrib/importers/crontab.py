@@ -62,7 +62,7 @@ OWN_VARIABLES = {
 }
 """Variables that cron reads itself. All others are the command's environment."""
 AT_BOOT = (
-    "@reboot runs when a machine starts, and not at a time; keep the line in the crontab, or use "
+    "@reboot runs when a machine starts, not at a set time; keep the line in the crontab, or use "
     "systemd or the command that starts your containers"
 )
 

@@ -32,8 +32,8 @@ NARROWED = ("action", "kind", "via", "actor")
 class AuditEntrySerializer(StrictModelSerializer):
     """Who did what, when, from where and how. Secrets are masked."""
 
-    before = fields.JsonObjectField(read_only=True, help_text="The changed values.")
-    after = fields.JsonObjectField(read_only=True, help_text="The changed values.")
+    before = fields.JsonObjectField(read_only=True, help_text="The old values.")
+    after = fields.JsonObjectField(read_only=True, help_text="The new values.")
 
     class Meta:
         model = AuditEntry

@@ -30,7 +30,7 @@ from django_dcron.utils.csv_cells import csv_cell
 
 HELP = (
     "List who changed, paused, ran or cancelled what, newest first. With --format csv or jsonl, "
-    "export all entries, oldest first."
+    "export all selected entries, oldest first."
 )
 EXAMPLES = """
 audit --since 2d

@@ -15,13 +15,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
@@ -59,21 +58,29 @@ def failures_until(incident: Incident) -> int:
 
 
 def retry_failures(
-    incident: Incident, *, after: int = 0, until: int, runs: RunQuerySet
+    incident: Incident,
+    *,
+    after: int = 0,
+    until: int,
+    runs: RunQuerySet,
+    may_retry: Callable[[Run], bool] = lambda run: True,
 ) -> RetriedBatch:
     """Create runs that repeat a batch of the incident's failed runs.
 
     The batch contains the runs whose last attempt belongs to the incident and has a key above
-    ``after`` and up to ``until``. Runs outside ``runs`` are left out. Get ``until`` once, before
-    the first batch, from ``jobs.incident_retry.failures_until``. If the latest failure has no
-    attempt, one batch contains the latest runs that failed without one.
+    ``after`` and up to ``until``. Runs outside ``runs`` are left out, and so are those for which
+    ``may_retry`` returns False. Get ``until`` once, before the first batch, from
+    ``jobs.incident_retry.failures_until``. If the latest failure has no attempt, one batch contains
+    the latest runs that failed without one.
 
     Raises ``NotPossible`` if the incident or its job has been deleted, or if the job is being
     changed.
     """
     using = alias_for(Run)
     try:
-        return despite_contention(lambda: _retry(incident, after, until, runs, using), using)
+        return despite_contention(
+            lambda: _retry(incident, after, until, runs, may_retry, using), using
+        )
     except IntegrityError:
         raise NotPossible(
             _("The runs couldn't be retried, because their job is being changed. Try again."),
@@ -82,7 +89,12 @@ def retry_failures(
 
 
 def _retry(
-    incident: Incident, after: int, until: int, runs: RunQuerySet, using: str
+    incident: Incident,
+    after: int,
+    until: int,
+    runs: RunQuerySet,
+    may_retry: Callable[[Run], bool],
+    using: str,
 ) -> RetriedBatch:
     with transaction.atomic(using=using):
         locked = Incident.objects.using(using).select_for_update().filter(pk=incident.pk).first()
@@ -92,7 +104,8 @@ def _retry(
             found, last = _failed_without_attempt(locked, runs), None
         else:
             found, last = _failed_runs(locked, after, until, runs, using)
-        created = _reruns(_without_later_rerun(found, using), using)
+        failed = _without_later_rerun(list(filter(may_retry, found)), using)
+        created = _reruns(failed, using)
         Run.objects.using(using).bulk_create(created)
         if created:
             number = {"runs": len(created)}
@@ -108,7 +121,7 @@ def _failed_runs(
     )
     page = list(attempts.order_by("pk").values_list("pk", "run_id", "number")[:RETRIED_AT_ONCE])
     numbers = {run_id: number for _key, run_id, number in page}
-    failed = runs.using(using).filter(pk__in=numbers, state=State.FAILED)
+    failed = runs.using(using).filter(pk__in=numbers, state=State.FAILED).select_related("job")
     found = [run for run in failed.order_by("scheduled_at") if run.attempt == numbers[run.pk]]
     return found, page[-1][0] if len(page) == RETRIED_AT_ONCE else None
 
@@ -117,21 +130,24 @@ def _failed_without_attempt(incident: Incident, runs: RunQuerySet) -> list[Run]:
     failed = runs.filter(
         job=incident.job_id, state=State.FAILED, finished_at__gte=incident.first_seen_at - MARGIN
     )
-    latest = failed.filter(attempts=None).order_by("-scheduled_at")[:RETRIED_AT_ONCE]
+    latest = failed.filter(attempts=None).select_related("job").order_by("-scheduled_at")
     alike = (
         run
-        for run in latest
+        for run in latest[:RETRIED_AT_ONCE]
         if fingerprint(*exception_and_message(run.reason)) == incident.fingerprint
     )
     return sorted(alike, key=lambda run: run.scheduled_at)
 
 
 def _without_later_rerun(found: Sequence[Run], using: str) -> list[Run]:
-    """Return the runs that no run repeats. Of several reruns of one run, this is the latest."""
+    """Return the runs that no run repeats. Of several reruns of one run, this is the latest.
+
+    The order is that of the database's clock. Keys have the clock of the machine that created them.
+    """
     originals = {_original(run) for run in found}
-    reruns = Run.objects.using(using).filter(rerun_of__in=originals).order_by("pk")
+    reruns = Run.objects.using(using).filter(rerun_of__in=originals).order_by("claimed_at", "pk")
     latest: dict[UUID | None, UUID] = dict(reruns.values_list("rerun_of", "pk"))
-    return [run for run in found if latest.get(_original(run), run.pk) <= run.pk]
+    return [run for run in found if latest.get(_original(run), run.pk) == run.pk]
 
 
 def _original(run: Run) -> UUID:
@@ -142,43 +158,54 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
     if not failed:
         return []
     job_id, now = failed[0].job_id, database_now(using)
-    places = _free_places(job_id, [run.scheduled_at for run in failed], using)
+    times = _free_times(job_id, [run.scheduled_at for run in failed], using)
     return [
         Run(
             id=new_run_id(),
             job_id=job_id,
-            scheduled_at=place,
-            due_at=place,
+            scheduled_at=at,
+            due_at=at,
             claimed_at=now,
             trigger=Trigger.BACKFILL,
             state=State.WAITING,
             slot=Slot.BACKFILL,
-            slot_number=backfill_number(place),
+            slot_number=backfill_number(at),
             reason=WHY_RETRIED,
             args=run.args,
             kwargs=run.kwargs,
             rerun_of_id=_original(run),
         )
-        for run, place in zip(failed, places, strict=True)
+        for run, at in zip(failed, times, strict=True)
     ]
 
 
-def _free_places(job_id: int, wanted: Sequence[datetime], using: str) -> Iterable[datetime]:
-    """Return an instant for each of these ascending ones: in a second without another new run."""
+def _free_times(job_id: int, wanted: Sequence[datetime], using: str) -> list[datetime]:
+    """Return a time for each of these ascending ones, each in a second without another new run."""
     runs = Run.objects.using(using).filter(job=job_id)
-    room = SECOND * (len(wanted) + 1)
-    near = Q(scheduled_at__gte=wanted[0], scheduled_at__lte=wanted[-1] + room)
-    taken = set(runs.filter(near).values_list("scheduled_at", flat=True))
-    waiting = runs.filter(slot=Slot.BACKFILL).values_list("slot_number", flat=True)
-    seconds = set(waiting)
-    places = []
-    for at in wanted:
-        place = avoid_whole_second(at + MICROSECOND)
-        while backfill_number(place) in seconds or place in taken:
-            place = avoid_whole_second(
-                place + (SECOND if backfill_number(place) in seconds else MICROSECOND)
-            )
-        seconds.add(backfill_number(place))
-        taken.add(place)
-        places.append(place)
-    return places
+    seconds: set[int] = set()
+
+    def in_free_second(at: datetime) -> datetime:
+        while backfill_number(at) in seconds:
+            at = avoid_whole_second(at + SECOND)
+        seconds.add(backfill_number(at))
+        return at
+
+    times = [in_free_second(avoid_whole_second(at + MICROSECOND)) for at in wanted]
+    unchecked = list(range(len(times)))
+    while unchecked:
+        found = [times[position] for position in unchecked]
+        waiting = runs.filter(slot=Slot.BACKFILL, slot_number__in=map(backfill_number, found))
+        used_seconds = set(waiting.values_list("slot_number", flat=True))
+        used_times = set(runs.filter(scheduled_at__in=found).values_list("scheduled_at", flat=True))
+        collided = []
+        for position in unchecked:
+            at = times[position]
+            if backfill_number(at) in used_seconds:
+                times[position] = in_free_second(at)
+            elif at in used_times:
+                times[position] = avoid_whole_second(at + MICROSECOND)
+            else:
+                continue
+            collided.append(position)
+        unchecked = collided
+    return times

@@ -9,7 +9,9 @@ Invariants:
 - Counting never waits for a locked row of statistics. The count is then stored as a
   ``PendingCount``, and a node adds it later (``runs/pending_counts.py``).
 - Counts of a job are added in the order in which its runs ended. While the job has pending counts,
-  further ones are stored behind them.
+  further ones are stored behind them. If two runs end within the time of a commit, their counts may
+  be added in the other order. Then only the number of consecutive failures may be wrong, until the
+  next success.
 """
 
 from __future__ import annotations

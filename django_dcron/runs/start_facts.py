@@ -22,6 +22,7 @@ from django.db import OperationalError, ProgrammingError
 from django.db.models import Exists, OuterRef
 
 from django_dcron.db import clock
+from django_dcron.db.contention import is_contention
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for, database_name, lacks_table
 from django_dcron.db.statements import Given, Select
@@ -104,7 +105,9 @@ def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
     try:
         row = query()
     except (ProgrammingError, OperationalError) as error:
-        if lacks_table(Run, using):  # another project's database, or one without migrations
+        if not is_contention(error) and lacks_table(
+            Run, using
+        ):  # another project's database, or one without migrations
             raise UnknownRun(f"{database_name(using)} has no table of runs") from error
         raise
     if row is None:

@@ -30,11 +30,11 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch.base import DueRun
 from django_dcron.jobs import cursors, pausing
-from django_dcron.models import Incident, Job, Run
+from django_dcron.models import Incident, Job, PendingCount, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries, incidents, transitions
-from django_dcron.runs.pending_counts import add_pending_counts
+from django_dcron.runs.pending_counts import COUNTS_AT_ONCE, add_pending_counts
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backfill_release import release
@@ -47,7 +47,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-MARK, CHANGES, INCIDENTS = "mark", "changes", "incidents"
+MARK, CHANGES, INCIDENTS, COUNT = "mark", "changes", "incidents", "count"
 """The names of the steps that other steps refer to."""
 APPLY_CHANGES_EVERY = 5.0
 RETRY_QUARANTINED_EVERY = 300.0
@@ -148,7 +148,7 @@ class Ticker:
             TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
             TickStep(INCIDENTS, self._group_failures, leads, every=GROUP_FAILURES_EVERY),
             TickStep("prune", self._prune_incidents, leads, every=PRUNE_INCIDENTS_EVERY),
-            TickStep("count", self._add_pending_counts, leads, every=COUNT_EVERY),
+            TickStep(COUNT, self._add_pending_counts, leads, every=COUNT_EVERY),
             TickStep("report", self._report, every=REPORT_EVERY),
         ]
 
@@ -305,7 +305,9 @@ class Ticker:
             incidents.prune_incidents(self.membership.shards, self.membership.namespace)
 
     def _add_pending_counts(self) -> None:
-        add_pending_counts(self.membership.shards)
+        with isolating_errors(COUNT, alias_for(PendingCount)):
+            if add_pending_counts(self.membership.shards) >= COUNTS_AT_ONCE:
+                self._runner.repeat(COUNT)
 
     def _add_to_agenda(self, runs: Iterable[DueRun]) -> int:
         """Add runs to the agenda and return the number of new ones.
@@ -318,10 +320,13 @@ class Ticker:
 
     def _end_refused(self, refused: Iterable[tuple[DueRun, str]]) -> None:
         for run, reason in refused:
-            row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
-            if row is not None and transitions.end_unstarted(
-                row, State.FAILED, reason, attempt=run.attempt
-            ):
+            ended = False
+            with isolating_errors("refuse", alias_for(Run)):  # It is adopted and refused again.
+                row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
+                ended = row is not None and transitions.end_unstarted(
+                    row, State.FAILED, reason, attempt=run.attempt
+                )
+            if ended:
                 facts = {"job": run.job_name, "run": str(run.run_id), "attempt": run.attempt}
                 logger.error(
                     "run not dispatched: job=%s run=%s attempt=%d reason=%s",

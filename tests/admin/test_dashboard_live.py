@@ -254,6 +254,23 @@ def test_session_that_ends_gets_nothing_more(clock: Clock) -> None:
     assert "/login/" in other.get(tab.url, {"dcron-tiles": ""})["Location"]
 
 
+def test_request_in_progress_during_the_logout_remembers_nothing(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job()
+    checked: list[Any] = []
+    remember = live.remember
+    monkeypatch.setattr(live, "remember", lambda *given: checked.append(given))
+    tab = Tab(log_in(*ALL_PERMISSIONS))
+    session = tab.client.cookies[django_settings.SESSION_COOKIE_NAME].value
+    tab.client.post("/admin/logout/")
+    remember(*checked[-1])
+
+    copy = Client()
+    copy.cookies[django_settings.SESSION_COOKIE_NAME] = session
+    assert "/login/" in copy.get(tab.url, {"dcron-tiles": ""})["Location"]
+
+
 def test_withdrawn_permission_is_noticed_in_time(clock: Clock) -> None:
     make_job("secret-job")
     tab = Tab(log_in(*ALL_PERMISSIONS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,6 +14,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
 from django_dcron import control
+from django_dcron.admin import RunAdmin
 from django_dcron.admin.incidents import retry_page
 from django_dcron.jobs import incident_retry
 from django_dcron.jobs.attempt_end import end_attempt
@@ -210,6 +212,42 @@ def test_retried_run_that_failed_again_can_be_retried(admin_client: Client) -> N
     runs = retried()
     assert len(runs) == 2
     assert {run.rerun_of_id for run in runs} == {original.pk}
+
+
+def test_run_with_a_key_of_a_fast_clock_is_retried_once(admin_client: Client) -> None:
+    job = make_idle_job()
+    fail(job, id=UUID("f" * 32))
+    incident = make_incident(job, runs=0)
+    for _ in range(2):
+        retry(admin_client, incident)
+    assert len(retried()) == 1
+
+
+def test_runs_protected_by_object_permissions_are_not_retried(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident = make_incident(runs=2)
+    allowed = Run.objects.latest("pk")
+    monkeypatch.setattr(
+        RunAdmin,
+        "has_rerun_permission",
+        lambda self, request, obj=None: obj is None or obj.pk == allowed.pk,
+    )
+    retry(admin_client, incident)
+    assert [run.rerun_of_id for run in retried()] == [allowed.pk]
+
+
+def test_incident_whose_latest_run_is_hidden_is_hidden(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, shown = make_incident(), make_incident()
+    visible = Run.objects.filter(job=shown.job_id)
+    monkeypatch.setattr(RunAdmin, "get_queryset", lambda self, request: visible)
+    listed = admin_client.get(reverse("admin:django_dcron_incident_changelist"))
+    assert [each.pk for each in listed.context["cl"].result_list] == [shown.pk]
+    assert admin_client.get(page_url(hidden)).status_code == 302
+    visible.delete()
+    assert admin_client.get(page_url(shown)).status_code == 200
 
 
 def test_new_failures_during_a_retry_do_not_extend_it(admin_client: Client) -> None:

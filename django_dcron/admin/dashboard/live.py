@@ -49,6 +49,8 @@ RECHECK_AFTER = range(240, 360)
 """Seconds after which the permissions of a viewer are checked again; it differs by session, so that
 tabs that were opened together aren't checked together.
 """
+LOGGED_OUT = "logged out"
+"""Stored instead of what a viewer may see, so that a request in progress doesn't store it again."""
 MAX_CLOCK_SKEW = 5
 """Seconds by which the clocks of two web servers may differ."""
 
@@ -97,7 +99,11 @@ def is_due(
 def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, RenderedSection]:
     """Read the sections for a viewer who opens the page, and share them."""
     keys = _keys(viewer, sections)
-    found = {name: _read(name, section, viewer, None) for name, section in sections.items()}
+    stored = store.get_many(keys.values())
+    found = {
+        name: _read(name, section, viewer, stored.get(keys[name]))
+        for name, section in sections.items()
+    }
     store.set_many({keys[name]: shown for name, shown in found.items()}, CACHE_SECONDS)
     return found
 
@@ -117,7 +123,7 @@ def up_to_date(
     if viewer.scope is UNKNOWN_ROWS:
         return None
     reading = viewer.key("reading", is_filtered=True)
-    if len(found) == len(keys) and not store.add(reading, LOCK_SECONDS):
+    if not store.add(reading, LOCK_SECONDS):
         return found
     try:
         read: dict[str, RenderedSection] = {}
@@ -167,7 +173,8 @@ UNKNOWN_ROWS = Scope(_refuse)
 
 def remember(viewer: Viewer, request: HttpRequest) -> None:
     """Remember what the viewer may see, for later requests of the same session."""
-    if key := _session_key(request, viewer.site):
+    key = _session_key(request, viewer.site)
+    if key and store.get(key) != LOGGED_OUT:
         facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, clock())
         store.set_many({key: facts}, RECHECK_AFTER.stop)
 
@@ -176,7 +183,7 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
     """Return the viewer of an earlier request of this session; this needs no query."""
     key = _session_key(request, site)
     facts = store.get(key) if key else None
-    if facts is None:
+    if facts is None or facts == LOGGED_OUT:
         return None
     sees, adds_jobs, narrowed, at = facts
     if not -MAX_CLOCK_SKEW <= clock() - at < RECHECK_AFTER[int(key[:8], 16) % len(RECHECK_AFTER)]:
@@ -196,7 +203,7 @@ def forget(request: HttpRequest, **_given: Any) -> None:
     """Forget what the viewer may see, so that a copy of the session's cookie is worth nothing."""
     for site in all_sites:
         if key := _session_key(request, site):
-            store.delete(key)
+            store.set_many({key: LOGGED_OUT}, RECHECK_AFTER.stop)
 
 
 def _session_key(request: HttpRequest, site: admin.AdminSite) -> str:

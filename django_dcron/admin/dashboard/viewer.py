@@ -83,7 +83,7 @@ class Viewer:
                 get_script_prefix(),
                 get_language(),
                 get_current_timezone_name(),
-                connections[alias_for(Run)].settings_dict["NAME"],
+                *_database(),
             ]
         )
 
@@ -93,6 +93,14 @@ def _condition(scope: Scope, model: type[Model]) -> str:
         return f"{model.__name__}: {scope.rows(model).query}"
     except EmptyResultSet:
         return f"{model.__name__}: none"
+
+
+def _database() -> list[str]:
+    """Return what identifies the database, also if tenants have schemas in the same one."""
+    connection = connections[alias_for(Run)]
+    settings = connection.settings_dict
+    schema = getattr(connection, "schema_name", "")
+    return [str(settings.get(part)) for part in ("HOST", "PORT", "NAME", "OPTIONS")] + [schema]
 
 
 def _digest(parts: list[object]) -> str:

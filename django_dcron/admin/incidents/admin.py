@@ -30,8 +30,9 @@ from django_dcron.admin.incidents.trend import render_trend
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.lists.filters import NamespaceFilter, runs_of_jobs
 from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
-from django_dcron.admin.visibility import is_hidden, of_visible_jobs
+from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.db import clock
+from django_dcron.diagnosis.incidents import visible_incidents
 from django_dcron.models import Incident, Job, Run
 from django_dcron.models.incident import INCIDENT_LABELS
 from django_dcron.policies.incidents import STATES_BEFORE, IncidentState
@@ -136,7 +137,7 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Incident]:
         rows = super().get_queryset(request).select_related("job")
-        return of_visible_jobs(rows, "job", request, self.admin_site)
+        return visible_incidents(rows, admin_scope(request, self.admin_site))
 
     def has_view_permission(self, request: HttpRequest, obj: Incident | None = None) -> bool:
         hidden = obj is not None and is_hidden(request, obj.job, self.admin_site)

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
@@ -27,7 +28,7 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.incident_retry import failures_until
-from django_dcron.models import Attempt, Incident
+from django_dcron.models import Attempt, Incident, Run
 from django_dcron.models.run import RunQuerySet
 
 if TYPE_CHECKING:
@@ -79,16 +80,32 @@ def _retry(
     runs: Any = admin_scope(request, model_admin.admin_site).runs
     if not request.user.has_perm(OTHER_ARGUMENTS):
         runs = runs.filter(args__isnull=True, kwargs__isnull=True)
-    return _retry_for(BUDGET, incident, runs, numbers)
+    run_admin: Any = model_admin.admin_site.get_model_admin(Run)
+
+    def may_retry(run: Run) -> bool:
+        return bool(
+            run_admin.has_view_permission(request, run)
+            and run_admin.has_rerun_permission(request, run)
+        )
+
+    return _retry_for(BUDGET, incident, runs, may_retry, numbers)
 
 
 def _retry_for(
-    budget: float, incident: Incident, runs: RunQuerySet, numbers: dict[str, int]
+    budget: float,
+    incident: Incident,
+    runs: RunQuerySet,
+    may_retry: Callable[[Run], bool],
+    numbers: dict[str, int],
 ) -> bool:
     until = time.monotonic() + budget
     while True:
         batch = control.retry_failures(
-            incident, after=numbers["after"], until=numbers["until"], runs=runs
+            incident,
+            after=numbers["after"],
+            until=numbers["until"],
+            runs=runs,
+            may_retry=may_retry,
         )
         numbers["created"] += batch.created
         if batch.next is None:

@@ -26,6 +26,7 @@ from django_dcron.contrib.rest.viewsets import (
     row_or_404,
 )
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.incidents import visible_incidents
 from django_dcron.jobs.incidents import LONGEST_NOTE
 from django_dcron.models import Incident, Run
 from django_dcron.policies.incidents import IncidentState
@@ -146,7 +147,7 @@ class IncidentViewSet(BaseViewSet):
 
     def _visible(self) -> QuerySet[Incident]:
         rows = Incident.objects.using(alias_for(Incident)).select_related("job")
-        return self.scope.of_jobs(rows, "job")
+        return visible_incidents(rows, self.scope)
 
     def _incident(self, incident_id: str) -> Incident:
         return row_or_404(self._visible(), number_or_404(incident_id))

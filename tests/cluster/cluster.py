@@ -252,6 +252,10 @@ class Cluster:
                 assert node.leave() == 0, node.process.log[-5000:]
         dispatched = Run.objects.filter(state__in=("queued", "running"))
         wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
+        # The end of a run may have sent a waiting one: the history must not change while it's read.
+        for worker in self.workers:
+            if worker.process.running:
+                worker.leave()
         self.history = self._read_history()
         made = [Transition(each.old, each.new, each.attempts) for each in self.history.changes]
         assert not not_allowed(each for each in made if not is_outcome_of_a_claim(each))

@@ -280,7 +280,7 @@ def cancel_many(
                 refused[position] = _deleted()
             elif run.pk in result.finished:
                 refused[position] = _finished(run, result.finished[run.pk])
-            elif run.pk in result.alone:
+            elif run.pk in result.deferred:
                 try:
                     cancel(run, reason)
                 except NotPossible as error:

@@ -42,7 +42,7 @@ class CancelledBatch:
     changed: set[UUID] = field(default_factory=set)
     """The runs that were cancelled or asked to stop."""
     deleted: set[UUID] = field(default_factory=set)
-    alone: set[UUID] = field(default_factory=set)
+    deferred: set[UUID] = field(default_factory=set)
     """The runs that the caller cancels one by one."""
 
 
@@ -59,13 +59,13 @@ def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
         unfinished = [row for row in rows.values() if row.state not in FINAL]
         running = [row.pk for row in unfinished if row.state == State.RUNNING]
         unstarted = [row for row in unfinished if row.state != State.RUNNING]
-        batch.alone = _followed(unstarted)
+        batch.deferred = _followed(unstarted)
         to_ask = runs().running().filter(pk__in=running, cancel_requested_at=None)
         asked = list(to_ask.values_list("pk", flat=True))
         if asked:
             to_ask.filter(pk__in=asked).update(cancel_requested_at=UtcNow(), reason=reason)
             transaction.on_commit(partial(cancellation.notify_workers, asked), using=using)
-        to_end = [row for row in unstarted if row.pk not in batch.alone]
+        to_end = [row for row in unstarted if row.pk not in batch.deferred]
         _end(to_end, reason)
         batch.changed = {*asked, *(row.pk for row in to_end)}
     return batch

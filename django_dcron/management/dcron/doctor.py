@@ -98,7 +98,7 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
     if not jobs.exists():
         return
     # Only projects that imported jobs need this code.
-    from django_dcron.contrib.importers.still_running import find_other_runs
+    from django_dcron.contrib.importers.other_schedulers import find_other_runs
 
     for each in find_other_runs(jobs, window.since, window.now):
         remedy = (

@@ -27,7 +27,7 @@ from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
-from django_dcron.jobs.incident_retry import retry_failures
+from django_dcron.jobs.incident_retry import failures_until, retry_failures
 from django_dcron.jobs.incidents import set_incident_state
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
@@ -50,6 +50,7 @@ __all__ = [
     "cancel_many",
     "delete",
     "delete_calendar",
+    "failures_until",
     "freeze",
     "pause",
     "pause_many",

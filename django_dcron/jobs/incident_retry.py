@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
@@ -28,7 +29,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.audit.recording import Change, record
 from django_dcron.models import Attempt, AuditAction, Incident, Run
-from django_dcron.models.run import RunQuerySet, new_run_id
+from django_dcron.models.run import new_run_id
 from django_dcron.policies.incidents import fingerprint
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
@@ -62,7 +63,7 @@ def retry_failures(
     *,
     after: int = 0,
     until: int,
-    runs: RunQuerySet,
+    runs: QuerySet[Run],
     may_retry: Callable[[Run], bool] = lambda run: True,
 ) -> RetriedBatch:
     """Create runs that repeat a batch of the incident's failed runs.
@@ -70,8 +71,8 @@ def retry_failures(
     The batch contains the runs whose last attempt belongs to the incident and has a key above
     ``after`` and up to ``until``. Runs outside ``runs`` are left out, and so are those for which
     ``may_retry`` returns False. Get ``until`` once, before the first batch, from
-    ``jobs.incident_retry.failures_until``. If the latest failure has no attempt, one batch contains
-    the latest runs that failed without one.
+    ``failures_until``. If the latest failure has no attempt, one batch contains the latest runs
+    that failed without one.
 
     Raises ``NotPossible`` if the incident or its job has been deleted, or if the job is being
     changed.
@@ -92,7 +93,7 @@ def _retry(
     incident: Incident,
     after: int,
     until: int,
-    runs: RunQuerySet,
+    runs: QuerySet[Run],
     may_retry: Callable[[Run], bool],
     using: str,
 ) -> RetriedBatch:
@@ -114,7 +115,7 @@ def _retry(
 
 
 def _failed_runs(
-    incident: Incident, after: int, until: int, runs: RunQuerySet, using: str
+    incident: Incident, after: int, until: int, runs: QuerySet[Run], using: str
 ) -> tuple[list[Run], int | None]:
     attempts = Attempt.objects.using(using).filter(
         incident=incident.pk, pk__gt=after, pk__lte=until
@@ -126,7 +127,7 @@ def _failed_runs(
     return found, page[-1][0] if len(page) == RETRIED_AT_ONCE else None
 
 
-def _failed_without_attempt(incident: Incident, runs: RunQuerySet) -> list[Run]:
+def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run]:
     failed = runs.filter(
         job=incident.job_id, state=State.FAILED, finished_at__gte=incident.first_seen_at - MARGIN
     )

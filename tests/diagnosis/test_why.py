@@ -824,7 +824,8 @@ def test_later_changes_of_definition_are_listed() -> None:
     at = "2024-05-07 12:00:00 UTC"
     assert codes(answer) == ["changed", "field_changed", "field_changed"]
     assert params(answer, "changed") == {"placed": at}
-    schedule, description = (sentence.params for sentence in answer.sentences[1:])
+    changes = {str(sentence.params["field"]): sentence.params for sentence in answer.sentences[1:]}
+    schedule, description = changes["schedule"], changes["description"]
     assert schedule == {
         "by": "ada",
         "at": at,

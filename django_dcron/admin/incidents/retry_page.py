@@ -27,7 +27,6 @@ from django_dcron.admin.display import change_url
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.incident_retry import failures_until
 from django_dcron.models import Attempt, Incident, Run
 from django_dcron.models.run import RunQuerySet
 
@@ -52,7 +51,7 @@ def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
     if not model_admin.may_retry(request, incident):
         raise PermissionDenied
     if request.method != "POST":
-        until = failures_until(incident)
+        until = control.failures_until(incident)
         numbers = {"after": 0, "until": until, "created": 0, "total": _failed(incident, until)}
         return _page(model_admin, request, incident, numbers, is_running=False)
     numbers = {name: _number(request.POST.get(name, "")) for name in NUMBERS}

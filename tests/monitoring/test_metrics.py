@@ -298,8 +298,10 @@ def test_queries_use_indexes_and_limits(now: datetime) -> None:
 
     tables = ('FROM "django_dcron_run"', 'FROM "django_dcron_cursor"')
     found = [query["sql"] for query in queries if any(table in query["sql"] for table in tables)]
-    assert len(found) == 11
-    assert all("LIMIT" in sql for sql in found), found
+    read = [sum(sql.count(table) for table in tables) for sql in found]
+    assert sum(read) >= 11
+    # One statement may read several limited sets of rows.
+    assert all(sql.count("LIMIT") >= number for sql, number in zip(found, read, strict=True)), found
     scans = ("SCAN django_dcron_run", "SCAN django_dcron_cursor", "TEMP B-TREE FOR ORDER BY")
     with connection.cursor() as cursor:
         for sql in found:

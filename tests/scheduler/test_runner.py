@@ -22,7 +22,7 @@ from django_dcron.models import LockLease, Node, Run
 from django_dcron.runs import retention
 from django_dcron.scheduler import backoff, pruner
 from django_dcron.scheduler import runner as module
-from django_dcron.scheduler.runner import EXIT_FAILED, EXIT_OK, Runner
+from django_dcron.scheduler.runner import CLOSE, EXIT_FAILED, EXIT_OK, Runner
 from django_dcron.utils.threads import DcronThread
 from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
@@ -178,6 +178,10 @@ def test_node_works_until_a_signal(
     assert logged(caplog, "shards", node="a", shards=64)
 
 
+def thread_names() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
 def test_node_drains_without_a_new_thread(
     runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +192,8 @@ def test_node_drains_without_a_new_thread(
 
     def work() -> None:
         wait_until(lambda: Node.objects.exclude(ticked_at=None).exists(), what="a tick")
+        # The node starts this thread last.
+        wait_until(lambda: f"dcron-{CLOSE}" in thread_names(), what="all threads")
         monkeypatch.setattr(DcronThread, "start", refuse)
         terminate()
 

@@ -26,11 +26,13 @@ class SilentProxy:
         self.port = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
-        """Guards ``_open``: each connection that is accepted is also closed."""
+        """Guards ``_open`` and ``remaining``. Each connection that is accepted is also closed."""
         self._pumps: list[threading.Thread] = []
         self._silent = threading.Event()
         """Silences the connections that are open now. Later connections get another event."""
         self._cut = False
+        self.remaining = 0
+        """Chunks until silence. 0 for none."""
         self.made = 0
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
@@ -39,6 +41,10 @@ class SilentProxy:
         """Pass no more data through open connections. New connections work."""
         self._silent.set()
         self._silent = threading.Event()
+
+    def fall_silent_after(self, chunks: int) -> None:
+        """Fall silent instead of passing the ``chunks``-th piece of data from now, of any end."""
+        self.remaining = chunks
 
     def cut(self) -> None:
         """Close all connections and refuse new ones."""
@@ -84,14 +90,21 @@ class SilentProxy:
             pump.start()
             self._pumps.append(pump)
 
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket, silent: threading.Event) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, silent: threading.Event) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                self._count_down()
                 if not silent.is_set():
                     sink.sendall(data)
             if not silent.is_set():
                 sink.shutdown(socket.SHUT_RDWR)
+
+    def _count_down(self) -> None:
+        with self._lock:
+            reached = self.remaining == 1
+            self.remaining = max(self.remaining - 1, 0)
+        if reached:
+            self.fall_silent()
 
 
 @contextmanager

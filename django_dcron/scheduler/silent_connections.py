@@ -1,7 +1,7 @@
 """Detect silent database connections and shut them down, so that their threads reconnect.
 
-The watch thread checks whether a thread has been in the same call of Django's database backend for
-longer than ``DCRON_LEASE``. If so, a query on a new connection asks the server whether it is
+The watch thread checks whether a thread has been in the same call of Django's database backend or
+of its driver for longer than ``DCRON_LEASE``. If so, a query on a new connection asks the server whether it is
 executing a statement for that thread. If it isn't, no answer will come, and the connection is shut
 down.
 
@@ -48,6 +48,10 @@ from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.scheduler")
 
+DATABASE_MODULES = ("django.db.backends.", "django.db.utils", "psycopg", "MySQLdb")
+"""How the names of modules start that call the database. Rows of a server-side cursor are fetched
+without a frame of Django's backend.
+"""
 
 @dataclass(eq=False)
 class _Thread:
@@ -59,7 +63,7 @@ class _Thread:
     """
     socket: int | None = None
     call: FrameType | None = None
-    """The call of Django's database backend that the thread was in at the last check."""
+    """The call of the database backend or driver that the thread was in at the last check."""
     waited: float = 0.0
     """Seconds in this call, as observed by the checks."""
 
@@ -156,13 +160,13 @@ class SilentConnections:
 
 
 def _database_call(ident: int) -> FrameType | None:
-    """Return the outermost frame of Django's database backend in the thread's stack.
+    """Return the outermost frame of a database backend or driver in the thread's stack.
 
     Each call has its own frame object.
     """
     frame, call = sys._current_frames().get(ident), None
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("django.db.backends."):
+        if frame.f_globals.get("__name__", "").startswith(DATABASE_MODULES):
             call = frame
         frame = frame.f_back
     return call

@@ -3,12 +3,13 @@
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from pytest_django import Settings
 
 from django_dcron.db import connection_sockets
@@ -40,10 +41,38 @@ def proxy(transactional_db: None) -> Iterator[SilentProxy]:
         yield proxy
 
 
+Question = Callable[[BaseDatabaseWrapper], Iterator[None]]
+"""A generator that sends its last statement after it has yielded."""
+
+
+def statement(sql: str = "SELECT 1") -> Question:
+    def question(connection: BaseDatabaseWrapper) -> Iterator[None]:
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    return question
+
+
+def fetch_from_the_server(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """On PostgreSQL, fetch from a server-side cursor. MariaDB's driver gets all rows at once."""
+    with connection.chunked_cursor() as cursor:
+        cursor.execute("SELECT 1")
+        yield
+        cursor.fetchmany(1)
+        cursor.execute("SELECT 1")
+
+
+def statement_of_the_driver(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    yield
+    with connection.wrap_database_errors:
+        connection.connection.cursor().execute("SELECT 1")
+
+
 class Asking:
     """A node's thread that sends a query to the database when the test says so."""
 
-    def __init__(self, silent: SilentConnections, question: str = "SELECT 1") -> None:
+    def __init__(self, silent: SilentConnections, question: Question = statement()) -> None:
         self.error: Exception | None = None
         self.session: int | None = None
         self._silent = silent
@@ -62,10 +91,9 @@ class Asking:
         try:
             connection.ensure_connection()
             self.session = connection_sockets.session_id(connection)
-            self._connected.set()
-            assert self._go_on.wait(TIMEOUT)
-            with connection.cursor() as cursor:
-                cursor.execute(self._question)
+            for _ in self._question(connection):
+                self._connected.set()
+                assert self._go_on.wait(TIMEOUT)
         except OperationalError as error:
             self.error = error
         finally:
@@ -100,13 +128,19 @@ def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
         assert not silent._query_thread.is_alive()
 
 
+@pytest.mark.parametrize(
+    "question",
+    [statement(), fetch_from_the_server, statement_of_the_driver],
+    ids=["statement", "fetch", "driver"],
+)
 def test_silent_connection_is_shut_when_a_new_one_gets_answers(
+    question: Question,
     proxy: SilentProxy,
     silent: SilentConnections,
     clock: StillClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asking = Asking(silent)
+    asking = Asking(silent, question)
     proxy.fall_silent()
     asking.ask()
     wait_until(lambda: asking.is_asking, TIMEOUT)
@@ -122,7 +156,8 @@ def test_connection_with_a_running_statement_is_kept(
     silent: SilentConnections, clock: StillClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     postgresql = connections["default"].vendor == "postgresql"
-    asking = Asking(silent, "SELECT pg_sleep(600)" if postgresql else "SELECT SLEEP(600)")
+    sleep = "SELECT pg_sleep(600)" if postgresql else "SELECT SLEEP(600)"
+    asking = Asking(silent, statement(sleep))
     asking.ask()
     asked = connections["default"]
     wait_until(lambda: connection_sockets.is_executing(asking.session or 0, asked), TIMEOUT)
@@ -222,7 +257,12 @@ def test_no_connection_is_shut_after_the_process_was_suspended(
 # --- a whole node -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "chunks",
+    [1, *(pytest.param(chunks, marks=pytest.mark.nightly) for chunks in range(2, 61))],
+)
 def test_node_continues_after_all_its_connections_fall_silent(
+    chunks: int,
     proxy: SilentProxy,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
@@ -245,8 +285,9 @@ def test_node_continues_after_all_its_connections_fall_silent(
     node.start()
     try:
         wait_until(lambda: dispatcher.dispatched, TIMEOUT, what="a run dispatched")
-        proxy.fall_silent()
         connections["default"].close()
+        proxy.fall_silent_after(chunks)
+        wait_until(lambda: not proxy.remaining, TIMEOUT, what="silence")
         number = len(dispatcher.dispatched)
         wait_until(
             lambda: len(dispatcher.dispatched) > number + 3,

@@ -1,9 +1,9 @@
 """Detect silent database connections and shut them down, so that their threads reconnect.
 
 The watch thread checks whether a thread has been in the same call of Django's database backend or
-of its driver for longer than ``DCRON_LEASE``. If so, a query on a new connection asks the server whether it is
-executing a statement for that thread. If it isn't, no answer will come, and the connection is shut
-down.
+of its driver for longer than ``DCRON_LEASE``. If so, a query on a new connection asks the server
+whether it is executing a statement for that thread. If it isn't, no answer will come, and the
+connection is shut down.
 
 Invariants:
 
@@ -52,6 +52,7 @@ DATABASE_MODULES = ("django.db.backends.", "django.db.utils", "psycopg", "MySQLd
 """How the names of modules start that call the database. Rows of a server-side cursor are fetched
 without a frame of Django's backend.
 """
+
 
 @dataclass(eq=False)
 class _Thread:

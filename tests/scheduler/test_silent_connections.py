@@ -54,6 +54,9 @@ def statement(sql: str = "SELECT 1") -> Question:
     return question
 
 
+SELECT_1 = statement()
+
+
 def fetch_from_the_server(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """On PostgreSQL, fetch from a server-side cursor. MariaDB's driver gets all rows at once."""
     with connection.chunked_cursor() as cursor:
@@ -72,7 +75,7 @@ def statement_of_the_driver(connection: BaseDatabaseWrapper) -> Iterator[None]:
 class Asking:
     """A node's thread that sends a query to the database when the test says so."""
 
-    def __init__(self, silent: SilentConnections, question: Question = statement()) -> None:
+    def __init__(self, silent: SilentConnections, question: Question = SELECT_1) -> None:
         self.error: Exception | None = None
         self.session: int | None = None
         self._silent = silent
@@ -130,7 +133,7 @@ def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "question",
-    [statement(), fetch_from_the_server, statement_of_the_driver],
+    [SELECT_1, fetch_from_the_server, statement_of_the_driver],
     ids=["statement", "fetch", "driver"],
 )
 def test_silent_connection_is_shut_when_a_new_one_gets_answers(

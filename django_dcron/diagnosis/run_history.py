@@ -1,8 +1,8 @@
-"""List the runs of a job, newest first, and the attempts of a run.
+"""List the runs of a job or of all jobs, newest first, and the attempts of a run.
 
-The cost of a query doesn't depend on the length of the history. The index (job, scheduled_at)
-provides the order. A filter by state searches only the latest ``READ_LIMIT`` runs. Nodes claim
-occurrences ahead of time, so the newest runs of a job may be upcoming.
+The cost of a query doesn't depend on the length of the history. The indexes (job, scheduled_at) and
+(scheduled_at, id) provide the order. A filter by state searches only the latest ``READ_LIMIT``
+runs. Nodes claim occurrences ahead of time, so the newest runs of a job may be upcoming.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Prefetch, Q, prefetch_related_objects
 
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 
 READ_LIMIT = 10_000
@@ -29,7 +31,7 @@ class RunHistory:
 
 
 def read_run_history(
-    job: Job,
+    job: Job | None,
     limit: int,
     *,
     since: datetime | None = None,
@@ -39,10 +41,10 @@ def read_run_history(
 ) -> RunHistory:
     """Return the job's runs scheduled in ``[since, until)``, optionally only in ``states``.
 
-    With ``hide_upcoming_at``, the current time, runs that are upcoming then are omitted. At most
-    two queries.
+    Without a job, return the runs of all jobs. With ``hide_upcoming_at``, the current time, runs
+    that are upcoming then are omitted. At most two queries for a job, and three for all jobs.
     """
-    runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
+    runs = _runs_of(job).order_by("-scheduled_at", *(() if job else ("-id",)))
     if since is not None:
         runs = runs.filter(scheduled_at__gte=since)
     if until is not None:
@@ -51,16 +53,31 @@ def read_run_history(
         runs = runs.exclude(_upcoming(hide_upcoming_at))
     if not states:
         found = list(runs[: limit + 1])
-        return RunHistory(found[:limit], len(found) > limit)
+        return RunHistory(_with_jobs(found[:limit], job), len(found) > limit)
     examined = list(runs.values_list("pk", "state")[:READ_LIMIT])
     such = [run_id for run_id, state in examined if state in states]
-    found = list(runs.filter(pk__in=such[:limit]))
+    found = _with_jobs(list(runs.filter(pk__in=such[:limit])), job)
     return RunHistory(found, len(such) > limit or len(examined) == READ_LIMIT)
 
 
-def has_upcoming_run(job: Job, now: datetime) -> bool:
-    """Return whether a node has claimed an occurrence of the job that isn't due yet."""
-    return Run.objects.using(alias_for(Run)).filter(_upcoming(now), job=job.pk).exists()
+def has_upcoming_run(job: Job | None, now: datetime) -> bool:
+    """Return whether a node has claimed an occurrence that isn't due yet, of the job or of any."""
+    return _runs_of(job).filter(_upcoming(now)).exists()
+
+
+def _runs_of(job: Job | None) -> RunQuerySet:
+    runs: RunQuerySet = Run.objects.using(alias_for(Run))
+    return runs if job is None else runs.filter(job=job.pk)
+
+
+def _with_jobs(runs: list[Run], job: Job | None) -> list[Run]:
+    """Set the job of each run, with at most one query, so that its name needs none."""
+    if job is None:
+        prefetch_related_objects(runs, Prefetch("job", EVERYTHING.jobs.only("namespace", "name")))
+    else:
+        for run in runs:
+            run.job = job
+    return runs
 
 
 def _upcoming(now: datetime) -> Q:

@@ -134,6 +134,40 @@ def test_number_of_queries_is_constant() -> None:
     assert not [sql for sql in few if "JOIN" in sql]
 
 
+def test_history_without_a_job_lists_the_runs_of_all_jobs() -> None:
+    _job, (failed, succeeded) = make_history(["failed", "succeeded"])
+    other = make_idle_job(namespace="shop", name="stock")
+    last = make_run(other, "failed", scheduled_at=START + 5 * MINUTE)
+    upcoming = make_run(other, due_at=now() + MINUTE, scheduled_at=START + 9 * MINUTE)
+
+    def ids_of_all(*arguments: str) -> list[str]:
+        return [run["id"] for run in call("history", "--json", *arguments).json["runs"]]
+
+    newest_first = [str(run.pk) for run in (last, succeeded, failed)]
+    assert ids_of_all() == newest_first
+    assert ids_of_all("--upcoming") == [str(upcoming.pk), *newest_first]
+    assert ids_of_all("--state", "failed") == [str(last.pk), str(failed.pk)]
+    assert ids_of_all("--until", "2026-12-01T09:05") == newest_first[1:]
+    assert ids_of_all("-n", "1") == newest_first[:1]
+    head, first, *_rest = table(call("history").out)
+    assert (head[1], first[1]) == ("Job", "shop/stock")
+    assert call("history", "--attempt", "1").code == 2
+    Run.objects.all().delete()
+    assert call("history").code == 0
+
+
+@pytest.mark.parametrize("arguments", [("report",), ()])
+def test_names_of_jobs_need_no_query_for_each_run(arguments: tuple[str, ...]) -> None:
+    counts = []
+    for number in (1, 5):
+        make_history(["succeeded"] * number)
+        with CaptureQueriesContext(connection) as queries:
+            call("history", *arguments, "--json")
+        counts.append(len(queries))
+        Job.objects.all().delete()
+    assert counts[0] == counts[1]
+
+
 def test_upcoming_runs_are_hidden_by_default() -> None:
     job = make_idle_job(name="report")
     ended = make_run(job, "succeeded")

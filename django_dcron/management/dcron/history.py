@@ -1,4 +1,4 @@
-"""``manage.py dcron history``: show the runs of a job, or one run.
+"""``manage.py dcron history``: show the runs of all jobs or of a job, or one run.
 
 The argument is a job if it names one, else the beginning of a run's id. Exit codes: 0; 2 the
 request can't be processed.
@@ -47,11 +47,12 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets import redact_secrets
 
 HELP = (
-    "Show the runs of a job, newest first, without upcoming runs; or one run with its attempts, "
-    "logs, tracebacks and results. The argument is a job if a job has this name, otherwise the "
-    "beginning of a run's id."
+    "Show the runs of all jobs or of a job, newest first, without upcoming runs; or one run with "
+    "its attempts, logs, tracebacks and results. The argument is a job if a job has this name, "
+    "otherwise the beginning of a run's id."
 )
 EXAMPLES = """
+history --since 1h --state failed
 history nightly-report
 history shop/import-orders --since 2d --state failed --state missed
 history 019a9f3c-5b7e
@@ -64,8 +65,10 @@ MAX_RUNS = 10_000
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("what", metavar="JOB|RUN", help=f"{JOB_HELP}; or {RUN_HELP}")
-    of_job = parser.add_argument_group("options for a job")
+    parser.add_argument(
+        "what", nargs="?", metavar="JOB|RUN", help=f"{JOB_HELP}; or {RUN_HELP} (default: all jobs)"
+    )
+    of_job = parser.add_argument_group("options for a job or all jobs")
     of_job.add_argument(
         "-n",
         "--limit",
@@ -103,11 +106,12 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    out, found = Output(command, options), find_job_or_run(options["what"])
-    if isinstance(found, Job):
+    out = Output(command, options)
+    found = None if options["what"] is None else find_job_or_run(options["what"])
+    if not isinstance(found, Run):
         if options["attempt"]:
             raise usage_error("--attempt needs a run, not a job.")
-        _show_job(out, found, options)
+        _show_runs(out, found, options)
         return
     for name in ("since", "until", "state", "upcoming"):
         if options[name]:
@@ -115,7 +119,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     _show_run(out, found, options["attempt"])
 
 
-def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
+def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
     bounds = {
         name: option_values.parse_time_option(
@@ -137,23 +141,27 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
         out.json(
             {
                 "version": 1,
-                "job": {"id": job.pk, "namespace": job.namespace, "name": job.name},
+                "job": {"id": job.pk, "namespace": job.namespace, "name": job.name}
+                if job
+                else None,
                 "runs": [run_document(run) for run in page.runs],
                 "more": page.more,
             }
         )
         return
-    warn_of_freezes(out, job.namespace)
+    warn_of_freezes(out, job.namespace if job else "")
     if not page.runs:
-        out.line(_empty_text(chosen=any(bounds.values()) or bool(options["state"]), more=page.more))
+        is_filtered = any(bounds.values()) or bool(options["state"])
+        out.line(_empty_text(job, is_filtered=is_filtered, more=page.more))
         if not shows_upcoming and has_upcoming_run(job, now):
             out.line("To show upcoming runs, use --upcoming.")
         return
     numbers = [Column(title, right=True) for title in ("Start delay", "Duration")]
     scheduled = f"Scheduled ({timezone.get_current_timezone_name()})"
-    first = [Column("Run"), Column(scheduled), Column("State")]
+    names = [] if job else [Column("Job")]
+    first = [Column("Run"), *names, Column(scheduled), Column("State")]
     attempts = first_attempts(page.runs)
-    rows = [_cells(run, attempts.get(run.pk)) for run in page.runs]
+    rows = [_cells(run, attempts.get(run.pk), names_job=job is None) for run in page.runs]
     out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
         out.line(
@@ -162,15 +170,18 @@ def _show_job(out: Output, job: Job, options: dict[str, Any]) -> None:
         )
 
 
-def _empty_text(*, chosen: bool, more: bool) -> str:
+def _empty_text(job: Job | None, *, is_filtered: bool, more: bool) -> str:
     if more:
         return f"None of the latest {READ_LIMIT:,} runs match."
-    return "No runs match." if chosen else "The job has no runs yet."
+    if is_filtered:
+        return "No runs match."
+    return "The job has no runs yet." if job else "There are no runs yet."
 
 
-def _cells(run: Run, first: Attempt | None) -> list[Cell]:
+def _cells(run: Run, first: Attempt | None, *, names_job: bool) -> list[Cell]:
     return [
         str(run.pk)[:ID_SHOWN],
+        *([str(run.job)] if names_job else []),
         f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
         styled_state(run.state),
         duration_text(first_start_delay(run, first)),

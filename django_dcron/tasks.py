@@ -14,7 +14,13 @@ from uuid import UUID
 from billiard.process import active_children, current_process
 from celery import Task, shared_task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded, Terminated, WorkerLostError
-from celery.signals import worker_process_init, worker_process_shutdown
+from celery.signals import (
+    beat_init,
+    before_task_publish,
+    task_received,
+    worker_process_init,
+    worker_process_shutdown,
+)
 from celery.worker import state as worker_state
 from celery.worker.control import control_command
 from celery.worker.request import Request
@@ -25,9 +31,10 @@ from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a sig
 from django_dcron.dispatch.base import DispatchFailed
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import NODE_HEADER
-from django_dcron.dispatch.remote_control import REVOKE, UNKNOWN_RUNS
+from django_dcron.dispatch.remote_control import REPORT, REVOKE
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import interruption
+from django_dcron.execution.beat_tasks import BeatSender, BeatTasks
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.execution.executor import START_TIMEOUT, execute
 from django_dcron.execution.heartbeat import check_cancellations
@@ -48,6 +55,9 @@ unknown_runs = UnknownRuns()
 """The unknown runs of this worker, kept in its main process, which answers remote control
 commands.
 """
+beat_tasks = BeatTasks()
+"""The tasks that beat has sent to this worker, kept in its main process, too."""
+beat_sender = BeatSender()
 
 
 class ForeignRun(Ignore):
@@ -106,10 +116,28 @@ def revoke(state: Any, task_id: str | list[str], pid: int | None) -> dict[str, s
     return {"ok": f"{task_id} revoked"}
 
 
-@control_command(name=UNKNOWN_RUNS, visible=False)
-def report_unknown_runs(state: Any) -> list[dict[str, Any]]:
-    """Return the latest runs that this worker received and didn't find in its database."""
-    return unknown_runs.report()
+@control_command(name=REPORT, visible=False)
+def report_state(state: Any) -> list[dict[str, Any]]:
+    """Return the latest runs that this worker received and didn't find in its database, and the
+    tasks that it received from beat.
+    """
+    return [*unknown_runs.report(), *beat_tasks.report()]
+
+
+@task_received.connect(weak=False)
+def _remember_beat_tasks(request: Any = None, **kwargs: Any) -> None:
+    beat_tasks.note(request.request_dict, request.delivery_info)
+
+
+@beat_init.connect(weak=False)
+def _mark_messages_of_beat(**kwargs: Any) -> None:
+    """Mark the messages of this beat process. Other processes publish without this signal."""
+    beat_sender.begin()
+    before_task_publish.connect(_mark, weak=False)
+
+
+def _mark(headers: Any = None, **kwargs: Any) -> None:
+    beat_sender.mark(headers)
 
 
 @worker_process_init.connect(weak=False)

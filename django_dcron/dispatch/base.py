@@ -90,6 +90,15 @@ class UnknownAtWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class BeatTask:
+    """A task that Celery's beat has sent to a worker."""
+
+    name: str
+    age: float
+    """Seconds since the worker last received the task from beat."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReply:
     """The state that one worker reports."""
 
@@ -98,6 +107,7 @@ class WorkerReply:
     executes: bool
     """Whether the worker has django-dcron's task."""
     unknown_runs: tuple[UnknownAtWorker, ...] = ()
+    beat_tasks: tuple[BeatTask, ...] = ()
 
 
 @runtime_checkable

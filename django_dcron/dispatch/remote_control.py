@@ -17,10 +17,10 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from django_dcron.dispatch.base import UnknownAtWorker, WorkerReply
+from django_dcron.dispatch.base import BeatTask, UnknownAtWorker, WorkerReply
 
 REVOKE = "dcron_revoke"
-UNKNOWN_RUNS = "dcron_unknown_runs"
+REPORT = "dcron_report"
 
 REPLY_TIMEOUT = 2.0
 """Seconds to wait for the replies to each command."""
@@ -50,20 +50,22 @@ def publish_revoke(producer: Any, app: Any, task_id: str | list[str], worker: st
 def ask_workers(
     app: Any, connection: Any, task: str, timeout: float = REPLY_TIMEOUT
 ) -> list[WorkerReply]:
-    """Ask all workers for their queues, whether they have ``task``, and their unknown runs.
+    """Ask all workers for their queues, whether they have ``task``, their unknown runs, and the
+    tasks that beat has sent them.
 
     ``connection``: a connected kombu connection. Its errors propagate.
     """
     registered = _send_command(app, connection, "registered", None, timeout)
     queues = _send_command(app, connection, "active_queues", list(registered), timeout)
     executing = [name for name, tasks in registered.items() if _has_task(tasks, task)]
-    unknown = _send_command(app, connection, UNKNOWN_RUNS, executing, timeout)
+    reports = _send_command(app, connection, REPORT, executing, timeout)
     return [
         WorkerReply(
             name,
             tuple(sorted(str(queue.get("name")) for queue in _entries(queues.get(name)))),
             name in executing,
-            tuple(_unknown_runs(unknown.get(name))),
+            tuple(_unknown_runs(reports.get(name))),
+            tuple(_beat_tasks(reports.get(name))),
         )
         for name in sorted(registered)
     ]
@@ -150,3 +152,9 @@ def _unknown_runs(reply: Any) -> Iterator[UnknownAtWorker]:
     for entry in _entries(reply):
         with suppress(KeyError, TypeError, ValueError):  # a reply of another release
             yield UnknownAtWorker(UUID(entry["run"]), float(entry["age"]), bool(entry["dropped"]))
+
+
+def _beat_tasks(reply: Any) -> Iterator[BeatTask]:
+    for entry in _entries(reply):
+        with suppress(KeyError, TypeError, ValueError):
+            yield BeatTask(str(entry["task"]), float(entry["age"]))

@@ -16,6 +16,7 @@ from django_dcron.db.now import database_now
 from django_dcron.dispatch import DispatchFailed, DueRun
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import NODE_HEADER
+from django_dcron.execution.beat_tasks import BeatTasks
 from django_dcron.execution.unknown_runs import UnknownRuns, Warnings
 from django_dcron.models import Node
 from tests.celery_app import app
@@ -102,8 +103,9 @@ def test_message_is_requeued_once_if_it_cannot_be_published(broker: Broker) -> N
 def test_worker_reports_unknown_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = UnknownRuns(monotonic=lambda: 1.0)
     monkeypatch.setattr(tasks, "unknown_runs", memory)
+    monkeypatch.setattr(tasks, "beat_tasks", BeatTasks())
     memory.add(str(RUN), dropped=True)
-    assert tasks.report_unknown_runs(None) == [{"run": str(RUN), "age": 0.0, "dropped": True}]
+    assert tasks.report_state(None) == [{"run": str(RUN), "age": 0.0, "dropped": True}]
 
 
 def test_message_is_published_again_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:

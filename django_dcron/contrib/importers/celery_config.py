@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +24,8 @@ from django_dcron.contrib.importers.reading import (
     translate_entry,
 )
 from django_dcron.db.errors import in_one_line
+from django_dcron.dispatch import DispatchFailed, shared_dispatcher
+from django_dcron.dispatch.base import AsksWorkers
 from django_dcron.targets.celery_tasks import discovered_app
 
 SOURCE = "celery"
@@ -71,6 +74,33 @@ def read(now: datetime) -> Reading:
 def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: only beat's log has the runs."""
     raise SourceProblem("beat stores no runs of a static schedule, so there is nothing to compare.")
+
+
+def sent_by_beat() -> dict[str, timedelta]:
+    """Return how long ago a worker received each task from beat. Only running workers know it.
+
+    Raises ``SourceProblem`` if the workers can't be asked.
+    """
+    dispatcher: object = shared_dispatcher()
+    try:
+        replies = dispatcher.ask_workers() if isinstance(dispatcher, AsksWorkers) else None
+    except DispatchFailed as error:
+        raise SourceProblem(f"the workers can't be asked: {error}.") from error
+    ages: dict[str, timedelta] = {}
+    for reply in replies or ():
+        for task in reply.beat_tasks:
+            age = timedelta(seconds=task.age)
+            ages[task.name] = min(age, ages.get(task.name, age))
+    return ages
+
+
+def entries_by_task() -> dict[str, set[str]]:
+    """Return the keys of the entries of each task."""
+    keys = defaultdict(set)
+    for name, definition in dict(discovered_app().conf.beat_schedule).items():
+        if isinstance(definition, Mapping):
+            keys[str(definition.get("task"))].add(str(name))
+    return keys
 
 
 def _origin(name: Any) -> str:

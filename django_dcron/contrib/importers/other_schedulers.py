@@ -2,10 +2,11 @@
 
 Invariants:
 
-- Only a run that the scheduler itself recorded, or a lock that it holds, counts. Schedulers that
-  record neither aren't found.
-- A recorded run counts if it is clearly later than the job's last change here. Until then, the job
-  may have been paused or a shadow.
+- Only a run that the scheduler itself recorded, a message of it that a worker received, or a lock
+  that it holds, counts. Schedulers without any of these aren't found.
+- A run counts if it is clearly later than the job's last change here. Until then, the job may have
+  been paused or a shadow.
+- A message names only its task. It counts if each entry of this task is a job that works here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError
 from django.db.models import QuerySet
 
+from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.origins import match_entries
 from django_dcron.contrib.importers.reading import SourceProblem
 from django_dcron.contrib.importers.sources import SCHEDULERS
@@ -49,6 +51,9 @@ def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iter
     for source in sorted({source for source, _changed_at in changed.values()}):
         with suppress(SourceProblem, DatabaseError):
             yield from _runs_of(source, changed, since, now)
+        if source == celery_config.SOURCE:
+            with suppress(SourceProblem, DatabaseError):
+                yield from _received_from_beat(changed, now)
         with suppress(SourceProblem, DatabaseError):
             why_running = getattr(SCHEDULERS[source], "why_running", None)
             if why_running is not None and (reason := why_running()):
@@ -71,3 +76,23 @@ def _runs_of(
         at = max(times[matched.entry.origin])
         if at > changed[job.pk][1] + MARGIN:
             yield OtherRuns(source, job, at)
+
+
+def _received_from_beat(
+    changed: dict[int, tuple[str, datetime]], now: datetime
+) -> Iterator[OtherRuns]:
+    """Yield a job of each task that a worker received from beat."""
+    source = celery_config.SOURCE
+    ages = celery_config.sent_by_beat()
+    if not ages:
+        return
+    keys = celery_config.entries_by_task()
+    matches = match_entries(celery_config.read(now).entries, "default", source)
+    jobs = {each.entry.key: each.job for each in matches if each.job and each.job.pk in changed}
+    for task, age in ages.items():
+        working = [jobs[key] for key in sorted(keys.get(task, ())) if key in jobs]
+        if not working or len(working) < len(keys[task]):
+            continue
+        at = now - age
+        if at > max(changed[job.pk][1] for job in working) + MARGIN:
+            yield OtherRuns(source, working[0], at)

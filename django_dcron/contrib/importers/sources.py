@@ -88,6 +88,11 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Read
     return SCHEDULERS[name].read(now, **options)
 
 
+def can_hand_back(name: str) -> bool:
+    """Return whether the scheduler can continue after the last runs of its jobs here."""
+    return hasattr(SCHEDULERS[name], "hand_back")
+
+
 def read_file(path: str, form: FileFormat | None, timezone: str, namespace: str) -> Reading:
     """Read a file. Raises ``SourceProblem``.
 

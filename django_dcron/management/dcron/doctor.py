@@ -99,17 +99,19 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
         return
     # Only projects that imported jobs need this code.
     from django_dcron.contrib.importers.other_schedulers import find_other_runs
+    from django_dcron.contrib.importers.sources import can_hand_back
 
     for each in find_other_runs(jobs, window.since, window.now):
-        remedy = (
-            f"Stop {each.source} on every machine, also in workers (celery worker -B), or hand the "
-            f"work back with manage.py dcron handover {each.source} --back."
-        )
+        scheduler = "beat" if each.source == "celery" else each.source
+        remedy = f"Stop {scheduler} on every machine, also in workers (celery worker -B)"
+        if can_hand_back(each.source):
+            back = f"manage.py dcron handover {each.source} --back"
+            remedy += f", or hand the work back with {back}"
         if each.job is None:
-            text = f"{each.source} probably runs beside django-dcron: {each.reason}. {remedy}"
+            text = f"{scheduler} probably runs beside django-dcron: {each.reason}. {remedy}."
             findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
         elif each.at is not None:
-            text = f"{each.source} ran the job, too, at {utc(each.at)}. {remedy}"
+            text = f"{scheduler} ran the job, too, at {utc(each.at)}. {remedy}."
             subject = Subject("job", str(each.job.pk), str(each.job))
             findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
 

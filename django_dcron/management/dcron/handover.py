@@ -21,16 +21,17 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, cast
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 from django.db.models import F, Max
 
 from django_dcron import control
 from django_dcron.conf import settings
+from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.entry_plans import HANDED_BACK, awaits_handover
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
 from django_dcron.contrib.importers.reading import Reading, SourceEntry, SourceProblem
-from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS
+from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, can_hand_back
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
@@ -38,7 +39,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs.locking import lock_cursors
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron import import_
-from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.exits import NEGATIVE, negative_result, usage_error
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Cursor, Job, Node, Run
@@ -73,9 +74,7 @@ class Resumable(Protocol):
 
 
 RESUMABLE = {
-    name: cast("Resumable", source)
-    for name, source in SCHEDULERS.items()
-    if hasattr(source, "hand_back")
+    name: cast("Resumable", source) for name, source in SCHEDULERS.items() if can_hand_back(name)
 }
 
 
@@ -109,26 +108,31 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _hand_back(Output(command, options), options)
         return
     _show_preconditions(Output(command, options), options)
-    import_.run(
-        command,
-        {
-            "format": None,
-            "namespace": None,
-            "disabled": False,
-            "atomic": False,
-            "shadow": False,
-            "report": False,
-            "overwrite": [],
-            "restore": [],
-            **options,
-            "take_over": True,
-        },
-    )
-    if options["apply"] and not options["json"] and _records_runs(options["source"]):
-        Output(command, options).line(
-            f"In five minutes, check with manage.py dcron doctor that {options['source']} runs no "
-            "jobs."
-        )
+    defaults: dict[str, Any] = {
+        "format": None,
+        "namespace": None,
+        "disabled": False,
+        "atomic": False,
+        "shadow": False,
+        "report": False,
+        "overwrite": [],
+        "restore": [],
+    }
+    try:
+        import_.run(command, {**defaults, **options, "take_over": True})
+    except CommandError as error:
+        if error.returncode == NEGATIVE:  # the other entries are handed over
+            _show_next_step(Output(command, options), options)
+        raise
+    _show_next_step(Output(command, options), options)
+
+
+def _show_next_step(out: Output, options: dict[str, Any]) -> None:
+    source = options["source"]
+    if not options["apply"] or out.is_json or not _leaves_traces(source):
+        return
+    scheduler = "beat" if source == celery_config.SOURCE else source
+    out.line(f"In five minutes, check with manage.py dcron doctor that {scheduler} runs no jobs.")
 
 
 def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
@@ -143,7 +147,10 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
 
-def _records_runs(source: str) -> bool:
+def _leaves_traces(source: str) -> bool:
+    """Return whether ``dcron doctor`` sees that the scheduler still runs."""
+    if source == celery_config.SOURCE:
+        return True
     with suppress(SourceProblem):
         SCHEDULERS[source].runs_since(database_now(alias_for(Job)))
         return True

@@ -9,8 +9,12 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import schedules
 
+from django_dcron import control
 from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
+from django_dcron.db.now import database_now
+from django_dcron.dispatch.base import BeatTask, DispatchFailed, WorkerReply
+from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests.app import tasks
@@ -163,6 +167,62 @@ def test_static_schedule_has_no_report(configure: Any) -> None:
         celery_config.runs_since(NOW)
     assert call("import", "celery", "--apply", "--shadow").code == 0
     assert call("import", "celery", "--report").code == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "age", "reported"),
+    [
+        ("tests.app.tasks.ok", 60, True),
+        ("tests.app.tasks.ok", 3_600, False),  # before the switch
+        (ECHO, 60, False),  # the entry "elsewhere" of the same task isn't a job that works here
+        ("tests.app.tasks.fail", 60, False),  # its job is paused
+        ("nobody.has.this", 60, False),
+    ],
+)
+def test_doctor_names_the_tasks_that_workers_receive_from_beat(
+    configure: Any, monkeypatch: pytest.MonkeyPatch, task: str, age: float, reported: bool
+) -> None:
+    for name, each in {"ok": "ok", "echo": "echo", "elsewhere": "echo", "paused": "fail"}.items():
+        configure(name, 3600, task=f"tests.app.tasks.{each}")
+    assert call("import", "celery", "--apply").code == 0
+    for name in ("elsewhere", "paused"):
+        control.pause(Job.objects.get(name=name))
+    Job.objects.update(updated_at=database_now("default") - timedelta(minutes=10))
+    replies = [
+        WorkerReply("old", ("celery",), True, (), (BeatTask(task, age + 100),)),
+        WorkerReply("new", ("celery",), True, (), (BeatTask(task, age),)),
+        WorkerReply("other", ("celery",), False),
+    ]
+    monkeypatch.setattr(CeleryDispatcher, "ask_workers", lambda self: replies)
+    found = call("doctor", "--json").json["findings"]
+    named = [each for each in found if each["code"] == "other_scheduler_runs"]
+    assert [each["subject"]["name"] for each in named] == (["ok"] if reported else [])
+
+
+def test_doctor_ignores_workers_that_cannot_be_asked(
+    configure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(schedule=3600)
+    assert call("import", "celery", "--apply").code == 0
+
+    def fail(self: CeleryDispatcher) -> None:
+        raise DispatchFailed("connection refused")
+
+    for ask in (fail, lambda self: None):
+        monkeypatch.setattr(CeleryDispatcher, "ask_workers", ask)
+        found = call("doctor", "--json").json["findings"]
+        assert "other_scheduler_runs" not in {each["code"] for each in found}
+
+
+def test_handover_with_refused_entries_shows_the_next_step(configure: Any) -> None:
+    configure("good", 3600)
+    assert call("import", "celery", "--apply", "--disabled").code == 0
+    assert "manage.py dcron doctor" in call("handover", "celery", "--apply").out
+    configure("bad", 3600, task="nobody.has.this")
+    code, out, _error = call("handover", "celery", "--apply")
+    assert code == 1
+    assert "manage.py dcron doctor" in out
+    assert "manage.py dcron doctor" not in call("handover", "celery").out
 
 
 def test_error_while_finalizing_the_app_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,14 @@ from django_dcron.exceptions import (
     NotPossible,
     UnknownTarget,
 )
+from django_dcron.jobs import manual_runs
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.runs.chains import follower_key
 from django_dcron.scheduler.claim import claim
+from django_dcron.schedules.timetable import MICROSECOND
 from tests.factories import make_idle_job, make_job, make_run
 from tests.refusals import refusal
 from tests.scheduler.stand_ins import MemoryDispatcher
@@ -110,16 +112,16 @@ def test_triggered_run_never_gets_the_time_of_an_occurrence() -> None:
 
 def test_triggered_run_is_moved_off_a_whole_second(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-    monkeypatch.setattr(control, "database_now", lambda using: at)
-    assert control.trigger(make_idle_job()).scheduled_at == at + control.MICROSECOND
+    monkeypatch.setattr(manual_runs, "database_now", lambda using: at)
+    assert control.trigger(make_idle_job()).scheduled_at == at + MICROSECOND
 
 
 def test_trigger_fails_if_no_instant_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, 5, tzinfo=UTC)
-    monkeypatch.setattr(control, "database_now", lambda using: at)
+    monkeypatch.setattr(manual_runs, "database_now", lambda using: at)
     job = make_idle_job()
-    for n in range(control.MAX_TRIES):
-        assert control.trigger(job).scheduled_at == at + n * control.MICROSECOND
+    for n in range(manual_runs.MAX_TRIES):
+        assert control.trigger(job).scheduled_at == at + n * MICROSECOND
     with refusal(NotPossible, "busy"):
         control.trigger(job)
 

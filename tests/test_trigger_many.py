@@ -9,10 +9,12 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.exceptions import InvalidArguments, NotPossible, UnknownTarget
+from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
+from django_dcron.jobs import manual_runs
 from django_dcron.models import Job, Run
 from django_dcron.runs.chains import avoid_whole_second
 from tests.factories import make_idle_job, make_job, make_run
+from tests.refusals import refusal
 
 COMPARED = ("trigger", "state", "args", "kwargs", "attempt", "node", "slot", "idempotency_key")
 
@@ -53,7 +55,7 @@ def test_refused_job_does_not_stop_the_others() -> None:
 @pytest.mark.django_db
 def test_instant_of_another_run_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     now = database_now("default")
-    monkeypatch.setattr(control, "database_now", lambda using: now)
+    monkeypatch.setattr(manual_runs, "database_now", lambda using: now)
     jobs = [make_idle_job() for _ in range(3)]
     make_run(jobs[1], scheduled_at=avoid_whole_second(now))
     made = [run for run in control.trigger_many(jobs) if isinstance(run, Run)]
@@ -91,3 +93,16 @@ def test_runs_are_published_to_celery_and_marked_in_few_queries() -> None:
         ids = [run.pk for run in made if isinstance(run, Run)]
         assert Run.objects.filter(pk__in=ids, state="queued", deliveries=1).count() == number
     assert counts[0] == counts[1] < 10
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_job_has_one_run_with_the_key() -> None:
+    first, second, third = (make_idle_job() for _ in range(3))
+    before = control.trigger(second, idempotency_key="k")
+    made = control.trigger_many([first, second, third, first], idempotency_key="k")
+    runs = [run for run in made if isinstance(run, Run)]
+    assert [run.job_id for run in runs] == [first.pk, second.pk, third.pk, first.pk]
+    assert runs[1].pk == before.pk
+    assert Run.objects.filter(idempotency_key="k").count() == 3
+    with refusal(InvalidValue, "reserved", field="idempotency_key"):
+        control.trigger_many([first], idempotency_key="after run 1")

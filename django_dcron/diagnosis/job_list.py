@@ -15,12 +15,12 @@ from typing import Any
 from django.db.models import Q
 
 from django_dcron.db import clock
-from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_source import from_source
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.tags import with_tag
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
-from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
 
@@ -66,11 +66,9 @@ class JobFilter:
     """What created the job. See ``from_source``."""
 
 
-def jobs(chosen: JobFilter) -> JobQuerySet:
-    """Return the matching jobs in the order of their names, with cursor and statistics."""
-    found: JobQuerySet = Job.objects.using(alias_for(Job)).select_related(
-        "cursor", "statistics", "calendar"
-    )
+def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
+    """Return the matching visible jobs in the order of their names, with cursor and statistics."""
+    found: JobQuerySet = scope.jobs.select_related("cursor", "statistics", "calendar")
     if chosen.namespace:
         found = found.filter(namespace=chosen.namespace)
     if chosen.text:
@@ -89,7 +87,7 @@ def jobs(chosen: JobFilter) -> JobQuerySet:
         found = from_source(found, chosen.source)
     for tag in chosen.tags:
         found = with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
-    return _chosen(found, chosen.choice).order_by("namespace", "name")
+    return _chosen(found, chosen.choice, scope).order_by("namespace", "name")
 
 
 def _regex(pattern: str) -> str:
@@ -98,7 +96,7 @@ def _regex(pattern: str) -> str:
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 
-def _chosen(found: JobQuerySet, choice: JobCondition | None) -> JobQuerySet:
+def _chosen(found: JobQuerySet, choice: JobCondition | None, scope: Scope) -> JobQuerySet:
     match choice:
         case JobCondition.ENABLED:
             return found.filter(IS_ENABLED)
@@ -107,7 +105,7 @@ def _chosen(found: JobQuerySet, choice: JobCondition | None) -> JobQuerySet:
         case JobCondition.QUARANTINED:
             return found.filter(IS_QUARANTINED)
         case JobCondition.RUNNING:
-            return found.filter(pk__in=Run.objects.running().order_by().values("job"))
+            return found.filter(pk__in=scope.runs.using(None).running().order_by().values("job"))
         case JobCondition.FAILING:
             return found.filter(statistics__consecutive_failures__gt=0)
         case None:

@@ -7,10 +7,25 @@ from django.utils.translation import ngettext
 
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.models import Freeze, Job, Run
+from django_dcron.policies.lifecycle import State
+from django_dcron.utils.messages import gettext_noop
 from django_dcron.utils.time_format import format_site_time
 
 LONGEST_REASON = 150
 """Characters of a reason, without the name."""
+
+STATE_NAMES = {
+    State.PENDING: gettext_noop("pending"),
+    State.QUEUED: gettext_noop("queued"),
+    State.RUNNING: gettext_noop("running"),
+    State.WAITING: gettext_noop("waiting"),
+    State.SUCCEEDED: gettext_noop("succeeded"),
+    State.FAILED: gettext_noop("failed"),
+    State.SKIPPED: gettext_noop("skipped"),
+    State.MISSED: gettext_noop("missed"),
+    State.CANCELLED: gettext_noop("cancelled"),
+}
+"""The names of states as used within a sentence. Labels begin with a capital letter."""
 
 
 def triggered_text(run: Run) -> str:

@@ -4,10 +4,10 @@ Invariants:
 
 - Each run gets the result of ``control.cancel``. A refused run doesn't stop the others.
 - Rows are locked in the order of ``transitions``: the runs by their keys, the runs that are woken,
-  statistics.
-- A run that other jobs may follow is left to the caller, because its end creates runs. Only an end
-  after a start can be followed.
+  the jobs that follow, statistics. A batch may have a run of a job that follows. A save of that job
+  locks the job first, so one of both may have to repeat its transaction.
 - Runs are woken after all ends of the batch, so that none wakes only to be cancelled.
+- Only an end after a start can be followed (``chains``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, prefetch_related_objects
 
 from django_dcron.conf import settings
 from django_dcron.db.now import UtcNow
@@ -31,7 +31,7 @@ from django_dcron.models.statistics import count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import cancellation
+from django_dcron.runs import cancellation, chains
 from django_dcron.runs.transitions import final_columns, runs, wake_next
 
 
@@ -42,8 +42,6 @@ class CancelledBatch:
     changed: set[UUID] = field(default_factory=set)
     """The runs that were cancelled or asked to stop."""
     deleted: set[UUID] = field(default_factory=set)
-    deferred: set[UUID] = field(default_factory=set)
-    """The runs that the caller cancels one by one."""
 
 
 def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
@@ -59,43 +57,32 @@ def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
         unfinished = [row for row in rows.values() if row.state not in FINAL]
         running = [row.pk for row in unfinished if row.state == State.RUNNING]
         unstarted = [row for row in unfinished if row.state != State.RUNNING]
-        batch.deferred = _followed(unstarted)
         to_ask = runs().running().filter(pk__in=running, cancel_requested_at=None)
         asked = list(to_ask.values_list("pk", flat=True))
         if asked:
             to_ask.filter(pk__in=asked).update(cancel_requested_at=UtcNow(), reason=reason)
             transaction.on_commit(partial(cancellation.notify_workers, asked), using=using)
-        to_end = [row for row in unstarted if row.pk not in batch.deferred]
-        _end(to_end, reason)
-        batch.changed = {*asked, *(row.pk for row in to_end)}
+        _end(unstarted, reason)
+        batch.changed = {*asked, *(row.pk for row in unstarted)}
     return batch
 
 
 def _lock(run_ids: Collection[UUID], using: str) -> dict[UUID, Run]:
     no_key = connections[using].features.has_select_for_no_key_update
     locked = runs().filter(pk__in=run_ids).order_by("pk").select_for_update(no_key=no_key)
-    return {row.pk: row for row in locked.only("state", "attempt", "job_id", "started_at")}
-
-
-def _followed(unstarted: Sequence[Run]) -> set[UUID]:
-    """Return the runs that started before and whose cancellation other jobs follow."""
-    started = [row for row in unstarted if row.started_at is not None]
-    ends = sorted(conditions_met_by(State.CANCELLED, started=True))
-    links = Link.objects.using(alias_for(Link)).filter(
-        after__in={row.job_id for row in started}, on__in=ends
-    )
-    followed = {*links.values_list("after", flat=True)} if started else set()
-    return {row.pk for row in started if row.job_id in followed}
+    columns = ("state", "attempt", "job_id", "started_at", "scheduled_at")
+    return {row.pk: row for row in locked.only(*columns)}
 
 
 def _end(rows: Sequence[Run], reason: str) -> None:
-    """Pending, queued or waiting -> cancelled, for locked runs that no job follows."""
+    """Pending, queued or waiting -> cancelled, for locked runs. Nodes dispatch their followers."""
     if not rows:
         return
     runs().filter(pk__in=[row.pk for row in rows]).update(**final_columns(State.CANCELLED, reason))
     ended = Counter(row.job_id for row in rows)
     for job_id in _jobs_with_free_slot(ended):
         wake_next(job_id)
+    _create_followers(rows)
     jobs_by_number = defaultdict(list)
     for job_id, number in ended.items():
         jobs_by_number[number].append(job_id)
@@ -105,6 +92,17 @@ def _end(rows: Sequence[Run], reason: str) -> None:
         transaction.on_commit(
             partial(cancellation.revoke_unstarted, delivered), using=alias_for(Run)
         )
+
+
+def _create_followers(rows: Sequence[Run]) -> None:
+    using = alias_for(Run)
+    started = [row for row in rows if row.started_at is not None]
+    ends = sorted(conditions_met_by(State.CANCELLED, started=True))
+    links = Link.objects.using(using).filter(after__in={row.job_id for row in started}, on__in=ends)
+    followed = {*links.values_list("after", flat=True)} if started else set()
+    if ended := [row for row in started if row.job_id in followed]:
+        prefetch_related_objects(ended, "job")  # for its name
+        chains.create_followers_of_started(ended, State.CANCELLED)
 
 
 def _jobs_with_free_slot(job_ids: Collection[int]) -> list[int]:

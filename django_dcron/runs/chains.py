@@ -19,11 +19,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Exists, Q
+from django.db.models import Exists, F, Q
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -69,38 +72,58 @@ def create_followers(run: Run, state: State) -> list[Run]:
     using = alias_for(Run)
     started = Run.objects.using(using).filter(pk=run.pk).exclude(started_at=None)
     ends = conditions_met_by(state, started=state is not State.CANCELLED or started.exists())
-    if not ends:
-        return []
+    return _create([run], state, ends, using) if ends else []
+
+
+def create_followers_of_started(ended: Sequence[Run], state: State) -> list[Run]:
+    """Create the runs that follow runs which had started, in a fixed number of statements.
+
+    This transaction has just changed the runs to ``state``. Their jobs are loaded.
+    """
+    return _create(ended, state, conditions_met_by(state, started=True), alias_for(Run))
+
+
+def _create(ended: Sequence[Run], state: State, ends: Collection[str], using: str) -> list[Run]:
     features = connections[using].features
     now = database_now(using)
+    first_instant = avoid_whole_second(now)
     unpaused = Q(enabled=True) | Q(paused_until__lte=now)
     following = Job.objects.using(using).filter(
-        unpaused, links__after=run.job_id, links__on__in=sorted(ends)
+        unpaused,
+        links__after__in={run.job_id for run in ended},
+        links__on__in=sorted(ends),
     )
     locked = following.select_for_update(
         of=("self",) if features.has_select_for_update_of else (),
         no_key=features.has_select_for_no_key_update,  # others may still insert runs of these jobs
     )
-    reason = (
-        f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC {state} "
-        f"(run {run.pk})"
-    )
-    jobs = [*locked.order_by("pk")]
+    jobs: Any = [*locked.annotate(followed=F("links__after")).order_by("pk")]
     resumed_later = _resumed_later(jobs, now, using)
-    rows = [
-        Run(
-            id=new_run_id(),
-            job=job,
-            scheduled_at=avoid_whole_second(now),
-            due_at=now,
-            claimed_at=now,
-            trigger=Trigger.CHAIN,
-            idempotency_key=follower_key(run.pk),
-            reason=reason[:REASON_LIMIT],
+    followers = defaultdict(list)
+    for job in jobs:
+        if job.pk not in resumed_later:
+            followers[job.followed].append(job)
+    number: Counter[int] = Counter()
+    rows = []
+    for run in ended:
+        reason = (
+            f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC "
+            f"{state} (run {run.pk})"
         )
-        for job in jobs
-        if job.pk not in resumed_later
-    ]
+        for job in followers[run.job_id]:
+            rows.append(
+                Run(
+                    id=new_run_id(),
+                    job=job,
+                    scheduled_at=avoid_whole_second(first_instant + number[job.pk] * MICROSECOND),
+                    due_at=now,
+                    claimed_at=now,
+                    trigger=Trigger.CHAIN,
+                    idempotency_key=follower_key(run.pk),
+                    reason=reason[:REASON_LIMIT],
+                )
+            )
+            number[job.pk] += 1
     made = _insert(rows, using)
     reach_sync_point("follow.made")
     return made

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from django_dcron import control, testing
+from django_dcron import testing
+from django_dcron.jobs import manual_runs
 from django_dcron.testing import pytest_plugin, stepping
 from tests.docs.test_documents import ROOT
 from tests.testing.test_pytest_plugin import SETTINGS, pytest_in
@@ -51,7 +52,7 @@ def test_documented_signatures_match_the_code() -> None:
 
 def test_documented_limits_match_the_code() -> None:
     assert f"More than {stepping.MAX_ATTEMPTS:,} attempts" in PAGE
-    assert f"triggered {control.MAX_TRIES} times at one instant" in PAGE
+    assert f"triggered {manual_runs.MAX_TRIES} times at one instant" in PAGE
 
 
 def test_documented_failure_message_matches_the_code() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
+from uuid import UUID
 
 from django.core.validators import (
     MaxLengthValidator,
@@ -89,6 +90,12 @@ class StrictBooleanField(serializers.BooleanField):
     def to_internal_value(self, data: Any) -> bool:
         flag: bool = _read(Format.BOOLEAN, data)
         return flag
+
+
+class StrictUuidField(serializers.UUIDField):
+    def to_internal_value(self, data: Any) -> UUID:
+        text: str = _read(Format.TEXT, data)
+        return super().to_internal_value(text)
 
 
 @extend_schema_field({"type": "string", "example": "1h30m"})

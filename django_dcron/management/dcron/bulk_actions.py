@@ -22,9 +22,12 @@ from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.job_selection import Selected
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
 from django_dcron.management.dcron.progress_bar import ProgressLines
+from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import TranslatableText
 
 T = TypeVar("T")
 
@@ -79,6 +82,28 @@ class Plan(Generic[T]):
 
     def skipped_documents(self) -> list[dict[str, Any]]:
         return [{**each.on, "reason": each.reason} for each in self.skipped]
+
+
+def job_keys(job: Job) -> dict[str, Any]:
+    """Return what identifies the job, for programs."""
+    return {"job": str(job), "id": job.pk}
+
+
+def skipped_jobs(
+    selected: Selected[Job], why: Callable[[Job], TranslatableText | None]
+) -> dict[int, SkippedRow]:
+    """Return the jobs that the action leaves unchanged, by primary key. Named jobs aren't skipped.
+
+    ``why`` returns the reason, or None.
+    """
+    if not selected.by_criteria:
+        return {}
+    reasons = {job: why(job) for job in selected.rows}
+    return {
+        job.pk: SkippedRow(job_keys(job), str(job), str(reason))
+        for job, reason in reasons.items()
+        if reason is not None
+    }
 
 
 def add_confirmation(parser: CommandParser) -> None:

@@ -12,8 +12,9 @@ from django.utils import timezone
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.bulk_skips import why_not_paused
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan, SkippedRow
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -53,17 +54,17 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
-    kept = [job for job in selected.rows if not job.enabled and selected.by_criteria]
+    skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
         [
-            BulkAction(_names(job), str(job), job)
+            BulkAction(bulk_actions.job_keys(job), str(job), job)
             for job in selected.rows
-            if job.enabled or not selected.by_criteria
+            if job.pk not in skipped
         ],
         "pause",
         lambda jobs: _pause(jobs, reason, until, replace=not selected.by_criteria),
         bulk_actions.JOBS_AT_ONCE,
-        skipped=[SkippedRow(_names(job), str(job), "already paused") for job in kept],
+        skipped=[*skipped.values()],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
@@ -98,7 +99,3 @@ def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) 
 def _pause_text(reason: str, until: datetime | None) -> str:
     for_how_long = f"until {time_text(until)}" if until else "until resumed"
     return f"paused {for_how_long}: {reason}"
-
-
-def _names(job: Job) -> dict[str, Any]:
-    return {"job": str(job), "id": job.pk}

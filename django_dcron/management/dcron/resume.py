@@ -12,9 +12,9 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import next_run_of
-from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
+from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan, SkippedRow
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -42,22 +42,17 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
-    # Sync disabled the jobs that code no longer declares. Only a user who names them resumes them.
-    kept = {
-        job.pk: "not paused" if job.enabled else f"{NO_LONGER_DECLARED}; to resume it, name it"
-        for job in selected.rows
-        if selected.by_criteria and (job.enabled or job.pause_reason == NO_LONGER_DECLARED)
-    }
+    skipped = bulk_actions.skipped_jobs(selected, why_not_resumed)
     plan = Plan(
-        [BulkAction(_names(job), str(job), job) for job in selected.rows if job.pk not in kept],
+        [
+            BulkAction(bulk_actions.job_keys(job), str(job), job)
+            for job in selected.rows
+            if job.pk not in skipped
+        ],
         "resume",
         _resume,
         bulk_actions.JOBS_AT_ONCE,
-        skipped=[
-            SkippedRow(_names(job), str(job), kept[job.pk])
-            for job in selected.rows
-            if job.pk in kept
-        ],
+        skipped=[*skipped.values()],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
@@ -94,7 +89,3 @@ def _done(job: Job, is_unchanged: bool, following: datetime | None) -> ActionOut
         f"{text}; next run {time_text(following)}" if following else text,
         {"enabled": job.enabled, "next": following},
     )
-
-
-def _names(job: Job) -> dict[str, Any]:
-    return {"job": str(job), "id": job.pk}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -84,10 +84,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             raise usage_error("--timeout needs a single job, given by its name.")
         arguments = _arguments(options)
         plan = Plan(
-            [BulkAction({"job": str(job), "id": job.pk}, str(job), job) for job in selected.rows],
+            [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in selected.rows],
             "run",
-            _bulk_trigger(arguments),
-            1 if arguments["idempotency_key"] else bulk_actions.JOBS_AT_ONCE,
+            lambda jobs: _trigger_many(jobs, arguments),
+            bulk_actions.JOBS_AT_ONCE,
         )
         bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
         return
@@ -124,24 +124,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.line(f"{ended.job} succeeded", GOOD)
 
 
-def _bulk_trigger(
-    arguments: dict[str, Any],
-) -> Callable[[Sequence[Job]], Sequence[ActionOutcome | Exception]]:
-    if arguments["idempotency_key"]:  # each job may have a run with this key
-        return bulk_actions.one_by_one(lambda job: _trigger_one(job, arguments))
-    chosen = {name: arguments[name] for name in ("args", "kwargs")}
-    return lambda jobs: [
-        made if isinstance(made, Exception) else _triggered(made)
-        for made in control.trigger_many(jobs, **chosen)
+def _trigger_many(
+    jobs: Sequence[Job], arguments: dict[str, Any]
+) -> list[ActionOutcome | Exception]:
+    return [
+        made
+        if isinstance(made, Exception)
+        else ActionOutcome(f"run {made.pk}", {"run": str(made.pk)})
+        for made in control.trigger_many(jobs, **arguments)
     ]
-
-
-def _trigger_one(job: Job, arguments: dict[str, Any]) -> ActionOutcome:
-    return _triggered(control.trigger(job, **arguments))
-
-
-def _triggered(run: Run) -> ActionOutcome:
-    return ActionOutcome(f"run {run.pk}", {"run": str(run.pk)})
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

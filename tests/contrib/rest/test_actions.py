@@ -16,6 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django_dcron import control
 from django_dcron.contrib.rest.jobs import triggering
 from django_dcron.db.now import database_now
+from django_dcron.jobs import manual_runs
 from django_dcron.models import Cursor, Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
@@ -205,7 +206,7 @@ def test_trigger_of_a_missing_target_is_a_conflict(api: Api) -> None:
 def test_concurrent_requests_with_one_idempotency_key_create_one_run(
     admin_user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "dispatch_now", lambda run: None)
+    monkeypatch.setattr(manual_runs, "dispatch_now", lambda run: None)
     job = make_idle_job()
     together = Barrier(4)
 
@@ -240,7 +241,7 @@ def test_run_is_dispatched_once_after_the_commit(
     admin_user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatched: list[Run] = []
-    monkeypatch.setattr(control, "dispatch_now", dispatched.append)
+    monkeypatch.setattr(manual_runs, "dispatch_now", dispatched.append)
     job = make_idle_job()
 
     for _each in range(2):
@@ -274,7 +275,7 @@ def test_actions_work_with_atomic_requests(
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     dispatched: list[bool] = []
     monkeypatch.setattr(
-        control, "dispatch_now", lambda run: dispatched.append(connection.in_atomic_block)
+        manual_runs, "dispatch_now", lambda run: dispatched.append(connection.in_atomic_block)
     )
     job = make_idle_job(target="tests.app.tasks.echo")
     api = Api(admin_user)

@@ -1,6 +1,7 @@
-"""Create or change many jobs in one request."""
+"""Create, change, pause, resume or run many jobs in one request, and cancel many runs."""
 
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
@@ -10,10 +11,13 @@ from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
+from django_dcron.contrib.rest.jobs import selecting
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
-from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Link
-from tests.contrib.rest.conftest import Api, problem
-from tests.factories import entries_by_users, make_idle_job, make_job
+from django_dcron.contrib.rest.runs import cancelling
+from django_dcron.jobs.sync import NO_LONGER_DECLARED
+from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Link, Run, Statistics
+from tests.contrib.rest.conftest import Api, ApiWith, problem
+from tests.factories import entries_by_users, make_idle_job, make_job, make_run
 
 pytestmark = pytest.mark.django_db
 
@@ -157,7 +161,14 @@ def test_log_entries_of_many_jobs_reach_the_receivers_of_signals(
         ({"ids": [1] * (MAX_JOBS + 1)}, "ids"),
         ({"ids": [1], "until": "2020-01-01T00:00:00Z"}, "until"),
         ({"ids": ["a"]}, "ids"),
-        ({"reason": "deploy"}, "ids"),
+        ({"reason": "deploy"}, "non_field_errors"),
+        ({"all": False}, "non_field_errors"),
+        ({"all": True, "namespace": "shop"}, "non_field_errors"),
+        ({"ids": [1], "tags": ["t"]}, "non_field_errors"),
+        ({"namespace": ""}, "namespace"),
+        ({"tags": []}, "tags"),
+        ({"pattern": "shop/*a*b*"}, "pattern"),
+        ({"state": "broken"}, "state"),
     ],
 )
 def test_invalid_bulk_pause_is_refused(api: Api, body: Any, field: str) -> None:
@@ -197,3 +208,171 @@ def test_number_of_statements_does_not_grow_with_the_jobs(api: Api) -> None:
 
     statements(2)  # fills the caches
     assert statements(30) - statements(3) < 5  # SQLite limits the rows of an INSERT
+
+
+SELECTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "all": ({"all": True}, {"import", "export", "other", "broken"}),
+    "namespace": ({"namespace": "shop"}, {"import", "export"}),
+    "pattern": ({"pattern": "sh?p/*port"}, {"import", "export"}),
+    "pattern without namespace": ({"pattern": "*"}, {"other", "broken"}),
+    "tags": ({"tags": ["t", "u"]}, {"import"}),
+    "search": ({"search": "PORT", "namespace": "shop"}, {"import", "export"}),
+    "source": ({"source": "crontab"}, {"export"}),
+    "running": ({"state": "running"}, {"export"}),
+    "failing": ({"state": "failing"}, {"broken"}),
+    "nothing": ({"namespace": "nowhere"}, set()),
+}
+
+
+@pytest.fixture
+def shop() -> dict[str, Job]:
+    jobs = {
+        "import": make_idle_job(name="import", namespace="shop", tags=["t", "u"]),
+        "export": make_idle_job(name="export", namespace="shop", tags=["t"]),
+        "other": make_idle_job(name="other"),
+        "broken": make_idle_job(name="broken"),
+    }
+    Job.objects.filter(name="export").update(import_source="crontab /etc/crontab")
+    Statistics.objects.filter(job=jobs["broken"]).update(consecutive_failures=1)
+    make_run(jobs["export"], "running")
+    return jobs
+
+
+@pytest.mark.parametrize("action", ["pause", "trigger", "cancel"])
+@pytest.mark.parametrize(("selection", "names"), SELECTIONS.values(), ids=SELECTIONS)
+def test_filters_select_the_jobs_that_they_select_on_the_command_line(
+    api: Api, shop: dict[str, Job], action: str, selection: dict[str, Any], names: set[str]
+) -> None:
+    selected = {shop[name].pk for name in names}
+    if action == "cancel":
+        runs = {make_run(job).pk: job.pk for job in shop.values()}
+        body = api.post("runs/bulk/cancel/", {"jobs": selection, "reason": "incident"}).json()
+        cancelled = Run.objects.filter(reason="incident (admin)", state="cancelled")
+        assert {*cancelled.values_list("job", flat=True)} == selected
+        ended = [each["id"] for each in body["results"] if each["state"] == "cancelled"]
+        assert {runs[UUID(pk)] for pk in ended} == selected
+    else:
+        body = api.post(f"jobs/bulk/{action}/", selection).json()
+        key = "id" if action == "pause" else "job"
+        assert {each[key] for each in body["results"]} == selected
+        changed = (
+            Job.objects.filter(enabled=False).values_list("pk", flat=True)
+            if action == "pause"
+            else Run.objects.filter(trigger="manual").values_list("job", flat=True)
+        )
+        assert sorted(changed) == sorted(selected)
+    assert (body["refused"], body["next"]) == ([], None)
+
+
+def test_filters_skip_jobs_to_which_the_action_does_not_apply(
+    api: Api, shop: dict[str, Job]
+) -> None:
+    control.pause(shop["import"], "broken")
+    control.pause(shop["other"], NO_LONGER_DECLARED)
+    for action, skipped, changed in (
+        ("pause", {"import", "other"}, {"export", "broken"}),
+        ("resume", {"other"}, {"import", "export", "broken"}),
+    ):
+        body = api.post(f"jobs/bulk/{action}/", {"all": True}).json()
+        assert {each["name"] for each in body["results"]} == changed
+        assert {each["id"] for each in body["skipped"]} == {shop[name].pk for name in skipped}
+        assert all(each["detail"] for each in body["skipped"])
+    body = api.post("jobs/bulk/resume/", {"ids": [shop["other"].pk]}).json()
+    assert (len(body["results"]), body["skipped"]) == (1, [])
+
+
+def test_requests_after_the_first_continue_where_it_ended(
+    api: Api, shop: dict[str, Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selecting, "MAX_JOBS", 3)
+    monkeypatch.setattr(cancelling, "MAX_RUNS", 3)
+    first = api.post("jobs/bulk/trigger/", {"all": True}).json()
+    assert len(first["results"]) == 3
+    second = api.post("jobs/bulk/trigger/", {"all": True, "after": first["next"]}).json()
+    assert (len(second["results"]), second["next"]) == (1, None)
+    assert sorted(Run.objects.filter(trigger="manual").values_list("job", flat=True)) == sorted(
+        job.pk for job in shop.values()
+    )
+    left, after = 5, {}
+    for number in (3, 2):
+        body = api.post("runs/bulk/cancel/", {"jobs": {"all": True}} | after).json()
+        assert len(body["results"]) == number
+        left -= number
+        after = {"after": body["next"]}
+    assert (left, body["next"]) == (0, None)
+    assert Run.objects.filter(state="cancelled").count() == 4
+
+
+def test_trigger_of_many_jobs_is_repeated_safely(api: Api, shop: dict[str, Job]) -> None:
+    gone = shop["other"]
+    Job.objects.filter(pk=gone.pk).update(target="nobody.has.this")
+    body = {"namespace": "shop"}
+    made = [
+        api.post("jobs/bulk/trigger/", body, idempotency_key="release-1").json() for _ in range(2)
+    ]
+    assert made[0] == made[1]
+    assert api.get(made[0]["results"][0]["url"]).json()["trigger"] == "manual"
+    other = api.post(
+        "jobs/bulk/trigger/", {"all": True, "kwargs": {}}, idempotency_key="release-1"
+    ).json()
+    assert {each["job"] for each in other["results"]} == {shop["broken"].pk}
+    assert {each["id"] for each in other["refused"]} == {
+        shop[name].pk for name in ("import", "export", "other")
+    }
+    assert Run.objects.filter(idempotency_key="release-1").count() == 3
+    assert entries_by_users().filter(action="trigger").count() == 3
+
+
+def test_trigger_of_many_jobs_with_other_arguments_needs_a_permission(api_with: ApiWith) -> None:
+    echo = make_idle_job(target="tests.app.tasks.echo", args=[7])
+    api = api_with("view_job", "trigger_job")
+    equal = {"ids": [echo.pk], "args": [7]}
+    assert api.post("jobs/bulk/trigger/", equal).status_code == 200
+    problem(api.post("jobs/bulk/trigger/", equal | {"args": [8]}), 403)
+    assert Run.objects.count() == 1
+
+
+def test_runs_are_cancelled_by_id(api: Api) -> None:
+    job = make_idle_job(overlap_policy="allow")
+    runs = [make_run(job, state) for state in ("pending", "running", "succeeded")]
+    missing = uuid4()
+    ids = [str(run.pk) for run in runs]
+    body = api.post("runs/bulk/cancel/", {"ids": [*ids, str(missing)], "reason": "x"}).json()
+    assert body["results"] == [
+        {"id": ids[0], "job": job.pk, "state": "cancelled"},
+        {"id": ids[1], "job": job.pk, "state": "running"},
+    ]
+    assert [each["id"] for each in body["refused"]] == [ids[2], str(missing)]
+    assert all(each["detail"] for each in body["refused"])
+    assert entries_by_users().filter(action="cancel").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "non_field_errors"),
+        ({"ids": [str(uuid4())], "jobs": {"all": True}}, "non_field_errors"),
+        ({"jobs": {}}, "jobs"),
+        ({"jobs": {"ids": [10**12]}}, "jobs"),
+        ({"jobs": {"colour": "red"}}, "jobs"),
+        ({"ids": [1]}, "ids"),
+    ],
+)
+def test_invalid_bulk_cancellation_is_refused(api: Api, body: Any, field: str) -> None:
+    assert [*problem(api.post("runs/bulk/cancel/", body), 400)["errors"]] == [field]
+
+
+def test_statements_of_bulk_actions_do_not_grow_with_the_rows(api: Api) -> None:
+    ContentType.objects.get_for_model(Job)
+    counts = []
+    for namespace, number in (("few", 2), ("many", 30)):
+        jobs = [make_idle_job(namespace=namespace) for _ in range(number)]
+        for path, body in (
+            ("jobs/bulk/trigger/", {"namespace": namespace}),
+            ("runs/bulk/cancel/", {"jobs": {"namespace": namespace}}),
+        ):
+            with CaptureQueriesContext(connection) as queries:
+                body = api.post(path, body, idempotency_key=namespace).json()
+            assert len(body["results"]) == len(jobs)
+            counts.append(len(queries))
+    assert counts[:2] == counts[2:]

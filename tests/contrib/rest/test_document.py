@@ -131,6 +131,8 @@ def refer_to_existing_objects(case: Any, rows: dict[str, list[Any]], number: int
                 for job in jobs[:1]  # two valid ones would have the same name
             ]
         }
+    elif isinstance(case.body, dict) and not number and "/bulk/" in case.operation.path:
+        case.body = {"ids": rows["run_id" if "/runs/" in case.operation.path else "job_id"]}
     elif isinstance(case.body, dict):
         case.body = with_valid_values(case.body, number)
 

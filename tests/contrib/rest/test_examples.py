@@ -107,7 +107,7 @@ def test_documented_commands_return_the_documented_responses(
             keys[FREEZE] = str(Freeze.objects.get().pk)
             shown["id"] = int(keys[FREEZE])
         assert _shows(shown, response.json()), (command, response.content.decode())
-    assert len(commands) == 23
+    assert len(commands) == 27
 
 
 def test_every_operation_is_documented() -> None:

@@ -98,6 +98,11 @@ def test_rows_outside_the_queryset_are_neither_shown_nor_changed(world: World, a
         "limit=1",
     ):
         assert walk.send("GET", f"runs/?{query}").status_code == 200
+    for path in ("jobs/bulk/pause/", "jobs/bulk/resume/", "jobs/bulk/trigger/"):
+        for selection in ({"all": True}, {"pattern": "h*/*"}, {"ids": [theirs.job.pk]}):
+            assert walk.send("POST", path, selection).status_code == 200
+    for selection in ({"jobs": {"all": True}}, {"ids": [str(theirs.run.pk)]}):
+        assert walk.send("POST", "runs/bulk/cancel/", selection).status_code == 200
     walk.send("GET", "nodes/?namespace=hush")
     walk.send("GET", "calendars/?search=hush")
     assert not walk.breaches, "\n".join(walk.breaches)

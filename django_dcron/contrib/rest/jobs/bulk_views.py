@@ -1,4 +1,4 @@
-"""The endpoints that create, change, pause or resume many jobs in one request."""
+"""The endpoints that create, change, pause, resume or run many jobs in one request."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest.jobs import bulk
-from django_dcron.contrib.rest.jobs.bulk_switching import (
+from django_dcron.contrib.rest.jobs.bulk_actions import (
     PauseManySerializer,
-    SelectedJobsSerializer,
     SwitchedJobsSerializer,
+    TriggeredJobsSerializer,
+    TriggerManySerializer,
     switch_jobs,
+    trigger_jobs,
 )
+from django_dcron.contrib.rest.jobs.selecting import SelectedJobsSerializer, select_jobs
+from django_dcron.contrib.rest.jobs.triggering import IDEMPOTENCY_KEY, idempotency_key
+from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import operation
-from django_dcron.contrib.rest.viewsets import (
-    BaseViewSet,
-)
+from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of
 from django_dcron.jobs.action_texts import signed_reason
+from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumed
+from django_dcron.models import Run
 
 
 class BulkJobViewSet(BaseViewSet):
@@ -55,7 +60,7 @@ class BulkJobViewSet(BaseViewSet):
     @action(detail=False, methods=["post"], url_path="bulk/pause")
     @operation(
         "pause_jobs",
-        f"Pause up to {bulk.MAX_JOBS} jobs; runs in progress continue",
+        f"Pause up to {bulk.MAX_JOBS} jobs, by id or filter; runs in progress continue",
         {200: SwitchedJobsSerializer()},
         permissions=("view_job", "pause_job"),
         body=PauseManySerializer(),
@@ -64,18 +69,43 @@ class BulkJobViewSet(BaseViewSet):
         values = self.validate(PauseManySerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
         pause = partial(control.pause_many, reason=reason, until=values["until"])
-        switched = switch_jobs(values["ids"], self.scope, pause)
+        switched = switch_jobs(select_jobs(values, self.scope, why_not_paused), pause)
         return Response(SwitchedJobsSerializer(switched).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/resume")
     @operation(
         "resume_jobs",
-        f"Resume up to {bulk.MAX_JOBS} jobs; occurrences before now are not run",
+        f"Resume up to {bulk.MAX_JOBS} jobs, by id or filter; occurrences before now are not run",
         {200: SwitchedJobsSerializer()},
         permissions=("view_job", "pause_job"),
         body=SelectedJobsSerializer(),
     )
     def resume_many(self, request: Request) -> Response:
-        ids = self.validate(SelectedJobsSerializer, request.data)["ids"]
-        switched = switch_jobs(ids, self.scope, control.resume_many)
-        return Response(SwitchedJobsSerializer(switched).data)
+        values = self.validate(SelectedJobsSerializer, request.data)
+        selected = select_jobs(values, self.scope, why_not_resumed)
+        return Response(SwitchedJobsSerializer(switch_jobs(selected, control.resume_many)).data)
+
+    @action(detail=False, methods=["post"], url_path="bulk/trigger")
+    @operation(
+        "trigger_jobs",
+        f"Run up to {bulk.MAX_JOBS} jobs now, by id or filter, even if they are paused",
+        {200: TriggeredJobsSerializer()},
+        permissions=("view_job", "trigger_job"),
+        body=TriggerManySerializer(),
+        headers=(IDEMPOTENCY_KEY,),
+    )
+    def trigger_many(self, request: Request) -> Response:
+        key = idempotency_key(request)
+        values = self.validate(TriggerManySerializer, request.data)
+        args, kwargs = values.get("args"), values.get("kwargs")
+        selected = select_jobs(values, self.scope)
+        runs = (Run(job=job, args=args, kwargs=kwargs) for job in selected.rows)
+        if any(run.has_other_arguments for run in runs):
+            require_other_arguments(request)
+        url_of = partial(_address_of_run, request)
+        triggered = trigger_jobs(selected, args, kwargs, key, url_of)
+        return Response(TriggeredJobsSerializer(triggered).data)
+
+
+def _address_of_run(request: Request, run: Run) -> str:
+    return address_of(request, "run", run.pk)

@@ -18,11 +18,11 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictSerializer,
 )
 from django_dcron.contrib.rest.problems import KeyReused
-from django_dcron.control import LONGEST_KEY
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.jobs.locking import lock_jobs
+from django_dcron.jobs.manual_runs import LONGEST_KEY
 from django_dcron.models import Job, Run
 from django_dcron.utils.json_values import same_json
 
@@ -72,6 +72,16 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
+def has_arguments(run: Run, args: list[Any] | None, kwargs: dict[str, Any] | None) -> bool:
+    """Return whether the run was requested with these arguments."""
+    return same_json(run.args, args) and same_json(run.kwargs, kwargs)
+
+
+def receipt(run: Run, url: str) -> dict[str, Any]:
+    """Return the values of ``ReceiptSerializer``."""
+    return {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
+
+
 def trigger_once(
     job: Job, args: list[Any] | None, kwargs: dict[str, Any] | None, key: str
 ) -> tuple[Run, bool]:
@@ -92,7 +102,7 @@ def trigger_once(
             return control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key), True
 
     run, is_new = despite_contention(find_or_trigger, using)
-    if not (same_json(run.args, args) and same_json(run.kwargs, kwargs)):
+    if not has_arguments(run, args, kwargs):
         message = _(
             "The key %(key)s was used for run %(run)s with other arguments. Nothing was "
             "done. Use a new key."

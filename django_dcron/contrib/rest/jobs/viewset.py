@@ -44,6 +44,7 @@ from django_dcron.contrib.rest.jobs.triggering import (
     ReceiptSerializer,
     TriggerSerializer,
     idempotency_key,
+    receipt,
     trigger_once,
 )
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
@@ -201,12 +202,10 @@ class JobViewSet(BulkJobViewSet):
         else:
             run, is_new = trigger_once(job, args, kwargs, key)
         url = address_of(request, "run", run.pk)
-        receipt = ReceiptSerializer(
-            {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
-        ).data
+        data = ReceiptSerializer(receipt(run, url)).data
         if is_new:
-            return Response(receipt, status=201, headers={"Location": url})
-        return Response(receipt)
+            return Response(data, status=201, headers={"Location": url})
+        return Response(data)
 
     @action(detail=True, methods=["post"])
     @operation(

@@ -18,7 +18,7 @@ from django_dcron import control
 from django_dcron.contrib.rest.base_serializers import EmptySerializer
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import may, require_other_arguments
-from django_dcron.contrib.rest.runs import listing
+from django_dcron.contrib.rest.runs import cancelling, listing
 from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.contrib.rest.runs.serializers import (
     CancelSerializer,
@@ -116,6 +116,28 @@ class RunViewSet(BaseViewSet):
         run, values = self._run(run_id), self.validate(CancelSerializer, request.data)
         control.cancel(run, signed_reason(values["reason"], request.user.get_username()))
         return Response(RunSerializer(run).data)
+
+    @action(detail=False, methods=["post"], url_path="bulk/cancel")
+    @operation(
+        "cancel_runs",
+        f"Cancel up to {cancelling.MAX_RUNS} runs, by id or by their jobs; running ones are asked "
+        "to stop",
+        {200: cancelling.CancelledRunsSerializer()},
+        permissions=("view_run", "cancel_run"),
+        body=cancelling.CancelManySerializer(),
+        error_responses={
+            403: "The user lacks a permission. To select jobs, view_job is required as well."
+        },
+    )
+    def cancel_many(self, request: Request) -> Response:
+        values = self.validate(cancelling.CancelManySerializer, request.data)
+        if "jobs" in values and not may(request.user, "view_job"):
+            raise PermissionDenied(
+                _("You don't have permission to view jobs, so you can't select runs by their jobs.")
+            )
+        reason = signed_reason(values["reason"], request.user.get_username())
+        cancelled = cancelling.cancel_runs(values, self.scope, reason)
+        return Response(cancelling.CancelledRunsSerializer(cancelled).data)
 
     @action(detail=True, methods=["post"])
     @operation(

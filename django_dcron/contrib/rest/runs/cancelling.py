@@ -1,0 +1,119 @@
+"""Cancel many runs in one request: runs by id, or the unfinished runs of selected jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from django_dcron import control
+from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.base_serializers import AnySerializer
+from django_dcron.contrib.rest.jobs.selecting import JobFilterSerializer, matching_jobs
+from django_dcron.contrib.rest.runs.serializers import CancelSerializer
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.jobs.batching import refusal_text
+from django_dcron.models import Run
+from django_dcron.policies.lifecycle import UNFINISHED, State
+
+MAX_RUNS = 1_000
+"""The maximum number of runs in one request."""
+
+
+class CancelManySerializer(CancelSerializer):
+    """The runs to cancel: either `ids` or `jobs`."""
+
+    ids = serializers.ListField(
+        child=fields.StrictUuidField(),
+        required=False,
+        allow_empty=False,
+        max_length=MAX_RUNS,
+        help_text="The runs.",
+    )
+    jobs = JobFilterSerializer(
+        required=False,
+        help_text="Selects jobs, whose unfinished runs are cancelled. Their schedules continue.",
+    )
+    after = fields.StrictUuidField(
+        required=False,
+        help_text=f"If the jobs have more than {MAX_RUNS} unfinished runs: `next` of the "
+        "previous response.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("ids" in attrs) == ("jobs" in attrs):
+            raise ValidationError(_("Send either ids or jobs."))
+        return attrs
+
+
+class CancelledRunSerializer(AnySerializer):
+    id = serializers.UUIDField(read_only=True)
+    job = serializers.IntegerField(source="job_id", read_only=True)
+    state = serializers.ChoiceField(
+        [state.value for state in State],
+        read_only=True,
+        help_text="`cancelled`, or `running` if the run was asked to stop.",
+    )
+
+
+class RefusedRunSerializer(AnySerializer):
+    id = serializers.UUIDField(read_only=True)
+    detail = serializers.CharField(read_only=True, help_text="Why the run isn't cancelled.")
+
+
+class CancelledRunsSerializer(AnySerializer):
+    results = CancelledRunSerializer(
+        many=True, read_only=True, help_text="The runs that are cancelled or asked to stop."
+    )
+    refused = RefusedRunSerializer(many=True, read_only=True, help_text="The other runs.")
+    next = serializers.UUIDField(
+        read_only=True,
+        allow_null=True,
+        help_text=f"If the jobs have more than {MAX_RUNS} unfinished runs: repeat the request with "
+        "this value as `after`. Otherwise null.",
+    )
+
+
+def cancel_runs(values: dict[str, Any], scope: Scope, reason: str) -> dict[str, Any]:
+    """Cancel the visible runs of a request and return the response."""
+    missing: list[UUID] = []
+    runs, next_after = [], None
+    if "ids" in values:
+        found = scope.runs.select_related("job").in_bulk(values["ids"])
+        ids = list(dict.fromkeys(values["ids"]))
+        runs = [found[pk] for pk in ids if pk in found]
+        missing = [pk for pk in ids if pk not in found]
+    else:
+        runs = _unfinished_runs(values, scope)
+        if len(runs) > MAX_RUNS:
+            runs = runs[:MAX_RUNS]
+            next_after = runs[-1].pk
+    errors = control.cancel_many(runs, reason)
+    refused = [
+        {"id": runs[position].pk, "detail": refusal_text(error, runs[position])}
+        for position, error in errors.items()
+    ]
+    refused += [{"id": pk, "detail": _("There is no run with this id.")} for pk in missing]
+    return {
+        "results": [run for position, run in enumerate(runs) if position not in errors],
+        "refused": refused,
+        "next": next_after,
+    }
+
+
+def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
+    """Return one more than the runs of one request, if there are so many."""
+    chosen = values["jobs"]
+    if "ids" in chosen:
+        visible = {*matching_jobs(chosen, scope).values_list("pk", flat=True)}
+        if unknown := [pk for pk in chosen["ids"] if pk not in visible]:
+            message = _("There is no job with the id %(id)s.")
+            raise ValidationError({"jobs": [message % {"id": pk} for pk in dict.fromkeys(unknown)]})
+    jobs = matching_jobs(chosen, scope).using(None).values("pk")
+    runs = scope.runs.filter(job__in=jobs, state__in=UNFINISHED).select_related("job")
+    if "after" in values:
+        runs = runs.filter(pk__gt=values["after"])
+    return list(runs.order_by("pk")[: MAX_RUNS + 1])

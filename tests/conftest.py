@@ -152,6 +152,20 @@ def django_db_modify_db_settings(
     """Let pytest-django create its test database only after the server has started."""
 
 
+@pytest.fixture(scope="session")
+def django_db_createdb() -> bool:
+    return True
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb(database_server: services.Server | None) -> bool:
+    """Let the databases end with the session's server.
+
+    They can't be dropped while a killed process still has a session there.
+    """
+    return database_server is not None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def redis_of_the_session() -> Iterator[services.Server | None]:
     if settings.REDIS_ADDRESS:

@@ -14,13 +14,14 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
+from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.html import format_html_join
-from django.utils.timezone import localdate
+from django.utils.timezone import get_default_timezone, localdate
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
@@ -32,6 +33,7 @@ from django_dcron.admin.display import EMPTY
 from django_dcron.admin.json_input import json_input
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
+from django_dcron.contrib.ics import LONGEST_FILE, OmittedEvent, can_read_ics, read_ics
 from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar, Job
@@ -44,12 +46,26 @@ else:
     CalendarModelForm = forms.ModelForm
 
 DATES_SHOWN = 20
+YEARS_READ = 5
+"""How far ahead the events of an iCalendar file are read."""
 DAYS_SEARCHED = 400
 """The number of days in which excluded dates are searched: slightly more than a year."""
 
 
 class CalendarForm(CalendarModelForm):
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+    ics = forms.FileField(
+        label=_("iCalendar file"),
+        required=False,
+        allow_empty_file=True,
+        help_text=_(
+            "An .ics file, whose events of the next %(years)d years are added to the entries above "
+            "when you save."
+        ),
+        widget=forms.FileInput({"accept": ".ics,text/calendar"}),
+    )
+    omitted: tuple[OmittedEvent, ...] = ()
+    """Events of the file that a calendar can't express."""
 
     class Meta:
         model = Calendar
@@ -63,9 +79,36 @@ class CalendarForm(CalendarModelForm):
         super().__init__(*args, **kwargs)
         if not self.instance._state.adding:
             self.initial["seen_version"] = self.instance.version
+        self.fields["ics"].help_text %= {"years": YEARS_READ}
+        # The file may contain the only entries.
+        self.fields["dates"].required = not self.files.get("ics")
+
+    def _add_events(self, cleaned: dict[str, Any]) -> None:
+        """Add the events of the uploaded file to the entries."""
+        today = localdate(clock.now())
+        try:
+            read = read_ics(
+                cleaned["ics"].read(LONGEST_FILE + 1),
+                zone=get_default_timezone(),
+                first=today,
+                last=today + YEARS_READ * 365 * DAY,
+            )
+        except InvalidCalendar as error:
+            self.add_error("ics", error.translate(translation))
+            return
+        self.omitted = read.omitted
+        present = cleaned.get("dates", "").splitlines()
+        added = [line for line in read.dates.splitlines() if line not in present]
+        cleaned["dates"] = "\n".join([*present, *added])
+        if not cleaned["dates"]:
+            reasons = (each.reason.translate(translation) for each in read.omitted)
+            text = gettext("No event of the file can be expressed: %(reasons)s")
+            self.add_error("ics", text % {"reasons": "; ".join(reasons)})
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("ics"):
+            self._add_events(cleaned)
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             text = gettext(
                 "Someone else changed this calendar, so your changes were not saved. Its dates are "
@@ -89,7 +132,7 @@ class CalendarAdmin(
     search_fields = ("name", "description")
     search_note = _("Searches names and descriptions.")
     empty_text = _("No calendars yet. Add one here, then select it in a job.")
-    fields = ("name", "description", "dates", "next_dates", "seen_version")
+    fields = ("name", "description", "dates", "ics", "next_dates", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Calendar]:
         scope = admin_scope(request, self.admin_site)
@@ -97,7 +140,10 @@ class CalendarAdmin(
         return super().get_queryset(request).annotate(number_of_jobs=Count("jobs", filter=visible))
 
     def get_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
-        return ("name", "description", "dates", "seen_version") if obj is None else self.fields
+        without = {"next_dates"} if obj is None else set()
+        if not can_read_ics():
+            without.add("ics")
+        return tuple(name for name in self.fields if name not in without)
 
     def get_readonly_fields(
         self, request: HttpRequest, obj: Calendar | None = None
@@ -144,6 +190,10 @@ class CalendarAdmin(
         )
         if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
             raise PermissionDenied
+        for event in form.omitted:
+            text = gettext("Event %(event)s of the file was omitted: %(reason)s")
+            values = {"event": event.summary, "reason": event.reason.translate(translation)}
+            self.message_user(request, text % values, messages.WARNING)
 
     def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
         with suppress(Conflict):  # another user has deleted the calendar already

@@ -9,6 +9,7 @@ its jobs. If a calendar is written in another way, a node moves the cursors late
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 
 from django.core.exceptions import ValidationError
@@ -83,8 +84,10 @@ class Calendar(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def clean_fields(self, exclude: object = None) -> None:
-        super().clean_fields(exclude)  # type: ignore[arg-type]
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        super().clean_fields(exclude)
+        if exclude and "dates" in exclude:
+            return
         # Browsers send CRLF line ends. Cursors are compared with this text, so it is normalized.
         self.dates = "\n".join(line.rstrip() for line in self.dates.strip().splitlines())
         try:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 from django.utils import translation
@@ -12,6 +13,7 @@ from django.utils.timezone import localdate
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control
+from django_dcron.contrib.ics import LONGEST_FILE
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import placement
 from django_dcron.models import Calendar, Cursor, Job
@@ -27,6 +29,7 @@ from tests.admin.conftest import (
     make_job,
     messages,
 )
+from tests.contrib.test_ics import file_of
 from tests.factories import entries_by_users
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +58,30 @@ def test_calendar_can_be_added_and_changed(
     assert cursor.calendar_dates == "2026-05-01"
     assert placement.matches_definition(cursor, Job.objects.get())
     assert [entry.action for entry in entries_by_users()] == ["create", "change"]
+
+
+def test_events_of_an_icalendar_file_are_added(admin_client: Client) -> None:
+    year = localdate().year + 1
+    content = file_of(
+        f"DTSTART;VALUE=DATE:{year}0105 SUMMARY:Move",
+        "DTSTART;VALUE=DATE:20200101 RRULE:FREQ=HOURLY SUMMARY:Often",
+    )
+    file = SimpleUploadedFile("a.ics", content)
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="12-25", ics=file)
+    assert Calendar.objects.get().dates.splitlines() == ["12-25", f"{year}-01-05 # Move"]
+    assert any("Often" in text for text in messages(admin_client.get(response.url)))
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello", b"", file_of("DTSTART:someday"), b"x" * (LONGEST_FILE + 1)]
+)
+def test_unsuitable_icalendar_file_shows_error_on_its_field(
+    admin_client: Client, content: bytes
+) -> None:
+    file = SimpleUploadedFile("a.ics", content)
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="", ics=file)
+    assert set(response.context["adminform"].form.errors) == {"ics"}
+    assert not Calendar.objects.exists()
 
 
 def test_invalid_line_shows_error_on_dates_field(admin_client: Client) -> None:

@@ -3,6 +3,8 @@
 import ast
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from django_dcron.schedules.days import HORIZON_YEARS
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.declaration import JobFields
+from tests.contrib.test_ics import file_of
 from tests.docs.test_documents import ROOT
 
 WEEK = timedelta(weeks=1)
@@ -48,8 +51,10 @@ def test_documented_limits_match_the_code() -> None:
 
 
 @pytest.mark.django_db
-def test_examples_create_the_documented_calendar() -> None:
-    creation, declaration, windows = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+def test_examples_create_the_documented_calendar(tmp_path: Path) -> None:
+    creation, declaration, import_of_events, windows = re.findall(
+        r"```python\n(.*?)```", PAGE, re.DOTALL
+    )
     exec(creation, {})  # noqa: S102 (the project's own page)
     assert Calendar.objects.get(name="bank days").dates.splitlines() == [
         "SAT-SUN",
@@ -57,6 +62,12 @@ def test_examples_create_the_documented_calendar() -> None:
         "12-24, 12-31",
     ]
     ast.parse(declaration)
+    names: dict[str, Any] = {}
+    exec(import_of_events, names)  # noqa: S102
+    path = tmp_path / "windows.ics"
+    path.write_bytes(file_of("DTSTART;VALUE=DATE:20261224"))
+    names["import_windows"](path)
+    assert Calendar.objects.get(name="maintenance").dates == "2026-12-24"
     times = {"maintenance": "SAT-SUN 02:00-04:00", "business hours": "only MON-FRI 09:00-17:00"}
     found = []
     with targets.isolated():

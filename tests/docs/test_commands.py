@@ -17,6 +17,7 @@ from django_dcron import control
 from django_dcron.management.commands.dcron import SUBCOMMANDS
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.testing import set_clock
+from tests.contrib.test_ics import file_of
 from tests.docs.test_documents import ROOT
 from tests.management.calling import call
 
@@ -191,6 +192,9 @@ def prepare(command: DocumentedCommand) -> list[str]:
     if words[0] == "import":
         Path("crontab.txt").write_text(CRONTAB)
         Path("jobs.yaml").write_text(call("export", "--format", "yaml").out)
+    if words[0] == "calendar":
+        Path("windows.ics").write_bytes(file_of("DTSTART;VALUE=DATE:20261224"))
+        return ["windows.ics" if word == "-" else word for word in words]
     return words
 
 

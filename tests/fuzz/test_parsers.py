@@ -36,6 +36,7 @@ from django_dcron.admin.json_input import JsonInput
 from django_dcron.admin.lists import time_filter
 from django_dcron.admin.lists.lookups import check_lookups
 from django_dcron.contrib.alerts.channels import SCHEME
+from django_dcron.contrib.ics import read_ics
 from django_dcron.contrib.importers import celery_entry, crontab, django_q, names
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.rest.fields import UtcTimeField
@@ -62,6 +63,7 @@ from django_dcron.utils.log_lines import escape_log_text
 from django_dcron.utils.untrusted import pickles
 from django_dcron.utils.url_credentials import without_credentials, without_urls
 from tests import depth
+from tests.contrib.test_ics import file_of
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.django_db]
 
@@ -87,6 +89,11 @@ def listed(name: str) -> Callable[[str], object]:
 
 def query(serializer: Any, name: str) -> Callable[[str], object]:
     return lambda text: serializer(data={name: text}).is_valid()
+
+
+def read_events(text: str) -> object:
+    content = file_of(f"DTSTART;VALUE=DATE:20261124 {text}")
+    return read_ics(content, zone=UTC, first=NOW.date(), last=NOW.date())
 
 
 def looked_up(model: Any, name: str) -> Callable[[str], object]:
@@ -135,6 +142,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "time zone": check_zone,
     "time zone of a job": definition("timezone"),
     "calendar": read_dates,
+    "icalendar": read_events,
     "holidays": lambda text: read_dates(f"holidays DE-{text}"),
     "name of a job": NAME,
     "name of a queue": QUEUE,

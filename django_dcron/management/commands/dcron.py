@@ -58,6 +58,7 @@ GROUPS = {
         "import": "import jobs from another scheduler, a crontab or an export",
         "handover": "take over from another scheduler, or hand back",
         "sync": "write jobs declared in code to the database",
+        "calendar": "write a calendar from an iCalendar file",
     },
     "Operate": {
         "prune": "delete expired runs",

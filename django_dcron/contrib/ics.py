@@ -1,0 +1,342 @@
+"""Convert iCalendar files (RFC 5545, ``.ics``) to the dates of a calendar.
+
+The package ``icalendar`` parses the file (``django-dcron[ics]``). It is imported on first use.
+
+Invariants:
+
+- An event is converted exactly or omitted with the reason. Only dates before ``first`` and after
+  ``last`` are left out.
+- An event that recurs in a way that a calendar entry can express, such as each year on the same
+  date, becomes that entry. Of other recurring events, each date becomes an entry.
+- A file can't make the conversion slow: its length, its events and their dates are limited.
+- The text contains nothing from the file but dates, times and comments of one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from itertools import chain
+from typing import Any
+
+from django_dcron.exceptions import InvalidCalendar, InvalidSchedule, TranslatableError
+from django_dcron.schedules.calendar_text import WEEKDAYS
+from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY
+from django_dcron.schedules.recurrence import Recurrence, parse_recurrence
+from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.messages import TranslatableText
+from django_dcron.utils.messages import gettext_noop as _
+
+LONGEST_FILE = 1_000_000
+"""The maximum length of a file, in bytes."""
+MOST_EVENTS = 2000
+MOST_DATES = 2000
+"""The maximum number of dates of one event."""
+LONGEST_COMMENT = 60
+ENTRIES_PER_LINE = 5
+MIDNIGHT = time()
+
+_MISSING = _("iCalendar files need the package “icalendar”: pip install django-dcron[ics]")
+_TOO_LARGE = _("The file has %(count)d bytes (allowed: %(most)d).")
+_NO_CALENDAR = _("The file is not an iCalendar file: %(problem)s")
+_NO_EVENTS = _("The file contains no event from %(first)s to %(last)s.")
+_TOO_MANY_EVENTS = _("The file has %(count)d events (allowed: %(most)d).")
+_INVALID = _("its %(name)s is invalid")
+_NO_DURATION = _("it has no duration")
+_TOO_MANY_DATES = _("it has more than %(most)d dates")
+_SEVERAL_RULES = _("it has several recurrence rules")
+_UNSUPPORTED_RULE = _("its recurrence rule isn't supported: %(problem)s")
+
+
+@dataclass(frozen=True, slots=True)
+class OmittedEvent:
+    summary: str
+    reason: TranslatableText
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCalendar:
+    dates: str
+    """Entries for ``Calendar.dates``, one per line."""
+    omitted: tuple[OmittedEvent, ...]
+    """Events that a calendar can't express."""
+
+
+def can_read_ics() -> bool:
+    try:
+        _package()
+    except InvalidCalendar:
+        return False
+    return True
+
+
+def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCalendar:
+    """Convert the events of an iCalendar file from ``first`` to ``last``, both included.
+
+    Times are converted to ``zone``, in which the jobs of the calendar should be scheduled. Events
+    that were cancelled are left out. Raises ``InvalidCalendar`` if the content isn't an iCalendar
+    file, is larger than ``LONGEST_FILE``, or has no event in this time.
+    """
+    if len(content) > LONGEST_FILE:
+        raise InvalidCalendar(_TOO_LARGE, count=len(content), most=LONGEST_FILE, code="too_long")
+    events = _events(content)
+    replaced = {_key_of_replaced(event) for event in events if "RECURRENCE-ID" in event}
+    lines: dict[str, None] = {}
+    omitted = []
+    for event in events:
+        if str(event.get("STATUS", "")).upper() == "CANCELLED":
+            continue
+        summary = _summary(event)
+        try:
+            entries = _Event(event, zone, replaced).entries(first, last)
+        except _NotExpressible as error:
+            omitted.append(OmittedEvent(summary, error.text))
+            continue
+        if entries:
+            lines |= dict.fromkeys(_lines(entries, summary))
+    if not lines and not omitted:
+        raise InvalidCalendar(
+            _NO_EVENTS, first=first.isoformat(), last=last.isoformat(), code="no_events"
+        )
+    return ReadCalendar("\n".join(lines), tuple(omitted))
+
+
+class _NotExpressible(TranslatableError):
+    """A calendar can't express the event."""
+
+
+class _Event:
+    def __init__(self, event: Any, zone: tzinfo, replaced: set[tuple[str, date]]):
+        self._event = event
+        self._zone = zone
+        self._replaced = replaced
+        for name, _problem in getattr(event, "errors", ()):
+            raise _NotExpressible(_INVALID, name=shortened(str(name), LONGEST_COMMENT))
+        start, end = _read(event, "start", "DTSTART"), _read(event, "end", "DTEND")
+        self._timed = isinstance(start, datetime)
+        self._zone_of_event = start.tzinfo or zone if self._timed else None
+        self._time = start.time() if self._timed else MIDNIGHT
+        self._day = _date_of(start)
+        self._length = _length(start, end)
+        if self._length <= timedelta():
+            raise _NotExpressible(_NO_DURATION)
+
+    def entries(self, first: date, last: date) -> list[str]:
+        """Return the calendar entries of the event, for the dates from ``first`` to ``last``."""
+        rule, end, count = self._rule()
+        removed = set(map(_date_of, _read(self._event, "exdates", "EXDATE")))
+        if "RECURRENCE-ID" not in self._event:
+            uid = str(self._event.get("UID", ""))
+            removed |= {day for key, day in self._replaced if key == uid}
+        added = [_date_of(day) for day, _duration in _read(self._event, "rdates", "RDATE")]
+        is_plain = end == LAST_DAY and count is None and not removed and not added
+        always = self._recurring_entry(rule) if is_plain and self._day <= first else None
+        if always is not None:
+            return [always]
+        days = {self._day, *added, *self._days(rule, end, count, first, last)} - removed
+        found: list[str] = []
+        for begin, stop in map(self._time_on, sorted(days)):
+            if stop > datetime.combine(first, MIDNIGHT) and begin.date() <= last:
+                found += _entries(begin, stop)
+        return found
+
+    def _rule(self) -> tuple[Recurrence | None, date, int | None]:
+        """Return the event's rule, its last date and its number of dates, if it has any."""
+        rules = _read(self._event, "rrules", "RRULE")
+        if not rules:
+            return None, LAST_DAY, None
+        if len(rules) > 1:
+            raise _NotExpressible(_SEVERAL_RULES)
+        parts = {str(name).upper(): values for name, values in rules[0].items()}
+        until, count = parts.pop("UNTIL", [LAST_DAY])[0], parts.pop("COUNT", [None])[0]
+        text = ";".join(f"{name}={','.join(map(str, values))}" for name, values in parts.items())
+        if not FIRST_DAY <= self._day <= LAST_DAY:
+            raise _NotExpressible(_INVALID, name="DTSTART")
+        try:
+            rule = parse_recurrence(f"{self._day} {text}").days
+        except InvalidSchedule as error:
+            raise _NotExpressible(_UNSUPPORTED_RULE, problem=error.text) from None
+        if isinstance(until, datetime) and until.tzinfo and self._zone_of_event:
+            until = until.astimezone(self._zone_of_event)
+            last = until.date() if until.time() >= self._time else until.date() - DAY
+        else:
+            last = _date_of(until)
+        return rule, min(last, LAST_DAY), count
+
+    def _days(
+        self, rule: Recurrence | None, end: date, count: int | None, first: date, last: date
+    ) -> Iterator[date]:
+        """Yield the dates of the rule on which the event may touch ``first`` to ``last``.
+
+        With a number of dates, yields them from the first one on.
+        """
+        if rule is None:
+            return
+        start = self._day if count is not None else max(self._day, first - self._length - 2 * DAY)
+        day, number = rule.at_or_after(start), 0
+        while day is not None and day <= min(end, last) and (count is None or number < count):
+            number += 1
+            if number > MOST_DATES:
+                raise _NotExpressible(_TOO_MANY_DATES, most=MOST_DATES)
+            yield day
+            day = rule.at_or_after(day + DAY)
+
+    def _recurring_entry(self, rule: Recurrence | None) -> str | None:
+        """Return one entry for all dates of the rule, or None if there is none."""
+        if (
+            rule is None
+            or rule.interval != 1
+            or rule.positions
+            or rule.year_days
+            or self._is_in_other_zone
+        ):
+            return None
+        days = self._length // DAY
+        if self._timed:
+            if self._length > DAY:
+                return None
+            begin = datetime.combine(self._day, self._time)
+            clock = f" {_clock_range(begin, begin + self._length)}"
+        elif self._length % DAY:
+            return None
+        else:
+            clock = ""
+        if rule.frequency == "WEEKLY" and days <= len(WEEKDAYS):
+            if rule.months:
+                return None
+            covered = range(1 if self._timed else days)
+            weekdays = {(first + more) % 7 for first, _number in rule.weekdays for more in covered}
+            return ", ".join(f"{WEEKDAYS[each]}{clock}" for each in sorted(weekdays))
+        is_one_date = len(rule.months) == len(rule.month_days) == 1 and not rule.weekdays
+        if rule.frequency != "YEARLY" or not is_one_date:
+            return None
+        first = f"{rule.months[0]:02}-{rule.month_days[0]:02}"
+        if rule.month_days[0] < 1 or first == "02-29":
+            return None
+        if self._timed or days == 1:
+            return f"{first}{clock}"
+        # A range over February 29 has another end in a leap year.
+        ends = {
+            f"{date.fromisoformat(f'{year}-{first}') + (days - 1) * DAY:%m-%d}"
+            for year in (1999, 2000, 2001)
+        }
+        return f"{first}..{ends.pop()}" if len(ends) == 1 and days < 300 else None
+
+    @property
+    def _is_in_other_zone(self) -> bool:
+        return self._timed and self._zone_of_event != self._zone
+
+    def _time_on(self, day: date) -> tuple[datetime, datetime]:
+        """Return the begin and end of the event on ``day``, in local time without a time zone."""
+        begin = datetime.combine(day, self._time)
+        if not self._is_in_other_zone:
+            return begin, begin + self._length
+        instant = begin.replace(tzinfo=self._zone_of_event).astimezone(UTC)
+        begin, stop = (
+            each.astimezone(self._zone).replace(tzinfo=None, fold=0)
+            for each in (instant, instant + self._length)
+        )
+        return begin, stop
+
+
+def _length(start: date, end: date) -> timedelta:
+    """Return the duration by the clock of the start's time zone."""
+    if isinstance(start, datetime) and isinstance(end, datetime):
+        if (start.tzinfo is None) is not (end.tzinfo is None):
+            raise _NotExpressible(_INVALID, name="DTEND")
+        if end.tzinfo is not None:
+            end = end.astimezone(start.tzinfo)
+    return end - start
+
+
+def _lines(entries: Sequence[str], summary: str) -> Iterator[str]:
+    """Yield lines of a few entries each, the first one with the summary as a comment."""
+    comment = f" # {summary}" if summary else ""
+    for number in range(0, len(entries), ENTRIES_PER_LINE):
+        yield ", ".join(entries[number : number + ENTRIES_PER_LINE]) + comment
+        comment = ""
+
+
+def _entries(begin: datetime, stop: datetime) -> list[str]:
+    """Return the entries for the time from ``begin`` to ``stop``, in whole minutes."""
+    begin = begin.replace(second=0, microsecond=0)
+    if stop.second or stop.microsecond:
+        stop = stop.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    if begin.time() == stop.time() == MIDNIGHT:
+        return [_dates(begin.date(), stop.date() - DAY)]
+    if stop - begin < DAY:
+        return [f"{begin:%Y-%m-%d} {_clock_range(begin, stop)}"]
+    found = []
+    first, last = begin.date(), stop.date()
+    if begin.time() != MIDNIGHT:
+        found.append(f"{first} {begin:%H:%M}-24:00")
+        first += DAY
+    if first < last:
+        found.append(_dates(first, last - DAY))
+    if stop.time() != MIDNIGHT:
+        found.append(f"{last} 00:00-{stop:%H:%M}")
+    return found
+
+
+def _dates(first: date, last: date) -> str:
+    return f"{first}" if first == last else f"{first}..{last}"
+
+
+def _clock_range(begin: datetime, stop: datetime) -> str:
+    end = "24:00" if stop.time() == MIDNIGHT else f"{stop:%H:%M}"
+    return f"{begin:%H:%M}-{end}"
+
+
+def _events(content: bytes) -> Sequence[Any]:
+    try:
+        calendars = _package().Calendar.from_ical(content, multiple=True)
+        events = list(chain.from_iterable(each.walk("VEVENT") for each in calendars))
+    except InvalidCalendar:
+        raise
+    except Exception as error:  # The package raises errors of many kinds for malformed content.
+        problem = shortened(" ".join(str(error).split()), 200) or type(error).__name__
+        raise InvalidCalendar(_NO_CALENDAR, problem=problem, code="not_icalendar") from None
+    if len(events) > MOST_EVENTS:
+        raise InvalidCalendar(
+            _TOO_MANY_EVENTS, count=len(events), most=MOST_EVENTS, code="too_many_events"
+        )
+    return events
+
+
+def _read(event: Any, name: str, property_name: str) -> Any:
+    try:
+        return getattr(event, name)
+    except Exception:  # The package raises errors of many kinds for malformed values.
+        raise _NotExpressible(_INVALID, name=property_name) from None
+
+
+def _key_of_replaced(event: Any) -> tuple[str, date]:
+    """Return the UID and the date of the occurrence that this event replaces."""
+    try:
+        day = _date_of(event["RECURRENCE-ID"].dt)
+    except Exception:  # as above; the event itself is then omitted
+        day = FIRST_DAY
+    return str(event.get("UID", "")), day
+
+
+def _summary(event: Any) -> str:
+    found = event.get("SUMMARY", "")
+    text = " ".join(str(found[0] if isinstance(found, list) else found).split())
+    return shortened("".join(filter(str.isprintable, text)), LONGEST_COMMENT)
+
+
+def _date_of(value: Any) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    raise _NotExpressible(_INVALID, name="RDATE")
+
+
+def _package() -> Any:
+    try:
+        import icalendar
+    except ImportError:
+        raise InvalidCalendar(_MISSING, code="not_installed") from None
+    return icalendar

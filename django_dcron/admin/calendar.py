@@ -79,9 +79,10 @@ class CalendarForm(CalendarModelForm):
         super().__init__(*args, **kwargs)
         if not self.instance._state.adding:
             self.initial["seen_version"] = self.instance.version
-        self.fields["ics"].help_text %= {"years": YEARS_READ}
-        # The file may contain the only entries.
-        self.fields["dates"].required = not self.files.get("ics")
+        if "dates" in self.fields:  # not for a user who may only view the calendar
+            self.fields["ics"].help_text %= {"years": YEARS_READ}
+            # The file may contain the only entries.
+            self.fields["dates"].required = not self.files.get("ics")
 
     def _add_events(self, cleaned: dict[str, Any]) -> None:
         """Add the events of the uploaded file to the entries."""
@@ -141,7 +142,8 @@ class CalendarAdmin(
 
     def get_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
         without = {"next_dates"} if obj is None else set()
-        if not can_read_ics():
+        may_edit = self.has_change_permission(request, obj) if obj else True
+        if not may_edit or not can_read_ics():
             without.add("ics")
         return tuple(name for name in self.fields if name not in without)
 

@@ -23,32 +23,27 @@ from itertools import chain, repeat
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.core.exceptions import EmptyResultSet
 from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import RawSQL
+
+from django_dcron.db.statements import Select
 
 Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by the attribute name of its field. The key comes first."""
 
 
-def fetch_rows(rows: models.QuerySet[Any, tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
-    """Return the rows of a ``values_list``."""
-    connection = connections[rows.db]
-    compiler = rows.query.get_compiler(rows.db)
-    try:
-        sql, parameters = compiler.as_sql()
-    except EmptyResultSet:
-        return []
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
+def fetch_rows(query: Select, **given: Any) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of a prepared query."""
+    connection = connections[query.using]
+    compiled = query.compiled_for(connection)
+    with compiled.executed(connection, given) as cursor:
         columns: list[Sequence[Any]] = list(zip(*cursor.fetchall(), strict=True))
     if columns:
-        converters = compiler.get_converters([expression for expression, _, _ in compiler.select])
-        for position, (steps, expression) in converters.items():
+        for position, expression, converters in compiled.converters(connection):
 
             def convert(
-                value: Any, steps: Sequence[Any] = steps, expression: Any = expression
+                value: Any, steps: Sequence[Any] = converters, expression: Any = expression
             ) -> Any:
                 for step in steps:
                     value = step(value, expression, connection)

@@ -1,8 +1,8 @@
 """Prepared statements: compiled by Django once per database, executed with new values.
 
 For short statements, the ORM takes longer to build the SQL than the database takes to execute it.
-These are the statements of workers, and a node's checks that find no work. They are written with
-the ORM, with ``Given`` in place of each value, and compiled at first use.
+These are the frequent statements of workers and nodes. They are written with the ORM, with
+``Given`` in place of each value, and compiled at first use.
 
 Invariants:
 
@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from math import ceil
 from typing import Any, NamedTuple, cast
+from weakref import ref
 
 from django.db import connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -57,6 +58,8 @@ class Compiled:
         """The SELECT's columns that need conversion: position, expression and converters. None: the
         converters belong to a connection.
         """
+        self._latest: tuple[Any, list[tuple[int, Any, list[Converter]]]] = (lambda: None), []
+        """The latest connection, as a weak reference, and its columns."""
 
     def executed(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any], prefix: str = ""
@@ -76,10 +79,21 @@ class Compiled:
 
     def convert(self, rows: list[list[Any]], connection: BaseDatabaseWrapper) -> None:
         """Convert the values that the driver has returned, in place."""
-        for column, expression, converters in self.columns:
-            for convert in converters or _converters(expression, connection):
+        for column, expression, converters in self.converters(connection):
+            for convert in converters:
                 for row in rows:
                     row[column] = convert(row[column], expression, connection)
+
+    def converters(self, connection: BaseDatabaseWrapper) -> list[tuple[int, Any, list[Converter]]]:
+        """Return the columns that need conversion: position, expression and converters."""
+        latest, columns = self._latest  # read once, because another thread may replace it
+        if latest() is not connection:
+            columns = [
+                (column, expression, converters or _converters(expression, connection))
+                for column, expression, converters in self.columns
+            ]
+            self._latest = ref(connection), columns
+        return columns
 
 
 class Statement(ABC):

@@ -37,6 +37,7 @@ from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
+from django_dcron.db.statements import Given, Select
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.termination import terminate
 from django_dcron.execution.unheard import (
@@ -272,8 +273,20 @@ def _end_if_at_work(run: CurrentRun) -> None:
         terminate(run, Ending(Outcome.CANCELLED, message=message, output=run.output()))
 
 
+_CANCEL_REQUESTED = Select(
+    Run,
+    lambda: (
+        transitions.runs()
+        .filter(pk=Given(Run, "id"))
+        .exclude(cancel_requested_at=None)
+        .order_by()
+        .values_list("pk")
+    ),
+)
+
+
 def _cancel_requested(run: CurrentRun) -> bool:
-    return transitions.runs().filter(pk=run.id).exclude(cancel_requested_at=None).exists()
+    return bool(_CANCEL_REQUESTED.rows(id=run.id))
 
 
 def _write_output(heartbeat: RunHeartbeat) -> None:

@@ -22,18 +22,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Exists, F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import Given, Select
 from django_dcron.models import Cursor, Job, Link, Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.slots import Slot
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -60,11 +63,24 @@ def parse_follower_key(key: str | None) -> UUID | None:
         return None
 
 
-def has_follower(state: State, job_id: int) -> Exists:
-    """Return a condition: a job follows runs of this job that started and ended in ``state``."""
-    return Exists(
-        Link.objects.filter(after=job_id, on__in=sorted(conditions_met_by(state, started=True)))
-    )
+def slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:
+    """Return whether the job's slot is taken, and whether any job follows it.
+
+    A follower counts if its link is met by a run that started and ended in ``state``.
+    """
+    found = _slot_and_followers_after(state).first(id=job_id)
+    if found is None:
+        raise Job.DoesNotExist(f"job {job_id} doesn't exist")
+    taken, followed = found
+    return bool(taken), bool(followed)
+
+
+@cache
+def _slot_and_followers_after(state: State) -> Select:
+    job_id, met = OuterRef("pk"), sorted(conditions_met_by(state, started=True))
+    slot = Exists(Run.objects.in_slot(Slot.RUNNING, job_id))
+    follower = Exists(Link.objects.filter(after=job_id, on__in=met))
+    return Select(Job, lambda: Job.objects.filter(pk=Given(Job, "id")).values_list(slot, follower))
 
 
 def create_followers(run: Run, state: State) -> list[Run]:

@@ -18,12 +18,26 @@ from django_dcron.db.bulk import with_keys
 from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import Given, Update
 from django_dcron.models import Freeze, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.runs.transitions import NOBODY, runs
 
 MARKED_AT_ONCE = 1000
+
+_MARK_ONE = Update(
+    Run,
+    lambda: (
+        runs()
+        .pending()
+        .filter(pk=Given(Run, "id"), attempt=Given(Run, "attempt"), node=Given(Run, "node"))
+    ),
+    state=State.QUEUED,
+    queued_at=Given(Run, "queued_at"),
+    deliveries=F("deliveries") + 1,
+)
+"""The usual case: the node that has dispatched a run marks it."""
 
 
 def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **still: Any) -> int:
@@ -33,9 +47,13 @@ def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **
     waited for the slot and been woken. It is then pending again and has the slot, but it is on no
     node's agenda and has *not* been dispatched.
     """
+    keys = list(delivered)
+    if len(keys) == 1 and still.keys() == {"node"} and isinstance(at, datetime):
+        ((run_id, attempt),) = keys
+        return _MARK_ONE.execute(id=run_id, attempt=attempt, queued_at=at, **still)
     pending = runs().pending().filter(**still)
     by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)
-    for run_id, attempt in delivered:
+    for run_id, attempt in keys:
         by_attempt[attempt].append(run_id)
     return sum(
         with_keys(pending.filter(attempt=attempt), ids[start : start + MARKED_AT_ONCE]).update(

@@ -32,6 +32,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
+from django_dcron.db.statements import Select
 from django_dcron.models import Attempt, Incident, Statistics
 from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.incidents import (
@@ -53,6 +54,13 @@ RETENTION = timedelta(days=90)
 PRUNED_AT_ONCE = 500
 
 
+_ANY_UNGROUPED = Select(
+    Attempt, lambda: Attempt.objects.filter(incident=NOT_GROUPED).order_by().values_list("pk")[:1]
+)
+_ANY_RECOVERED = Select(Incident, lambda: _recovered().order_by().values_list("pk")[:1])
+"""Building the full queries takes longer than these checks, which usually find nothing."""
+
+
 class _AlreadyGrouped(Exception):
     """Another process has grouped some of the attempts."""
 
@@ -64,7 +72,7 @@ def group_failed_attempts(
 
     If the number is ``GROUPED_AT_ONCE``, there may be more.
     """
-    failures = _ungrouped(shards, namespace, job_id)
+    failures = _ungrouped(shards, namespace, job_id) if _ANY_UNGROUPED.rows() else []
     if failures:
         try:
             with brief_transaction(alias_for(Incident), settings.LEASE):
@@ -90,15 +98,11 @@ def resolve_recovered(
     shards: Collection[int] | None = None, namespace: str = "", job_id: int | None = None
 ) -> int:
     """Resolve the incidents of jobs whose last run succeeded after the latest failure."""
+    if not _ANY_RECOVERED.rows():
+        return 0
     using = alias_for(Incident)
-    recovered = Statistics.objects.filter(
-        job=OuterRef("job_id"),
-        last_state=State.SUCCEEDED,
-        last_finished_at__gt=OuterRef("last_seen_at"),
-    )
-    rows = Incident.objects.using(using).filter(Exists(recovered), state__in=UNRESOLVED)
-    rows = _of_jobs(rows, "job", shards, namespace, job_id)
-    succeeded_at = Subquery(recovered.values("last_finished_at"))
+    rows = _of_jobs(_recovered(), "job", shards, namespace, job_id)
+    succeeded_at = Subquery(_later_successes().values("last_finished_at"))
     seen = list(
         rows.order_by("pk").values_list("pk", "last_seen_at", succeeded_at)[:GROUPED_AT_ONCE]
     )
@@ -115,6 +119,20 @@ def resolve_recovered(
         )
         for key, last_seen_at, resolved_at in seen
         if resolved_at is not None
+    )
+
+
+def _recovered() -> QuerySet[Incident]:
+    """Return the unresolved incidents of jobs whose last run succeeded after their last failure."""
+    rows = Incident.objects.using(alias_for(Incident))
+    return rows.filter(Exists(_later_successes()), state__in=UNRESOLVED)
+
+
+def _later_successes() -> QuerySet[Statistics]:
+    return Statistics.objects.filter(
+        job=OuterRef("job_id"),
+        last_state=State.SUCCEEDED,
+        last_finished_at__gt=OuterRef("last_seen_at"),
     )
 
 

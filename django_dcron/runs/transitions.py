@@ -35,8 +35,8 @@ from django_dcron.conf import settings
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.db.statements import ChangeSequence, Given, Insert, Update
-from django_dcron.models import Attempt, Freeze, Job, Run, Statistics
+from django_dcron.db.statements import ChangeSequence, Given, Insert, Select, Update
+from django_dcron.models import Attempt, Freeze, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count, counting
 from django_dcron.policies.chains import conditions_met_by
@@ -171,9 +171,16 @@ def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
     )
 
 
+_RENEW_HEARTBEAT = Update(
+    Run,
+    lambda: runs().running().filter(pk=Given(Run, "id"), attempt=Given(Run, "attempt")),
+    heartbeat_at=UtcNow(),
+)
+
+
 def renew_heartbeat(run_id: UUID, attempt: int) -> bool:
     """Renew the heartbeat of the attempt. Returns False if the attempt is no longer running."""
-    return bool(runs().running().filter(pk=run_id, attempt=attempt).update(heartbeat_at=UtcNow()))
+    return bool(_RENEW_HEARTBEAT.execute(id=run_id, attempt=attempt))
 
 
 # --- the end of a run -----------------------------------------------------------------------------
@@ -247,7 +254,6 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
     a row of statistics.
     """
     unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
-    own = {name: Given(Attempt, name) for name in ("run_id", "number", "token")}
     return ChangeSequence(
         Update(
             Run,
@@ -255,12 +261,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
             **final_columns(state, Given(Run, "reason")),
         ),
         counting(state, Given(Run, "job_id")),
-        Update(
-            Attempt,
-            lambda: Attempt.objects.filter(**own, outcome=""),
-            finished_at=UtcNow(),
-            **{name: Given(Attempt, name) for name in columns},
-        ),
+        _closing(("run_id", "number", "token"), columns),
     )
 
 
@@ -305,12 +306,28 @@ def mark_cancel_requested(run_id: UUID, reason: str) -> bool:
     return bool(running.update(cancel_requested_at=UtcNow(), reason=reason[:REASON_LIMIT]))
 
 
+_ANY_IN_LINE = Select(
+    Run,
+    lambda: (
+        runs()
+        .waiting()
+        .filter(job=Given(Run, "job_id"))
+        .exclude(trigger=Trigger.BACKFILL)
+        .order_by("due_at", "pk")
+        .values_list("pk")[:1]
+    ),
+)
+"""Building the full query takes longer than this check. Usually, no run waits."""
+
+
 def wake_next(job_id: int) -> Run | None:
     """Waiting -> pending for the run that has waited longest. It gets the slot.
 
     Returns that run, with its job. Returns None if no run waits or the slot is taken. Backfilled
     runs don't take part (``release_backfilled``).
     """
+    if not _ANY_IN_LINE.rows(job_id=job_id):
+        return None
     line = runs().waiting().filter(job=job_id).exclude(trigger=Trigger.BACKFILL)
     longest = line.order_by("due_at", "pk").select_related("job").first()
     if longest is None:
@@ -369,7 +386,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
         woken = None
         has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))
         if has_line or followed:
-            taken, followed = _slot_and_followers(run.job_id, state)
+            taken, followed = chains.slot_and_followers(run.job_id, state)
             if has_line and not taken:
                 woken = wake_next(run.job_id)
         followers = chains.create_followers(run, state) if followed else []
@@ -377,16 +394,21 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
     return followers if woken is None else [woken, *followers]
 
 
-def _slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:
-    """Return whether the job's slot is taken, and whether any job follows such an end."""
-    looks = Exists(runs().in_slot(Slot.RUNNING, job_id)), chains.has_follower(state, job_id)
-    taken, followed = Job.objects.using(alias_for(Job)).values_list(*looks).get(pk=job_id)
-    return taken, followed
-
-
 def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
     """Close the attempt's row. ``token`` is None if another process closes it."""
-    row = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=attempt, outcome="")
+    own = {"run_id": run.pk, "number": attempt}
     if token is not None:
-        row = row.filter(token=token)
-    row.update(finished_at=UtcNow(), **closing)
+        own["token"] = token
+    _closing(tuple(own), tuple(closing)).execute(**own, **closing)
+
+
+@cache
+def _closing(own: tuple[str, ...], columns: tuple[str, ...]) -> Update:
+    """Return the update that closes an attempt, identified by the columns ``own``."""
+    attempt = {name: Given(Attempt, name) for name in own}
+    return Update(
+        Attempt,
+        lambda: Attempt.objects.filter(**attempt, outcome=""),
+        finished_at=UtcNow(),
+        **{name: Given(Attempt, name) for name in columns},
+    )

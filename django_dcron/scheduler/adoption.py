@@ -44,16 +44,21 @@ COLUMNS = (
 def _any_of_other_nodes(shards: frozenset[int], of: int, namespace: str) -> Select:
     """Return the check whether there may be a run to adopt.
 
-    Building the full query takes longer than this check. The shards of a node seldom change, so its
-    statement stays the same.
+    The shards of a node seldom change, so its statements stay the same.
     """
+    return Select(Run, lambda: _others(shards, of, namespace).values_list("pk")[:1])
 
-    def build() -> RunQuerySet:
-        pending = Run.objects.pending().due(Given(Run, "due_at")).exclude(node=Given(Run, "node"))
-        pending = pending.in_shards(sorted(shards), of).not_frozen()
-        return pending.filter(job__namespace=namespace) if namespace else pending
 
-    return Select(Run, lambda: build().order_by("due_at").values_list("pk")[:1])
+@lru_cache(maxsize=64)
+def _oldest_of_other_nodes(shards: frozenset[int], of: int, namespace: str, number: int) -> Select:
+    """Return the query for the oldest ``number`` runs to adopt, with ``COLUMNS``."""
+    return Select(Run, lambda: _others(shards, of, namespace).values_list(*COLUMNS)[:number])
+
+
+def _others(shards: frozenset[int], of: int, namespace: str) -> RunQuerySet:
+    pending = Run.objects.pending().due(Given(Run, "due_at")).exclude(node=Given(Run, "node"))
+    pending = pending.in_shards(sorted(shards), of).not_frozen().order_by("due_at")
+    return pending.filter(job__namespace=namespace) if namespace else pending
 
 
 def adopt(
@@ -80,15 +85,12 @@ def adopt(
       assigned the run, the mark for the earlier dispatch would set it to queued. But the message of
       that dispatch is used up. The next call adopts the run, once the agenda has forgotten it.
     """
-    if not also_own:
-        any_of_others = _any_of_other_nodes(frozenset(shards), settings.SHARDS, namespace)
-        if not shards or not any_of_others.rows(due_at=horizon, node=node):
-            return []
-    pending = transitions.runs().pending().in_shards(shards, settings.SHARDS)
-    if namespace:
-        pending = pending.filter(job__namespace=namespace)
-    others = pending.due(horizon).exclude(node=node).not_frozen().order_by("due_at")
-    oldest = others.values_list(*COLUMNS)[:ADOPTED_AT_ONCE]
+    led = frozenset(shards), settings.SHARDS, namespace
+    if not shards:
+        return []
+    if not also_own and not _any_of_other_nodes(*led).rows(due_at=horizon, node=node):
+        return []
+    oldest = _oldest_of_other_nodes(*led, ADOPTED_AT_ONCE).rows(due_at=horizon, node=node)
     adopted = [run for run in starmap(DueRun, oldest) if not known(run.key)]
     assigned = _assign([run.run_id for run in adopted], node)
     for run in adopted:
@@ -97,10 +99,11 @@ def adopt(
     adopted = [run for run in adopted if run.run_id in assigned]
     if also_own:
         adopted_ids = {run.run_id for run in adopted}
-        own = pending.filter(node=node).values_list(*COLUMNS)
-        adopted += [
-            DueRun(*row) for row in own.iterator(ADOPTED_AT_ONCE) if row[0] not in adopted_ids
-        ]
+        own = transitions.runs().pending().filter(node=node).in_shards(shards, settings.SHARDS)
+        if namespace:
+            own = own.filter(job__namespace=namespace)
+        rows = own.values_list(*COLUMNS).iterator(ADOPTED_AT_ONCE)
+        adopted += [DueRun(*row) for row in rows if row[0] not in adopted_ids]
     return adopted
 
 

@@ -130,16 +130,32 @@ class Claim:
 def _any_due(shards: frozenset[int], of: int, namespace: str) -> Select:
     """Return the check whether there may be an occurrence to claim.
 
-    Building the full query takes longer than this check. The shards of a node seldom change, so its
-    statement stays the same.
+    The shards of a node seldom change, so its statements stay the same.
+    """
+
+    return Select(Cursor, lambda: _due(shards, of, namespace).values_list("pk")[:1])
+
+
+@lru_cache(maxsize=64)
+def _due_with_jobs(
+    shards: frozenset[int], of: int, namespace: str, number: int, skips: bool, names_tables: bool
+) -> Select:
+    """Return the query that locks and reads up to ``number`` due cursors, with ``COLUMNS``.
+
+    ``skips``: it skips locked rows. ``names_tables``: it names the only table to lock.
     """
 
     def build() -> CursorQuerySet:
-        due = Cursor.objects.due(Given(Cursor, "next_at")).in_shards(sorted(shards), of)
-        due = due.not_frozen()
-        return due.filter(namespace=namespace) if namespace else due
+        due = _due(shards, of, namespace).current()
+        return due.select_for_update(skip_locked=skips, of=("self",) if names_tables else ())
 
-    return Select(Cursor, lambda: build().values_list("pk")[:1])
+    return Select(Cursor, lambda: build().values_list(*COLUMNS)[:number])
+
+
+def _due(shards: frozenset[int], of: int, namespace: str) -> CursorQuerySet:
+    due = Cursor.objects.due(Given(Cursor, "next_at")).in_shards(sorted(shards), of)
+    due = due.not_frozen()
+    return due.filter(namespace=namespace) if namespace else due
 
 
 @tracing.trace_claim
@@ -184,15 +200,15 @@ def _due_cursors(
     shards: Collection[int], horizon: datetime, namespace: str, using: str
 ) -> Iterable[DueCursor]:
     features = connections[using].features
-    cursors = Cursor.objects.using(using).in_shards(shards, settings.SHARDS)
-    due = cursors.due(horizon).not_frozen().current()
-    if namespace:
-        due = due.filter(namespace=namespace)
-    locked = due.select_for_update(
-        skip_locked=features.has_select_for_update_skip_locked,
-        of=("self",) if features.has_select_for_update_of else (),
+    due = _due_with_jobs(
+        frozenset(shards),
+        settings.SHARDS,
+        namespace,
+        CLAIMED_AT_ONCE,
+        features.has_select_for_update_skip_locked,
+        features.has_select_for_update_of,
     )
-    return map(DueCursor._make, fetch_rows(locked.values_list(*COLUMNS)[:CLAIMED_AT_ONCE]))
+    return map(DueCursor._make, fetch_rows(due, next_at=horizon))
 
 
 def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor]:

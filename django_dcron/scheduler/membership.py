@@ -28,6 +28,7 @@ import platform
 import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 from django_dcron import __version__
 from django_dcron.conf import settings
@@ -49,7 +50,22 @@ KEEP_DEAD_NODES_FOR = timedelta(days=1)
 """How long the row of a dead node is kept for display."""
 
 
-_TICKED = Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), ticked_at=UtcNow())
+def _update_node(*given: str, **columns: Any) -> Update:
+    """Prepare the update of a node's row with these ``columns`` and the ``given`` ones."""
+    values = {name: Given(Node, name) for name in given}
+    return Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), **columns, **values)
+
+
+_TICKED = _update_node(ticked_at=UtcNow())
+_HEARTBEAT = _update_node(
+    "shards",
+    "agenda",
+    "skew",
+    "clock_doubt",
+    "degraded",
+    "broker_unreachable_since",
+    heartbeat_at=UtcNow(),
+)
 
 
 def server_node_name(host: str, pid: int) -> str:
@@ -252,8 +268,8 @@ class Membership:
         using = alias_for(Node)
         sent_at = self._clock.monotonic()
         self._clock.sample(lambda: database_now(using))
-        alive = self._row().update(
-            heartbeat_at=UtcNow(),
+        alive = _HEARTBEAT.execute(
+            id=self.id,
             shards=len(self.shards),
             agenda=agenda,
             skew=self._clock.skew,

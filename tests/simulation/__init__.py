@@ -5,6 +5,7 @@
 | ``engine`` | virtual time, tasks (greenlets) and processes |
 | ``primitives`` | simulated threads, clocks and queues, installed in the package |
 | ``database`` | SQLite in memory with faults at each statement, and triggers that report changes |
+| ``cursor`` | the short way from the ORM to SQLite |
 | ``services`` | the lock server and the broker |
 | ``cluster`` | nodes and workers |
 | ``plan`` | jobs, actions of users and faults, drawn from a seed |

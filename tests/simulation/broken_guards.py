@@ -253,7 +253,7 @@ def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
         del columns["slot"], columns["slot_number"]
         return columns
 
-    real = put(stack, transitions, "_final", final)
+    real = put(stack, transitions, "final_columns", final)
 
 
 @guard

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from django.db import InternalError, OperationalError, connection, connections
-from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX, SQLiteCursorWrapper
 from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
@@ -27,6 +25,7 @@ from django_dcron.db.statements import UpdateUnlocked
 from django_dcron.models import statistics
 from django_dcron.runs import pending_counts
 from tests.simulation import primitives
+from tests.simulation.cursor import short_way
 from tests.simulation.engine import Engine, Killed, Process
 from tests.simulation.primitives import EPOCH
 
@@ -220,20 +219,16 @@ class Database:
     def installed(self) -> Iterator[None]:
         connection.ensure_connection()
         assert connection.connection is not None
-        connection.connection.create_function("STRFTIME", 2, self._strftime)
+        # Time stands still within a statement, so SQLite needs to ask only once.
+        connection.connection.create_function("STRFTIME", 2, self._strftime, deterministic=True)
         connection.connection.create_function("dcron_changed", -1, self._changed)
         backend: Any = connections["default"]
         self._real_commit, self._real_rollback = backend._commit, backend._rollback
         backend._commit, backend._rollback = self._commit, self._rollback
         self._real_run_commit_hooks = backend.run_and_clear_commit_hooks
         backend.run_and_clear_commit_hooks = self._run_commit_hooks
-        # There is one thread, and the same statements come again and again.
-        only = SimpleNamespace(default=backend)
-        with (
-            patch.object(connections, "_connections", only),
-            patch.object(SQLiteCursorWrapper, "convert_query", staticmethod(_with_question_marks)),
-            connection.execute_wrapper(self.statement),
-        ):
+        only = SimpleNamespace(default=backend)  # There is one thread.
+        with patch.object(connections, "_connections", only), short_way(backend, self.statement):
             try:
                 yield
             finally:
@@ -293,12 +288,6 @@ class Database:
         return 0
 
 
-@lru_cache(maxsize=2000)
-def _with_question_marks(statement: str, *, param_names: None = None) -> str:
-    assert param_names is None
-    return FORMAT_QMARK_REGEX.sub("?", statement).replace("%%", "%")
-
-
 TRIGGERS = """
 CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron_run
 BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
@@ -317,6 +306,9 @@ WHEN old.state IN ('succeeded', 'failed', 'skipped', 'missed', 'cancelled')
 BEGIN INSERT INTO pruned_run SELECT * FROM django_dcron_run WHERE id = old.id; END;
 CREATE TEMP TRIGGER sim_attempt_prune BEFORE DELETE ON django_dcron_attempt
 BEGIN INSERT INTO pruned_attempt SELECT * FROM django_dcron_attempt WHERE id = old.id; END;
+CREATE TEMP TRIGGER sim_cursor AFTER UPDATE OF next_at ON django_dcron_cursor
+WHEN old.next_at IS NOT NULL AND new.next_at IS NOT old.next_at AND new.placed_at = old.placed_at
+BEGIN SELECT dcron_changed('claimed', new.job_id, old.next_at); END;
 CREATE TEMP TRIGGER sim_attempt AFTER INSERT ON django_dcron_attempt
 BEGIN SELECT dcron_changed('attempted', new.run_id, new.number, new.worker); END;
 """
@@ -330,6 +322,19 @@ WITH_PRUNED = {
         "SELECT * FROM django_dcron_attempt UNION ALL SELECT * FROM pruned_attempt"
     ),
 }
+
+
+ACCOUNTED = f"""
+SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]})
+WHERE job_id = ? AND (scheduled_at = ? OR (missed_from <= ? AND scheduled_at > ?))
+"""  # noqa: S608 (no values from outside)
+
+
+def is_accounted_for(job: int, scheduled_at: str) -> bool:
+    """Return whether the job's occurrence has a run, or a later run that counts it as missed."""
+    assert connection.connection is not None
+    values = (job, scheduled_at, scheduled_at, scheduled_at)
+    return connection.connection.execute(ACCOUNTED, values).fetchone() is not None
 
 
 class AllRows:
@@ -379,4 +384,4 @@ def clear() -> None:
         cursor.execute("DELETE FROM sqlite_sequence WHERE name LIKE 'django_dcron_%'")
 
 
-__all__ = ["Armed", "Database", "clear", "create", "primitives"]
+__all__ = ["Armed", "Database", "clear", "create", "is_accounted_for", "primitives"]

@@ -23,9 +23,19 @@ notices that its last tick is long ago.
 
 
 class Observer:
-    def __init__(self, engine: Engine, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tell: Callable[[str], None],
+        is_accounted_for: Callable[[int, str], bool],
+    ) -> None:
+        """Create the observer.
+
+        ``is_accounted_for``: returns whether committed runs account for a job's occurrence.
+        """
         self.engine = engine
         self.tell = tell
+        self.is_accounted_for = is_accounted_for
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
         self.outage = (0.0, 0.0)
@@ -134,6 +144,11 @@ class Observer:
         withdrawn = state == "pending" and attempt == 1 and trigger == "schedule"
         if not (withdrawn or state in FINAL):
             self.report(f"job {job}: run {run[-6:]} was deleted while {state}")
+
+    def _claimed(self, job: int, scheduled_at: str) -> None:
+        """A node's claim has moved the job's cursor past this occurrence."""
+        if not self.is_accounted_for(job, scheduled_at):
+            self.report(f"lost: no run of job {job} accounts for {scheduled_at}")
 
     def _attempted(self, run: str, number: int, worker: str) -> None:
         if (run, number) in self._attempts:

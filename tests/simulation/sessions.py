@@ -60,16 +60,15 @@ def results(
     until = time.monotonic() + within
     number = max(round(hours / each), 1)
     seeds = iter(range(first, first + number))
+    prepare()
     if processes == 1:
-        prepare()
         for seed in seeds:
             if time.monotonic() > until:
                 return
             yield one(seed, each)
         return
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
-    django.setup()  # to read the results; each process of the pool has its own database
-    with multiprocessing.get_context("fork").Pool(processes, prepare) as pool:
+    # Each process of the pool begins with a copy of the database in memory.
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
         pending: list[Any] = []
         while True:
             while len(pending) <= processes and time.monotonic() < until:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import plan, shrinking
+from tests.simulation import broken_guards, plan, shrinking
 
 HOURS = "1"
 
@@ -26,7 +26,7 @@ def digest_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_replay_of_a_seed_prints_the_same_history() -> None:
-    simulated = simulate("--seed", "1", "--hours", HOURS)
+    simulated = simulate("--seed", "1", "--hours", HOURS, "--processes", "2")
     replayed = simulate("--replay", "1")
     assert digest_of(replayed) == digest_of(simulated)
     assert "queued -> running" in replayed.stdout
@@ -70,8 +70,20 @@ def test_docs_list_each_broken_guard_once() -> None:
     assert sorted(row[0] for row in rows_of_broken_guards()) == sorted(guards)
 
 
+@pytest.mark.parametrize("name", broken_guards.GUARDS)
+def test_guard_can_be_broken_and_restored(name: str) -> None:
+    for _ in range(2):
+        with broken_guards.broken(name):  # fails if what it replaces has another name now
+            pass
+
+
 @pytest.mark.parametrize(
-    "guard", ["runs_are_dispatched_early", "a_second_delivery_resumes_a_running_attempt"]
+    "guard",
+    [
+        "runs_are_inserted_after_the_cursors_are_committed",
+        "runs_are_dispatched_early",
+        "a_second_delivery_resumes_a_running_attempt",
+    ],
 )
 def test_seed_of_the_docs_finds_the_broken_guard(guard: str) -> None:
     seed = next(row[2] for row in rows_of_broken_guards() if row[0] == guard)

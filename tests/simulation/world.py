@@ -77,7 +77,7 @@ class World:
         self.random = Random(f"run {plan.seed}")
         self.engine = Engine(self.random, self._task_failed)
         primitives.engine = self.engine
-        self.observer = Observer(self.engine, self.tell)
+        self.observer = Observer(self.engine, self.tell, database.is_accounted_for)
         self.database = Database(self.engine, self.observer.changed)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
-from django_dcron.jobs.audit.differences import FieldChange
+from django_dcron.jobs.audit.differences import FieldChange, stored_value
 from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
 from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, Field, Format
 from django_dcron.models import AuditEntry
@@ -133,20 +133,28 @@ def _unlogged_text(number: int) -> str:
 def changed_fields(change: LoggedChange, model: type[Model]) -> tuple[ChangedField, ...]:
     """Return the changed fields of a row of ``model`` for display, without the reason."""
     return tuple(
-        _changed_field(model, each)
+        shown_change(model, each)
         for each in change.fields
         if each.field != "pause_reason" or each.new != change.reason
     )
 
 
-def _changed_field(model: type[Model], change: FieldChange) -> ChangedField:
-    field = FIELDS.get(model, JOB_FIELDS).get(change.field)
-    form = field.format if field else Format.TIME if change.field in TIMES else Format.TEXT
+def shown_change(model: type[Model], change: FieldChange) -> ChangedField:
+    """Return one changed field of a row of ``model`` for display."""
+    label = capfirst(str(_label(change.field, FIELDS.get(model, JOB_FIELDS).get(change.field))))
+    old, is_code = shown_value(model, change.field, change.old)
+    new, _is_code = shown_value(model, change.field, change.new)
+    return ChangedField(label, old, new, is_code)
+
+
+def shown_value(model: type[Model], name: str, value: Any) -> tuple[str, bool]:
+    """Return a JSON value for display, without secrets, and whether it is code."""
+    field = FIELDS.get(model, JOB_FIELDS).get(name)
+    form = field.format if field else Format.TIME if name in TIMES else Format.TEXT
     choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
-    is_code = form is Format.JSON or change.field in ("schedule", "target", "timezone", "queue")
+    is_code = form is Format.JSON or name in ("schedule", "target", "timezone", "queue")
     display = _format_moment if form is Format.TIME else _display_value
-    label = capfirst(str(_label(change.field, field)))
-    return ChangedField(label, display(change.old, choices), display(change.new, choices), is_code)
+    return display(stored_value(field, value) if field else value, choices), is_code
 
 
 def _label(name: str, field: Field | None) -> object:

@@ -95,5 +95,9 @@ def first_attempts(runs: Sequence[Run]) -> dict[UUID, Attempt]:
 
 
 def attempts_of(run: Run) -> list[Attempt]:
-    """Return the run's attempts in order, with their logs."""
-    return list(Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk).order_by("number"))
+    """Return the run's attempts in order, with their logs and definitions."""
+    attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk).order_by("number")
+    found = list(attempts.select_related("definition"))
+    for attempt in found:
+        attempt.run = run
+    return found

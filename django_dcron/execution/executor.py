@@ -24,7 +24,13 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import OperationalError, ProgrammingError, connections
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+)
 from django.utils.module_loading import import_string
 
 from django_dcron import targets, tracing
@@ -41,6 +47,7 @@ from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.jobs.attempt_end import end_attempt
+from django_dcron.jobs.definitions import definition_id, forget_definition, record_definition
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import deliveries, transitions
@@ -53,6 +60,10 @@ logger = logging.getLogger("django_dcron.runs")
 
 START_TIMEOUT = 60.0
 """Seconds a delivery waits for an unreachable database. After that, a node delivers the run again.
+"""
+
+RECORDING_TIMEOUT = 10.0
+"""Seconds that a worker tries to record what an attempt runs, before it runs it without a record.
 """
 
 LONGEST_WAIT_UNTIL_DUE = 2.0
@@ -98,6 +109,8 @@ def execute(
         logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
         return False
     reach_sync_point("start.done")
+    if definition_id(started.run.job) != started.definition:
+        _record_definition(started, using)
     heard_at = _renewed(started, attempt, worker, using)
     if heard_at is None:
         return False
@@ -133,8 +146,26 @@ class _Started(NamedTuple):
     at: datetime
     """By the database's clock."""
     fence: int
+    definition: UUID | None
+    """The definition that the attempt's row references."""
     queried_at: float
     """When the start was requested, on the monotonic clock. The row's heartbeat isn't older."""
+
+
+def _record_definition(started: _Started, using: str) -> None:
+    """Let the attempt reference what it runs. A database that refuses this prevents no run."""
+    job = started.run.job
+    try:
+        wait_out(
+            lambda: record_definition(job, started.fence),
+            f"record definition of {job}",
+            using,
+            give_up_after=RECORDING_TIMEOUT,
+        )
+    except (DatabaseError, InterfaceError) as error:
+        extra = {"event": "definition_refused", "job": str(job), "run": str(started.run.pk)}
+        logger.error("definition not recorded: job=%s", job, exc_info=error, extra=extra)
+        wait_out(lambda: forget_definition(started.fence), f"start run of {job}", using)
 
 
 def _renewed(started: _Started, attempt: int, worker: str, using: str) -> float | None:

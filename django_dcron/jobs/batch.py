@@ -43,6 +43,7 @@ from django_dcron.jobs.batch_reading import (
     read_stored,
 )
 from django_dcron.jobs.chains import Follows
+from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.jobs.locking import check_version
 from django_dcron.jobs.placement import Placement
 from django_dcron.models import Job
@@ -265,6 +266,13 @@ class _Batch:
             [each.placed for each in self.accepted], self.stored.now, self.using
         )
         record_saves([(each.job, each.before) for each in self.accepted], self.using)
+        store_definitions(
+            [
+                each.job
+                for each in self.accepted
+                if each.before is None or definition_id(each.before) != definition_id(each.job)
+            ]
+        )
 
     def _write_jobs(self) -> None:
         rows = Job.objects.using(self.using)

@@ -20,7 +20,7 @@ from django_dcron.jobs import chains
 from django_dcron.jobs.audit.recording import record_deletion
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
-from django_dcron.models import Cursor, DeletedImport, Job, Run
+from django_dcron.models import Cursor, Definition, DeletedImport, Job, Run
 
 DELETED_AT_ONCE = 1_000
 
@@ -56,6 +56,7 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
             runs.order_by("scheduled_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]
         ):
             runs.filter(pk__in=run_ids).delete()
+        Definition.objects.using(using).filter(job_id=job.pk).delete()
         if row.import_key is not None:
             _remember_deleted_import(row, using)
         record_deletion(row, using)

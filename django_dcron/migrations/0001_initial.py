@@ -1419,6 +1419,52 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Definition",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        editable=False,
+                        help_text="Hash of the job and the content.",
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                ("job_id", models.BigIntegerField(verbose_name="job ID")),
+                (
+                    "version",
+                    models.PositiveIntegerField(
+                        help_text="The version of the job that first had it.",
+                        verbose_name="version",
+                    ),
+                ),
+                (
+                    "content",
+                    models.JSONField(
+                        help_text="The job's fields, in the format of an export.",
+                        verbose_name="content",
+                    ),
+                ),
+                (
+                    "current_since",
+                    models.DateTimeField(
+                        help_text="When the job was given this definition, the latest time.",
+                        verbose_name="current since",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "definition",
+                "verbose_name_plural": "definitions",
+                "ordering": ("job_id", "-current_since"),
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["job_id", "current_since"], name="dcron_definition_job")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Attempt",
             fields=[
                 (
@@ -1441,6 +1487,28 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("worker", models.CharField(max_length=255, verbose_name="worker")),
+                (
+                    "definition",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        editable=False,
+                        help_text="What the job was when the attempt started.",
+                        null=True,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="+",
+                        to="django_dcron.definition",
+                    ),
+                ),
+                (
+                    "release",
+                    models.CharField(
+                        blank=True,
+                        help_text="The worker's DCRON_RELEASE.",
+                        max_length=64,
+                        verbose_name="release",
+                    ),
+                ),
                 (
                     "due_at",
                     models.DateTimeField(

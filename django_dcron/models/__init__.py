@@ -6,6 +6,7 @@ from django_dcron.models.audit_entry import AuditAction, AuditEntry, AuditKind, 
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.cursor import Cursor
 from django_dcron.models.dashboard import Dashboard
+from django_dcron.models.definition import Definition
 from django_dcron.models.deleted_import import DeletedImport
 from django_dcron.models.freeze import Freeze
 from django_dcron.models.incident import Incident
@@ -26,6 +27,7 @@ __all__ = [
     "Calendar",
     "Cursor",
     "Dashboard",
+    "Definition",
     "DeletedImport",
     "Freeze",
     "Incident",

@@ -7,6 +7,7 @@ from datetime import timedelta
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.models.definition import Definition
 from django_dcron.models.run import Run
 from django_dcron.policies.lifecycle import Outcome
 
@@ -18,6 +19,8 @@ OUTCOME_LABELS = [
     (Outcome.CANCELLED.value, _("Cancelled")),
 ]
 
+LONGEST_RELEASE = 64
+
 
 class Attempt(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts", db_index=False)
@@ -27,6 +30,23 @@ class Attempt(models.Model):
         help_text=_("Identifies the execution that started the attempt."),
     )
     worker = models.CharField(_("worker"), max_length=255)
+    # A constraint would lock the definition's row at each start.
+    definition = models.ForeignKey(
+        Definition,
+        on_delete=models.DO_NOTHING,
+        null=True,
+        editable=False,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+        help_text=_("What the job was when the attempt started."),
+    )
+    release = models.CharField(
+        _("release"),
+        max_length=LONGEST_RELEASE,
+        blank=True,
+        help_text=_("The worker's DCRON_RELEASE."),
+    )
     due_at = models.DateTimeField(
         _("due at"), null=True, help_text=_("For a retry, the end of its backoff.")
     )

@@ -27,7 +27,14 @@ from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
-from django_dcron.runs.start_facts import READ_COLUMNS, RunAsRead, read_run, reading, run_as_read
+from django_dcron.runs.start_facts import (
+    READ_COLUMNS,
+    RunAsRead,
+    current_release,
+    read_run,
+    reading,
+    run_as_read,
+)
 
 ORDINARY = "can_start"
 
@@ -73,14 +80,16 @@ def _update(seen: Seen) -> Update:
 
 
 def _insert(seen: Seen) -> Insert:
-    own = {name: Given(Attempt, name) for name in ("run_id", "number", "token", "worker")}
+    names = ("run_id", "number", "token", "worker", "release")
+    own = {name: Given(Attempt, name) for name in names}
     dispatched_at = f"CASE WHEN {seen('deliveries')} > 0 THEN {seen('queued_at')} END"
-    times = {
+    read = {
+        "definition_id": seen("definition"),
         "due_at": seen("due_at"),
         "queued_at": dispatched_at,
         "started_at": seen("read_at"),
     }
-    values = {name: raw(sql, Attempt._meta.get_field(name)) for name, sql in times.items()}
+    values = {name: raw(sql, Attempt._meta.get_field(name)) for name, sql in read.items()}
     return Insert(Attempt, lambda: Attempt(**own, **values))
 
 
@@ -113,7 +122,13 @@ def read_or_start(run_id: UUID, attempt: int, *, token: UUID, worker: str) -> Re
     def query() -> list[Any] | None:
         nonlocal fence
         row, fence = _START.execute(
-            id=run_id, attempt=attempt, run_id=run_id, number=attempt, token=token, worker=worker
+            id=run_id,
+            attempt=attempt,
+            run_id=run_id,
+            number=attempt,
+            token=token,
+            worker=worker,
+            release=current_release(),
         )
         return row and row[:-1]
 

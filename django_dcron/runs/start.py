@@ -57,7 +57,7 @@ from django_dcron.policies.start_decision import (
 )
 from django_dcron.runs import cancellation, deliveries, transitions
 from django_dcron.runs.ordinary_start import read_or_start
-from django_dcron.runs.start_facts import Delivery, read_run, run_label
+from django_dcron.runs.start_facts import Delivery, current_release, read_run, run_label
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -83,6 +83,8 @@ class Started(NamedTuple):
     """When the attempt started, by the database's clock."""
     fence: int
     """See ``CurrentRun.fence``."""
+    definition: UUID | None = None
+    """The definition that the attempt's row references (``jobs.definitions``)."""
 
 
 def start_attempt(
@@ -106,7 +108,7 @@ def start_attempt(
     if read is None:
         raise UnknownRun(f"run {run_id} doesn't exist in {database_name(alias_for(Run))}")
     if fence is not None:
-        return Started(read.run, read.at, fence)
+        return Started(read.run, read.at, fence, read.definition)
     delivery = Delivery(read, attempt, token=token, worker=worker, punctual=punctual)
     for look in range(MAX_TRIES):
         try:
@@ -176,12 +178,14 @@ def _start(delivery: Delivery, slot: Slot | None) -> Started | None:
         slot=slot,
         token=delivery.token,
         worker=delivery.worker,
+        definition_id=delivery.definition,
+        release=current_release(),
         started_at=delivery.read_at,
     )
     if fence is None:
         deliveries.hold_if_frozen(run)  # a freeze may have begun since the read
         return None
-    return Started(run, delivery.read_at, fence)
+    return Started(run, delivery.read_at, fence, delivery.definition)
 
 
 def _resume(run: Run, token: UUID) -> Started | None:
@@ -193,7 +197,7 @@ def _resume(run: Run, token: UUID) -> Started | None:
         run.pk, run.attempt
     ):  # the attempt was declared lost in the meantime
         return None
-    return Started(run, attempt.started_at, attempt.pk)
+    return Started(run, attempt.started_at, attempt.pk, attempt.definition_id)
 
 
 def _wait(delivery: Delivery, slot: Slot | None) -> None:

@@ -19,15 +19,17 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import OperationalError, ProgrammingError
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Subquery
 
+from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.db.contention import is_contention
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for, database_name, lacks_table
 from django_dcron.db.statements import Given, Select
 from django_dcron.exceptions import UnknownRun
-from django_dcron.models import Job, Run
+from django_dcron.models import Definition, Job, Run
+from django_dcron.models.attempt import LONGEST_RELEASE
 from django_dcron.models.freeze import frozen_job
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
@@ -50,6 +52,11 @@ _clock = clock.ClusterClock()
 _clock_lock = threading.Lock()
 
 
+def current_release() -> str:
+    """Return the release that the attempts of this process record."""
+    return str(settings.RELEASE or "")[:LONGEST_RELEASE]
+
+
 class RunAsRead(NamedTuple):
     run: Run
     """The run with its job."""
@@ -61,6 +68,8 @@ class RunAsRead(NamedTuple):
     """Whether another run had the job's slot at that time."""
     is_frozen: bool
     """Whether a freeze held back the run at that time."""
+    definition: UUID | None
+    """The job's latest recorded definition (``jobs.definitions``)."""
 
 
 _RUN = [field.attname for field in Run._meta.concrete_fields]
@@ -73,16 +82,25 @@ psycopg parses a statement of more than 4,096 characters each time.
 
 _JOB = [field.attname for field in Job._meta.concrete_fields if field.attname not in _NOT_READ]
 
-READ_COLUMNS = (*_RUN, *(f"job__{name}" for name in _JOB), "is_frozen", "read_at", "slot_taken")
+READ_COLUMNS = (
+    *_RUN,
+    *(f"job__{name}" for name in _JOB),
+    "definition",
+    "is_frozen",
+    "read_at",
+    "slot_taken",
+)
 
 
 def reading() -> RunQuerySet:
     """Return the query for a ``Given`` run and its job, with the columns ``READ_COLUMNS``."""
+    latest = Definition.objects.filter(job_id=OuterRef("job_id")).order_by("-current_since")
     return (
         transitions.runs()
         .filter(pk=Given(Run, "id"))
         .order_by()
         .annotate(
+            definition=Subquery(latest.values("pk")[:1]),
             read_at=UtcNow(),
             slot_taken=Exists(transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))),
             is_frozen=frozen_job("job_id", "job__namespace"),
@@ -112,13 +130,13 @@ def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
         raise
     if row is None:
         return None
-    *columns, is_frozen, read_at, slot_taken = row
+    *columns, definition, is_frozen, read_at, slot_taken = row
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
     run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
     at_without_jump = _without_jump(read_at, queried_at, time.monotonic())
     slot_taken = bool(slot_taken) and run.slot != Slot.RUNNING
     is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC
-    return RunAsRead(run, read_at, at_without_jump, slot_taken, is_frozen)
+    return RunAsRead(run, read_at, at_without_jump, slot_taken, is_frozen, definition)
 
 
 def _without_jump(read_at: datetime, queried_at: float, answered_at: float) -> datetime:
@@ -147,6 +165,7 @@ class Delivery:
         self.token = token
         self.worker = worker
         self.read_at = read.at
+        self.definition = read.definition
         earliest, latest = sorted((read.at, read.at_without_jump))
         self._attempt = attempt
         self._earliest = earliest

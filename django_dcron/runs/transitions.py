@@ -84,6 +84,10 @@ def start_columns(slot: Any) -> dict[str, Any]:
     return {"state": State.RUNNING, "reason": "", "slot": slot, "slot_number": 0, **times}
 
 
+_OF_ATTEMPT = (
+    *("run_id", "number", "token", "worker", "definition_id", "release"),
+    *("due_at", "queued_at", "started_at"),
+)
 _START = ChangeSequence(
     Update(
         Run,
@@ -94,27 +98,22 @@ _START = ChangeSequence(
     ),
     Insert(
         Attempt,
-        lambda: Attempt(
-            **{
-                name: Given(Attempt, name)
-                for name in (
-                    "run_id",
-                    "number",
-                    "token",
-                    "worker",
-                    "due_at",
-                    "queued_at",
-                    "started_at",
-                )
-            }
-        ),
+        lambda: Attempt(**{name: Given(Attempt, name) for name in _OF_ATTEMPT}),
     ),
     lock_timeout=START_LOCK_TIMEOUT,
 )
 
 
 def mark_running(
-    run: Run, attempt: int, *, slot: Slot | None, token: UUID, worker: str, started_at: datetime
+    run: Run,
+    attempt: int,
+    *,
+    slot: Slot | None,
+    token: UUID,
+    worker: str,
+    started_at: datetime,
+    definition_id: UUID | None = None,
+    release: str = "",
 ) -> int | None:
     """Pending or queued -> running, unless a freeze forbids it, and insert the attempt's row.
 
@@ -122,15 +121,12 @@ def mark_running(
     Returns the key of that row, or None if another process was first.
     Raises ``IntegrityError`` if another run has ``slot``.
     """
-    run_values = {
-        "id": run.pk,
-        "attempt": attempt,
-        "slot": slot,
-        "namespace": run.job.namespace,
-    }
+    namespace = run.job.namespace
+    run_values = {"id": run.pk, "attempt": attempt, "slot": slot, "namespace": namespace}
     attempt_values = {"run_id": run.pk, "number": attempt, "token": token, "worker": worker}
+    recorded = {"definition_id": definition_id, "release": release}
     times = {"due_at": run.due_at, "queued_at": run.dispatched_at, "started_at": started_at}
-    return _START.insert(**run_values, **attempt_values, **times)
+    return _START.insert(**run_values, **attempt_values, **recorded, **times)
 
 
 def mark_waiting(run: Run, *, slot: Slot | None, reason: str) -> bool:

@@ -1,6 +1,7 @@
 """The pruner: a thread that deletes expired finished runs in the node's shards.
 
-The node that leads shard 0 also deletes expired entries of the audit log.
+The node that leads shard 0 also deletes expired entries of the audit log, and definitions that no
+run or job needs.
 
 ``runs.retention`` decides which runs have expired.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -28,6 +29,7 @@ from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.jobs.audit.retention import prune_audit_log
+from django_dcron.jobs.definition_retention import prune_definitions
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import retention
@@ -94,18 +96,28 @@ class Pruner:
                     return
         if 0 in self._membership.shards:
             self._prune_audit_log()
+            self._prune_definitions()
 
     def _prune_audit_log(self) -> None:
+        if deleted := self._delete_all(prune_audit_log(self._clock.now)):
+            text = "audit log pruned: node=%s entries=%d"
+            self._log(logging.INFO, "audit_log_pruned", text, deleted)
+
+    def _prune_definitions(self) -> None:
+        if deleted := self._delete_all(prune_definitions()):
+            text = "definitions pruned: node=%s definitions=%d"
+            self._log(logging.INFO, "definitions_pruned", text, deleted)
+
+    def _delete_all(self, batches: Iterator[int]) -> int:
+        """Make the ``batches`` until the node stops. Return the number of deleted rows."""
         self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
         started_at, deleted = self._clock.monotonic(), 0
-        for number in prune_audit_log(self._clock.now):
+        for number in batches:
             deleted += number
             if self._pace(started_at):
                 break
             started_at = self._clock.monotonic()
-        if deleted:
-            text = "audit log pruned: node=%s entries=%d"
-            self._log(logging.INFO, "audit_log_pruned", text, deleted)
+        return deleted
 
     def _jobs(self) -> JobQuerySet:
         jobs = Job.objects.using(alias_for(Job)).in_shards(self._membership.shards, settings.SHARDS)

@@ -58,6 +58,7 @@ def test_json_counts_runs_per_job(nightly: Job) -> None:
         "runs": 2,
         "jobs": [{"namespace": "default", "name": "nightly", "runs": 2, "problem": ""}],
         "audit_entries": 0,
+        "definitions": 0,
     }
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 RERUNS_SHOWN = 20
 JOB_ARGUMENTS_NOTE = gettext_lazy("The job's current arguments")
+RECORDED_ARGUMENTS_NOTE = gettext_lazy("The job's arguments when the run started")
 
 
 def _cancel(request: HttpRequest, run: Run) -> ActionResult:
@@ -150,15 +151,11 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
 
     @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, run: Run) -> str:
-        return _own_arguments(redact_secrets(run.args)) or _job_arguments(
-            redact_secrets(run.job.args)
-        )
+        return _own_arguments(redact_secrets(run.args)) or _job_arguments(run, "args")
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def keyword_arguments(self, run: Run) -> str:
-        return _own_arguments(redact_secrets(run.kwargs)) or _job_arguments(
-            redact_secrets(run.job.kwargs)
-        )
+        return _own_arguments(redact_secrets(run.kwargs)) or _job_arguments(run, "kwargs")
 
     @admin.display(description=gettext_lazy("arguments"))
     def own_arguments(self, run: Run) -> str:
@@ -231,7 +228,8 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         return part_of(run, name, self.admin_site).refresh_response(page.context(), request)
 
     def _page(self, run: Run, request: HttpRequest) -> dict[str, Any]:
-        page = RunPage(run, request, self.admin_site)
+        shown: Any = run
+        page = shown.page = RunPage(run, request, self.admin_site)
         request.current_app = self.admin_site.name
         names = PARTS if page.shows_attempts else PARTS[:1]
         parts = [
@@ -245,8 +243,12 @@ def _own_arguments(value: Any) -> str:
     return "" if value is None else _with_note(value, _("Set for this run"))
 
 
-def _job_arguments(value: Any) -> str:
-    return _with_note(value, JOB_ARGUMENTS_NOTE)
+def _job_arguments(run: Any, name: str) -> str:
+    """Render the job's arguments: those that the run has started with, or the current ones."""
+    content = run.page.latest_content
+    if name in content:
+        return _with_note(redact_secrets(content[name]), RECORDED_ARGUMENTS_NOTE)
+    return _with_note(redact_secrets(getattr(run.job, name)), JOB_ARGUMENTS_NOTE)
 
 
 def _with_note(value: Any, note: StrOrPromise) -> str:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import HttpRequest
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -36,7 +36,7 @@ from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import is_hidden, of_visible_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
-from django_dcron.models import Job, Run
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact_secrets
 from django_dcron.utils.bounded_text import shortened
@@ -77,6 +77,8 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         *fields_of(Run, "idempotency_key"),
         ("rerun_of", lambda run: run.rerun_of_id and str(run.rerun_of_id)),
         *fields_of(Run, "node", "cancel_requested_at"),
+        ("job_version", lambda run: run.ran_version),
+        ("release", lambda run: run.ran_release),
     ]
 
     @admin.display(description=gettext_lazy("scheduled"))
@@ -151,6 +153,11 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
 
     def exported_rows(self, request: HttpRequest) -> QuerySet[Run]:
         rows = super().exported_rows(request).prefetch_related(None)
+        attempts = Attempt.objects.filter(run=OuterRef("pk")).order_by("-number")
+        ran = {"version": "definition__version", "release": "release"}
+        rows = rows.annotate(
+            **{f"ran_{name}": Subquery(attempts.values(path)[:1]) for name, path in ran.items()}
+        )
         return rows.prefetch_related(Prefetch("job", Job.objects.only("namespace", "name")))
 
     def get_search_results(

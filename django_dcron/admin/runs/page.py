@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
 from django.db.models.functions import Left
@@ -46,6 +47,7 @@ from django_dcron.admin.runs.comparison import (
     compare,
     expected_end_sentence,
 )
+from django_dcron.admin.runs.definition import ShownDefinition, definitions_of, shown_definitions
 from django_dcron.admin.runs.progress import Progress, progress_of
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
@@ -53,7 +55,8 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.phases import courses_of
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
-from django_dcron.models import Attempt, Node, Run
+from django_dcron.jobs.representation import Document
+from django_dcron.models import Attempt, Definition, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 
@@ -97,6 +100,7 @@ class RunPage:
     def __init__(self, run: Run, request: HttpRequest, site: admin.AdminSite):
         self.run = run
         self.shows_attempts = may_view(request, Attempt, site)
+        self.shows_jobs = may_view(request, Job, site)
         self.shows_nodes = may_view(request, Node, site)
         self.scope = admin_scope(request, site)
         self._site = site
@@ -142,6 +146,24 @@ class RunPage:
             )
             for attempt, before in pairs
         ]
+
+    @cached_property
+    def _definitions(self) -> dict[UUID, Definition]:
+        return definitions_of(self.attempts) if self.shows_jobs else {}
+
+    @property
+    def definitions(self) -> list[ShownDefinition]:
+        """What the latest attempts ran, newest first."""
+        if not self.shows_jobs:
+            return []
+        return shown_definitions(self.attempts, self._definitions, self.run.job)
+
+    @property
+    def latest_content(self) -> Document:
+        """What the latest attempt ran; empty if it isn't recorded or the user may not see it."""
+        key = self.latest.definition_id if self.latest else None
+        definition = self._definitions.get(key) if key else None
+        return {} if definition is None else definition.content
 
     @cached_property
     def texts(self) -> dict[str, AttemptText]:

@@ -42,7 +42,9 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
     """Return the changed fields. Secrets are redacted: everyone who sees the job sees them."""
     fields = FIELDS.get(model, {})
     return [
-        FieldChange(name, _storable(fields[name], before[name]), _storable(fields[name], value))
+        FieldChange(
+            name, stored_value(fields[name], before[name]), stored_value(fields[name], value)
+        )
         for name, value in after.items()
         if name in before and not fields[name].is_same(before[name], value)
     ]
@@ -50,7 +52,7 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
 
 def public_value(model: type[Model], name: str, value: Any) -> Any:
     """Return one value as the log stores it."""
-    return _storable(FIELDS[model][name], value)
+    return stored_value(FIELDS[model][name], value)
 
 
 def shown_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -68,7 +70,7 @@ def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     return sorted({**before, **after}, key=lambda name: _POSITIONS.get(name, len(_POSITIONS)))
 
 
-def _storable(field: Field, value: Any) -> Any:
+def stored_value(field: Field, value: Any) -> Any:
     """Return the value as JSON, with lists and objects as text, which may be shortened."""
     written = field.public(to_json(value))
     if written is None or isinstance(written, bool | int | float):

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.chains import followed_run_id, followers_of
+from django_dcron.diagnosis.definitions import changes_since, definition_document
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import (
     READ_LIMIT,
@@ -24,6 +25,7 @@ from django_dcron.diagnosis.run_history import (
     has_upcoming_run,
     read_run_history,
 )
+from django_dcron.jobs.audit.differences import shown_changes
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.freezes import warn_of_freezes
@@ -62,6 +64,7 @@ DEFAULT_LIMIT = 20
 ID_SHOWN = 23
 """Characters of a run's id in a table: its millisecond and 26 random bits."""
 MAX_RUNS = 10_000
+SIDES = ("old", "new")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -261,6 +264,12 @@ def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
     if attempt.late_outcome:
         yield "late outcome", styled_state(attempt.late_outcome)
     yield "worker", attempt.worker
+    yield "release", attempt.release
+    if attempt.definition is not None:
+        changes = changes_since(attempt.definition.content, attempt.run.job)
+        yield "version", attempt.definition.version
+        then, now = ({each.field: getattr(each, side) for each in changes} for side in SIDES)
+        yield "changed since", shown_changes(then, now)
     yield "started", time_text(attempt.started_at)
     yield "finished", time_text(attempt.finished_at)
     yield "duration", duration_text(attempt.duration)
@@ -303,6 +312,8 @@ def _attempt_document(attempt: Attempt) -> dict[str, Any]:
         "outcome": attempt.outcome or None,
         "late_outcome": attempt.late_outcome or None,
         "worker": attempt.worker,
+        "release": attempt.release,
+        "definition": definition_document(attempt),
         "started_at": iso(attempt.started_at),
         "finished_at": iso(attempt.finished_at),
         "exception": attempt.exception_class,

@@ -21,6 +21,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.retention import prune_audit_log
+from django_dcron.jobs.definition_retention import prune_definitions
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import WARNING, Output, add_json
@@ -33,7 +34,8 @@ HELP = (
     "DCRON_KEEP_FAILED_FOR, DCRON_KEEP_RUNS and the fields of a job decide which runs expire. "
     "Nodes do this automatically; this command does it now. Statistics and schedules don't "
     "change. Without jobs or a namespace, it also deletes expired entries of the audit log "
-    "(DCRON_KEEP_AUDIT_FOR). Exit code 1: some runs couldn't be deleted now."
+    "(DCRON_KEEP_AUDIT_FOR), and recorded definitions that no run or job needs. Exit code 1: "
+    "some runs couldn't be deleted now."
 )
 EXAMPLES = """
 prune --dry-run
@@ -70,15 +72,21 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             if not out.is_json:
                 _print(out, job, number, problem)
     total = sum(each["runs"] for each in done)
-    entries = 0 if named or options["namespace"] else _prune_audit_log(dry_run)
+    entries = definitions = 0
+    if not named and not options["namespace"]:
+        using = alias_for(Job)
+        entries = _delete_all(prune_audit_log(lambda: database_now(using), dry_run=dry_run))
+        definitions = _delete_all(prune_definitions(dry_run=dry_run))
     if out.is_json:
         document = {"version": 1, "dry_run": dry_run, "runs": total, "jobs": done}
-        out.json(document | {"audit_entries": entries})
+        out.json(document | {"audit_entries": entries, "definitions": definitions})
     else:
         verb = "would be deleted" if dry_run else "deleted"
         out.line(f"{number_of(total, 'run')} {verb}.")
         if entries:
             out.line(f"{number_of(entries, 'audit entry', 'audit entries')} {verb}.")
+        if definitions:
+            out.line(f"{number_of(definitions, 'definition')} {verb}.")
     if left := sum(bool(each["problem"]) for each in done):
         raise negative_result(
             f"Some runs of {number_of(left, 'job')} couldn't be deleted. Try again later."
@@ -112,12 +120,12 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
     return number, ""
 
 
-def _prune_audit_log(dry_run: bool) -> int:
-    using, number = alias_for(Job), 0
-    begun = time.monotonic()
-    for deleted in prune_audit_log(lambda: database_now(using), dry_run=dry_run):
+def _delete_all(batches: Iterator[int]) -> int:
+    """Make the ``batches``, resting as long as each took. Return the number of deleted rows."""
+    number, begun = 0, time.monotonic()
+    for deleted in batches:
         number += deleted
-        if not dry_run:
+        if deleted:
             time.sleep(time.monotonic() - begun)
         begun = time.monotonic()
     return number

@@ -5,6 +5,8 @@ The arguments of the job aren't part of a run.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Prefetch, QuerySet
 from django.db.models.functions import Left
 from rest_framework import serializers
@@ -15,6 +17,7 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictModelSerializer,
     StrictSerializer,
 )
+from django_dcron.diagnosis.definitions import definition_document
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.models import Attempt, Run
@@ -75,6 +78,24 @@ class RunPageSerializer(AnySerializer):
     results = RunSerializer(many=True, read_only=True)
 
 
+class DefinitionChangeSerializer(AnySerializer):
+    """A field of the job that has changed since."""
+
+    field = serializers.CharField(read_only=True)
+    then = fields.StrictJsonField(read_only=True, allow_null=True)
+    now = fields.StrictJsonField(read_only=True, allow_null=True)
+
+
+class RecordedDefinitionSerializer(AnySerializer):
+    """What the job was when the attempt started. Secrets are masked."""
+
+    version = serializers.IntegerField(read_only=True, help_text="The job's version.")
+    content = fields.JsonObjectField(read_only=True, help_text="The job's fields, as in an export.")
+    changes = DefinitionChangeSerializer(
+        many=True, read_only=True, help_text="The fields in which the job differs now."
+    )
+
+
 class AttemptSerializer(StrictModelSerializer):
     """One try at a run. Its log, traceback and result are at `log/`."""
 
@@ -94,12 +115,20 @@ class AttemptSerializer(StrictModelSerializer):
         read_only=True,
         help_text=f"The first {SHOWN_MESSAGE_LENGTH} characters of the message.",
     )
+    definition = RecordedDefinitionSerializer(
+        source="shown_definition",
+        read_only=True,
+        allow_null=True,
+        help_text="What the attempt ran. Null if the user may not view jobs.",
+    )
 
     class Meta:
         model = Attempt
         fields = (
             "number",
             "worker",
+            "release",
+            "definition",
             "due_at",
             "queued_at",
             "started_at",
@@ -176,7 +205,12 @@ def list_runs(scope: Scope) -> QuerySet[Run]:
     return scope.runs.only(*LIST_FIELDS).prefetch_related(jobs)
 
 
-def visible_attempts_of(run: Run, scope: Scope) -> QuerySet[Attempt]:
-    attempts = scope.attempts.filter(run=run.pk).order_by("number")
-    shown = attempts.annotate(message_start=Left("message", SHOWN_MESSAGE_LENGTH))
-    return shown.defer("message", "traceback", "log", "result")
+def visible_attempts_of(run: Run, scope: Scope, *, with_definitions: bool) -> list[Attempt]:
+    rows = scope.attempts.filter(run=run.pk).order_by("number")
+    rows = rows.annotate(message_start=Left("message", SHOWN_MESSAGE_LENGTH))
+    rows = rows.defer("message", "traceback", "log", "result")
+    attempts: list[Any] = list(rows.select_related("definition") if with_definitions else rows)
+    for attempt in attempts:
+        attempt.run = run
+        attempt.shown_definition = definition_document(attempt) if with_definitions else None
+    return attempts

@@ -74,9 +74,10 @@ class RunViewSet(BaseViewSet):
     )
     def retrieve(self, request: Request, run_id: str) -> Response:
         run: Any = self._run(run_id)
-        run.shown_attempts = (
-            visible_attempts_of(run, self.scope) if may(request.user, "view_attempt") else None
-        )
+        run.shown_attempts = None
+        if may(request.user, "view_attempt"):
+            sees_jobs = may(request.user, "view_job")
+            run.shown_attempts = visible_attempts_of(run, self.scope, with_definitions=sees_jobs)
         run.follows_id = followed_run_id(run)
         if run.follows_id and self.scope.narrows(Run) and followed_run(run, self.scope) is None:
             # Both fields name a run that is hidden or deleted.

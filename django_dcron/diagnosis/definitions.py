@@ -1,0 +1,41 @@
+"""What a run ran, and how it differs from its job now. Secrets are redacted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_dcron.jobs.audit.differences import FieldChange
+from django_dcron.jobs.definitions import FIELDS, content_of
+from django_dcron.jobs.representation import Document, public, to_json
+from django_dcron.models import Attempt, Job
+from django_dcron.utils.json_values import same_json
+
+
+def changes_since(content: Document, job: Job) -> tuple[FieldChange, ...]:
+    """Return the fields of ``job`` that differ from a recorded definition, as JSON."""
+    now = content_of(job)
+    changes = []
+    for field in FIELDS:
+        # A release adds a field with a default that changes nothing.
+        then = content.get(field.name, to_json(field.model_field.get_default()))
+        if not same_json(then, now[field.name]):
+            changes.append(
+                FieldChange(field.name, field.public(then), field.public(now[field.name]))
+            )
+    return tuple(changes)
+
+
+def definition_document(attempt: Attempt) -> dict[str, Any] | None:
+    """Return the definition that an attempt ran, and the changes of its job since, as JSON.
+
+    Returns None if it isn't recorded. Reads the definition and the job unless ``attempt`` has them.
+    """
+    definition = attempt.definition
+    if definition is None:
+        return None
+    changes = changes_since(definition.content, attempt.run.job)
+    return {
+        "version": definition.version,
+        "content": public(definition.content),
+        "changes": [{"field": each.field, "then": each.old, "now": each.new} for each in changes],
+    }

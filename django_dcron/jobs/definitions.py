@@ -1,0 +1,111 @@
+"""Record what a job was when a worker started one of its runs.
+
+A save stores the job's definition. The start of an attempt references the latest one, which costs
+no statement (``runs.start_facts``). Before the worker calls the job's code, it compares the
+definition with the job that it has read, and stores another one if they differ: the job may have
+been written without ``saving``.
+
+Invariants:
+
+- The attempt references its definition before the job's code is called.
+- The definition is the job as the worker has read it. That is what runs, even if the job has been
+  changed since.
+- Equal definitions of a job are one row, whoever stores it.
+- The definition that was stored last is the latest one. Retention relies on it
+  (``jobs.definition_retention``).
+- A field with its default value doesn't count, so that a release with a new field doesn't change
+  any definition.
+- Storing is safe to repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+from django.db import connections
+from django.db.models import QuerySet
+
+from django_dcron.db.now import UtcNow
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs.representation import JOB_DEFINITION, Document, to_json
+from django_dcron.models import Attempt, Definition, Job
+
+_NAMESPACE = UUID("8b7d2f0e-5c1a-4e57-9a43-1f6f0c3a9d21")
+"""MariaDB 10.11 refuses some UUIDs of version 8, and all that have no version."""
+
+_NOT_RECORDED = frozenset({"description", "declared", "enabled", "pause_reason", "paused_until"})
+"""Fields that don't affect a run that has started."""
+
+FIELDS = tuple(field for field in JOB_DEFINITION if field.name not in _NOT_RECORDED)
+
+_DEFAULTS = tuple((field.attname, field.model_field.get_default()) for field in FIELDS)
+
+
+def definition_id(job: Job) -> UUID:
+    """Return the key of the definition that ``job`` has now. It needs no query."""
+    values = ((name, getattr(job, name), default) for name, default in _DEFAULTS)
+    changed = {name: value for name, value, default in values if value != default}
+    return uuid5(_NAMESPACE, _sorted_json([job.pk, changed]))
+
+
+def _sorted_json(value: Any) -> str:
+    """Return the value as JSON. Databases store the keys of objects in different orders."""
+    try:
+        return json.dumps(value, default=to_json, sort_keys=True)
+    except TypeError:  # keys of different types, which are texts in the database
+        return json.dumps(json.loads(json.dumps(value, default=to_json)), sort_keys=True)
+
+
+def content_of(job: Job) -> Document:
+    """Return the recorded fields of the job."""
+    return {field.name: field.json_of(job) for field in FIELDS}
+
+
+def definitions() -> QuerySet[Definition]:
+    return Definition.objects.using(alias_for(Definition))
+
+
+def store_definitions(jobs: Sequence[Job]) -> None:
+    """Make the definitions that ``jobs`` have the latest ones, in one statement."""
+    if not jobs:
+        return
+    now: Any = UtcNow()
+    rows = [
+        Definition(
+            id=definition_id(job),
+            job_id=job.pk,
+            version=job.version,
+            content=content_of(job),
+            current_since=now,
+        )
+        for job in jobs
+    ]
+    has_target = connections[alias_for(Definition)].features.supports_update_conflicts_with_target
+    definitions().bulk_create(
+        rows,
+        update_conflicts=True,
+        update_fields=["current_since"],
+        unique_fields=["id"] if has_target else None,
+    )
+
+
+def record_definition(job: Job, attempt: int) -> None:
+    """Store the definition that ``job`` has, and let an attempt reference it.
+
+    ``attempt`` is the key of its row.
+    """
+    store_definitions([job])
+    _reference(attempt, definition_id(job))
+
+
+def forget_definition(attempt: int) -> None:
+    """Let an attempt reference no definition."""
+    _reference(attempt, None)
+
+
+def _reference(attempt: int, key: UUID | None) -> None:
+    attempts = Attempt.objects.using(alias_for(Attempt))
+    attempts.filter(pk=attempt).update(definition=key)

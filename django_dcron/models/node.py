@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,11 @@ class NodeQuerySet(models.QuerySet["Node"]):
                 Q(broker_unreachable_since=None), models.BooleanField()
             ),
         )
+
+    def unknown(self, ids: Iterable[str]) -> set[str]:
+        """Return the ids without a row: nodes of another database, or deleted ones."""
+        wanted = {*ids}
+        return wanted - {*self.filter(pk__in=wanted).values_list("pk", flat=True)}
 
     def expired(self, lease: timedelta) -> NodeQuerySet:
         return self.filter(heartbeat_at__lte=UtcNow() - lease)

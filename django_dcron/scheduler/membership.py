@@ -27,6 +27,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,6 +47,10 @@ from django_dcron.scheduler.ring import LiveNodes
 
 logger = logging.getLogger("django_dcron.scheduler")
 
+FOREIGN_AFTER = 2.0
+"""Leases during which other nodes hold locks of this node's shards until it looks for the cause. A
+node that has ended leaves its locks for one lease.
+"""
 KEEP_DEAD_NODES_FOR = timedelta(days=1)
 """How long the row of a dead node is kept for display."""
 
@@ -84,6 +89,9 @@ class Membership:
         self._assigned: frozenset[int] = frozenset()
         """The shards that hashing assigns to this node."""
         self._leases: dict[int, Lease] = {}
+        self._locks_missing_since: float | None = None
+        """The monotonic time since which other nodes hold locks of this node's shards."""
+        self._has_looked_for_holders = False
         self._nodes = LiveNodes(name, namespace)
         self._ring: frozenset[str] = frozenset()
         """The live nodes that shared the shards at the last heartbeat."""
@@ -193,6 +201,7 @@ class Membership:
             self._renew_without_database()
             raise
         self._renew()
+        self._report_foreign_locks()
         return not self.shards <= before
 
     def _update_broker_state(self) -> None:
@@ -305,6 +314,33 @@ class Membership:
                 settings.SHARDS,
                 extra={"event": "shards", "node": self.name, "shards": len(self._leases)},
             )
+
+    def _report_foreign_locks(self) -> None:
+        """Log one line if nodes of another database keep the locks of this node's shards."""
+        missing = self._assigned - self._leases.keys()
+        now = self._clock.monotonic()
+        if self.degraded or not missing:
+            self._locks_missing_since, self._has_looked_for_holders = None, False
+            return
+        if self._locks_missing_since is None:
+            self._locks_missing_since = now
+        waited = now - self._locks_missing_since
+        if self._has_looked_for_holders or waited < FOREIGN_AFTER * settings.LEASE.total_seconds():
+            return
+        self._has_looked_for_holders = True
+        with suppress(LockUnavailable):
+            holders = self._lock.holders([self._lock_name(shard) for shard in missing])
+            foreign = Node.objects.using(alias_for(Node)).unknown(holders.values())
+            if foreign:
+                logger.warning(
+                    "shards led by a node of another database: node=%s holder=%s shards=%d/%d; "
+                    "give each site that shares a Redis its own KEY_PREFIX in CACHES",
+                    self.name,
+                    min(foreign),
+                    len(missing),
+                    settings.SHARDS,
+                    extra={"event": "foreign_locks", "node": self.name, "holder": min(foreign)},
+                )
 
     def _lock_name(self, shard: int) -> str:
         return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"

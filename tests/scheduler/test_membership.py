@@ -93,6 +93,37 @@ def test_two_nodes_share_the_shards(lock: Lock) -> None:
     assert b.shards
 
 
+def test_locks_of_a_node_of_another_database_are_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two sites share a Redis without a ``KEY_PREFIX``."""
+    lock = FailingLock()
+    lock.held = {f":shard:{shard}/64": "vm-00000000" for shard in range(64)}
+    a = node(lock)
+    beat(a)
+    assert a.shards == frozenset()
+    assert "foreign_locks" not in events(caplog), "the holder may just have ended"
+    monkeypatch.setattr(module, "FOREIGN_AFTER", 0.0)
+    beat(a, times=3)
+    assert events(caplog).count("foreign_locks") == 1
+    lock.held.clear()
+    beat(a)
+    assert a.shards == ALL
+
+
+def test_locks_of_another_live_node_are_not_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "FOREIGN_AFTER", 0.0)
+    lock = FailingLock()
+    a = node(lock, "a")
+    beat(a)
+    b = node(lock, "b")
+    beat(b, times=3)
+    assert b.shards == frozenset()
+    assert "foreign_locks" not in events(caplog)
+
+
 def test_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)

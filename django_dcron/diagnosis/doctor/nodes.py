@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from django_dcron.conf import settings
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.doctor.findings import LOCK, Code, Findings, Subject
 from django_dcron.diagnosis.doctor.window import Window, utc
@@ -93,15 +94,26 @@ def _check_shards(
             "the logs of the nodes.",
         )
     known = {node.pk for node in nodes}
-    for holder in sorted(set(holders.values()) - known):
+    others = set(holders.values()) - known
+    foreign = Node.objects.using(alias_for(Node)).unknown(others)
+    for holder in sorted(others):
         held = sorted(names[name] for name, by in holders.items() if by == holder)
+        leases = f"the leases of {number_of(len(held), 'shard')} ({_list_shards(held)})"
+        if holder in foreign:
+            findings.add(
+                Code.LEASE_ORPHANED,
+                Subject("node", holder, holder),
+                f"A node that isn't in this database has {leases}, so no node of this site "
+                "schedules their jobs. Another site probably uses the same Redis. Give each site "
+                "its own KEY_PREFIX in CACHES, or its own database number.",
+            )
+            continue
         findings.add(
             Code.LEASE_ORPHANED,
             Subject("node", holder, holder),
-            f"The node isn't live but still has the leases of {number_of(len(held), 'shard')} "
-            f"({_list_shards(held)}) until they expire. If this lasts longer than the "
-            f"lease ({format_duration(settings.LEASE)}), look for a process that can't reach the "
-            "database.",
+            f"The node isn't live but still has {leases} until they expire. If this lasts longer "
+            f"than the lease ({format_duration(settings.LEASE)}), look for a process that can't "
+            "reach the database.",
         )
 
 

@@ -39,9 +39,14 @@ DEFAULT_SHELL = "/bin/sh"
 _MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
 _PLAIN_MANAGEMENT = re.compile(
     r"(?:cd\s+[\w./-]+\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
-    r"(?P<name>[A-Za-z_][\w-]*)(?P<args>(?:\s+[\w./:=@,+-]+)*)\s*"
+    r"(?P<name>[A-Za-z_][\w-]*)(?P<args>(?:\s+[\w./:=@,+-]+)*)"
+    r"(?:\s+[1&]?>>?\s*/dev/null(?:\s+2>\s*(?:&1|/dev/null))?)?\s*"
 )
-"""A line that a shell runs without expanding anything, redirecting output or setting variables."""
+"""A line that a shell runs without expanding anything or setting variables. It may discard output,
+which the run of a job keeps.
+"""
+_NOT_NEEDED_BY_CALLS = frozenset({"PATH"})
+"""Variables that a job doesn't get: its worker has already found Python."""
 _NOT_FOR_CALLS = re.compile(r"--(?:settings|pythonpath)\b")
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _PROGRAM = re.compile(r"[\w.@:-]+")
@@ -85,7 +90,8 @@ class CrontabLine:
     def management_call(self) -> tuple[str, list[str]] | None:
         """The management command and its arguments; None if the line does more than call it."""
         match = _PLAIN_MANAGEMENT.fullmatch(self.command)
-        if match is None or self.environment or _NOT_FOR_CALLS.search(match["args"]):
+        needed = {name for name, _value in self.environment} - _NOT_NEEDED_BY_CALLS
+        if match is None or needed or _NOT_FOR_CALLS.search(match["args"]):
             return None
         return match["name"], match["args"].split()
 
@@ -137,9 +143,9 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
             "A job can run a management command without a shell, such as the target "
             f"command:{name}. To import the line that way, add {name!r} to DCRON_COMMANDS first."
             if management[name]
-            else "A job can run a management command without a shell: add the command to "
-            f"DCRON_COMMANDS, and set the job's target to command:{name}. The import does this for "
-            "lines without redirections, variables and quotes."
+            else "A job can run a management command without a shell: with the command in "
+            f"DCRON_COMMANDS, set the job's target to command:{name}. The import does this for "
+            "lines without quotes, variables other than PATH, and redirections to files."
         )
     if any(line.timezone == timezone for line in lines):
         reading.notes.append(
@@ -170,7 +176,10 @@ def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
         call = line.management_call
         if call is not None and _runs_as_command(line, target):
             key, args = f"{commands.PREFIX}{call[0]}", call[1]
-            warn(f"the line becomes {key} of this project, without a shell")
+            dropped = [f"its {name}" for name, _value in line.environment]
+            dropped += ["its redirection to /dev/null"] if ">" in line.command else []
+            without = f" and {' and '.join(dropped)}" if dropped else ""
+            warn(f"the line becomes {key} of this project, without a shell{without}")
         else:
             key, args = f"{shell.PREFIX}{target}", []
         return {

@@ -220,7 +220,12 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
         ("cd /srv/shop && .venv/bin/python manage.py check", "command:check", []),
         ("/srv/shop/manage.py check --tag models", "command:check", ["--tag", "models"]),
         ("python3.11 manage.py check --tag=models", "command:check", ["--tag=models"]),
+        ("python manage.py check --tag a >/dev/null 2>&1", "command:check", ["--tag", "a"]),
+        ("python manage.py check 1> /dev/null", "command:check", []),
+        ("python manage.py check &>/dev/null", "command:check", []),
         ("python manage.py check >> /tmp/log", "shell:check", []),
+        ("python manage.py check x>/dev/null", "shell:check", []),
+        ("python manage.py check 2>/dev/null; reboot", "shell:check", []),
         ("python manage.py check $TAG", "shell:check", []),
         ("python manage.py check; reboot", "shell:check", []),
         ("cd $(reboot) && python manage.py check", "shell:check", []),
@@ -235,6 +240,8 @@ def test_plain_call_of_an_allowed_management_command_needs_no_shell(
     settings.DCRON_COMMANDS = {"check": ["--tag"]}
     entry = only(f"0 0 * * * {command}")
     assert (entry.values["target"], entry.values["args"]) == (target, args)
+    with_path = only(f"PATH=/usr/bin:/bin\n0 0 * * * {command}")
+    assert with_path.values["target"] == target
     with_variable = only(f"DJANGO_SETTINGS_MODULE=other\n0 0 * * * {command}")
     assert with_variable.values["target"].startswith("shell:")
 

@@ -104,10 +104,14 @@ def brief_transaction(
     with _limit_waits(using, timeout, lock), transaction.atomic(using=using):
         if connections[using].vendor == "postgresql":
             with connections[using].cursor() as cursor:
-                limit = timeout // timedelta(milliseconds=1)
-                cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {limit}")
+                limits = {"idle_in_transaction_session_timeout": timeout}
                 if lock is not None:
-                    cursor.execute(f"SET LOCAL lock_timeout = {lock // timedelta(milliseconds=1)}")
+                    limits["lock_timeout"] = lock
+                calls = (
+                    f"set_config('{name}', '{limit // timedelta(milliseconds=1)}ms', true)"
+                    for name, limit in limits.items()
+                )
+                cursor.execute(f"SELECT {', '.join(calls)}")
         yield
 
 

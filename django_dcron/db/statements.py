@@ -306,8 +306,8 @@ class ChangeSequence(Statement):
     ) -> None:
         """Create a chain of changes.
 
-        ``lock_timeout``: how long the first change waits for a locked row before failing as
-        contention. None leaves the connection's limit. SQLite has its own limit.
+        ``lock_timeout``: how long each change waits for a locked row before failing as contention.
+        None leaves the connection's limit. SQLite has its own limit.
         """
         super().__init__(first.model)
         self._changes = (first, *others)
@@ -337,8 +337,8 @@ class ChangeSequence(Statement):
             if at_once:
                 return self._execute_at_once(connection, values)
             key: int | None = None
+            limit = self._limit(connection)
             for at, change in enumerate(self._changes):
-                limit = "" if at else self._limit(connection)
                 rows, key = _make(change, limit, values, connection)
                 if not rows:
                     return 1 if at else None

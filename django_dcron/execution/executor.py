@@ -17,27 +17,18 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import (
-    DatabaseError,
-    InterfaceError,
-    OperationalError,
-    ProgrammingError,
-    connections,
-)
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.utils.module_loading import import_string
 
 from django_dcron import targets, tracing
 from django_dcron.conf import settings
-from django_dcron.db.contention import can_skip_locked_rows, is_contention
-from django_dcron.db.errors import UNAVAILABLE, in_one_line
-from django_dcron.db.now import database_now
 from django_dcron.db.open_transactions import own_transactions_only
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
@@ -45,8 +36,8 @@ from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import wait_out
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
-from django_dcron.execution.storage_errors import Refusal, refusal_of
-from django_dcron.jobs.attempt_end import end_attempt
+from django_dcron.execution.pending_outcomes import process_outcomes
+from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome, is_lock_timeout
 from django_dcron.jobs.definitions import definition_id, forget_definition, record_definition
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
@@ -68,10 +59,6 @@ RECORDING_TIMEOUT = 10.0
 
 LONGEST_WAIT_UNTIL_DUE = 2.0
 """Seconds a worker waits for a run to become due. A run due later is returned to the nodes."""
-
-REFUSALS = 10
-"""After this many refusals for an unknown reason, while the database is reachable, an outcome is
-recorded without its texts."""
 
 Handler = Callable[[CurrentRun], Any]
 
@@ -123,10 +110,9 @@ def execute(
         timeout_exception=timeout_exception,
         end_process=end_process,
     )
-    with (
-        heartbeats.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at),
-        _trace_attempt(run) as ended,
-    ):
+    kept_alive = heartbeats.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at)
+    with ExitStack() as heartbeat, _trace_attempt(run) as ended:
+        heartbeat.enter_context(kept_alive)
         with own_transactions_only():
             ending, fatal = _call(run)
         if run.unheard and ending.outcome is Outcome.CANCELLED:
@@ -134,7 +120,7 @@ def execute(
             ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
         ended(ending)
         reach_sync_point("work.done")
-        _record(run, ending, using)
+        _record(UnrecordedOutcome(run, ending), heartbeat, using)
     reach_sync_point("record.done")
     if fatal is not None:
         raise fatal
@@ -204,8 +190,7 @@ def _start_unless_locked(
     try:
         return _start_when_due(run_id, attempt, token, worker)
     except OperationalError as error:
-        waited = time.monotonic() - began >= 0.9 * transitions.START_LOCK_TIMEOUT.total_seconds()
-        if not (waited and is_contention(error) and can_skip_locked_rows(alias_for(Run))):
+        if not is_lock_timeout(error, since=began):
             raise
     text = "start blocked: run=%s reason=another session locks the run"
     extra = {"event": "start_blocked", "run": str(run_id), "attempt": attempt, "worker": worker}
@@ -252,59 +237,16 @@ def _trace_attempt(run: CurrentRun) -> AbstractContextManager[Callable[[Ending],
     return tracing.executing(run.id, run.attempt, run.run.rerun_of_id, **about)
 
 
-def _record(run: CurrentRun, ending: Ending, using: str) -> None:
+def _record(outcome: UnrecordedOutcome, heartbeat: ExitStack, using: str) -> None:
     """Record the outcome, however long the database is unreachable.
 
-    The texts are dropped only if the database can never store them.
+    If another session locks the run, the outcome is recorded later, and this process continues.
+    ``heartbeat`` is the context that keeps the run alive.
     """
-    refusals = 0
-
-    def record() -> bool:
-        nonlocal refusals
-        try:
-            return end_attempt(run.run, run.attempt, ending, run.token)
-        except Exception as error:
-            match refusal_of(error, ending, using):
-                case Refusal.NOW:
-                    raise _as_outage(error) from error
-                case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
-                    if not is_contention(error) and _answers(using):
-                        refusals += 1
-                    if refusals < REFUSALS:
-                        raise
-            return record_bare(error)
-
-    def record_bare(error: Exception) -> bool:
-        extra = {
-            "event": "texts_refused",
-            "job": str(run.job),
-            "run": str(run.id),
-            "attempt": run.attempt,
-        }
-        logger.error(
-            "texts of the outcome not recorded: job=%s", run.job, exc_info=error, extra=extra
-        )
-        why = ascii(f"texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
-        try:
-            return end_attempt(run.run, run.attempt, ending.without_texts(why), run.token)
-        except ProgrammingError as refused:
-            raise _as_outage(refused) from refused
-
-    wait_out(record, f"record outcome of {run.job}", using)
-
-
-def _as_outage(error: Exception) -> Exception:
-    """Return ``error`` as an exception that ``wait_out`` waits for."""
-    return error if isinstance(error, UNAVAILABLE) else OperationalError(in_one_line(error))
-
-
-def _answers(using: str) -> bool:
-    connections[using].close()
-    try:
-        database_now(using)
-    except UNAVAILABLE:
-        return False
-    return True
+    step = f"record outcome of {outcome.run.job}"
+    while not wait_out(outcome.record_unless_locked, step, using):
+        if process_outcomes().add(outcome, heartbeat):
+            return
 
 
 def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:

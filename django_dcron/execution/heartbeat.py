@@ -22,7 +22,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -34,7 +34,7 @@ from django.db import connections
 from django_dcron.conf import settings
 from django_dcron.db.connection_sockets import set_connect_timeout
 from django_dcron.db.contention import is_contention
-from django_dcron.db.errors import UNAVAILABLE
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.db.statements import Given, Select
@@ -166,8 +166,11 @@ class Heartbeats:
                     all_heartbeats = sorted(
                         self._heartbeats, key=lambda heartbeat: heartbeat.failed
                     )
+                ended = [each for each in all_heartbeats if each.run.code_ended]
                 for heartbeat in all_heartbeats:
-                    self._beat(heartbeat)
+                    if heartbeat not in ended:
+                        self._beat(heartbeat)
+                self._renew_ended(ended)
                 self._return_unlocked_runs()
                 due = _next_round(
                     soon=bool(self._to_return)
@@ -216,6 +219,27 @@ class Heartbeats:
         with self._lock:
             for key in done:
                 self._to_return.pop(key, None)
+
+    def _renew_ended(self, heartbeats: Collection[RunHeartbeat]) -> None:
+        """Renew the heartbeats of runs whose code has ended, until their outcomes are recorded.
+
+        Another session may have locked them for long (``pending_outcomes``). Waits for no lock.
+        """
+        if not heartbeats:
+            return
+        try:
+            self._limit_waits()
+            with deliveries.unlocked([each.run.id for each in heartbeats]) as unlocked:
+                for heartbeat in heartbeats:
+                    heartbeat.failed = False
+                    if heartbeat.run.id in unlocked:
+                        transitions.renew_heartbeat(heartbeat.run.id, heartbeat.run.attempt)
+        except Exception as error:  # Heartbeats must continue after any error.
+            for heartbeat in heartbeats:
+                heartbeat.failed = True
+            extra = {"event": "heartbeat_failed", "runs": len(heartbeats)}
+            text = "heartbeats of ended runs not written: runs=%d error=%s"
+            logger.warning(text, len(heartbeats), in_one_line(error), extra=extra)
 
     def _limit_waits(self) -> None:
         """Limit the waits of this thread's connection: all runs of this process depend on it.

@@ -32,6 +32,7 @@ from django_dcron.db.contention import (
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import NAIVE, InvalidValue
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.batching import OnProgress, change_in_batches
@@ -175,7 +176,7 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
     reason = AUTO_PAUSED + number_of(
         job.pause_after_failures or 1, "failed run", "consecutive failed runs"
     )
-    with transaction.atomic(using=jobs.db):
+    with brief_transaction(jobs.db, settings.RUN_LEASE, lock=transitions.LOCK_TIMEOUT):
         if lock_job(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
             return False  # the job changed between the query and the lock
         with acting(_scheduler):

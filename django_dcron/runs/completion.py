@@ -179,7 +179,7 @@ def record_late_outcome(run: Run, token: UUID, outcome: Outcome) -> bool:
     """
     own = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, token=token, late_outcome="")
     closed = own.exclude(outcome__in=("", outcome))
-    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=transitions.LOCK_TIMEOUT):
         recorded = bool(closed.update(late_outcome=outcome))
         if recorded and outcome is Outcome.SUCCEEDED:
             count_late_success(run.job_id)

@@ -99,7 +99,7 @@ _START = ReadAndChange(
     _condition,
     _update,
     _insert,
-    lock_timeout=transitions.START_LOCK_TIMEOUT,
+    lock_timeout=transitions.LOCK_TIMEOUT,
 )
 
 

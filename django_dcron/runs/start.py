@@ -14,7 +14,7 @@ Invariants:
 - With ``punctual``, no run starts before ``due_at`` by the database's clock.
 - No automatic run starts during a freeze. The UPDATE checks that, too: a freeze may begin after the
   read. The run returns to the nodes.
-- A start waits ``runs.transitions.START_LOCK_TIMEOUT`` for a locked row, then fails as contention.
+- A start waits ``runs.transitions.LOCK_TIMEOUT`` for a locked row, then fails as contention.
 - The job's running slot, which is unique, decides between two concurrent starts.
 - An ordinary start costs one statement on PostgreSQL (``ordinary_start``). Elsewhere, it costs one
   query that reads and one statement that writes. Other runs are read only if the slot is taken, and
@@ -240,5 +240,5 @@ def _transaction(*, savepoint: bool = True) -> AbstractContextManager[None]:
         alias_for(Run),
         settings.RUN_LEASE,
         savepoint=savepoint,
-        lock=transitions.START_LOCK_TIMEOUT,
+        lock=transitions.LOCK_TIMEOUT,
     )

@@ -17,6 +17,8 @@ Invariants:
   statistics, attempt or incident. So ending a waiting run and waking it compete for that run, not
   for the statistics.
 - A run is locked by its primary key, never by its slot.
+- The start and the end of an attempt wait ``LOCK_TIMEOUT`` for a locked row, then fail as
+  contention.
 """
 
 from __future__ import annotations
@@ -47,6 +49,11 @@ from django_dcron.runs import chains, incidents
 from django_dcron.utils.sync_points import reach_sync_point
 
 NOBODY = ""
+LOCK_TIMEOUT = timedelta(milliseconds=300)
+"""How long the start or the end of an attempt waits for locked rows before it fails as contention.
+
+It is short, because a worker has other runs to execute. MariaDB rounds it up to a second.
+"""
 
 QUEUEING_POLICIES = frozenset(
     {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
@@ -68,13 +75,6 @@ def _run_that_may_become(
 
 
 # --- start ----------------------------------------------------------------------------------------
-
-
-START_LOCK_TIMEOUT = timedelta(milliseconds=300)
-"""How long a start waits for locked rows. It is short, because a worker has other runs to start.
-
-MariaDB rounds it up to a second.
-"""
 
 
 def start_columns(slot: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ _START = ChangeSequence(
         Attempt,
         lambda: Attempt(**{name: Given(Attempt, name) for name in _OF_ATTEMPT}),
     ),
-    lock_timeout=START_LOCK_TIMEOUT,
+    lock_timeout=LOCK_TIMEOUT,
 )
 
 
@@ -230,7 +230,7 @@ def finish(
         attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **closing}
         if _finish(state, tuple(closing)).execute(**run_values, **attempt_values):
             return True
-    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
         next_runs = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
         if next_runs is None:
             return False
@@ -258,6 +258,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
         ),
         counting(state, Given(Run, "job_id")),
         _closing(("run_id", "number", "token"), columns),
+        lock_timeout=LOCK_TIMEOUT,
     )
 
 
@@ -277,7 +278,7 @@ def retry(
     """
     backfilled = run.trigger == Trigger.BACKFILL
     executing = _executing(run.pk, attempt, last_heartbeat).filter(cancel_requested_at=None)
-    with brief_transaction(alias_for(Run), settings.RUN_LEASE):
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
         if not executing.update(
             state=State.PENDING,
             attempt=attempt + 1,

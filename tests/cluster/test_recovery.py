@@ -1,11 +1,13 @@
 """Runs are on time again soon after a fault, and a fault affects only its own runs."""
 
+from uuid import UUID
+
 import pytest
 from django.db.models import Count, Q
 
 from django_dcron.models import Run
 from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now
-from tests.lock_holder import keeping_locked
+from tests.lock_holder import keeping_open
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
@@ -25,21 +27,31 @@ def test_runs_are_on_time_again_after_all_workers_were_gone_for_a_minute(cluster
     cluster.account()
 
 
-def test_locked_rows_do_not_keep_the_runs_of_other_jobs_from_starting(cluster: Cluster) -> None:
+@pytest.mark.parametrize("states", [("pending", "queued"), ("running",)], ids=["start", "end"])
+def test_locked_rows_do_not_keep_the_runs_of_other_jobs_from_starting(
+    cluster: Cluster, states: tuple[str, ...]
+) -> None:
     """Another session locks the runs of half of the jobs."""
-    jobs = cluster.start(jobs=16, schedule="* * * * * *", overlap_policy="allow")
+    seconds = {"kwargs": {"seconds": 0.1}}
+    jobs = cluster.start(jobs=16, schedule="* * * * * *", overlap_policy="allow", **seconds)
     cluster.run_for(2)
-    locked, others = jobs[::2], jobs[1::2]
-    rows = Run.objects.filter(job__in=locked, state__in=("pending", "queued"))
-    locked_at = now()
-    fresh = Q(runs__started_at__gt=locked_at, runs__due_at__gt=locked_at)
+    others = jobs[1::2]
+    rows = Run.objects.filter(job__in=jobs[::2], state__in=states)
+    locked: list[UUID] = []
+
+    def lock() -> list[UUID]:
+        locked.extend(rows.select_for_update().values_list("pk", flat=True))
+        return locked
 
     def others_run() -> bool:
         started = type(jobs[0]).objects.filter(pk__in=[job.pk for job in others])
         numbers = started.annotate(number=Count("runs", filter=fresh)).values_list("number")
         return min(number for (number,) in numbers) >= 5
 
-    with keeping_locked(rows):
+    with keeping_open(lambda: wait_until(lock, TIMEOUT, what="rows to lock")):
+        locked_at = now()
+        fresh = Q(runs__started_at__gt=locked_at, runs__due_at__gt=locked_at)
         wait_until(others_run, TIMEOUT, what="each other job to run", interval=0.2)
-    cluster.wait_for_recovery("rows of half of the jobs locked")
+        assert not Run.objects.filter(pk__in=locked).exclude(state__in=states).exists()
+    cluster.wait_for_recovery(f"rows of half of the jobs locked: {', '.join(states)}")
     cluster.account()

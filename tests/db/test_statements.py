@@ -6,6 +6,7 @@ A chain of statements is executed completely or not at all.
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -355,12 +356,13 @@ def test_finish_rechecks_a_run_that_changed_while_it_waited_for_a_lock() -> None
     closing = {"outcome": Outcome.SUCCEEDED}
     won: list[bool] = []
 
-    def finish() -> None:
-        won.append(transitions.finish(run, 1, State.SUCCEEDED, "", closing, token))
+    def finish_when_unlocked() -> None:
+        finish = partial(transitions.finish, run, 1, State.SUCCEEDED, "", closing, token)
+        won.append(despite_contention(finish, "default"))
 
     with transaction.atomic():
         transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
-        thread = threading.Thread(target=lambda: in_threads([finish]))
+        thread = threading.Thread(target=lambda: in_threads([finish_when_unlocked]))
         thread.start()
         wait_until(_is_a_session_waiting_for_a_lock, 60)
     thread.join(TIMEOUT)

@@ -24,7 +24,7 @@ import django_dcron
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
-from django_dcron.execution import database_outage, executor
+from django_dcron.execution import database_outage, executor, unrecorded_outcome
 from django_dcron.execution.executor import execute
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.models import Attempt, Run
@@ -405,8 +405,10 @@ def test_start_and_outcome_wait_for_the_database(
 ) -> None:
     gone = OperationalError("server closed the connection unexpectedly")
     monkeypatch.setattr(executor, "start_attempt", failing(10, gone, executor.start_attempt))
-    monkeypatch.setattr(executor, "_answers", lambda using: False)
-    monkeypatch.setattr(executor, "end_attempt", failing(30, gone, executor.end_attempt))
+    monkeypatch.setattr(unrecorded_outcome, "_answers", lambda using: False)
+    monkeypatch.setattr(
+        unrecorded_outcome, "end_attempt", failing(30, gone, unrecorded_outcome.end_attempt)
+    )
     run, attempt = run_function(lambda: "kept")
     assert (run.state, attempt.result) == (State.SUCCEEDED, '"kept"')
     assert Attempt.objects.count() == 1
@@ -431,7 +433,9 @@ def test_start_and_outcome_are_recorded_once_if_the_response_is_lost(
         return call
 
     monkeypatch.setattr(executor, "start_attempt", response_lost(executor.start_attempt))
-    monkeypatch.setattr(executor, "end_attempt", response_lost(executor.end_attempt))
+    monkeypatch.setattr(
+        unrecorded_outcome, "end_attempt", response_lost(unrecorded_outcome.end_attempt)
+    )
     calls.clear()
     run, attempt = run_function(lambda: calls.append("once"))
     assert (run.state, attempt.outcome, attempt.late_outcome) == (
@@ -599,7 +603,9 @@ def test_outcome_is_recorded_if_the_database_refuses_its_texts(
     error: Exception,
     job: Callable[[], Any],
 ) -> None:
-    monkeypatch.setattr(executor, "end_attempt", refusing(error, executor.end_attempt))
+    monkeypatch.setattr(
+        unrecorded_outcome, "end_attempt", refusing(error, unrecorded_outcome.end_attempt)
+    )
     run, attempt = run_function(job)
     assert run.state == attempt.outcome
     assert run.state in {State.SUCCEEDED, State.FAILED}
@@ -640,7 +646,9 @@ def test_outcome_with_texts_is_retried_until_the_database_can_write(
     run_function: RunFunction, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     # An odd number: a record without texts after each refusal would be the one that succeeds.
-    monkeypatch.setattr(executor, "end_attempt", failing(51, error, executor.end_attempt))
+    monkeypatch.setattr(
+        unrecorded_outcome, "end_attempt", failing(51, error, unrecorded_outcome.end_attempt)
+    )
     run, attempt = run_function(lambda: "kept")
     assert (run.state, attempt.result, attempt.message) == (State.SUCCEEDED, '"kept"', "")
 
@@ -652,14 +660,14 @@ def test_outcome_without_texts_is_retried_until_recorded(
     errors = iter(
         [DataError("invalid byte sequence"), FORBIDDEN, DataError("invalid byte sequence")]
     )
-    real = executor.end_attempt
+    real = unrecorded_outcome.end_attempt
 
     def end_attempt(*args: Any) -> bool:
         if error := next(errors, None):
             raise error
         return real(*args)
 
-    monkeypatch.setattr(executor, "end_attempt", end_attempt)
+    monkeypatch.setattr(unrecorded_outcome, "end_attempt", end_attempt)
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
     assert "texts could not be recorded" in attempt.message
@@ -670,7 +678,9 @@ def test_unknown_database_error_records_the_outcome_without_texts(
     run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        executor, "end_attempt", refusing(OperationalError("unknown reason"), executor.end_attempt)
+        unrecorded_outcome,
+        "end_attempt",
+        refusing(OperationalError("unknown reason"), unrecorded_outcome.end_attempt),
     )
     run, attempt = run_function(lambda: "a result")
     assert run.state == State.SUCCEEDED
@@ -692,14 +702,16 @@ def test_outcome_with_texts_is_retried_after_contention(
     run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = OperationalError("deadlock detected")
-    monkeypatch.setattr(executor, "end_attempt", failing(10, busy, executor.end_attempt))
+    monkeypatch.setattr(
+        unrecorded_outcome, "end_attempt", failing(10, busy, unrecorded_outcome.end_attempt)
+    )
     assert run_function(lambda: "kept")[1].result == '"kept"'
 
 
 def test_answers_returns_whether_the_database_responds() -> None:
-    assert executor._answers("default")
-    with mock.patch.object(executor, "database_now", side_effect=OperationalError):
-        assert not executor._answers("default")
+    assert unrecorded_outcome._answers("default")
+    with mock.patch.object(unrecorded_outcome, "database_now", side_effect=OperationalError):
+        assert not unrecorded_outcome._answers("default")
 
 
 def test_late_outcome_of_a_run_declared_lost_is_only_noted(make_target: Any) -> None:

@@ -395,6 +395,7 @@ def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
     with CaptureQueriesContext(connection) as queries:
         assert end_attempt(run, 1, SUCCEEDED, token)
     asked = [each["sql"] for each in queries if each["sql"].startswith("SELECT")]
+    asked = [sql for sql in asked if "set_config" not in sql]  # limits of the transaction
     assert len(asked) <= (0 if overlap == "skip" else 2), asked
     assert not [sql for sql in asked if "dcron_link" in sql and "EXISTS" not in sql]
     if overlap == "skip" and connection.vendor == "postgresql":

@@ -687,7 +687,7 @@ def test_lock_on_the_slot_is_limited_to_the_run_lease(
         deliver(newcomer)
     look, end = begun.mock_calls  # the newcomer ends within the transaction of the first call
     lease = timedelta(seconds=7)
-    lock = transitions.START_LOCK_TIMEOUT
+    lock = transitions.LOCK_TIMEOUT
     assert look == mock.call("default", lease, lock=lock, savepoint=True)
     assert end == mock.call("default", lease, lock=lock, savepoint=False)
 

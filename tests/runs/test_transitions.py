@@ -327,7 +327,7 @@ def test_frozen_transaction_is_limited_to_the_run_lease(
 
     monkeypatch.setattr(transitions, "brief_transaction", brief)
     limit, nested = (
-        ("default", timedelta(seconds=7), {}),
+        ("default", timedelta(seconds=7), {"lock": transitions.LOCK_TIMEOUT}),
         ("default", timedelta(seconds=7), {"savepoint": False}),
     )
     expected = {"succeed": [limit, nested], "retry": [limit], "skip": [nested]}

@@ -16,14 +16,16 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 from django.db import InternalError, OperationalError, connection, connections
 from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
 from django_dcron.db.statements import UpdateUnlocked
+from django_dcron.execution import pending_outcomes, unrecorded_outcome
 from django_dcron.models import statistics
-from django_dcron.runs import pending_counts
+from django_dcron.runs import pending_counts, transitions
 from tests.simulation import primitives
 from tests.simulation.cursor import short_way
 from tests.simulation.engine import Engine, Killed, Process
@@ -57,6 +59,8 @@ class Database:
         self.read_only_until = 0.0
         self.statistics_locked_until = 0.0
         """Until when another session locks all rows of statistics."""
+        self.attempts_locked_until = 0.0
+        """Until when another session locks all rows of attempts that have started."""
         self.unreachable_for: dict[str, float] = {}
         """Until when the database is unreachable for the processes of this name."""
         self.statements = 0
@@ -263,6 +267,40 @@ class Database:
             patch.object(pending_counts, "_lock_unlocked", lock_unlocked),
         ):
             yield
+
+    @contextmanager
+    def locks_of_attempts(self) -> Iterator[None]:
+        """Let the package find the rows of attempts locked while they are."""
+        real_finish, real_retry = transitions.finish, transitions.retry
+        real_unlocked = pending_outcomes._unlocked
+
+        def finish(*arguments: Any) -> bool:
+            self._wait_for_attempts()
+            return real_finish(*arguments)
+
+        def retry(*arguments: Any) -> bool:
+            self._wait_for_attempts()
+            return real_retry(*arguments)
+
+        def unlocked(run_ids: Any) -> set[UUID]:
+            return real_unlocked(run_ids) if self._attempts_are_unlocked() else set()
+
+        with (
+            patch.object(transitions, "finish", finish),
+            patch.object(transitions, "retry", retry),
+            patch.object(pending_outcomes, "_unlocked", unlocked),
+            patch.object(unrecorded_outcome, "can_skip_locked_rows", lambda using: True),
+        ):
+            yield
+
+    def _wait_for_attempts(self) -> None:
+        """Wait for the locked row of an attempt until the time limit of the statement."""
+        if not self._attempts_are_unlocked():
+            self.engine.rest(transitions.LOCK_TIMEOUT.total_seconds())
+            raise OperationalError("lock wait timeout exceeded")
+
+    def _attempts_are_unlocked(self) -> bool:
+        return self.engine.now >= self.attempts_locked_until
 
     def _statistics_are_unlocked(self) -> bool:
         return self.engine.now >= self.statistics_locked_until

@@ -249,7 +249,7 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
             given = {"number": random.randint(1, 5), "seconds": _duration(random, drawn)}
         case "messages_returned":
             given = {"seconds": random.choice((600.0, 1800.0, 3600.0))}
-        case "statistics_locked":
+        case "statistics_locked" | "ended_runs_locked":
             given = {"seconds": _duration(random, drawn)}
         case "other_release":
             given = {"process": node, "seconds": _duration(random, drawn)}
@@ -277,6 +277,7 @@ FAULTS = {
     "messages_delayed": 1,
     "messages_returned": 3,
     "statistics_locked": 2,
+    "ended_runs_locked": 2,
     "other_release": 1,
 }
 """The kinds of faults, and their shares on average over all seeds."""

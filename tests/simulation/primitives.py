@@ -390,12 +390,14 @@ PARTS = (
     "immediate_dispatch",
     "membership",
     "node_status",
+    "pending_outcomes",
     "retry",
     "run",
     "runner",
     "start_facts",
     "time_limit",
     "unheard",
+    "unrecorded_outcome",
     "watch",
     "watchdog",
 )
@@ -422,6 +424,7 @@ PAUSES = (
     ("execution.executor", "START_TIMEOUT", 12),
     ("execution.heartbeat", "AGAIN_AFTER", 20),
     ("execution.unheard", "AGAIN_AFTER", 20),
+    ("execution.pending_outcomes", "LONGEST_PAUSE", 20),
 )
 """Pauses that need only be short beside the leases, and by how much they are longer here."""
 

@@ -25,7 +25,7 @@ from django_dcron.exceptions import (
     PermanentFailure,
     RetryLater,
 )
-from django_dcron.execution import heartbeat
+from django_dcron.execution import heartbeat, pending_outcomes
 from django_dcron.execution.current import current_run
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Freeze, Job, Run
@@ -103,6 +103,7 @@ class World:
         plan, engine = self.plan, self.engine
         database.clear()
         heartbeat._by_process.clear()
+        pending_outcomes._by_process.clear()
         functions.registered[TARGET] = work
         with self._installed():
             try:
@@ -169,6 +170,7 @@ class World:
         now = self.engine.now
         self.database.unreachable_until = self.database.read_only_until = now
         self.database.statistics_locked_until = now
+        self.database.attempts_locked_until = now
         began, ended = self.observer.outage
         self.observer.outage = began, min(ended, now)
         self.locks.unreachable_until = self.broker.unreachable_until = now
@@ -288,6 +290,7 @@ class World:
             stack.enter_context(self.database.installed())
             stack.enter_context(exact_questions())
             stack.enter_context(self.database.locks_of_statistics())
+            stack.enter_context(self.database.locks_of_attempts())
             stack.enter_context(
                 patch.object(best_effort, "shared_dispatcher", self.broker.dispatcher)
             )
@@ -429,6 +432,9 @@ class World:
 
     def _fault_statistics_locked(self, seconds: float) -> None:
         self.database.statistics_locked_until = self.engine.now + seconds
+
+    def _fault_ended_runs_locked(self, seconds: float) -> None:
+        self.database.attempts_locked_until = self.engine.now + seconds
 
     def _fault_database_unreachable(self, process: str, seconds: float) -> None:
         until = self.engine.now + seconds

@@ -1,0 +1,152 @@
+"""Keep the outcomes of runs whose rows other sessions lock, and record them later.
+
+Meanwhile, the process executes other runs. A thread looks for unlocked rows until no outcome is
+left. The heartbeats of the runs continue, so that no node declares them lost.
+
+Invariants:
+
+- An outcome is kept until it is recorded. Only the end of the process ends this earlier: it waits
+  for its outcomes for ``DCRON_RUN_LEASE``. A node then declares the attempts lost.
+- A lock on one run doesn't delay the outcomes of other runs.
+- A process keeps a limited number of outcomes. Beyond it, the end of a run waits for its rows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Collection
+from contextlib import ExitStack
+from uuid import UUID
+
+from django.db import connections
+
+from django_dcron.conf import settings
+from django_dcron.db.routing import alias_for
+from django_dcron.execution.database_outage import FIRST_PAUSE, wait_out
+from django_dcron.execution.unheard import log_fields
+from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome
+from django_dcron.execution.worker_exit import before_exit
+from django_dcron.models import Attempt, Run
+from django_dcron.runs import deliveries
+from django_dcron.utils.threads import DcronThread
+
+logger = logging.getLogger("django_dcron.runs")
+
+MOST = 100
+"""The number of outcomes that a process keeps."""
+LONGEST_PAUSE = 1.0
+"""Seconds between two looks for unlocked rows, at most."""
+
+
+class PendingOutcomes:
+    """The pending outcomes of a process."""
+
+    def __init__(self) -> None:
+        self._heartbeats: dict[UnrecordedOutcome, ExitStack] = {}
+        """The pending outcomes in order, each with the context that keeps its run alive."""
+        self._changed = threading.Condition()
+        """The lock of all attributes, notified when an outcome is no longer pending."""
+        self._thread: threading.Thread | None = None
+
+    def add(self, outcome: UnrecordedOutcome, heartbeat: ExitStack) -> bool:
+        """Keep the outcome, and close ``heartbeat`` when it is recorded.
+
+        Returns False if there are too many pending outcomes.
+        """
+        with self._changed:
+            if len(self._heartbeats) >= MOST:
+                return False
+            self._heartbeats[outcome] = heartbeat.pop_all()
+            if self._thread is None:
+                self._thread = DcronThread(target=self._run, name="dcron-outcomes", daemon=True)
+                self._thread.start()
+        logger.warning(
+            "outcome kept: job=%s run=%s reason=another session locks the run",
+            outcome.run.job,
+            outcome.run.id,
+            extra={"event": "outcome_kept", **log_fields(outcome.run)},
+        )
+        return True
+
+    def flush(self, timeout: float) -> bool:
+        """Wait ``timeout`` seconds until no outcome is pending. Returns whether none is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._heartbeats, timeout)
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        try:
+            while pending := self._pending():
+                try:
+                    recorded = self._record_unlocked(pending)
+                except Exception:  # for example, a migration has renamed a column
+                    logger.exception("no outcome recorded: pending=%d", len(pending))
+                    recorded = 0
+                if recorded:
+                    pause = FIRST_PAUSE
+                    continue
+                time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 (spreads, keeps no secret)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            connections.close_all()  # of this thread
+
+    def _pending(self) -> list[UnrecordedOutcome]:
+        """Return the pending outcomes. Without any, the thread ends."""
+        with self._changed:
+            if not self._heartbeats:
+                self._thread = None
+            return list(self._heartbeats)
+
+    def _record_unlocked(self, pending: Collection[UnrecordedOutcome]) -> int:
+        """Record the outcomes whose rows are unlocked. Return their number."""
+        using, number = alias_for(Run), 0
+        unlocked = wait_out(
+            lambda: _unlocked({outcome.run.id for outcome in pending}), "find unlocked runs", using
+        )
+        for outcome in pending:
+            if outcome.run.id not in unlocked:
+                continue
+            step = f"record outcome of {outcome.run.job}"
+            try:
+                if not wait_out(outcome.record_unless_locked, step, using):
+                    continue
+            except Exception:  # the other outcomes must be recorded; a node rescues this run
+                extra = {"event": "outcome_not_recorded", **log_fields(outcome.run)}
+                logger.exception("outcome not recorded: job=%s", outcome.run.job, extra=extra)
+            number += 1
+            with self._changed:
+                self._heartbeats.pop(outcome).close()
+                self._changed.notify_all()
+        return number
+
+
+def _unlocked(run_ids: Collection[UUID]) -> set[UUID]:
+    """Return the runs whose rows, and those of their open attempts, nobody else has locked."""
+    using = alias_for(Attempt)
+    no_key = connections[using].features.has_select_for_no_key_update
+    with deliveries.unlocked(run_ids) as unlocked:
+        rows = Attempt.objects.using(using).filter(run__in=unlocked, outcome="").order_by()
+        attempts = rows.values_list("pk", "run")
+        locked = set(attempts) - set(attempts.select_for_update(skip_locked=True, no_key=no_key))
+        return unlocked - {run_id for _, run_id in locked}
+
+
+_by_process: dict[int, PendingOutcomes] = {}
+
+
+def process_outcomes() -> PendingOutcomes:
+    """Return the pending outcomes of this process. A forked child has none of its parent's."""
+    return _by_process.setdefault(os.getpid(), PendingOutcomes())
+
+
+def _flush_before_exit() -> None:
+    process_outcomes().flush(settings.RUN_LEASE.total_seconds())
+
+
+before_exit(_flush_before_exit)
+atexit.register(_flush_before_exit)

@@ -12,6 +12,7 @@ from django.db.models.functions import Substr
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.models import Attempt, Run
+from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.incidents import normalized
 from django_dcron.policies.lifecycle import State
 
@@ -25,6 +26,8 @@ class FailedRun:
     """The run with its job."""
     exception_class: str = ""
     message: str = ""
+    incident: int = 0
+    """The key of the incident that the failure belongs to; 0 until a node has grouped it."""
 
     @property
     def first_line(self) -> str:
@@ -45,6 +48,11 @@ class FailureGroup:
     @property
     def first(self) -> FailedRun:
         return self.failures[-1]
+
+    @property
+    def incident(self) -> int:
+        """The key of the incident of the failures; 0 until a node has grouped one of them."""
+        return next((each.incident for each in self.failures if each.incident), 0)
 
     @property
     def number(self) -> int:
@@ -73,7 +81,10 @@ def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> l
         Attempt.objects.using(alias_for(Attempt))
         .filter(run__in=[run.pk for run in runs], number=F("run__attempt"))
         .order_by()
-        .values_list("run", "exception_class", Substr("message", 1, MESSAGE_READ))
+        .values_list("run", "exception_class", Substr("message", 1, MESSAGE_READ), "incident")
     )
-    errors = {run: (exception_class, message) for run, exception_class, message in attempts}
+    errors = {
+        run: (exception_class, message, incident or NOT_GROUPED)
+        for run, exception_class, message, incident in attempts
+    }
     return [FailedRun(run, *errors.get(run.pk, ("", run.reason))) for run in runs]

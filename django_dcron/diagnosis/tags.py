@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from django.db.models import BooleanField, F, Func, JSONField, QuerySet, Value
+from django.db.models import BooleanField, Count, F, Func, JSONField, QuerySet, Value
 
 from django_dcron.models import Job
 
 LISTS_READ_LIMIT = 1_000
-"""The maximum number of distinct tag lists that are read for the choice of tags."""
+"""The maximum number of distinct tag lists that are read for the choice of tags and its counts."""
 
 
 class _JsonListContains(Func):
@@ -44,3 +45,15 @@ def tags_in_use(jobs: QuerySet[Job]) -> set[str]:
     """Return the tags of ``jobs``; incomplete if there are very many distinct lists of tags."""
     lists = jobs.exclude(tags=[]).order_by().values_list("tags", flat=True).distinct()
     return {word for words in lists[:LISTS_READ_LIMIT] for word in words if isinstance(word, str)}
+
+
+def count_tags(jobs: QuerySet[Job]) -> Counter[str] | None:
+    """Return how many of ``jobs`` have each tag, or None if there are too many lists of tags."""
+    lists = jobs.exclude(tags=[]).order_by().values_list("tags").annotate(number=Count("pk"))
+    rows = list(lists[: LISTS_READ_LIMIT + 1])
+    if len(rows) > LISTS_READ_LIMIT:
+        return None
+    counts: Counter[str] = Counter()
+    for words, number in rows:
+        counts.update(dict.fromkeys((word for word in words if isinstance(word, str)), number))
+    return counts

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from django_dcron.targets.parameters import TargetParameter
+
 
 class TargetKind(StrEnum):
     TASK = "task"
@@ -55,6 +57,11 @@ class Target(ABC):
     def signature(self) -> str:
         """The parameters as in code, such as ``(city: str, days=7)``. Empty if unknown."""
         return ""
+
+    @property
+    def parameters(self) -> list[TargetParameter]:
+        """The parameters that a form can offer as inputs; empty if it can't offer all of them."""
+        return []
 
     @property
     def route_name(self) -> str | None:

@@ -28,6 +28,7 @@ from django.apps import apps
 from django_dcron.exceptions import RetryLater
 from django_dcron.policies.retry import refused_retry_message
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
+from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,10 @@ class CeleryTarget(Target):
     @property
     def signature(self) -> str:
         return signature_text(signature_of(self.task.run))
+
+    @property
+    def parameters(self) -> list[TargetParameter]:
+        return parameters_of(signature_of(self.task.run), self.task.run)
 
     @property
     def route_name(self) -> str:

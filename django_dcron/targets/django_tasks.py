@@ -27,6 +27,7 @@ from django.utils.module_loading import module_has_submodule
 
 from django_dcron.db import clock
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
+from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class DjangoTaskTarget(Target):
     @property
     def signature(self) -> str:
         return signature_text(self._signature())
+
+    @property
+    def parameters(self) -> list[TargetParameter]:
+        return parameters_of(self._signature(), self.task.func)
 
     @property
     def django_task(self) -> Task[Any, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
+from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
 
 registered: dict[str, Callable[..., Any]] = {}
@@ -30,6 +31,10 @@ class FunctionTarget(Target):
     @property
     def signature(self) -> str:
         return signature_text(signature_of(self.function))
+
+    @property
+    def parameters(self) -> list[TargetParameter]:
+        return parameters_of(signature_of(self.function), self.function)
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         check_call(signature_of(self.function), args, kwargs)

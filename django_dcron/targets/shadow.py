@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_dcron.targets.base import Invocation, Target
+from django_dcron.targets.parameters import TargetParameter
 
 PREFIX = "shadow:"
 NOT_EXECUTED = "shadow: not executed"
@@ -30,6 +31,10 @@ class ShadowTarget(Target):
     @property
     def signature(self) -> str:
         return self.target.signature
+
+    @property
+    def parameters(self) -> list[TargetParameter]:
+        return self.target.parameters
 
     @property
     def route_name(self) -> str | None:

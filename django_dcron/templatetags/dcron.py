@@ -8,8 +8,9 @@ from django.utils.safestring import SafeString
 from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
-from django_dcron.admin.dashboard.index_line import index_line, status_place
+from django_dcron.admin.dashboard.index_line import index_line, site_of, status_place
 from django_dcron.admin.freeze import banner
+from django_dcron.admin.jobs.palette import palette_place
 from django_dcron.admin.themes import theme
 from django_dcron.diagnosis import run_durations
 
@@ -31,8 +32,23 @@ def dcron_health(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("admin/django_dcron/status_line.html", takes_context=True)
 def dcron_status(context: Context) -> dict[str, Any]:
-    """Render the place of the line that a script loads while something is wrong."""
-    return status_place(context["request"])
+    """Render the place of the line that a script loads while something is wrong.
+
+    It also renders the command palette for users who may view jobs.
+    """
+    request = context["request"]
+    return {
+        **status_place(request),
+        **palette_place(request, site_of(request)),
+        "request": request,
+    }
+
+
+@register.inclusion_tag("admin/django_dcron/palette.html", takes_context=True)
+def dcron_palette(context: Context) -> dict[str, Any]:
+    """Render the command palette on a page without ``dcron_status``."""
+    request = context["request"]
+    return {**palette_place(request, site_of(request)), "request": request}
 
 
 @register.inclusion_tag("admin/django_dcron/freezes.html", takes_context=True)

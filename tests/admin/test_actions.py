@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.html import escape
 
 from django_dcron import control
-from django_dcron.admin.jobs.admin import ACTIONS as JOB_ACTIONS
+from django_dcron.admin.jobs.job_actions import ACTIONS as JOB_ACTIONS
 from django_dcron.admin.overlap_caution import CAUTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
 from django_dcron.jobs import pausing

@@ -1,11 +1,15 @@
 """Test chains in forms, pages, the delete confirmation, the REST API and the command line."""
 
 import json
+import re
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from django_dcron.diagnosis import chain_graph
+from django_dcron.diagnosis.chain_graph import chain_of_run
 from django_dcron.models import Job, Link, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs.chains import follower_key
@@ -74,6 +78,60 @@ def test_run_pages_link_predecessor_and_follower(
     before, after = runs
     assert f'href="{run_url(after)}"' in admin_client.get(run_url(before)).content.decode()
     assert f'href="{run_url(before)}"' in admin_client.get(run_url(after)).content.decode()
+
+
+@pytest.mark.django_db
+def test_chain_shows_states_of_steps_that_ran_and_of_those_that_did_not(
+    admin_client: Client, django_assert_max_num_queries: Any
+) -> None:
+    jobs = [make_job("a")]
+    for name in "bcd":
+        jobs.append(make_job(name, schedule="@never", after={jobs[-1].name: "ended"}))
+    side = make_job("side", schedule="@never", after={"b": "failed"})
+    runs = [make_run(jobs[0], state="succeeded")]
+    for job in jobs[1:3]:
+        key = follower_key(runs[-1].pk)
+        runs.append(make_run(job, state="failed", trigger=Trigger.CHAIN, idempotency_key=key))
+
+    for run in runs:
+        with django_assert_max_num_queries(10):
+            graph = chain_of_run(run)
+        assert graph is not None
+        (second,) = graph.first.steps
+        third, other = second.steps
+        (last,) = third.steps
+        assert [step.run for step in (graph.first, second, third)] == runs
+        assert (other.job, other.run, last.job, last.run) == (side, None, jobs[3], None)
+        page = admin_client.get(run_url(run)).content.decode()
+        chain = page[page.index('id="dcron-chain"') :].split("</section>")[0]
+        assert re.findall(r"dcron-badge dcron-(\w+)", chain) == [
+            "succeeded",
+            "failed",
+            "failed",
+            "none",
+            "none",
+        ]
+        assert re.findall(r'aria-current="true"><a href="([^"]*)"', chain) == [run_url(run)]
+    assert chain_of_run(make_run(make_job("alone"))) is None
+
+    chain = admin_client.get(job_url(jobs[2])).content.decode().split('id="dcron-chain"')[1]
+    assert re.findall(r'<div( aria-current="true")?><a href="([^"]*)"', chain) == [
+        (' aria-current="true"' if job == jobs[2] else "", job_url(job))
+        for job in (jobs[0], jobs[1], jobs[2], jobs[3], side)
+    ]
+
+
+def test_chain_has_a_bounded_number_of_steps(
+    db: None, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
+) -> None:
+    first = make_job("first")
+    for number in range(6):
+        make_job(f"after {number}", schedule="@never", after={"first": "ended"})
+    monkeypatch.setattr(chain_graph, "MOST_STEPS", 4)
+    with django_assert_max_num_queries(3):
+        graph = chain_graph.chain_of_job(first)
+    assert graph is not None
+    assert (len(graph.first.steps), graph.is_truncated) == (3, True)
 
 
 def test_run_page_names_pruned_predecessor_without_link(

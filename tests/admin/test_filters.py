@@ -3,6 +3,7 @@
 The number of choices is bounded. No query joins or counts a million rows.
 """
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -18,7 +19,8 @@ from django_dcron import control
 from django_dcron.admin.lists import filters, time_filter
 from django_dcron.admin.lists.time_filter import ATTEMPTS_SEARCHED
 from django_dcron.db.now import database_now
-from django_dcron.models import Attempt, Cursor, Job, Node, Run
+from django_dcron.diagnosis import tags
+from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from tests.admin.conftest import NOON, list_url, make_attempt, make_job, make_run
 
 Find = Callable[[str, str], list[Any]]
@@ -85,8 +87,10 @@ def test_tag_filter_offers_first_tags_and_chosen_tag(
     make_job("b", tags=["y", "z"])
     monkeypatch.setattr(filters, "CHOICES_LISTED", 2)
 
-    assert _choices(admin_client, "job", "tag") == ["All", "x", "y"]
+    assert _choices(admin_client, "job", "tag") == ["All", "x (1)", "y (2)"]
     assert _choices(admin_client, "run", "tag") == ["All", "x", "y"]
+    assert _choices(admin_client, "job", "tag", "tag=z") == ["All", "x (1)", "y (2)", "z (1)"]
+    monkeypatch.setattr(tags, "LISTS_READ_LIMIT", 1)
     assert _choices(admin_client, "job", "tag", "tag=z") == ["All", "x", "y", "z"]
 
 
@@ -128,6 +132,24 @@ def test_jobs_are_filtered_by_state_and_kind(
     assert len(found) == len(expected)  # each job once, even if several of its runs are running
 
 
+@pytest.mark.parametrize("query", ["", "state=running&namespace=shop", "q=shop", "kind=command"])
+def test_count_of_choice_is_number_of_jobs_that_its_link_lists(
+    admin_client: Client, find_rows: Find, jobs: None, query: str
+) -> None:
+    make_job("one", namespace="shop", tags=["a", "b", "a"])
+    make_run(make_job("two", namespace="shop", tags=["b"]), state="running", started_at=NOON)
+    Statistics.objects.filter(job__name="one").update(last_state="failed")
+    changelist = admin_client.get(f"{list_url('job')}?{query}").context["cl"]
+    counted = 0
+    for spec in changelist.filter_specs:
+        for choice in spec.choices(changelist):
+            if match := re.search(r"\((\d+)\)$", str(choice["display"])):
+                counted += 1
+                listed = find_rows("job", choice["query_string"][1:])
+                assert int(match[1]) == len(listed), (spec.title, choice["display"])
+    assert counted >= 12
+
+
 def test_jobs_are_filtered_by_source(admin_client: Client, find_rows: Find) -> None:
     make_job("declared", declared={"schedule": "@daily"})
     make_job("here")
@@ -154,7 +176,7 @@ def test_namespace_filter_is_offered_with_several_namespaces(
     make_job("a", namespace="zoo")
     monkeypatch.setattr(filters, "CHOICES_LISTED", 2)
 
-    assert _choices(admin_client, "job", "namespace") == ["All", "default", "shop"]
+    assert _choices(admin_client, "job", "namespace") == ["All", "default (1)", "shop (1)"]
     assert _choices(admin_client, "run", "namespace", "namespace=zoo") == [
         "All",
         "default",
@@ -472,8 +494,8 @@ def _make_hundred_of_each() -> None:
 @pytest.mark.parametrize(
     ("model", "query", "max_queries"),
     [
-        ("job", "", 11),
-        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 11),
+        ("job", "", 13),
+        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 15),
         ("run", "", 11),
         (
             "run",

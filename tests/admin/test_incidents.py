@@ -120,6 +120,37 @@ def test_page_shows_the_latest_traceback_and_links_to_job_and_run(admin_client: 
     assert reverse("admin:django_dcron_job_action", args=[incident.job_id, "pause"]) in page
 
 
+ALL_VIEWS = ("view_job", "view_run", "view_attempt", "view_dashboard")
+
+
+def test_failures_on_other_pages_link_to_their_incident(staff_with: StaffWith) -> None:
+    incident = make_incident(runs=2)
+    job, failed = incident.job, Run.objects.get(pk=incident.last_run)
+    client = staff_with(*ALL_VIEWS, "view_incident")
+    pages = (reverse("admin:django_dcron_dashboard_changelist"), job_url(job), run_url(failed))
+    for url in pages:
+        assert f'href="{page_url(incident)}"' in text_of(client, url), url
+    assert run_url(failed) in text_of(client, job_url(job))
+
+    client = staff_with(*ALL_VIEWS)
+    for url in pages:
+        assert "/incident/" not in text_of(client, url), url
+    assert "data-dcron-last-failure" in text_of(client, job_url(job))
+
+
+def test_failure_is_shown_before_a_node_has_grouped_it(admin_client: Client) -> None:
+    incident = make_incident()
+    failed = fail(incident.job, "new")
+    for url in (job_url(incident.job), run_url(failed)):
+        page = text_of(admin_client, url)
+        assert page_url(incident) not in page
+    assert f'href="{run_url(failed)}"' in text_of(admin_client, job_url(incident.job))
+
+
+def test_job_without_failures_has_no_last_failure(admin_client: Client) -> None:
+    assert "data-dcron-last-failure" not in text_of(admin_client, job_url(make_idle_job()))
+
+
 def test_page_of_an_incident_without_an_attempt_is_shown(admin_client: Client) -> None:
     incident = make_incident()
     Attempt.objects.all().delete()

@@ -7,7 +7,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.contrib.admin.utils import flatten
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -508,56 +507,67 @@ def test_retries_are_described_and_drawn(admin_client: Client) -> None:
     assert "<circle" not in once.content.decode()
 
 
-# --- field groups ---------------------------------------------------------------------------------
+# --- tabs -----------------------------------------------------------------------------------------
 
 
-def open_groups(response: Any) -> list[str]:
-    """Return the name of the first field of each open group."""
-    groups = [group for group in response.context["groups"] if group.is_open]
-    return [flatten(group.fieldset.fields)[0] for group in groups]
+def opened_tab(response: Any) -> str:
+    """Return the name of the open tab, which is marked once in the list and once as a section."""
+    page, name = response.content.decode(), str(response.context["open_tab"])
+    assert re.findall(r'href="#dcron-(\w+)" data-dcron-selected', page) == [name]
+    assert re.findall(r'id="dcron-(\w+)"[^>]* data-dcron-open', page) == [name]
+    return name
 
 
-def test_add_form_shows_four_fields_and_closed_groups(admin_client: Client) -> None:
+def counts(response: Any, count: str) -> dict[str, int]:
+    """Return the tabs with a count that isn't 0."""
+    return {tab.name: number for tab in response.context["tabs"] if (number := getattr(tab, count))}
+
+
+def test_form_has_at_most_five_tabs_and_begins_with_four_fields(admin_client: Client) -> None:
     response = admin_client.get(add_url())
 
-    assert open_groups(response) == []
-    assert len(response.context["groups"]) == 11
-    first = next(iter(response.context["adminform"]))
-    assert first.fields == ("name", "target", "schedule", "timezone")
-    assert response.content.decode().count('<details class="module dcron-group"') == 11
+    tabs = response.context["tabs"]
+    assert len(tabs) <= 5
+    assert tabs[0].groups[0].names == ["name", "target", "schedule", "timezone"]
+    assert opened_tab(response) == tabs[0].name
+    assert counts(response, "changed") == {}
+    assert opened_tab(admin_client.get(job_url(make_job()))) == "overview"
 
 
 @pytest.mark.parametrize(
-    ("values", "groups"),
+    ("values", "changed"),
     [
-        ({}, []),
-        ({"timeout": timedelta(minutes=5)}, ["timeout"]),
-        ({"tags": ["billing"], "args": []}, ["namespace"]),
-        ({"overlap_policy": "allow", "queue": "slow"}, ["misfire_policy", "queue"]),
-        ({"enabled": False}, ["enabled"]),
+        ({}, {}),
+        ({"timeout": timedelta(minutes=5)}, {"failures": 1}),
+        ({"tags": ["billing"], "args": []}, {"general": 1}),
+        ({"overlap_policy": "allow", "queue": "slow"}, {"timing": 1, "sequence": 1}),
+        ({"enabled": False}, {"failures": 1}),
     ],
 )
-def test_groups_with_non_default_values_are_open(
-    admin_client: Client, values: dict[str, Any], groups: list[str]
+def test_tabs_count_fields_with_other_values_than_the_default(
+    admin_client: Client, values: dict[str, Any], changed: dict[str, int]
 ) -> None:
-    assert open_groups(admin_client.get(job_url(make_job(**values)))) == groups
+    assert counts(admin_client.get(job_url(make_job(**values))), "changed") == changed
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "group"),
+    ("field", "value", "tab"),
     [
-        ("args", "[1,", "args"),
-        ("retry_backoff", "soon", "timeout"),
-        ("priority", "10", "queue"),
-        ("namespace", "", "namespace"),
+        ("args", "[1,", "general"),
+        ("retry_backoff", "soon", "failures"),
+        ("priority", "10", "sequence"),
+        ("namespace", "", "general"),
+        ("keep_for", "long", "retention"),
     ],
 )
-def test_error_opens_its_group(admin_client: Client, field: str, value: str, group: str) -> None:
-    filled = {**as_rendered(admin_client.get(add_url())), **SIMPLE, field: value}
-    response = admin_client.post(add_url(), filled)
+def test_error_opens_its_tab(admin_client: Client, field: str, value: str, tab: str) -> None:
+    job = make_job()
+    for url in (add_url(), job_url(job)):
+        filled = {**as_rendered(admin_client.get(url)), **SIMPLE, field: value}
+        response = admin_client.post(url, filled)
 
-    assert open_groups(response) == [group]
-    assert response.content.decode().count('<details class="module dcron-group" open>') == 1
+        assert opened_tab(response) == tab
+        assert counts(response, "errors") == {tab: 1}
 
 
 def test_page_contains_every_form_field(admin_client: Client) -> None:
@@ -568,8 +578,8 @@ def test_page_contains_every_form_field(admin_client: Client) -> None:
         assert re.search(f'name="{name}(_0)?"', page), name
 
 
-def test_read_only_user_sees_non_default_groups_open(staff_with: StaffWith) -> None:
+def test_read_only_user_sees_values_in_tabs(staff_with: StaffWith) -> None:
     response = staff_with("view_job").get(job_url(make_job(queue="slow")))
 
-    assert open_groups(response) == ["queue"]
+    assert counts(response, "changed") == {"sequence": 1}
     assert "slow" in response.content.decode()

@@ -239,6 +239,7 @@ ENDPOINTS = [
     ),
     Endpoint("django_dcron_job_status", "view_job", JOB),
     Endpoint("django_dcron_job_suggestions", "view_job view_run"),
+    Endpoint("django_dcron_palette", "view_job"),
     Endpoint("django_dcron_node_list_part", "view_node"),
     Endpoint("django_dcron_node_part", "view_node", {"object_id": "node"}),
     Endpoint(

@@ -29,7 +29,7 @@ FAILED = dict(OUTCOME_LABELS)["failed"]
 EVIL = "</pre><script>alert(1)</script>"
 ESCAPED = "&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt;"
 SECOND = timedelta(seconds=1)
-MAX_QUERIES = 12
+MAX_QUERIES = 13
 MAX_QUERIES_OF_PART = 8
 """Two of them query the session and the user."""
 
@@ -445,6 +445,20 @@ def test_page_truncates_long_texts(admin_client: Client, running: Run) -> None:
     }
     whole = admin_client.get(text_url(Attempt.objects.get(), "log"))
     assert whole.content.decode() == log
+
+
+def test_search_finds_lines_of_the_whole_log(admin_client: Client, running: Run) -> None:
+    attempt = Attempt.objects.get()
+    filler = "x" * CHARACTERS_SHOWN
+    Attempt.objects.update(log=f"Order 4711 <b>\n{filler}\norder 12\n")
+
+    page = admin_client.get(run_url(running)).content.decode()
+    assert f'formaction="{text_url(attempt, "log")}"' in page
+    assert 'id="dcron-log-search"' in page
+    found = admin_client.get(text_url(attempt, "log"), {"q": " ORDER "})
+    assert found.content.decode() == "1: Order 4711 <b>\n3: order 12\n"
+    assert found["Content-Type"] == "text/plain; charset=utf-8"
+    assert admin_client.get(text_url(attempt, "log"), {"q": "nothing"}).content == b""
 
 
 def test_attempt_text_is_served_as_plain_text(admin_client: Client, running: Run) -> None:

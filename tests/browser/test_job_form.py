@@ -49,7 +49,6 @@ def test_preview_shows_and_removes_caution(page: Page, preview: Locator) -> None
 def test_preview_shows_signature_and_argument_errors(page: Page, preview: Locator) -> None:
     page.locator("[name=schedule]").fill("0 9 1 * *")
     expect(page.locator("#dcron-preview-target")).to_contain_text("slow(seconds")
-    page.locator("details:has([name=kwargs]) > summary").click()
     page.locator("[name=kwargs]").fill('{"minutes": 2}')
     expect(page.locator("#id_kwargs_error")).to_contain_text("minutes")
     expect(page.locator("[name=kwargs]")).to_have_attribute("aria-invalid", "true")
@@ -60,24 +59,50 @@ def test_preview_shows_signature_and_argument_errors(page: Page, preview: Locato
 def test_error_is_visible_at_field_and_hidden_in_preview(page: Page, preview: Locator) -> None:
     """The preview repeats the error for screen readers.
 
-    It shows the error visibly if the field's group is closed.
+    It shows the error visibly while the field is in a closed tab.
     """
     page.locator("[name=schedule]").fill("* *")
     expect(page.locator("#id_schedule_error")).to_have_text(re.compile(r"'\* \*'"))
     shown = preview.locator("[data-dcron-field=schedule]")
     expect(shown).to_contain_text("'* *'")
     expect(shown).to_have_class("dcron-hidden")
-    page.locator("details:has([name=kwargs]) > summary").click()
-    page.locator("[name=kwargs]").fill("[]")
-    page.locator("details:has([name=kwargs]) > summary").click()
     page.locator("[name=schedule]").fill("@daily")
     expect(preview.locator("[data-dcron-field=schedule]")).to_have_count(0)
-    expect(preview.locator("[data-dcron-field=kwargs]")).to_be_visible()
-    expect(preview.locator("[data-dcron-field=kwargs]")).not_to_have_class("dcron-hidden")
+    page.get_by_role("tab", name="Failures").click()
+    page.locator("[name=timeout]").fill("soon")
+    tab, wrong = page.get_by_role("tab", name="General"), page.locator("#dcron-failures-tab")
+    expect(page.locator("#id_timeout_error")).to_be_visible()
+    shown = preview.locator("[data-dcron-field=timeout]")
+    expect(shown).to_have_class("dcron-hidden")
+    tab.click()
+    expect(shown).not_to_have_class("dcron-hidden")
+    expect(wrong).to_have_class("dcron-wrong")
+
+
+def test_error_in_closed_tab_opens_it(page: Page, preview: Locator) -> None:
+    page.locator("[name=name]").fill("new")
+    page.locator("[name=schedule]").fill("@daily")
+    page.get_by_role("tab", name="Retention").click()
+    page.locator("[name=keep_for]").fill("long")
+    page.get_by_role("tab", name="Timing").click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Please correct the error")).to_be_visible()
+    expect(page.get_by_role("tab", selected=True)).to_contain_text("Retention")
+    expect(page.locator("[name=keep_for]")).to_be_visible()
+    expect(page.locator("[name=name]")).to_be_hidden()
+
+
+def test_inputs_of_arguments_follow_target_and_json(page: Page, preview: Locator) -> None:
+    seconds, raw = page.locator("[name=argument-seconds]"), page.locator("[name=kwargs]")
+    expect(seconds).to_be_visible()
+    seconds.fill("2.5")
+    expect(raw).to_have_value('{"seconds": 2.5}')
+    raw.fill('{"seconds": 4}')
+    expect(seconds).to_have_value("4")
 
 
 def test_preview_draws_attempts(page: Page, preview: Locator) -> None:
-    page.locator("details:has([name=max_attempts]) > summary").click()
+    page.get_by_role("tab", name="Failures").click()
     page.locator("[name=max_attempts]").fill("4")
     expect(page.locator("#dcron-preview-retry").get_by_role("img").locator("circle")).to_have_count(
         4

@@ -37,10 +37,9 @@ def show(page: Page, path: str) -> None:
 
 
 def submit_invalid_form(page: Page) -> None:
-    """Submit a form with errors and a folded group opened."""
+    """Submit a form with errors."""
     show(page, dcron_url("job_add"))
     page.locator("[name=schedule]").fill("61 * * * *")
-    page.locator("details:has([name=args]) > summary").click()
     page.locator("[name=args]").fill("[")
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("Please correct the errors").wait_for()
@@ -51,7 +50,7 @@ def confirm_list_action(page: Page) -> None:
     page.get_by_label("Select all objects on this page for an action").check()
     page.locator("[name=action]").select_option("pause")
     page.get_by_role("button", name="Run", exact=True).or_(
-        page.get_by_role("button", name="Go")
+        page.get_by_role("button", name="Go", exact=True)
     ).click()
     page.locator(".dcron-confirmation .submit-row [type=submit]").wait_for()
 
@@ -68,7 +67,34 @@ def confirm_deletion(page: Page) -> None:
     show(page, dcron_url("job_delete", Job.objects.get(name="import-orders").pk))
 
 
-STEPS = [submit_invalid_form, confirm_list_action, preview_backfill, confirm_deletion]
+def open_settings(page: Page) -> None:
+    show(page, dcron_url("job_change", Job.objects.get(name="import-orders").pk))
+    page.get_by_role("tab", name="Failures").click()
+    page.locator("[name=timeout]").wait_for()
+
+
+def open_palette(page: Page) -> None:
+    show(page, dcron_url("dashboard_changelist"))
+    page.keyboard.press("Control+k")
+    page.locator("#dcron-palette > input").fill("pause import")
+    page.get_by_role("option", name="Pause").wait_for()
+
+
+def open_shortcuts(page: Page) -> None:
+    show(page, dcron_url("job_changelist"))
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+
+
+STEPS = [
+    submit_invalid_form,
+    confirm_list_action,
+    preview_backfill,
+    confirm_deletion,
+    open_settings,
+    open_palette,
+    open_shortcuts,
+]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -17,7 +17,8 @@ from django_dcron.diagnosis.failures import (
     latest_failures,
 )
 from django_dcron.diagnosis.figures import window_start
-from django_dcron.models import Attempt, Job, Run
+from django_dcron.models import Attempt, Incident, Job, Run
+from django_dcron.models.incident import NOT_GROUPED
 
 FAILURES_READ = 300
 GROUPS_SHOWN = 10
@@ -30,6 +31,8 @@ class FailureRow:
     job: str
     runs_url: str
     """The failed runs of the job."""
+    incident_url: str
+    """Empty if the viewer may not see the incident, or if no node has grouped the failures yet."""
 
     @property
     def failure(self) -> FailedRun:
@@ -45,7 +48,12 @@ def context(viewer: Viewer) -> dict[str, Any]:
     site, since = viewer.site, window_start(viewer.now)
     failures = latest_failures(since, FAILURES_READ, viewer.scope)
     if not viewer.may_view(Attempt):  # show the shorter reason of the run instead
-        failures = [FailedRun(failure.run, message=failure.run.reason) for failure in failures]
+        failures = [
+            FailedRun(failure.run, message=failure.run.reason, incident=failure.incident)
+            for failure in failures
+        ]
+    groups = group_failures(failures)[:GROUPS_SHOWN]
+    incidents = _visible_incidents(viewer, {group.incident for group in groups} - {NOT_GROUPED})
     sees_jobs = viewer.may_view(Job)
 
     def row(group: FailureGroup) -> FailureRow:
@@ -56,11 +64,21 @@ def context(viewer: Viewer) -> dict[str, Any]:
             change_url(run, site),
             link(run.job, site) if sees_jobs else str(run.job),
             list_url(Run, site, job__id__exact=str(run.job_id), **failed),
+            change_url(Incident(pk=group.incident), site) if group.incident in incidents else "",
         )
 
     return {
         "now": viewer.now,
-        "rows": [row(group) for group in group_failures(failures)[:GROUPS_SHOWN]],
+        "rows": [row(group) for group in groups],
         "read": FAILURES_READ if len(failures) == FAILURES_READ else 0,
         "all_url": list_url(Run, site, state__exact="failed", due_at__gte=since.isoformat()),
     }
+
+
+def _visible_incidents(viewer: Viewer, keys: set[int]) -> set[int]:
+    """Return the keys of the incidents that the viewer may see; a query only if narrowed."""
+    if not keys or not viewer.may_view(Incident):
+        return set()
+    if not viewer.scope.narrows(Incident):
+        return keys
+    return set(viewer.scope.rows(Incident).filter(pk__in=keys).values_list("pk", flat=True))

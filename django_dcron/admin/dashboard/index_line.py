@@ -36,7 +36,7 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
 
     It's empty for users who may not view the dashboard, and for a second call in one request.
     """
-    site = _site_of(request)
+    site = site_of(request)
     if hasattr(request, RENDERED) or not may_view(request, Dashboard, site):
         return {}
     setattr(request, RENDERED, True)
@@ -45,7 +45,7 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
 
 def status_place(request: HttpRequest) -> dict[str, Any]:
     """Return the URL of the line, or nothing for users who may not view the dashboard."""
-    site = _site_of(request)
+    site = site_of(request)
     if not may_view(request, Dashboard, site):
         return {}
     return {"url": reverse(f"admin:{STATUS_URL}", current_app=site.name)}
@@ -66,7 +66,8 @@ def line_context(
     return {"line": lines[0], "others": len(lines) - 1, "dashboard_url": list_url(Dashboard, site)}
 
 
-def _site_of(request: HttpRequest) -> admin.AdminSite:
+def site_of(request: HttpRequest) -> admin.AdminSite:
+    """Return the admin site of the request's page."""
     name = getattr(request, "current_app", None) or getattr(
         getattr(request, "resolver_match", None), "namespace", None
     )

@@ -30,9 +30,9 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.selection import JobSelection
-from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.models import Attempt, Incident, Job, Node, Run
 
-SHOWN: tuple[type[Model], ...] = (Job, Run, Attempt, Node)
+SHOWN: tuple[type[Model], ...] = (Job, Run, Attempt, Node, Incident)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.action_forms import ReasonForm
 from django_dcron.admin.actions import ActionAdmin, as_list_action
-from django_dcron.admin.display import EMPTY, badge, may_view, quiet, render_time
+from django_dcron.admin.display import EMPTY, may_view, quiet, render_time
+from django_dcron.admin.incident_badge import LABELS, incident_badge
 from django_dcron.admin.incidents import page, retry_page
 from django_dcron.admin.incidents.trend import render_trend
 from django_dcron.admin.lists.base import HistoryAdmin
@@ -34,18 +35,9 @@ from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.incidents import visible_incidents
 from django_dcron.models import Incident, Job, Run
-from django_dcron.models.incident import INCIDENT_LABELS
 from django_dcron.policies.incidents import STATES_BEFORE, IncidentState
 from django_dcron.utils.bounded_text import shortened
 
-LABELS = dict(INCIDENT_LABELS)
-BADGES = {
-    IncidentState.OPEN: "failed",
-    IncidentState.ACKNOWLEDGED: "missed",
-    IncidentState.MUTED: "cancelled",
-    IncidentState.RESOLVED: "succeeded",
-}
-"""The state of a run whose color the badge has."""
 PAUSE_FORM = "dcron-do-pause"
 """The id of the form of the job's pause action."""
 UNRESOLVED_QUERY = "state__in=open%2Cacknowledged"
@@ -175,7 +167,7 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
         return buttons
 
     def state_label(self, obj: Incident) -> str:
-        return badge(BADGES[IncidentState(obj.state)], LABELS[obj.state])
+        return incident_badge(obj.state)
 
     @admin.display(description=_("incident"))
     def error(self, incident: Incident) -> str:

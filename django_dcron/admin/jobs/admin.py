@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -12,21 +11,17 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import translation
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.timezone import get_current_timezone_name
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_safe
 
 from django_dcron import control, targets
-from django_dcron.admin.action_forms import ArgumentsForm, EditPauseForm, PauseForm
 from django_dcron.admin.actions import (
     OTHER_ARGUMENTS,
     ActionAdmin,
     as_list_action,
-    submitted_reason,
-    validated_data,
 )
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import (
@@ -36,10 +31,11 @@ from django_dcron.admin.display import (
     state_badge,
     time_in_zone,
 )
-from django_dcron.admin.jobs import backfill_page, deletion, list_row, preset_links
-from django_dcron.admin.jobs.copying import duplicate
+from django_dcron.admin.jobs import backfill_page, deletion, list_row, palette, preset_links
+from django_dcron.admin.jobs.countdown import countdown, countdown_texts
 from django_dcron.admin.jobs.form import JobForm
-from django_dcron.admin.jobs.groups import FIELDSETS
+from django_dcron.admin.jobs.form_tabs import FIELDSETS
+from django_dcron.admin.jobs.job_actions import ACTIONS
 from django_dcron.admin.jobs.page import (
     JobPage,
     JobViewsAdmin,
@@ -47,170 +43,24 @@ from django_dcron.admin.jobs.page import (
     pause_note,
     schedule_in_words,
     schedule_zone_name,
-    time_left,
 )
 from django_dcron.admin.jobs.preview import PreviewedAdmin
 from django_dcron.admin.lists.export import EXPORTS, ExportedAdmin
-from django_dcron.admin.lists.filters import (
-    JobStateFilter,
-    LastOutcomeFilter,
-    NamespaceFilter,
-    SourceFilter,
-    TagFilter,
-    TargetKindFilter,
-    titled_filter,
+from django_dcron.admin.lists.facets import (
+    FacetChangeList,
+    JobStateFacet,
+    LastOutcomeFacet,
+    NamespaceFacet,
+    TagFacet,
 )
-from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
-from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
+from django_dcron.admin.lists.filters import SourceFilter, TargetKindFilter, titled_filter
+from django_dcron.admin.object_action import Button
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
-from django_dcron.exceptions import InvalidValue
-from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.representation import JOB_FIELDS, Field
 from django_dcron.models import Job
-
-
-def _run_now(request: HttpRequest, job: Job) -> ActionResult:
-    caution = overlap_caution(job)
-    run = control.trigger(job)
-    return ActionResult(triggered_text(run), run, caution)
-
-
-def _run_many_now(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
-    cautions = overlap_cautions(jobs)
-    return [
-        made
-        if isinstance(made, Exception)
-        else ActionResult(triggered_text(made), made, cautions[job.pk])
-        for job, made in zip(jobs, control.trigger_many(jobs), strict=True)
-    ]
-
-
-def _run_with(request: HttpRequest, job: Job) -> ActionResult:
-    choices = validated_data(ArgumentsForm, request, job)
-    caution = overlap_caution(job)
-    run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
-    return ActionResult(triggered_text(run), run, caution)
-
-
-def _pause(request: HttpRequest, job: Job) -> ActionResult:
-    return _pause_job(
-        job, submitted_reason(request), validated_data(PauseForm, request, job)["until"]
-    )
-
-
-def _pause_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
-    until = validated_data(PauseForm, request, None)["until"]
-    try:
-        refused = control.pause_many(jobs, submitted_reason(request), until, replace=False)
-    except InvalidValue as error:  # the time has passed since the form was validated
-        raise ValidationError(error.problem.translate(translation)) from None
-    return [
-        refused.get(position) or ActionResult(paused_text(job)) for position, job in enumerate(jobs)
-    ]
-
-
-def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
-    choices = validated_data(EditPauseForm, request, job)
-    return _pause_job(
-        job, submitted_reason(request) if choices["reason"] else job.pause_reason, choices["until"]
-    )
-
-
-def _pause_job(job: Job, why: str, until: datetime | None) -> ActionResult:
-    try:
-        control.pause(job, why, until)
-    except InvalidValue as error:  # the time has passed since the form was validated
-        raise ValidationError(error.problem.translate(translation)) from None
-    return ActionResult(paused_text(job))
-
-
-def _resume(request: HttpRequest, job: Job) -> ActionResult:
-    control.resume(job)
-    return ActionResult(resumed_text())
-
-
-def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
-    refused = control.resume_many(jobs)
-    return [refused.get(position) or ActionResult(resumed_text()) for position in range(len(jobs))]
-
-
-def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
-    copy = duplicate(job)
-    return ActionResult(_("Duplicated as %(copy)s (paused)") % {"copy": copy}, copy)
-
-
-def _refusal_if_paused(job: Job) -> str:
-    return "" if job.enabled else _("The job is already paused.")
-
-
-def _refusal_if_not_paused(job: Job) -> str:
-    return _("The job isn't paused.") if job.enabled else ""
-
-
-ACTIONS: tuple[ObjectAction[Job], ...] = (
-    ObjectAction(
-        "run_now",
-        gettext_lazy("Run now"),
-        _run_now,
-        "trigger",
-        apply_many=_run_many_now,
-        is_primary=True,
-        explanation=gettext_lazy(
-            "Starts one run of each job immediately, even if the job is paused. The schedules "
-            "stay the same."
-        ),
-    ),
-    ObjectAction(
-        "run_with",
-        gettext_lazy("Run with arguments"),
-        _run_with,
-        "trigger_with_arguments",
-        form=ArgumentsForm,
-        has_page=True,
-    ),
-    ObjectAction(
-        "pause",
-        gettext_lazy("Pause"),
-        _pause,
-        "pause",
-        refusal=_refusal_if_paused,
-        form=PauseForm,
-        apply_many=_pause_many,
-        explanation=gettext_lazy(
-            "No new runs start until the jobs are resumed. Runs in progress continue."
-        ),
-    ),
-    ObjectAction(
-        "resume",
-        gettext_lazy("Resume"),
-        _resume,
-        "pause",
-        refusal=_refusal_if_not_paused,
-        apply_many=_resume_many,
-        explanation=gettext_lazy(
-            "The jobs follow their schedules again. Occurrences during the pause are not caught up."
-        ),
-    ),
-    ObjectAction(
-        "change_pause",
-        gettext_lazy("Edit pause"),
-        _change_pause,
-        "pause",
-        refusal=_refusal_if_not_paused,
-        form=EditPauseForm,
-        has_page=True,
-    ),
-    ObjectAction(
-        "duplicate",
-        gettext_lazy("Duplicate"),
-        _duplicate,
-        "add",
-        explanation=gettext_lazy("Creates a paused copy of each job. “copy” is added to its name."),
-    ),
-)
 
 TAGS_SHOWN = 5
 NOT_VISIBLE = gettext_lazy(
@@ -238,10 +88,10 @@ class JobAdmin(
     list_display = ("label", "status", "last_outcome", "next_run", "when")
     list_select_related = ("cursor", "statistics", "calendar")
     list_filter = (
-        JobStateFilter,
-        LastOutcomeFilter,
-        NamespaceFilter,
-        TagFilter,
+        JobStateFacet,
+        LastOutcomeFacet,
+        NamespaceFacet,
+        TagFacet,
         TargetKindFilter,
         SourceFilter,
         ("overlap_policy", titled_filter(gettext_lazy("overlap policy"))),
@@ -254,12 +104,17 @@ class JobAdmin(
     exported = tuple((name, partial(_public, field)) for name, field in JOB_FIELDS.items())
     fieldsets = FIELDSETS
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[FacetChangeList]:
+        return FacetChangeList
+
     def without_long_columns(self, rows: QuerySet[Job]) -> QuerySet[Job]:
         return rows.defer(*ARGUMENTS, "declared", "imported")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(partial(backfill_page.backfill_view, self))
+        find = self.admin_site.admin_view(require_safe(partial(palette.palette_view, self)))
         return [
+            path("palette/", find, name=palette.URL_NAME),
             path("<path:object_id>/backfill/", view, name="django_dcron_job_backfill"),
             *super().get_urls(),
         ]
@@ -303,6 +158,7 @@ class JobAdmin(
         if (changelist := context.get("cl")) is not None:
             changelist.result_list = list(changelist.result_list)
             list_row.attach_rows(self, request, changelist.result_list)
+            context["countdown"] = countdown_texts()
         return response
 
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
@@ -317,7 +173,7 @@ class JobAdmin(
         at, zone = next_run_of(job), schedule_zone_name(job)
         text = render_time(at, near=clock.now())
         if at is not None:
-            text = format_html("{}{}", text, quiet(time_left(at)))
+            text = format_html("{}{}", text, quiet(countdown(at)))
         if at is None or zone is None or zone == get_current_timezone_name():
             return text
         return format_html("{}{}", text, quiet(time_in_zone(at, zone)))

@@ -28,6 +28,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron import targets
 from django_dcron.admin.durations import DurationInput
+from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
 from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.db.now import database_now
@@ -158,12 +159,15 @@ class JobForm(JobModelForm):
         for field in self.fields.values():
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
+        self.arguments = JobArguments(self) if self.fields.keys() >= {"args", "kwargs"} else None
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         for name in cleaned.keys() & _JSON.keys():
             if cleaned[name] is None:  # the user emptied the text area
                 cleaned[name] = _JSON[name].get_default()
+        if self.arguments is not None:
+            self.arguments.clean(cleaned)
         if cleaned.get("enabled"):
             cleaned["pause_reason"], cleaned["paused_until"] = "", None
         elif "paused_until" in self.changed_data and _has_passed(cleaned.get("paused_until")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from urllib.parse import urlencode
 
@@ -21,18 +21,20 @@ from django.utils.translation import gettext as _
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.auto_refresh import PagePart
+from django_dcron.admin.chain_list import ChainList
 from django_dcron.admin.display import badge, link, list_url, may_view, time_in_zone
 from django_dcron.admin.jobs import why
+from django_dcron.admin.jobs.countdown import countdown, countdown_texts
 from django_dcron.admin.jobs.duration_chart import draw_duration_chart
+from django_dcron.admin.jobs.last_failure import last_failure
 from django_dcron.admin.visibility import admin_scope, visible_nodes
-from django_dcron.db import clock
 from django_dcron.diagnosis import chains, cluster, job_status
+from django_dcron.diagnosis.chain_graph import chain_of_job
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import describe_schedule, translate_problem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job, Node, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
-from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
 
@@ -87,10 +89,12 @@ class JobPage:
     def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
         site = model_admin.admin_site
         self.job = job = _load_job(model_admin.get_queryset(request), job_id)
-        runs = admin_scope(request, site).runs
+        self._site, self._scope = site, admin_scope(request, site)
+        runs = self._scope.runs
         self.status = StatusPanel(job, request, site)
         self.part = self.status.part.render({"status": self.status}, request)
         self.zone = self.status.zone
+        self.countdown = countdown_texts()
         self.statistics = self.status.statistics
         self.may_view_runs = self.status.may_view_runs
         self.runs = (
@@ -100,6 +104,14 @@ class JobPage:
         )
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
+
+    @cached_property
+    def chain(self) -> ChainList | None:
+        """The jobs before and after the job; None for a job without a chain."""
+        if not (self.job.after or self.status.followers):
+            return None
+        graph = chain_of_job(self.job, self._scope)
+        return ChainList(graph, self.job, self._site, links_jobs=True) if graph else None
 
     @cached_property
     def next_occurrences(self) -> tuple[list[datetime], str]:
@@ -136,7 +148,7 @@ class StatusPanel:
         self.zone = schedule_zone_name(job)
         self.pause = job_status.pause_of(job, author)
         self.next_run = next_run_of(job)
-        self.until_next = time_left(self.next_run) if self.next_run else ""
+        self.until_next = countdown(self.next_run) if self.next_run else ""
         self.statistics = statistics_of(job)
         self.overall_rate = job_status.success_rate_of_statistics(self.statistics)
         running = job_status.running_runs(job, scope) if self.may_view_runs else []
@@ -146,6 +158,7 @@ class StatusPanel:
         self.last = max(latest, key=lambda run: run.finished_at or run.scheduled_at, default=None)
         self.recent_rate = job_status.success_rate_of_runs(latest)
         self.chart = draw_duration_chart(latest)
+        self.failure = last_failure(job, latest, request, site)
         has_followers = self.statistics is not None and self.statistics.followed
         after = chains.jobs_after(job, scope) if has_followers else []
         self.followers = [
@@ -221,20 +234,6 @@ class JobViewsAdmin(AuditedAdmin[Job]):
 
 def _load_job(jobs: QuerySet[Job], job_id: int | str) -> Job:
     return jobs.select_related("cursor", "statistics", "calendar").get(pk=job_id)
-
-
-def time_left(at: datetime) -> str:
-    """Return the time left in whole minutes, so that the refreshed part changes once per minute."""
-    left = at - clock.now()
-    if left <= -timedelta(minutes=1):
-        late = -left
-        span = write_duration(late - late % timedelta(minutes=1), " ")
-        return _("overdue by %(span)s") % {"span": span}
-    if left <= timedelta():
-        return _("now")
-    if left < timedelta(minutes=1):
-        return _("in less than a minute")
-    return _("in %(span)s") % {"span": write_duration(left - left % timedelta(minutes=1), " ")}
 
 
 def _preview(job: Job) -> tuple[list[datetime], str]:

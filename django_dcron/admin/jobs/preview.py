@@ -23,11 +23,12 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import translation
 from django.utils.formats import date_format
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from django_dcron.admin.form_preview import PreviewedFormAdmin
 from django_dcron.admin.jobs.form import JobForm
-from django_dcron.admin.jobs.groups import groups
+from django_dcron.admin.jobs.form_tabs import form_tabs, open_tab
 from django_dcron.admin.jobs.policy_texts import (
     MISFIRE_FIELDS,
     OVERLAP_FIELDS,
@@ -173,6 +174,12 @@ class SchedulePreview:
         return TargetNote.of(self.job.target) if not self._has_errors({"target"}) else None
 
     @property
+    def json_inputs(self) -> list[SafeString]:
+        """The inputs of the raw JSON, which replace those in the page."""
+        attrs: dict[str, str | bool] = {"hx-swap-oob": "true"}
+        return [self.form[name].as_widget(attrs=attrs) for name in ARGUMENT_FIELDS]
+
+    @property
     def argument_problem(self) -> str:
         """The error in the arguments: what the target requires or doesn't accept."""
         return next((error.message for error in self.errors if error.field in ARGUMENT_FIELDS), "")
@@ -199,7 +206,7 @@ def _day(local: datetime) -> str:
 
 
 class PreviewedAdmin(PreviewedFormAdmin[Job]):
-    """The job's admin with the preview and with grouped form fields."""
+    """The job's admin with the preview and with the form in tabs."""
 
     preview_url_name = "django_dcron_job_preview"
     preview_key = "job"
@@ -213,7 +220,9 @@ class PreviewedAdmin(PreviewedFormAdmin[Job]):
     ) -> None:
         super().add_form_context(request, context, obj)
         form = context["adminform"]
-        context["groups"] = list(groups(form))
+        has_overview = obj is not None and not context.get("is_popup")
+        context["tabs"] = tabs = form_tabs(form)
+        context["open_tab"] = open_tab(tabs, form, has_overview=has_overview)
         if obj is None or self.has_change_permission(request, obj):
             context["preview"] = SchedulePreview(form.form, show_all_errors=True)
             context["preview_url"] = self.preview_url(obj)

@@ -140,19 +140,21 @@ class JobStateFilter(admin.SimpleListFilter):
         self._scope = admin_scope(request, model_admin.admin_site)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        match self.value():
+        return queryset.filter(self.condition(self.value()))
+
+    def condition(self, value: Any) -> Q:
+        match value:
             case "enabled":
-                return queryset.filter(IS_ENABLED)
+                return IS_ENABLED
             case "paused":
-                return queryset.filter(IS_PAUSED)
+                return IS_PAUSED
             case "quarantined":
-                return queryset.filter(IS_QUARANTINED)
+                return IS_QUARANTINED
             case "running":
-                return queryset.filter(
-                    pk__in=self._scope.runs.using(None).running().order_by().values("job")
-                )
+                running = self._scope.runs.using(None).running().order_by()
+                return Q(pk__in=running.values("job"))
             case _:
-                return queryset
+                return Q()
 
 
 class LastOutcomeFilter(admin.SimpleListFilter):

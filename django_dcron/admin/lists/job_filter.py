@@ -99,7 +99,7 @@ def suggest_jobs(model_admin: admin.ModelAdmin[Run], request: HttpRequest) -> Ht
     site = model_admin.admin_site
     if not (model_admin.has_view_permission(request) and may_view(request, Job, site)):
         raise PermissionDenied
-    visible = admin_scope(request, site).jobs.filter(_matches(request.GET.get(PARAMETER, "")))
+    visible = admin_scope(request, site).jobs.filter(name_has_words(request.GET.get(PARAMETER, "")))
     jobs = visible.order_by("namespace", "name").only("namespace", "name")[:JOBS_SUGGESTED]
     context = {"names": [str(job) for job in jobs]}
     return TemplateResponse(request, "admin/django_dcron/job_suggestions.html", context)
@@ -110,10 +110,11 @@ def _jobs_named(text: str, visible: QuerySet[Job]) -> QuerySet[Job]:
     namespace, slash, name = text.partition("/")
     exact = Q(namespace=namespace, name=name) if slash else Q(namespace="default", name=text)
     job_ids = list(visible.filter(exact).values_list("pk", flat=True)[:1])
-    return Job.objects.filter(pk__in=job_ids) if job_ids else visible.filter(_matches(text))
+    return Job.objects.filter(pk__in=job_ids) if job_ids else visible.filter(name_has_words(text))
 
 
-def _matches(text: str) -> Q:
+def name_has_words(text: str) -> Q:
+    """Return the condition that name and namespace of a job contain all words of ``text``."""
     condition = Q()
     for word in search_words(text.replace("\0", "").replace("/", " ")):
         condition &= Q(name__icontains=word) | Q(namespace__icontains=word)

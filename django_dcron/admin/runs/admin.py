@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
+from django.utils.functional import SimpleLazyObject
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -25,6 +27,7 @@ from django_dcron.admin.actions import (
 )
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.auto_refresh import REFRESH
+from django_dcron.admin.chain_list import ChainList
 from django_dcron.admin.display import (
     EMPTY,
     link,
@@ -41,6 +44,7 @@ from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, part_of
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
+from django_dcron.diagnosis.chain_graph import chain_of_run
 from django_dcron.jobs.action_texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -112,10 +116,11 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> Run | None:
-        """Attach the request's scope to the run, because read-only fields get no request."""
+        """Attach the request's scope and the chain, because read-only fields get no request."""
         run: Any = super().get_object(request, object_id, from_field)
         if run is not None:
             run.scope = admin_scope(request, self.admin_site)
+            run.chain = SimpleLazyObject(partial(chain_of_run, run, run.scope))
         return run  # type: ignore[no-any-return]
 
     def get_fieldsets(self, request: HttpRequest, obj: Run | None = None) -> Any:
@@ -127,13 +132,19 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         fields = ["job_link" if sees_jobs else "job_name", "trigger"]
         if obj is not None:
             fields += ["rerun_of_link"] if obj.rerun_of_id else []
-            fields += ["reruns", "followers"] if obj.is_final else []
-            fields += ["follows"] if obj.trigger == Trigger.CHAIN else []
+            fields += ["reruns"] if obj.is_final else []
+            fields += ["follows"] if self._follows_unknown_run(obj) else []
         arguments = ("arguments", "keyword_arguments")
         if not sees_jobs:
             arguments = ("own_arguments", "own_keyword_arguments")
         keys = ("id", "idempotency_key") if obj is not None and self._shows_key(obj) else ("id",)
         return [(_("Job and arguments"), {"fields": (tuple(fields), arguments, keys)})]
+
+    def _follows_unknown_run(self, run: Any) -> bool:
+        """Return whether the chain lacks the run that ``run`` follows."""
+        if run.trigger != Trigger.CHAIN:
+            return False
+        return not run.chain or run.chain.first.run == run
 
     def _shows_key(self, run: Any) -> bool:
         """Return whether the user may see the key, which may contain another run's id."""
@@ -180,13 +191,6 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         run_id = chains.followed_run_id(run)
         return quiet(_("run %(id)s (deleted)") % {"id": run_id}) if run_id else EMPTY
 
-    @admin.display(description=gettext_lazy("triggered runs"))
-    def followers(self, run: Any) -> str:
-        lines = (
-            (link(follower, self.admin_site),) for follower in chains.followers_of(run, run.scope)
-        )
-        return format_html_join(", ", "{}", lines) or EMPTY
-
     @admin.display(description=gettext_lazy("reruns"))
     def reruns(self, run: Any) -> str:
         reruns = run.scope.runs.filter(rerun_of=run.pk).order_by("scheduled_at")
@@ -203,6 +207,10 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         if obj is not None:
             context["buttons"] = self.buttons(request, obj)
             context |= self._page(obj, request)
+            graph = obj.chain  # type: ignore[attr-defined]
+            if graph:
+                sees_jobs = may_view(request, Job, self.admin_site)
+                context["chain"] = ChainList(graph, obj, self.admin_site, sees_jobs)
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.part_view)

@@ -232,7 +232,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         ]
 
     def text_view(self, request: HttpRequest, attempt_id: int, name: str) -> HttpResponse:
-        """Serve one of the attempt's long texts without cutting it."""
+        """Serve one of the attempt's long texts without cutting it, or its lines that match."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         attempt = self.get_queryset(request).filter(pk=attempt_id).first()
@@ -240,7 +240,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
             raise Http404
         if not self.has_view_permission(request, attempt):
             raise PermissionDenied
-        return plain_text(attempt_id, name)
+        return plain_text(attempt_id, name, request.GET.get("q", "").strip())
 
 
 def _is_cancelled(attempt: Attempt) -> bool:

@@ -86,18 +86,30 @@ def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, AttemptText]:
     }
 
 
-def plain_text(attempt_id: int, name: str) -> HttpResponse:
-    """Serve a complete text. The headers prevent a browser from rendering it as HTML."""
+def plain_text(attempt_id: int, name: str, words: str = "") -> HttpResponse:
+    """Serve a complete text, or its lines that contain ``words``, each with its number.
+
+    The headers prevent a browser from rendering it as HTML.
+    """
     if name not in TRUNCATION:
         raise Http404
     text = Attempt.objects.filter(pk=attempt_id).values_list(name, flat=True).first()
     if text is None:
         raise Http404
+    if words:
+        text = matching_lines(text, words)
     headers = {
         "Content-Disposition": f'inline; filename="attempt-{attempt_id}-{name}.txt"',
         "X-Content-Type-Options": "nosniff",
     }
     return HttpResponse(text, content_type="text/plain; charset=utf-8", headers=headers)
+
+
+def matching_lines(text: str, words: str) -> str:
+    """Return the lines that contain ``words`` in any case, with their numbers from 1."""
+    wanted = words.casefold()
+    lines = enumerate(text.splitlines(), 1)
+    return "".join(f"{number}: {line}\n" for number, line in lines if wanted in line.casefold())
 
 
 def indented_json(text: str) -> str:

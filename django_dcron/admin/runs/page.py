@@ -34,6 +34,7 @@ from django_dcron.admin.display import (
     render_time,
     state_badge,
 )
+from django_dcron.admin.incident_badge import incident_badge
 from django_dcron.admin.lists.filters import WorkerFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import TRUNCATION, AttemptText, texts_of
@@ -56,9 +57,10 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.phases import courses_of
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.jobs.representation import Document
-from django_dcron.models import Attempt, Definition, Job, Node, Run
+from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
+from django_dcron.utils.bounded_text import shortened
 
 ATTEMPTS_SHOWN = 10
 REFRESH_EVERY = 2
@@ -103,7 +105,7 @@ class RunPage:
         self.shows_jobs = may_view(request, Job, site)
         self.shows_nodes = may_view(request, Node, site)
         self.scope = admin_scope(request, site)
-        self._site = site
+        self._request, self._site = request, site
 
     @cached_property
     def now(self) -> datetime:
@@ -228,6 +230,29 @@ class RunPage:
     def comparison(self) -> Comparison | None:
         latest, shows_attempts = self.latest, self.shows_attempts
         return compare(self.run, latest, self._earlier, self.scope, self._site, shows_attempts)
+
+    @cached_property
+    def incident(self) -> SafeString | None:
+        """A link to the incident of the latest failure, with its state; None without one.
+
+        Failures that no node has grouped yet have none.
+        """
+        if self.run.state not in (State.FAILED, State.PENDING, State.QUEUED, State.RUNNING):
+            return None
+        if not may_view(self._request, Incident, self._site):
+            return None
+        incidents = self.scope.rows(Incident)
+        if self.shows_attempts and self.attempts:
+            key = next((each.incident for each in self.attempts if each.incident), None)
+            found = incidents.filter(pk=key).first() if key else None
+        elif self.run.state == State.FAILED:
+            found = incidents.filter(job=self.run.job_id, last_run=self.run.pk).first()
+        else:
+            found = None
+        if found is None:
+            return None
+        text = shortened(found.title, EXCERPT_LENGTH)
+        return format_html("{} {}", link(found, self._site, text), incident_badge(found.state))
 
     @property
     def facts(self) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@
         for (const list of form.querySelectorAll("ul.errorlist[id$='_error']")) {
             list.remove();
         }
-        for (const box of form.querySelectorAll(".form-row.errors, .flex-container.errors, .dcron-group.dcron-wrong")) {
+        for (const box of form.querySelectorAll(".form-row.errors, .flex-container.errors, .dcron-tabs .dcron-wrong")) {
             box.classList.remove("errors", "dcron-wrong");
         }
         for (const input of form.querySelectorAll("[aria-invalid]")) {
@@ -37,11 +37,10 @@
         }
     }
 
-    // Returns whether the message is visible.
     function mark(field, message) {
         const [first, ...others] = inputs(field);
         if (!first) {
-            return false;
+            return;
         }
         let list = document.getElementById(listId(field));
         if (!list) {
@@ -60,18 +59,26 @@
         item.textContent = message;
         list.append(item);
         first.closest(".fieldBox, .form-row").classList.add("errors");
-        first.closest(".dcron-group")?.classList.add("dcron-wrong");
+        const panel = first.closest("[data-dcron-panel]");
+        document.getElementById(`${panel?.id}-tab`)?.classList.add("dcron-wrong");
         for (const input of [first, ...others]) {
             input.setAttribute("aria-invalid", "true");
             describe(input, [...describedBy(input), list.id]);
         }
-        return first.closest("details:not([open])") === null;
     }
 
-    // An error shown next to its field is hidden in the preview, except from screen readers.
-    for (const item of result.querySelectorAll("[data-dcron-field]")) {
-        item.classList.toggle("dcron-hidden", document.getElementById(listId(item.dataset.dcronField)) !== null);
+    // An error shown next to its field is hidden in the preview, except from screen readers. The
+    // preview shows it while the field is in a closed tab.
+    function hideRepeated() {
+        for (const item of result.querySelectorAll("[data-dcron-field]")) {
+            const list = document.getElementById(listId(item.dataset.dcronField));
+            const isShown = list && !list.closest("[data-dcron-panel]:not([data-dcron-open]), details:not([open])");
+            item.classList.toggle("dcron-hidden", Boolean(isShown));
+        }
     }
+
+    hideRepeated();
+    document.addEventListener("dcron:tab", hideRepeated);
 
     preview.addEventListener("htmx:afterRequest", (event) => {
         if (!event.detail.successful || event.detail.elt !== preview) {
@@ -79,8 +86,9 @@
         }
         clear();
         for (const item of result.querySelectorAll("[data-dcron-field]")) {
-            item.classList.toggle("dcron-hidden", mark(item.dataset.dcronField, item.querySelector("span").textContent));
+            mark(item.dataset.dcronField, item.querySelector("span").textContent);
         }
+        hideRepeated();
     });
 
     // Unchanged text is not announced again.

@@ -1,0 +1,273 @@
+"""Inputs for the arguments of a job, from the parameters of its target, beside the raw JSON.
+
+Invariants:
+
+- The job stores the JSON. An input that the user hasn't changed changes nothing in it.
+- If the user edited the raw JSON, it wins, and the inputs are shown with its values. Otherwise, the
+  inputs that the user changed become part of the JSON. The server compares the submitted JSON with
+  the JSON that it rendered, so this needs no JavaScript.
+- A value that doesn't fit its input is shown as JSON. No value is lost or converted.
+- Inputs of another target than the submitted one are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib.admin.helpers import Fieldset
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext as _
+
+from django_dcron import targets
+from django_dcron.admin.json_input import JsonInput
+from django_dcron.exceptions import UnknownTarget
+from django_dcron.targets.parameters import InputKind, TargetParameter
+
+if TYPE_CHECKING:
+    from django_dcron.admin.jobs.form import JobForm
+
+PREFIX = "argument"
+RENDERED_FOR = "arguments_target"
+"""The hidden field with the target whose inputs the page has."""
+RENDERED_JSON = "arguments_json"
+"""The hidden field with the arguments that the page has as raw JSON."""
+EMPTY_CHOICE = ""
+Call = tuple[list[Any], dict[str, Any]]
+
+
+class ArgumentFields(forms.Form):
+    """One input for each parameter. An empty input leaves the argument out."""
+
+    def __init__(self, parameters: Sequence[TargetParameter], call: Call, data: Any = None):
+        self.parameters = {each.name: each for each in parameters}
+        self.call = call
+        given = _given(parameters, call)
+        kinds = {each.name: _kind(each, given) for each in parameters}
+        initial = {
+            name: _shown(kinds[name], value) for name, value in given.items() if name in kinds
+        }
+        super().__init__(data, prefix=PREFIX, initial=initial)
+        for parameter in parameters:
+            self.fields[parameter.name] = _field(parameter, kinds[parameter.name])
+        self._given = given
+
+    def changed_call(self) -> Call | None:
+        """Return the arguments with the changed inputs, or None if no input is changed."""
+        if not self.has_changed():
+            return None
+        values = dict(self._given)
+        for name in self.changed_data:
+            value = _stored(self.cleaned_data.get(name))
+            if value is not None:
+                values[name] = value
+            elif self.parameters[name].is_required and self.parameters[name].accepts_none:
+                values[name] = None
+            else:
+                values.pop(name, None)
+        args, (given_args, given_kwargs) = [], self.call
+        for parameter, _value in zip(self.parameters.values(), given_args, strict=False):
+            if parameter.name not in values:
+                break
+            args.append(values.pop(parameter.name))
+        kwargs = {name: values.pop(name) for name in given_kwargs if name in values}
+        return args, kwargs | values
+
+
+class JobArguments:
+    """The arguments of the form: which of the raw JSON and the inputs the user has changed."""
+
+    def __init__(self, form: JobForm):
+        self._form = form
+        self.inputs: ArgumentFields | None = None
+        """None if the target is unknown or offers no parameters."""
+        self.replaces_inputs = self.replaces_json = False
+        """Whether a preview has to replace the inputs or the raw JSON in the page."""
+        if form.is_bound:
+            self.target = str(form.data.get(form.add_prefix("target"), ""))
+            self.call: Call = ([], {})
+        else:
+            self.target = str(form.initial.get("target") or form.instance.target)
+            self._show(_call_of(form.initial, form.instance))
+
+    @property
+    def fieldset(self) -> Fieldset | None:
+        """The inputs as Django's admin renders them; None without inputs."""
+        inputs: Any = self.inputs  # the stubs accept only a form of a model
+        return Fieldset(inputs, fields=list(inputs.fields)) if inputs else None
+
+    @property
+    def as_json(self) -> str:
+        """The value of the hidden field with the arguments."""
+        return json.dumps(self.call)
+
+    def clean(self, cleaned: dict[str, Any]) -> None:
+        """Set the arguments in ``cleaned`` to what the user has changed."""
+        data: Any = self._form.data
+        rendered = _parsed(data.get(RENDERED_JSON, ""))
+        is_of_target = data.get(RENDERED_FOR, "") == self.target
+        typed = _call_in(cleaned)
+        self.replaces_inputs = not is_of_target or typed != rendered
+        if typed is None:  # the raw JSON has an error
+            self._show(rendered or ([], {}))
+            self.replaces_inputs = False
+            return
+        self._show(typed)
+        if self.inputs is None or self.replaces_inputs:
+            return
+        submitted = ArgumentFields(list(self.inputs.parameters.values()), typed, data)
+        if not submitted.is_valid():
+            self.inputs = submitted
+            for name, messages in submitted.errors.items():
+                for message in messages:
+                    text = _("%(name)s: %(problem)s") % {"name": name, "problem": message}
+                    self._form.add_error("kwargs", text)
+        elif (changed := submitted.changed_call()) is not None:
+            self._show(changed)
+            self.replaces_json = True
+            cleaned["args"], cleaned["kwargs"] = changed
+            shown = data.copy()  # the page shows the raw JSON of the inputs
+            for name, value in zip(("args", "kwargs"), changed, strict=True):
+                shown[self._form.add_prefix(name)] = json.dumps(value, ensure_ascii=False)
+            self._form.data = shown
+
+    def _show(self, call: Call) -> None:
+        self.call = call
+        parameters = _parameters(self.target)
+        fits = len(call[0]) <= sum(each.is_positional for each in parameters)
+        self.inputs = ArgumentFields(parameters, call) if parameters and fits else None
+
+
+def _parameters(key: str) -> list[TargetParameter]:
+    try:
+        return targets.get(key).parameters
+    except UnknownTarget:
+        return []
+
+
+def _call_of(initial: Mapping[str, Any], job: Any) -> Call:
+    args, kwargs = (initial.get(name, getattr(job, name)) for name in ("args", "kwargs"))
+    return (
+        args if isinstance(args, list) else [],
+        kwargs if isinstance(kwargs, dict) else {},
+    )
+
+
+def _call_in(cleaned: Mapping[str, Any]) -> Call | None:
+    args, kwargs = cleaned.get("args"), cleaned.get("kwargs")
+    return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
+
+
+def _parsed(text: str) -> Call | None:
+    try:
+        args, kwargs = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return _call_in({"args": args, "kwargs": kwargs})
+
+
+def _given(parameters: Sequence[TargetParameter], call: Call) -> dict[str, Any]:
+    """Return the arguments by the names of their parameters, also those without a parameter."""
+    args, kwargs = call
+    return dict(zip((each.name for each in parameters), args, strict=False)) | kwargs
+
+
+def _kind(parameter: TargetParameter, given: Mapping[str, Any]) -> InputKind:
+    """Return the kind of input; JSON for a value that the parameter's own input can't show."""
+    if parameter.name not in given:
+        return parameter.kind
+    return parameter.kind if _fits(parameter, given[parameter.name]) else InputKind.JSON
+
+
+def _fits(parameter: TargetParameter, value: Any) -> bool:
+    match parameter.kind:
+        case InputKind.BOOLEAN:
+            return isinstance(value, bool)
+        case InputKind.INTEGER:
+            return isinstance(value, int) and not isinstance(value, bool)
+        case InputKind.NUMBER:
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case InputKind.TEXT:
+            return isinstance(value, str) and value != "" and value.isprintable()
+        case InputKind.CHOICE:
+            known = (each for each, _label in parameter.choices)
+            return any(value == each and type(value) is type(each) for each in known)
+        case InputKind.DATE | InputKind.DATETIME:
+            return _time_of(parameter.kind, value) is not None
+    return True
+
+
+def _time_of(kind: InputKind, value: Any) -> date | None:
+    """Return the time that the input would store as ``value``, or None."""
+    try:
+        if kind == InputKind.DATE:
+            at = date.fromisoformat(value)
+            return at if _stored(at) == value else None
+        time = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    is_whole = is_aware(time) and time.microsecond == 0
+    return time if is_whole and _stored(time) == value else None
+
+
+def _shown(kind: InputKind, value: Any) -> Any:
+    """Return the value for the input."""
+    if kind in (InputKind.BOOLEAN, InputKind.CHOICE):
+        return json.dumps(value)
+    return _time_of(kind, value) if kind in (InputKind.DATE, InputKind.DATETIME) else value
+
+
+def _stored(value: Any) -> Any:
+    """Return the JSON value of what an input was parsed to; None for an empty input."""
+    if isinstance(value, datetime):
+        return (localtime(value) if is_aware(value) else value).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    return None if value == "" else value
+
+
+class _ChoiceInput(forms.TypedChoiceField):
+    """A choice of JSON values. Their JSON is the value in the page."""
+
+    def __init__(self, choices: Sequence[tuple[Any, Any]], empty: str, **options: Any):
+        pairs = [(json.dumps(value), label) for value, label in choices]
+        super().__init__(
+            choices=[(EMPTY_CHOICE, empty), *pairs], coerce=json.loads, empty_value=None, **options
+        )
+
+
+def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
+    default = parameter.default
+    about = _("Default: %(value)s") % {"value": json.dumps(default, ensure_ascii=False)}
+    has_default = not parameter.is_required and default is not None
+    options: dict[str, Any] = {
+        "label": parameter.name,
+        "required": False,
+        "help_text": about
+        if has_default
+        else _("Required")
+        if parameter.is_required
+        else _("Optional"),
+    }
+    text = {"class": "vTextField", "autocomplete": "off"}
+    match kind:
+        case InputKind.INTEGER:
+            return forms.IntegerField(**options)
+        case InputKind.NUMBER:
+            return forms.FloatField(**options)
+        case InputKind.BOOLEAN:
+            return _ChoiceInput([(True, _("Yes")), (False, _("No"))], "---------", **options)
+        case InputKind.CHOICE:
+            return _ChoiceInput(parameter.choices, "---------", **options)
+        case InputKind.DATE:
+            return forms.DateField(widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"), **options)
+        case InputKind.DATETIME:
+            widget = forms.DateTimeInput({"type": "datetime-local", "step": 1}, "%Y-%m-%dT%H:%M:%S")
+            return forms.DateTimeField(widget=widget, **options)
+        case InputKind.TEXT:
+            return forms.CharField(strip=False, widget=forms.TextInput(text), **options)
+    code = {**text, "class": "vTextField dcron-code", "spellcheck": "false"}
+    return JsonInput(widget=forms.TextInput(code), **options)

@@ -1,0 +1,163 @@
+"""The actions on jobs: run, pause, resume, duplicate. Each one goes through ``control``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from django.utils import translation
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_dcron import control
+from django_dcron.admin.action_forms import ArgumentsForm, EditPauseForm, PauseForm
+from django_dcron.admin.actions import submitted_reason, validated_data
+from django_dcron.admin.jobs.copying import duplicate
+from django_dcron.admin.object_action import ActionResult, ObjectAction
+from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
+from django_dcron.exceptions import InvalidValue
+from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
+from django_dcron.models import Job
+
+
+def _run_now(request: HttpRequest, job: Job) -> ActionResult:
+    caution = overlap_caution(job)
+    run = control.trigger(job)
+    return ActionResult(triggered_text(run), run, caution)
+
+
+def _run_many_now(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    cautions = overlap_cautions(jobs)
+    return [
+        made
+        if isinstance(made, Exception)
+        else ActionResult(triggered_text(made), made, cautions[job.pk])
+        for job, made in zip(jobs, control.trigger_many(jobs), strict=True)
+    ]
+
+
+def _run_with(request: HttpRequest, job: Job) -> ActionResult:
+    choices = validated_data(ArgumentsForm, request, job)
+    caution = overlap_caution(job)
+    run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
+    return ActionResult(triggered_text(run), run, caution)
+
+
+def _pause(request: HttpRequest, job: Job) -> ActionResult:
+    return _pause_job(
+        job, submitted_reason(request), validated_data(PauseForm, request, job)["until"]
+    )
+
+
+def _pause_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    until = validated_data(PauseForm, request, None)["until"]
+    try:
+        refused = control.pause_many(jobs, submitted_reason(request), until, replace=False)
+    except InvalidValue as error:  # the time has passed since the form was validated
+        raise ValidationError(error.problem.translate(translation)) from None
+    return [
+        refused.get(position) or ActionResult(paused_text(job)) for position, job in enumerate(jobs)
+    ]
+
+
+def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
+    choices = validated_data(EditPauseForm, request, job)
+    return _pause_job(
+        job, submitted_reason(request) if choices["reason"] else job.pause_reason, choices["until"]
+    )
+
+
+def _pause_job(job: Job, why: str, until: datetime | None) -> ActionResult:
+    try:
+        control.pause(job, why, until)
+    except InvalidValue as error:  # the time has passed since the form was validated
+        raise ValidationError(error.problem.translate(translation)) from None
+    return ActionResult(paused_text(job))
+
+
+def _resume(request: HttpRequest, job: Job) -> ActionResult:
+    control.resume(job)
+    return ActionResult(resumed_text())
+
+
+def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    refused = control.resume_many(jobs)
+    return [refused.get(position) or ActionResult(resumed_text()) for position in range(len(jobs))]
+
+
+def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
+    copy = duplicate(job)
+    return ActionResult(_("Duplicated as %(copy)s (paused)") % {"copy": copy}, copy)
+
+
+def _refusal_if_paused(job: Job) -> str:
+    return "" if job.enabled else _("The job is already paused.")
+
+
+def _refusal_if_not_paused(job: Job) -> str:
+    return _("The job isn't paused.") if job.enabled else ""
+
+
+ACTIONS: tuple[ObjectAction[Job], ...] = (
+    ObjectAction(
+        "run_now",
+        gettext_lazy("Run now"),
+        _run_now,
+        "trigger",
+        apply_many=_run_many_now,
+        is_primary=True,
+        explanation=gettext_lazy(
+            "Starts one run of each job immediately, even if the job is paused. The schedules "
+            "stay the same."
+        ),
+    ),
+    ObjectAction(
+        "run_with",
+        gettext_lazy("Run with arguments"),
+        _run_with,
+        "trigger_with_arguments",
+        form=ArgumentsForm,
+        has_page=True,
+    ),
+    ObjectAction(
+        "pause",
+        gettext_lazy("Pause"),
+        _pause,
+        "pause",
+        refusal=_refusal_if_paused,
+        form=PauseForm,
+        apply_many=_pause_many,
+        explanation=gettext_lazy(
+            "No new runs start until the jobs are resumed. Runs in progress continue."
+        ),
+    ),
+    ObjectAction(
+        "resume",
+        gettext_lazy("Resume"),
+        _resume,
+        "pause",
+        refusal=_refusal_if_not_paused,
+        apply_many=_resume_many,
+        explanation=gettext_lazy(
+            "The jobs follow their schedules again. Occurrences during the pause are not caught up."
+        ),
+    ),
+    ObjectAction(
+        "change_pause",
+        gettext_lazy("Edit pause"),
+        _change_pause,
+        "pause",
+        refusal=_refusal_if_not_paused,
+        form=EditPauseForm,
+        has_page=True,
+    ),
+    ObjectAction(
+        "duplicate",
+        gettext_lazy("Duplicate"),
+        _duplicate,
+        "add",
+        explanation=gettext_lazy("Creates a paused copy of each job. “copy” is added to its name."),
+    ),
+)

@@ -1,0 +1,132 @@
+"""Describe the parameters of a target for a form: one kind of input for each type hint.
+
+Invariants:
+
+- A target has either all of its named parameters or none. A positional-only parameter can't be
+  passed by name, so a target with one has none.
+- A parameter without a type hint gets the type of its default value. A type that has no input of
+  its own is entered as JSON.
+- A type hint that can't be evaluated raises nothing.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import Enum, StrEnum
+from inspect import Parameter, Signature
+from typing import Any
+
+MOST_PARAMETERS = 30
+"""A target with more parameters has none here, because a form would be too long."""
+MOST_CHOICES = 200
+
+
+class InputKind(StrEnum):
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    TEXT = "text"
+    DATE = "date"
+    DATETIME = "datetime"
+    CHOICE = "choice"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetParameter:
+    name: str
+    kind: InputKind
+    is_required: bool
+    """Whether the target can't be called without it."""
+    default: Any = None
+    """The default value; None also if it isn't plain JSON."""
+    accepts_none: bool = False
+    choices: tuple[tuple[Any, str], ...] = ()
+    """The JSON value and the label of each choice."""
+    is_positional: bool = True
+    """Whether it may be passed by position."""
+
+
+_KINDS: dict[Any, InputKind] = {
+    bool: InputKind.BOOLEAN,
+    int: InputKind.INTEGER,
+    float: InputKind.NUMBER,
+    str: InputKind.TEXT,
+    date: InputKind.DATE,
+    datetime: InputKind.DATETIME,
+}
+_BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def parameters_of(
+    signature: Signature | None, function: Callable[..., Any]
+) -> list[TargetParameter]:
+    """Return the named parameters, or an empty list if a form can't offer them."""
+    parameters = list(signature.parameters.values()) if signature else []
+    if any(each.kind is Parameter.POSITIONAL_ONLY for each in parameters):
+        return []
+    named = [each for each in parameters if each.kind in _BY_NAME]
+    if len(named) > MOST_PARAMETERS:
+        return []
+    hints = _type_hints(function)
+    return [_described(each, hints.get(each.name, each.annotation)) for each in named]
+
+
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:
+        return {}
+
+
+def _described(parameter: Parameter, hint: Any) -> TargetParameter:
+    is_required = parameter.default is Parameter.empty
+    default = None if is_required else _plain(parameter.default)
+    hint, accepts_none = _without_none(hint)
+    choices = _choices(hint)
+    if hint is Parameter.empty and default is not None:
+        hint = type(default)
+    kind = InputKind.CHOICE if choices else InputKind.JSON
+    if not choices and isinstance(hint, type):
+        kind = _KINDS.get(hint, InputKind.JSON)
+    return TargetParameter(
+        parameter.name,
+        kind,
+        is_required,
+        default,
+        accepts_none or (not is_required and parameter.default is None),
+        choices,
+        parameter.kind is Parameter.POSITIONAL_OR_KEYWORD,
+    )
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Return the type without ``None``, and whether it had it."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint, False
+    members = typing.get_args(hint)
+    others = [member for member in members if member is not type(None)]
+    return (others[0] if len(others) == 1 else Any), len(others) < len(members)
+
+
+def _choices(hint: Any) -> tuple[tuple[Any, str], ...]:
+    if typing.get_origin(hint) is typing.Literal:
+        values = [(value, str(value)) for value in typing.get_args(hint)]
+    elif isinstance(hint, type) and issubclass(hint, Enum):
+        values = [(member.value, member.name) for member in hint]
+    else:
+        return ()
+    is_plain = all(isinstance(value, str | int | float | bool) for value, _label in values)
+    return tuple(values) if is_plain and len(values) <= MOST_CHOICES else ()
+
+
+def _plain(default: Any) -> Any:
+    if isinstance(default, Enum):
+        default = default.value
+    if isinstance(default, date):
+        return default.isoformat()
+    return default if isinstance(default, str | int | float | bool) else None

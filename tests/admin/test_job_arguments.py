@@ -1,0 +1,238 @@
+"""Test the inputs for the arguments of a job, and how they agree with the raw JSON."""
+
+import enum
+import json
+from datetime import date, datetime
+from typing import Any, Literal
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from django_dcron import targets
+from django_dcron.models import Job
+from django_dcron.targets import functions
+from django_dcron.targets.parameters import InputKind
+from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, make_job
+
+KEY = "tests.report"
+OTHER = "tests.other"
+
+
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = "b"
+
+
+def report(
+    city: str,
+    days: int = 7,
+    *,
+    full: bool = False,
+    ratio: float | None = None,
+    day: date | None = None,
+    at: datetime | None = None,
+    color: Color = Color.RED,
+    size: Literal["s", "l"] = "s",
+    tags: list[str] | None = None,
+    plain=3,  # type: ignore[no-untyped-def]
+) -> None:
+    """Accept one parameter of each kind."""
+
+
+def other(city: str = "", limit: int | None = None) -> None:
+    """Share one parameter with ``report``."""
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(functions.registered, KEY, report)
+    monkeypatch.setitem(functions.registered, OTHER, other)
+
+
+def as_page(client: Client, url: str) -> dict[str, str]:
+    """Return what a browser would submit, with the inputs of the arguments."""
+    return submitted(client.get(url))
+
+
+def submitted(response: Any) -> dict[str, str]:
+    arguments = response.context["adminform"].form.arguments
+    sent = as_rendered(response)
+    sent |= {"arguments_target": arguments.target, "arguments_json": arguments.as_json}
+    for bound in arguments.inputs or ():
+        value = bound.value()
+        text = bound.field.widget.format_value(value)
+        sent[bound.html_name] = (text[0] if isinstance(text, list) else text) or ""
+    return sent
+
+
+def kinds(response: Any) -> dict[str, str]:
+    inputs = response.context["adminform"].form.arguments.inputs
+    return {name: type(field).__name__.strip("_") for name, field in inputs.fields.items()}
+
+
+def test_each_type_hint_has_its_kind_of_input() -> None:
+    found = {each.name: each.kind for each in targets.get(KEY).parameters}
+    assert found == {
+        "city": InputKind.TEXT,
+        "days": InputKind.INTEGER,
+        "full": InputKind.BOOLEAN,
+        "ratio": InputKind.NUMBER,
+        "day": InputKind.DATE,
+        "at": InputKind.DATETIME,
+        "color": InputKind.CHOICE,
+        "size": InputKind.CHOICE,
+        "tags": InputKind.JSON,
+        "plain": InputKind.INTEGER,
+    }
+    city, days, *_others = targets.get(KEY).parameters
+    assert (city.is_required, days.is_required, days.default) == (True, False, 7)
+    assert targets.get("tests.app.tasks.echo").parameters == []
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "typed", "stored"),
+    [
+        ([], {"city": "Oslo"}, {}, ([], {"city": "Oslo"})),
+        ([], {"city": "Oslo"}, {"days": "3"}, ([], {"city": "Oslo", "days": 3})),
+        (["Oslo", 5], {"full": True}, {"days": "6"}, (["Oslo", 6], {"full": True})),
+        (["Oslo", 5], {"full": True}, {"days": ""}, (["Oslo"], {"full": True})),
+        (["Oslo", 5], {}, {"full": "false"}, (["Oslo", 5], {"full": False})),
+        (["Oslo"], {}, {"color": '"b"', "size": '"l"'}, (["Oslo"], {"color": "b", "size": "l"})),
+        (["Oslo"], {}, {"ratio": "0.5"}, (["Oslo"], {"ratio": 0.5})),
+        (["Oslo"], {}, {"day": "2026-02-03"}, (["Oslo"], {"day": "2026-02-03"})),
+        (
+            ["Oslo"],
+            {},
+            {"at": "2026-02-03T04:05"},
+            (["Oslo"], {"at": "2026-02-03T04:05:00+00:00"}),
+        ),
+        (["Oslo"], {}, {"tags": '["a"]'}, (["Oslo"], {"tags": ["a"]})),
+        (["Oslo"], {"days": "many"}, {"plain": "4"}, (["Oslo"], {"days": "many", "plain": 4})),
+        (["Oslo"], {"days": "many"}, {"days": "8"}, (["Oslo"], {"days": 8})),
+    ],
+)
+def test_changed_inputs_become_part_of_the_json(
+    admin_client: Client,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    typed: dict[str, str],
+    stored: tuple[list[Any], dict[str, Any]],
+) -> None:
+    job = make_job(target=KEY, args=args, kwargs=kwargs)
+    sent = as_page(admin_client, job_url(job))
+
+    answer = admin_client.post(
+        job_url(job), sent | {f"argument-{name}": value for name, value in typed.items()}
+    )
+
+    assert answer.status_code == 302, errors(answer)
+    job.refresh_from_db()
+    assert (job.args, job.kwargs) == stored
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"city": "a\nb"},
+        {"city": ""},
+        {"city": "x", "ratio": 1},
+        {"city": "x", "ratio": 1e300},
+        {"city": "x", "day": "2026-02-30"},
+        {"city": "x", "at": "2026-02-03T04:05:00"},
+        {"city": "x", "at": "2026-02-03T04:05:00.5+00:00"},
+        {"city": "x", "at": "2026-02-03T04:05:00+09:00"},
+        {"city": "x", "days": True, "full": 1, "color": "green", "size": None},
+        {"city": "x", "days": None, "tags": {"é": [1.5, None]}},
+    ],
+)
+def test_no_value_is_lost_or_converted(admin_client: Client, kwargs: dict[str, Any]) -> None:
+    job = make_job(target=KEY, kwargs=kwargs)
+    sent = as_page(admin_client, job_url(job))
+
+    answer = admin_client.post(job_url(job), sent | {"argument-plain": "4"})
+
+    assert answer.status_code == 302, errors(answer)
+    job.refresh_from_db()
+    assert json.dumps(job.kwargs) == json.dumps(kwargs | {"plain": 4})
+
+
+def test_edited_json_wins_over_inputs(admin_client: Client) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job))
+    sent |= {"argument-days": "3", "kwargs": '{"city": "Rome"}'}
+
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    job.refresh_from_db()
+    assert job.kwargs == {"city": "Rome"}
+
+
+def test_inputs_of_another_target_are_ignored(admin_client: Client) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job)) | {"target": OTHER, "argument-city": "Rome"}
+
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    job.refresh_from_db()
+    assert (job.target, job.kwargs) == (OTHER, {"city": "Oslo"})
+
+
+@pytest.mark.parametrize(("name", "value"), [("days", "x"), ("tags", "["), ("day", "2026-02-30")])
+def test_invalid_input_is_refused_and_kept(admin_client: Client, name: str, value: str) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job)) | {f"argument-{name}": value}
+
+    refused = admin_client.post(job_url(job), sent)
+
+    assert list(errors(refused)) == ["kwargs"]
+    inputs = refused.context["adminform"].form.arguments.inputs
+    assert list(inputs.errors) == [name]
+    assert refused.context["open_tab"] == "general"
+    assert f'value="{value}"' in refused.content.decode()
+    assert Job.objects.get().kwargs == {"city": "Oslo"}
+
+
+def test_refused_save_keeps_changed_inputs(admin_client: Client) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job)) | {"argument-days": "3", "name": ""}
+
+    refused = admin_client.post(job_url(job), sent)
+    assert list(errors(refused)) == ["name"]
+    again = submitted(refused)
+    assert (again["argument-days"], json.loads(again["kwargs"])) == (
+        "3",
+        {"city": "Oslo", "days": 3},
+    )
+    assert admin_client.post(job_url(job), again | {"name": "kept"}).status_code == 302
+    assert Job.objects.get().kwargs == {"city": "Oslo", "days": 3}
+
+
+def test_form_without_inputs_takes_json(admin_client: Client) -> None:
+    response = fill_in(
+        admin_client, add_url(), name="new", target=KEY, schedule="@daily", kwargs='{"city": "A"}'
+    )
+    assert response.status_code == 302, errors(response)
+    assert Job.objects.get().kwargs == {"city": "A"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "replaced"),
+    [
+        ({}, set()),
+        ({"argument-days": "3"}, {"json"}),
+        ({"kwargs": '{"city": "Rome"}'}, {"inputs"}),
+        ({"kwargs": "{"}, set()),
+        ({"target": OTHER}, {"inputs"}),
+    ],
+)
+def test_preview_replaces_what_the_user_has_not_edited(
+    admin_client: Client, changes: dict[str, str], replaced: set[str]
+) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job)) | changes
+    url = f"{reverse('admin:django_dcron_job_preview')}?job={job.pk}"
+
+    page = admin_client.post(url, sent).content.decode()
+
+    marks = {"inputs": 'id="dcron-argument-inputs"', "json": '<textarea name="kwargs"'}
+    assert {name for name, mark in marks.items() if mark in page} == replaced
+    assert 'id="dcron-argument-state"' in page

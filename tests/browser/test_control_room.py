@@ -1,0 +1,117 @@
+"""Test what scripts add to the list and the page of jobs: countdown, tabs, palette, shortcuts."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from django_dcron.models import Job
+from tests.browser.pages import dcron_url
+from tests.factories import make_idle_job, make_job
+
+pytestmark = pytest.mark.browser
+
+PALETTE = "#dcron-palette > input"
+
+
+def expect_scripts(page: Page) -> None:
+    """Wait for the script that listens to the keyboard. It shows the button."""
+    expect(page.locator("[data-dcron-open-palette]")).to_be_visible()
+
+
+def test_countdown_runs_by_the_servers_clock_until_it_is_paused(page: Page) -> None:
+    make_job(name="grind", schedule="@every 50m")
+    page.clock.install(time=0)  # a browser whose clock is wrong by decades
+    page.goto(dcron_url("job_changelist"))
+    left = page.locator("[data-dcron-countdown]")
+    expect(left).to_have_text(re.compile(r"^in (50|49)m( \d\ds)?$"))
+
+    def seconds() -> int:
+        minutes, rest = re.findall(r"\d+", left.inner_text())
+        return 60 * int(minutes) + int(rest)
+
+    page.clock.run_for(1_000)
+    before, width = seconds(), left.evaluate("element => element.offsetWidth")
+    page.clock.run_for(605_000)
+    assert seconds() == before - 605
+    assert left.evaluate("element => element.offsetWidth") == width
+    button = page.locator("[data-dcron-refresh-control]")
+    button.click()
+    page.clock.run_for(5_000)
+    assert seconds() == before - 605
+    button.click()
+    page.clock.run_for(3_600_000)
+    expect(left).to_have_text(re.compile(r"^due \d+m ago$"))
+
+
+def test_tabs_work_by_keyboard_and_by_address(page: Page) -> None:
+    job = make_idle_job(name="grind")
+    page.goto(dcron_url("job_change", job.pk))
+    selected = page.get_by_role("tab", selected=True)
+    expect(selected).to_have_text("Overview")
+    expect(page.get_by_role("tabpanel")).to_have_count(1)
+    save = page.locator("[type=submit][name=_save]")
+    expect(save).to_be_hidden()
+    selected.focus()
+    page.keyboard.press("ArrowRight")
+    expect(selected).to_contain_text("General")
+    expect(selected).to_be_focused()
+    expect(save).to_be_visible()
+    page.keyboard.press("End")
+    expect(selected).to_contain_text("Retention")
+    page.reload()
+    expect(selected).to_contain_text("Retention")
+    page.goto(f"{dcron_url('job_change', job.pk)}#id_timeout")
+    page.reload()
+    expect(selected).to_contain_text("Failures")
+
+
+def test_palette_opens_and_applies_by_keyboard(page: Page) -> None:
+    job = make_idle_job(name="grind")
+    page.goto(dcron_url("dashboard_changelist"))
+    page.keyboard.press("Control+k")
+    box = page.locator(PALETTE)
+    expect(box).to_be_focused()
+    box.press_sequentially("grind")
+    option = page.locator("[role=option][aria-selected=true]")
+    expect(option).to_contain_text("grind")
+    expect(box).to_have_attribute("aria-activedescendant", option.get_attribute("id") or "")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+    page.keyboard.press("Control+k")
+    box.press_sequentially("grind")
+    expect(option).to_contain_text("grind")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/job/{job.pk}/change/"))
+    expect_scripts(page)
+
+    page.keyboard.press("Control+k")
+    box.fill("pause grind")
+    page.keyboard.press("Enter")  # waits for the results of this text
+    expect(page.locator(".dcron-glance [data-dcron-paused]")).to_be_visible()
+    assert not Job.objects.get().enabled
+
+
+def test_shortcuts_open_lists_until_they_are_switched_off(page: Page) -> None:
+    make_idle_job(name="grind")
+    page.goto(dcron_url("dashboard_changelist"))
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page).to_have_url(re.compile(r"/job/$"))
+    expect_scripts(page)
+    page.keyboard.press("/")
+    expect(page.locator("#searchbar")).to_be_focused()
+    page.keyboard.type("gr?")
+    expect(page.locator("#searchbar")).to_have_value("gr?")
+    page.locator("#content h1").click()
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("checkbox").uncheck()
+    dialog.get_by_role("button").click()
+    page.keyboard.press("?")
+    page.keyboard.press("g")
+    page.keyboard.press("d")
+    page.keyboard.press("Control+k")  # works always
+    expect(page.locator(PALETTE)).to_be_focused()
+    expect(page).to_have_url(re.compile(r"/job/$"))

@@ -53,7 +53,7 @@ def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iter
             yield from _runs_of(source, changed, since, now)
         if source == celery_config.SOURCE:
             with suppress(SourceProblem, DatabaseError):
-                yield from _received_from_beat(changed, now)
+                yield from _received_from_beat(changed, since, now)
         with suppress(SourceProblem, DatabaseError):
             why_running = getattr(SCHEDULERS[source], "why_running", None)
             if why_running is not None and (reason := why_running()):
@@ -79,9 +79,9 @@ def _runs_of(
 
 
 def _received_from_beat(
-    changed: dict[int, tuple[str, datetime]], now: datetime
+    changed: dict[int, tuple[str, datetime]], since: datetime, now: datetime
 ) -> Iterator[OtherRuns]:
-    """Yield a job of each task that a worker received from beat."""
+    """Yield a job of each task that a worker received from beat since then."""
     source = celery_config.SOURCE
     ages = celery_config.sent_by_beat()
     if not ages:
@@ -93,6 +93,6 @@ def _received_from_beat(
         working = [jobs[key] for key in sorted(keys.get(task, ())) if key in jobs]
         if not working or len(working) < len(keys[task]):
             continue
-        at = now - age
-        if at > max(changed[job.pk][1] for job in working) + MARGIN:
+        at, last_change = now - age, max(changed[job.pk][1] for job in working)
+        if at > max(last_change + MARGIN, since):
             yield OtherRuns(source, working[0], at)

@@ -88,6 +88,11 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Read
     return SCHEDULERS[name].read(now, **options)
 
 
+def process_name(name: str) -> str:
+    """Return what users call the process of the scheduler. Celery's workers aren't meant."""
+    return "beat" if name == celery_config.SOURCE else name
+
+
 def can_hand_back(name: str) -> bool:
     """Return whether the scheduler can continue after the last runs of its jobs here."""
     return hasattr(SCHEDULERS[name], "hand_back")

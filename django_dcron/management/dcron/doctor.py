@@ -99,10 +99,10 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
         return
     # Only projects that imported jobs need this code.
     from django_dcron.contrib.importers.other_schedulers import find_other_runs
-    from django_dcron.contrib.importers.sources import can_hand_back
+    from django_dcron.contrib.importers.sources import can_hand_back, process_name
 
     for each in find_other_runs(jobs, window.since, window.now):
-        scheduler = "beat" if each.source == "celery" else each.source
+        scheduler = process_name(each.source)
         remedy = f"Stop {scheduler} on every machine, also in workers (celery worker -B)"
         if can_hand_back(each.source):
             back = f"manage.py dcron handover {each.source} --back"

@@ -31,7 +31,12 @@ from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.entry_plans import HANDED_BACK, awaits_handover
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
 from django_dcron.contrib.importers.reading import Reading, SourceEntry, SourceProblem
-from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, can_hand_back
+from django_dcron.contrib.importers.sources import (
+    OPTIONS_OF_SOURCES,
+    SCHEDULERS,
+    can_hand_back,
+    process_name,
+)
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
@@ -131,18 +136,17 @@ def _show_next_step(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
     if not options["apply"] or out.is_json or not _leaves_traces(source):
         return
-    scheduler = "beat" if source == celery_config.SOURCE else source
+    scheduler = process_name(source)
     out.line(f"In five minutes, check with manage.py dcron doctor that {scheduler} runs no jobs.")
 
 
 def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
     if out.is_json:
         return
-    out.line(
-        f"{options['source']} must be stopped. Otherwise, both schedulers run the jobs.", WARNING
-    )
+    scheduler = process_name(options["source"])
+    out.line(f"{scheduler} must be stopped. Otherwise, both schedulers run the jobs.", WARNING)
     if reason := _why_running(options["source"]):
-        out.line(f"! {options['source']} may still be running: {reason}", BAD)
+        out.line(f"! {scheduler} may still be running: {reason}", BAD)
     if not Node.objects.live(settings.LEASE).exists():
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
@@ -186,10 +190,10 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
             raise usage_error(f"--{name} can't be combined with --back.")
     if source not in RESUMABLE:
         raise usage_error(
-            f"--back isn't available for {source}, because {source} stores no last run that the "
+            f"--back isn't available for {source}, because it stores no last run that the "
             f"command could set (available for: {', '.join(RESUMABLE)}). Instead, pause the "
-            f"imported jobs here, and start {source}. It may then run again what was due while it "
-            "was stopped, although it ran here."
+            f"imported jobs here, and start {process_name(source)}. It may then run again what "
+            "was due while it was stopped, although it ran here."
         )
     if not out.is_json and (reason := _why_running(source)):
         out.line(f"! {source} may still be running: {reason}", BAD)

@@ -197,6 +197,8 @@ def test_doctor_names_the_tasks_that_workers_receive_from_beat(
     found = call("doctor", "--json").json["findings"]
     named = [each for each in found if each["code"] == "other_scheduler_runs"]
     assert [each["subject"]["name"] for each in named] == (["ok"] if reported else [])
+    later = call("doctor", "--json", "--since", "30s").json["findings"]
+    assert "other_scheduler_runs" not in {each["code"] for each in later}
 
 
 def test_doctor_ignores_workers_that_cannot_be_asked(

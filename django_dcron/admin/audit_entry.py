@@ -89,7 +89,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         return self._with_links(request, self.fields)
 
     def _with_links(self, request: HttpRequest, names: Sequence[Any]) -> list[Any]:
-        """Link to the objects, for users who may view all kinds of them."""
+        """Link to the objects if the user may view every kind of object."""
         kinds = (Job, Run, Calendar, Freeze, Incident)
         if not all(may_view(request, model, self.admin_site) for model in kinds):
             return [*names]
@@ -163,7 +163,7 @@ def _model_of(entry: AuditEntry) -> type[Model]:
 
 
 def _rows_of(entry: AuditEntry) -> list[Model]:
-    """Return the object of the entry, and the job of a run, if they still exist."""
+    """Return the entry's object, and the job if the object is a run, unless they were deleted."""
     model = _model_of(entry)
     rows: list[Model] = list(model._default_manager.filter(pk=_key_of(entry)))
     rows += [row.job for row in rows if isinstance(row, Run)]

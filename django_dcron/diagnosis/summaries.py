@@ -20,23 +20,28 @@ from django.db import connections
 from django.db.models import DateTimeField, F, QuerySet, Value
 
 _TIME = Value(None, output_field=DateTimeField())
-"""Names the converters of a time that is read from the database."""
+"""Selects the converters of a datetime that raw SQL returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows to summarize. Each other field is a column or an expression, and None is ignored."""
+    """A queryset to summarize.
+
+    ``counted``, ``distinct``, ``total`` and ``first`` are names of columns, or expressions. What is
+    None isn't computed.
+    """
 
     rows: QuerySet[Any]
     limit: int | None = None
+    """The maximum number of rows to read."""
     counted: Any = None
-    """The rows in which this isn't null are counted."""
+    """Count the rows in which this isn't null."""
     distinct: Any = None
-    """The distinct values of this are counted."""
+    """Count the distinct values."""
     total: Any = None
-    """This is summed up."""
+    """Add up the values."""
     first: Any = None
-    """The earliest of these times is returned."""
+    """Find the earliest time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,23 +50,26 @@ from django_dcron.policies.health.facts import (
 from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.policies.lifecycle import State
 
-NAMES = 5
+NAMES_LISTED = 5
 """The maximum number of names in a sentence."""
 LATELY = timedelta(hours=1)
-OLDEST = 200
+"""A job ran or failed lately if its last run finished within this time."""
+UNDELIVERED_EXAMINED = 200
 """The number of undelivered runs whose queues are examined."""
 LATEST_STARTS = 200
 """The number of latest starts in which the last start from each queue is searched."""
 REPLIES_EXPIRE = timedelta(minutes=2)
 """Older replies of workers are outdated."""
 
-LONG_RUN = timedelta(minutes=10)
-"""A shorter run is never reported as too long."""
-TIMES_THE_USUAL = 5
-USUAL_OF = 20
+SHORTEST_LONG_RUN = timedelta(minutes=10)
+"""A run that has run for less time is never reported as too long."""
+LONG_RUN_FACTOR = 5
+"""A run is too long from this many times the usual duration of its job on."""
+USUAL_DURATION_OF = 20
 """The longest of this many successful runs of a job is its usual duration."""
-USUAL_NEEDS = 5
-LONG_RUNS = 5
+USUAL_DURATION_NEEDS = 5
+"""A job with fewer successful runs has no usual duration."""
+LONG_RUNS_EXAMINED = 5
 """The number of running runs that are compared with their jobs' usual durations."""
 
 
@@ -96,10 +99,11 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
     facts |= _nodes(nodes, {each["namespace"] for each in by_namespace if each["enabled_jobs"]})
     working = [node.pk for node in nodes if cluster.is_live(node) and not cluster.is_stalled(node)]
     facts |= _jobs(jobs, by_namespace)
-    due = summarize(*_due_rows(runs, cursors, working, now))
-    facts |= _due(*due[:2])
-    facts |= _workers(runs, facts, now, *due[2:7])
-    facts["long_runs"] = _long_runs(runs, now) if due[7].number else ()
+    rows = _rows_to_summarize(runs, cursors, working, now)
+    summaries = dict(zip(rows, summarize(*rows.values()), strict=True))
+    facts |= _due(summaries)
+    facts |= _workers(runs, facts, now, summaries)
+    facts["long_runs"] = _long_runs(runs, now) if summaries["long_running"].number else ()
     facts["freezes"] = _freezes(namespace)
     if not working:
         facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
@@ -130,10 +134,10 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "live_nodes": len(live),
         "dead_nodes": len(nodes) - len(live),
         "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
-        "stalled": _name_some([node.name for node in stalled]),
+        "stalled": _named_count([node.name for node in stalled]),
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
-        "degraded": _name_some([node.name for node in live if node.degraded]),
-        "without_broker": _name_some([node.name for node in without_broker]),
+        "degraded": _named_count([node.name for node in live if node.degraded]),
+        "without_broker": _named_count([node.name for node in without_broker]),
         "without_broker_since": min(
             (
                 node.broker_unreachable_since
@@ -142,15 +146,15 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
             ),
             default=None,
         ),
-        "clock_doubted_by": _name_some([node.name for node in live if node.clock_doubt]),
+        "clock_doubted_by": _named_count([node.name for node in live if node.clock_doubt]),
         "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
-        "skewed": _name_some([node.name for node in live if cluster.is_skewed(node)]),
+        "skewed": _named_count([node.name for node in live if cluster.is_skewed(node)]),
         "releases": tuple(sorted({node.release for node in live})),
         "namespaces_overlap": "" in served_namespaces and len(served_namespaces) > 1,
         "shard_counts": tuple(sorted({node.shard_count for node in live} | {settings.SHARDS}))
         if live
         else (),
-        "unserved": _name_some(unserved),
+        "unserved": _named_count(unserved),
         "stalled_namespaces": len(idle),
         "workers": _worker_replies(live),
     }
@@ -222,36 +226,40 @@ def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, An
 
 
 def _names(jobs: JobQuerySet) -> tuple[str, ...]:
-    return tuple(str(job) for job in jobs.only("namespace", "name").order_by("pk")[:NAMES])
+    return tuple(str(job) for job in jobs.only("namespace", "name").order_by("pk")[:NAMES_LISTED])
 
 
-def _name_some(names: list[str]) -> NamedCount:
-    return NamedCount(len(names), tuple(sorted(names)[:NAMES]))
+def _named_count(names: list[str]) -> NamedCount:
+    return NamedCount(len(names), tuple(sorted(names)[:NAMES_LISTED]))
 
 
 # --- what is due ----------------------------------------------------------------------------------
 
 
-def _due_rows(
+def _rows_to_summarize(
     runs: RunQuerySet, cursors: Any, working: list[str], now: datetime
-) -> tuple[Rows, ...]:
+) -> dict[str, Rows]:
     """Return the rows that one statement counts; ``working`` are the live nodes that tick."""
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
     on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
     alive = runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
-    return (
-        Rows(overdue_runs(runs, now).order_by("due_at"), LIMIT + 1, on_agendas, first="due_at"),
-        Rows(overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"),
-        Rows(attempts, 1, first="started_at"),
-        Rows(runs.queued().order_by(), LIMIT + 1),
-        Rows(alive.order_by(), LIMIT + 1),
-        Rows(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
-        Rows(undelivered_runs(runs, now).order_by("due_at"), 1),
-        Rows(_long_running(runs, now).order_by("due_at"), 1),
-    )
+    overdue = overdue_runs(runs, now).order_by("due_at")
+    return {
+        "overdue_runs": Rows(overdue, LIMIT + 1, on_agendas, first="due_at"),
+        "overdue_cursors": Rows(
+            overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"
+        ),
+        "latest_attempt": Rows(attempts, 1, first="started_at"),
+        "queued": Rows(runs.queued().order_by(), LIMIT + 1),
+        "running": Rows(alive.order_by(), LIMIT + 1),
+        "stuck": Rows(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
+        "undelivered": Rows(undelivered_runs(runs, now).order_by("due_at"), 1),
+        "long_running": Rows(_long_running(runs, now).order_by("due_at"), 1),
+    }
 
 
-def _due(overdue: Summary, cursors: Summary) -> dict[str, Any]:
+def _due(summaries: Mapping[str, Summary]) -> dict[str, Any]:
+    overdue, cursors = summaries["overdue_runs"], summaries["overdue_cursors"]
     return {
         "overdue_cursors": WaitingCount(cursors.number, cursors.first),
         "overdue_runs": WaitingCount(overdue.number, overdue.first),
@@ -263,24 +271,17 @@ def _due(overdue: Summary, cursors: Summary) -> dict[str, Any]:
 
 
 def _workers(
-    runs: RunQuerySet,
-    known: dict[str, Any],
-    now: datetime,
-    latest: Summary,
-    queued: Summary,
-    running: Summary,
-    stuck: Summary,
-    undelivered: Summary,
+    runs: RunQuerySet, known: dict[str, Any], now: datetime, summaries: Mapping[str, Summary]
 ) -> dict[str, Any]:
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
-    last_start = latest.first
+    last_start, stuck = summaries["latest_attempt"].first, summaries["stuck"]
     facts: dict[str, Any] = {
         "last_start": last_start,
-        "queued": queued.number,
-        "running": running.number,
+        "queued": summaries["queued"].number,
+        "running": summaries["running"].number,
         "stuck": WaitingCount(stuck.number, stuck.first),
     }
-    waiting = _undelivered_by_queue(runs, now) if undelivered.number else {}
+    waiting = _undelivered_by_queue(runs, now) if summaries["undelivered"].number else {}
     if waiting or any(not worker.executes for worker in known["workers"] or ()):
         last_starts = _last_starts(attempts)
         facts["recent_queues"] = tuple(last_starts)
@@ -307,7 +308,7 @@ def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, Waiting
         .values_list("job__queue", "job__target", "due_at")
     )
     found: dict[str, WaitingCount] = {}
-    for queue, target, due_at in rows[:OLDEST]:
+    for queue, target, due_at in rows[:UNDELIVERED_EXAMINED]:
         name = queue_name(target, queue)
         before = found.get(name, WaitingCount(0, due_at))
         found[name] = WaitingCount(before.number + 1, before.since)
@@ -331,15 +332,16 @@ def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
 
 
 def _long_running(runs: RunQuerySet, now: datetime) -> RunQuerySet:
-    return runs.running().filter(started_at__lt=now - LONG_RUN)
+    return runs.running().filter(started_at__lt=now - SHORTEST_LONG_RUN)
 
 
 def _long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
     running = _long_running(runs, now).order_by("due_at").select_related("job")
     found = []
-    for run in running.only("started_at", "due_at", "job__namespace", "job__name")[:LONG_RUNS]:
+    running = running.only("started_at", "due_at", "job__namespace", "job__name")
+    for run in running[:LONG_RUNS_EXAMINED]:
         usual, elapsed = _usual_duration(run.job_id), now - (run.started_at or now)
-        if usual is not None and elapsed > TIMES_THE_USUAL * usual:
+        if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
             found.append(LongRun(str(run.job), elapsed, usual))
     return tuple(found)
 
@@ -348,10 +350,10 @@ def _usual_duration(job_id: int) -> timedelta | None:
     """Return the longest of the job's latest successful runs, or None if there are too few."""
     runs = Run.objects.using(alias_for(Run)).filter(job=job_id, started_at__isnull=False)
     latest = runs.order_by("-scheduled_at").values_list("state", "started_at", "finished_at")[
-        : 3 * USUAL_OF
+        : 3 * USUAL_DURATION_OF
     ]
     ended = [
         end - start for state, start, end in latest if state == State.SUCCEEDED and start and end
     ]
-    ended = ended[:USUAL_OF]
-    return max(ended) if len(ended) >= USUAL_NEEDS else None
+    ended = ended[:USUAL_DURATION_OF]
+    return max(ended) if len(ended) >= USUAL_DURATION_NEEDS else None

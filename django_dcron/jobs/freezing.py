@@ -109,7 +109,7 @@ def _check_text(field: str, text: str, longest: int) -> None:
 
 
 def _check_namespace(namespace: str) -> None:
-    """Refuse a namespace without jobs, because it may be a typing error."""
+    """Refuse a namespace without jobs, because it is probably a typo."""
     try:
         NAME(namespace)
         known = Job.objects.using(alias_for(Job)).filter(namespace=namespace)

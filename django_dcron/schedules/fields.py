@@ -38,14 +38,14 @@ _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 class FieldKind:
     """A field's name, value range and named values.
 
-    ``hashes`` is the range from which a bare ``H`` draws, or None if ``H`` isn't allowed.
+    ``hash_range`` is the range from which a bare ``H`` draws, or None if ``H`` isn't allowed.
     """
 
     name: str
     low: int
     high: int
     names: dict[str, int] = field(default_factory=dict)
-    hashes: tuple[int, int] | None = None
+    hash_range: tuple[int, int] | None = None
     forms: tuple[str, ...] = ()
     """Examples of what the field accepts besides its values."""
     # The end of a step range without an explicit end. It differs from ``high`` only for the
@@ -70,18 +70,18 @@ class FieldKind:
         )
 
 
-SECOND = FieldKind(_("second"), 0, 59, hashes=(0, 59), top=59)
-MINUTE = FieldKind(_("minute"), 0, 59, hashes=(0, 59), top=59)
-HOUR = FieldKind(_("hour"), 0, 23, hashes=(0, 23), top=23)
+SECOND = FieldKind(_("second"), 0, 59, hash_range=(0, 59), top=59)
+MINUTE = FieldKind(_("minute"), 0, 59, hash_range=(0, 59), top=59)
+HOUR = FieldKind(_("hour"), 0, 23, hash_range=(0, 23), top=23)
 # As in Jenkins, ``H`` avoids the days that don't occur in every month.
 DAY_OF_MONTH = FieldKind(
-    _("day of month"), 1, 31, hashes=(1, 28), top=31, forms=("L", "LW", "15W", "WD#3")
+    _("day of month"), 1, 31, hash_range=(1, 28), top=31, forms=("L", "LW", "15W", "WD#3")
 )
 MONTH = FieldKind(
-    _("month"), 1, 12, {name: n for n, name in enumerate(_MONTHS, 1)}, hashes=(1, 12), top=12
+    _("month"), 1, 12, {name: n for n, name in enumerate(_MONTHS, 1)}, hash_range=(1, 12), top=12
 )
 DAY_OF_WEEK = FieldKind(
-    _("day of week"), 0, 7, {name: n for n, name in enumerate(_WEEKDAYS)}, hashes=(0, 6), top=6
+    _("day of week"), 0, 7, {name: n for n, name in enumerate(_WEEKDAYS)}, hash_range=(0, 6), top=6
 )
 YEAR = FieldKind(_("year"), 1970, 2099, top=2099)
 
@@ -102,6 +102,7 @@ class CronField:
 
     @property
     def everything(self) -> bool:
+        """Whether the field allows each value of its range."""
         return len(self.values) == self.kind.top - self.kind.low + 1
 
 
@@ -239,7 +240,7 @@ _HASH = re.compile(r"H(?:\(([0-9]+)-([0-9]+)\))?(/.*)?")
 def _draw(kind: FieldKind, item: str, key: str) -> str:
     """Replace ``H``, ``H(a-b)``, ``H/n`` or ``H(a-b)/n`` by the drawn value or stepped range."""
     match = _HASH.fullmatch(item)
-    if kind.hashes is None:
+    if kind.hash_range is None:
         kind.refuse(
             _(
                 "%(field)s: %(value)s is not valid, because this field doesn't accept H "
@@ -255,7 +256,7 @@ def _draw(kind: FieldKind, item: str, key: str) -> str:
             forms="H, H(a-b), H/n, H(a-b)/n",
             code="invalid_hash",
         )
-    low, high = kind.hashes
+    low, high = kind.hash_range
     if match[1]:
         low, high = _range(kind, f"{match[1]}-{match[2]}")
     if not match[3]:

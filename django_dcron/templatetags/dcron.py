@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
-from django_dcron.admin.dashboard.index_line import index_line, site_of, status_place
+from django_dcron.admin.dashboard.index_line import index_line, site_of, status_line_url
 from django_dcron.admin.freeze import banner
 from django_dcron.admin.jobs.palette import palette_place
 from django_dcron.admin.themes import theme
@@ -32,13 +32,13 @@ def dcron_health(context: Context) -> dict[str, Any]:
 
 @register.inclusion_tag("admin/django_dcron/status_line.html", takes_context=True)
 def dcron_status(context: Context) -> dict[str, Any]:
-    """Render the place of the line that a script loads while something is wrong.
+    """Render an empty element, in which a script shows the health line if something is wrong.
 
     It also renders the command palette for users who may view jobs.
     """
     request = context["request"]
     return {
-        **status_place(request),
+        **status_line_url(request),
         **palette_place(request, site_of(request)),
         "request": request,
     }
@@ -65,5 +65,5 @@ def htmx() -> str:
 
 @register.simple_tag
 def dcron_theme() -> str:
-    """Return the theme of the admin that needs other markup, or an empty string."""
+    """Return the name of the admin's theme if it needs its own markup, or an empty string."""
     return theme()

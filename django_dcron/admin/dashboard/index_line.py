@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The index of the admin always has the line. All other pages of the app have it while something is
-  wrong. A script loads it there, so that a page doesn't wait for the queries.
+- The index of the admin always shows the line. The app's other pages show it only while something
+  is wrong. On these, a script loads it, so that the page doesn't wait for the queries.
 - Only users who may view the dashboard see it.
 """
 
@@ -25,14 +25,14 @@ from django_dcron.models import Dashboard
 
 STATUS_URL = "django_dcron_status_line"
 RENDERED = "_dcron_health_is_shown"
-"""The request attribute that records that the page contains the line.
+"""The attribute of a request whose page already contains the line.
 
 The index of one app extends the index of all apps, and both templates call the tag.
 """
 
 
 def index_line(request: HttpRequest) -> dict[str, Any]:
-    """Return the template's context.
+    """Return the context of the line.
 
     It's empty for users who may not view the dashboard, and for a second call in one request.
     """
@@ -43,7 +43,7 @@ def index_line(request: HttpRequest) -> dict[str, Any]:
     return line_context(request, site)
 
 
-def status_place(request: HttpRequest) -> dict[str, Any]:
+def status_line_url(request: HttpRequest) -> dict[str, Any]:
     """Return the URL of the line, or nothing for users who may not view the dashboard."""
     site = site_of(request)
     if not may_view(request, Dashboard, site):

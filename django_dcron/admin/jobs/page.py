@@ -1,4 +1,4 @@
-"""The status of a job, for its row in the list and for its page."""
+"""The status of a job: texts and badges for its row in the list, and the panels of its page."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ from django_dcron.utils.time_parsing import parse_datetime
 OCCURRENCES = 10
 RUNS = 20
 REFRESH_EVERY = 5
+"""Seconds."""
 STATUS_URL = "django_dcron_job_status"
 PAUSED_BY = "paused"
+"""The query parameter of a refresh with the signed author of the current pause."""
 COUNT_FIELDS = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
 
 
@@ -84,7 +86,7 @@ def schedule_zone_name(job: Job) -> str | None:
 
 
 class JobPage:
-    """Facts about the stored job. The form on the same page may contain refused values."""
+    """What a job's page shows besides the form: the stored job, even if the form has errors."""
 
     def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
         site = model_admin.admin_site
@@ -133,13 +135,14 @@ class JobPage:
 class StatusPanel:
     """The status panel at the top of a job's page, which refreshes itself.
 
-    A refresh carries the author of the job's current pause, so that no refresh queries it again.
+    The URL of a refresh contains the author of the job's current pause, which takes a query.
     """
 
     def __init__(self, job: Job, request: HttpRequest, site: admin.AdminSite):
         self.job = job
         scope = admin_scope(request, site)
-        author = _signed_author(job, request.GET.get(PAUSED_BY, "")) or job_status.paused_by(job)
+        signed = request.GET.get(PAUSED_BY, "")
+        author = _author_of_refresh(job, signed) or job_status.paused_by(job)
         self.part = _status_part(job, site, author)
         self.may_view_runs = may_view(request, Run, site)
         self.state = job_state_badge(job)
@@ -194,10 +197,10 @@ def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | No
     return PagePart("dcron-status", "admin/django_dcron/job/status.html", url, REFRESH_EVERY)
 
 
-def _signed_author(job: Job, signed: str) -> job_status.Author | None:
-    """Return the author from a refresh.
+def _author_of_refresh(job: Job, signed: str) -> job_status.Author | None:
+    """Return the author that ``signed`` contains.
 
-    Returns None if the value belongs to another version of the job or its signature is invalid.
+    Returns None if it belongs to another version of the job, or if its signature is invalid.
     """
     try:
         job_id, version, by, at = Signer(salt=STATUS_URL).unsign_object(signed)
@@ -209,7 +212,7 @@ def _signed_author(job: Job, signed: str) -> job_status.Author | None:
 
 
 class JobViewsAdmin(AuditedAdmin[Job]):
-    """The other views of a job: status panel, explanation of runs, change log."""
+    """The views of a job besides the form: status panel, explanation of runs, history."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view

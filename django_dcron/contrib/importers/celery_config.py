@@ -29,11 +29,12 @@ from django_dcron.dispatch.base import AsksWorkers
 from django_dcron.targets.celery_tasks import discovered_app
 
 SOURCE = "celery"
-OWN_MODULE = "celery.schedules"
+CELERY_SCHEDULES = "celery.schedules"
+"""The module of the schedule types that can be imported."""
 KNOWN_KEYS = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
 COPIED_TO_THE_DATABASE = (
-    "django-celery-beat's scheduler copies these entries to its own table. If beat runs with it, "
-    "import django-celery-beat instead, not both."
+    "django-celery-beat's scheduler copies these entries to its own table. If beat uses that "
+    "scheduler, import only django-celery-beat."
 )
 
 
@@ -77,9 +78,9 @@ def runs_since(since: datetime) -> SourceRuns:
 
 
 def sent_by_beat() -> dict[str, timedelta]:
-    """Return how long ago a worker received each task from beat. Only running workers know it.
+    """Return the time since a worker last received each task from beat, by name of the task.
 
-    Raises ``SourceProblem`` if the workers can't be asked.
+    Workers know it only since they started. Raises ``SourceProblem`` if the workers can't be asked.
     """
     dispatcher: object = shared_dispatcher()
     try:
@@ -157,13 +158,13 @@ def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:
         raise EntryRefused(celery_entry.no_solar(schedule.event, schedule.lat, schedule.lon))
     if isinstance(schedule, str):
         raise EntryRefused(
-            f"the schedule {schedule!r:.80} is a text, which beat can't run; use crontab(), a "
+            f"the schedule {schedule!r:.80} is a string, which beat can't run; use crontab(), a "
             "timedelta or a number of seconds"
         )
-    if type(schedule).__module__ != OWN_MODULE:
+    if type(schedule).__module__ != CELERY_SCHEDULES:
         raise EntryRefused(
             f"the schedule type {type(schedule).__name__} is the project's own; use a cron "
-            "schedule, or a job that runs often and lets its code decide"
+            "schedule, or a job that runs often and checks in its code whether to work"
         )
     return schedule
 

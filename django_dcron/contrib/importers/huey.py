@@ -163,7 +163,7 @@ def _schedule(task: Any) -> str:
         name = getattr(validator, "__qualname__", validator)
         raise EntryRefused(
             f"the schedule is a function of the project ({name}); "
-            "use a cron schedule, or a job that runs often and lets its code decide"
+            "use a cron schedule, or a job that runs often and checks in its code whether to work"
         )
     month, day, weekday, hour, minute = fields
     return cron_text(

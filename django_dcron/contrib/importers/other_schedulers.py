@@ -1,12 +1,12 @@
-"""Find schedulers that still run the jobs that were imported from them and work here.
+"""Find schedulers that still run jobs that were imported from them and are enabled here.
 
 Invariants:
 
-- Only a run that the scheduler itself recorded, a message of it that a worker received, or a lock
-  that it holds, counts. Schedulers without any of these aren't found.
+- Only three facts count: a run that the scheduler itself recorded, a message that a worker received
+  from it, or a lock that it holds. Schedulers without any of these aren't found.
 - A run counts if it is clearly later than the job's last change here. Until then, the job may have
   been paused or a shadow.
-- A message names only its task. It counts if each entry of this task is a job that works here.
+- A message names only its task. It counts if each entry of this task is an enabled job here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Base classes of the serializers. They refuse unknown names, which may be typing errors."""
+"""Base classes of the serializers. They refuse unknown fields, which are probably typos."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ else:
 
 
 class StrictSerializer(AnySerializer):
+    """A serializer that refuses unknown and repeated fields, and reports all errors at once."""
+
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             unknown = [name for name in data if name not in self.fields]
             suggest = len(unknown) <= 5  # comparing many long names would take long
             errors: dict[Any, str] = {
-                name: self._unknown(name, suggest=suggest) for name in unknown
+                name: self._unknown_field_error(name, suggest=suggest) for name in unknown
             }
             if isinstance(data, QueryDict):
                 repeated = [name for name, values in data.lists() if len(values) > 1]
                 errors |= {name: _("The parameter is given more than once.") for name in repeated}
-                data = data.dict()  # REST framework ignores empty values of a form
+                # REST framework drops the empty values of a QueryDict instead of refusing them.
+                data = data.dict()
             if errors:
                 raise serializers.ValidationError(errors | self._other_errors(data, errors))
         return super().to_internal_value(data)
@@ -46,7 +49,7 @@ class StrictSerializer(AnySerializer):
             return error.detail
         return {}
 
-    def _unknown(self, name: Any, *, suggest: bool) -> ErrorDetail:
+    def _unknown_field_error(self, name: Any, *, suggest: bool) -> ErrorDetail:
         error = unknown_field(str(name), self.fields, suggest=suggest)
         return ErrorDetail(error.translate(translation), error.code)
 
@@ -56,7 +59,7 @@ class EmptySerializer(StrictSerializer):
 
 
 class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
-    """A row in strict JSON."""
+    """A serializer of a model: strict about JSON types. The model validates the values."""
 
     serializer_field_mapping = {
         **serializers.ModelSerializer.serializer_field_mapping,
@@ -89,7 +92,7 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
         return []
 
     def build_standard_field(self, field_name: str, model_field: Any) -> Any:
-        """Drop arguments of REST framework's own fields, such as ``max_digits`` and ``encoder``."""
+        """Drop arguments that only REST framework's fields accept: ``max_digits``, ``encoder``."""
         field_class, options = super().build_standard_field(field_name, model_field)
         if issubclass(
             field_class, fields.DurationTextField | fields.UtcTimeField | fields.StrictJsonField
@@ -97,7 +100,7 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
             kept = ("read_only", "required", "allow_null", "default", "help_text", "label")
             options = {name: value for name, value in options.items() if name in kept}
         if issubclass(field_class, fields.StrictCharField):
-            options["trim_whitespace"] = False  # a document that was read can be sent back
+            options["trim_whitespace"] = False  # so that a client can send back what it read
         return field_class, options
 
 
@@ -105,5 +108,5 @@ class DocumentSerializer(StrictModelSerializer):
     """A job or a calendar, as ``jobs.representation`` writes it."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
-        described = FIELDS[type(instance)].items()
-        return {name: field.json_of(instance) for name, field in described if name in self.fields}
+        represented = FIELDS[type(instance)].items()
+        return {name: field.json_of(instance) for name, field in represented if name in self.fields}

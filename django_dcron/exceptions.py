@@ -10,8 +10,8 @@ from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import Language, TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
-NAIVE = _("%(value)s has no time zone. Use an aware datetime.")
-"""The message of an ``InvalidValue``."""
+NAIVE_DATETIME = _("%(value)s has no time zone. Use an aware datetime.")
+"""The message of the ``InvalidValue`` for a datetime without time zone."""
 
 
 class DcronError(Exception):

@@ -12,17 +12,17 @@ Jobs = TypeVar("Jobs", bound=QuerySet[Job])
 
 CODE = "code"
 """The jobs that code declares with ``@cron``."""
-HERE = "admin"
-"""The jobs that were created in the admin, by the REST API or by ``control``."""
+ADMIN = "admin"
+"""The jobs that were created in the admin, over REST or with ``control``."""
 
 
 def from_source(jobs: Jobs, source: str) -> Jobs:
-    """Return the jobs from ``source``: ``CODE``, ``HERE`` or the source of an import.
+    """Return the jobs from ``source``: ``CODE``, ``ADMIN`` or the source of an import.
 
-    ``crontab`` matches the jobs of any crontab, because a source may be followed by its path.
+    ``crontab`` matches the jobs of every crontab: their source is ``crontab`` and a path.
     """
     if source == CODE:
         return jobs.filter(declared__isnull=False)
-    if source == HERE:
+    if source == ADMIN:
         return jobs.filter(declared__isnull=True, import_source="")
     return jobs.filter(Q(import_source=source) | Q(import_source__startswith=f"{source} "))

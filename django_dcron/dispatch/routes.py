@@ -1,4 +1,4 @@
-"""Routes of targets and queues, as Celery's router returns them, cached for a while."""
+"""Routes of targets and queues, as Celery's router returns them, cached for a minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_dcron.dispatch.base import Undeliverable
 from django_dcron.exceptions import UnknownTarget
 
 ROUTE_LIFE = 60.0
-"""Seconds for which a route is cached, because a project's router may change its result."""
+"""Seconds for which a route is cached. A project's router may return another route later."""
 ROUTE_OPTIONS = ("compression", "delivery_mode", "expiration", "priority")
 """The options of a route that apply to the message. The scheduler decides about delay, expiry and
 time limits.

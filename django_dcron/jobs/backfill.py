@@ -25,7 +25,7 @@ from django.db import transaction
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import NAIVE, Conflict, InvalidValue, NotPossible
+from django_dcron.exceptions import NAIVE_DATETIME, Conflict, InvalidValue, NotPossible
 from django_dcron.jobs import locking, placement
 from django_dcron.jobs.audit.recording import Change, record
 from django_dcron.jobs.representation import to_json
@@ -89,7 +89,7 @@ def backfill(
     """Create runs for the past occurrences of ``job`` that have none, from ``start`` (included) to
     ``end`` (excluded).
 
-    The occurrences are those of the job's present schedule, between its ``starts_at`` and
+    The occurrences are those of the job's current schedule, between its ``starts_at`` and
     ``ends_at``. The runs execute oldest first, a few at a time, while the job isn't paused.
 
     ``limit`` is the maximum number of runs. With ``dry_run``, nothing is written. With
@@ -113,7 +113,7 @@ def _check_range(
 ) -> tuple[datetime, datetime]:
     for name, instant in (("start", start), ("end", end)):
         if instant.utcoffset() is None:
-            raise InvalidValue(name, NAIVE, value=instant.isoformat(), code="naive")
+            raise InvalidValue(name, NAIVE_DATETIME, value=instant.isoformat(), code="naive")
     if start < BEGIN:
         raise InvalidValue(
             "start",

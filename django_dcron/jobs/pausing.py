@@ -33,7 +33,7 @@ from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.exceptions import NAIVE, InvalidValue
+from django_dcron.exceptions import NAIVE_DATETIME, InvalidValue
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.batching import OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED
@@ -74,7 +74,7 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
 def check_ahead(until: datetime, now: datetime) -> None:
     """Raise ``InvalidValue`` unless ``until`` is an aware datetime after ``now``."""
     if until.utcoffset() is None:
-        raise InvalidValue("until", NAIVE, value=until.isoformat(), code="naive")
+        raise InvalidValue("until", NAIVE_DATETIME, value=until.isoformat(), code="naive")
     if until <= now:
         raise InvalidValue(
             "until",

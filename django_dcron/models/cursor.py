@@ -69,7 +69,7 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
 
 
 def same_definition(cursor: str, job: str) -> Q:
-    """Return the condition that the cursor was computed from the job's present definition.
+    """Return the condition that the cursor was computed from the job's current definition.
 
     ``cursor`` and ``job`` are the lookup prefixes that lead to them.
     """

@@ -50,11 +50,12 @@ class JobKey(NamedTuple):
 
 def split_label(label: str) -> JobKey:
     """Split a label: ``name`` or ``namespace/name``."""
-    namespace, slash, name = label.partition("/")
-    return JobKey(namespace, name) if slash else JobKey("default", namespace)
+    first, slash, rest = label.partition("/")
+    return JobKey(first, rest) if slash else JobKey("default", first)
 
 
 def label_of(namespace: str, name: str) -> str:
+    """Join namespace and name, the reverse of ``split_label``."""
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
@@ -84,7 +85,7 @@ def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
 def in_dependency_order(before: Mapping[Key, Collection[Key]]) -> list[Key]:
     """Sort jobs so that predecessors come first, and keep the given order otherwise.
 
-    In a cycle, the first job visited breaks the tie.
+    The jobs of a cycle have no such order. The first of them in the given order comes last.
     """
     ordered: dict[Key, None] = {}
     visited: set[Key] = set()

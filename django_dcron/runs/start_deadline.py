@@ -17,13 +17,13 @@ from django_dcron.runs import transitions
 from django_dcron.utils.durations import write_duration
 
 
-def too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) -> str:
+def why_too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) -> str:
     """Return why ``run`` must not start any more, or an empty string if it may.
 
     Backfilled runs are never too late.
 
-    ``ignore_other_runs``: Consider only reasons that other runs can't change, so that the answer
-    is valid for every later start.
+    ``ignore_other_runs``: consider only reasons that don't depend on other runs, so that the
+    answer also holds for every later start.
     """
     if run.attempt > 1 or run.trigger == Trigger.BACKFILL:
         return ""
@@ -54,9 +54,9 @@ def too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) -> str
 def freeze_reason(
     freezes: Iterable[Freeze], namespace: str, due_at: datetime, grace: timedelta
 ) -> str:
-    """Return the reason of an occurrence that was missed because of one of the ``freezes``.
+    """Return the reason of a missed occurrence if one of ``freezes`` delayed it, otherwise "".
 
-    Empty if none of them was in force before the occurrence was late.
+    A freeze delays the occurrence if it was in force between ``due_at`` and the end of ``grace``.
     """
     for freeze in freezes:
         extent = freeze.extent
@@ -80,6 +80,8 @@ def _ahead_in_backlog(run: Run) -> int:
     before = transitions.runs().filter(
         job=run.job_id, trigger=Trigger.SCHEDULE, scheduled_at__lt=run.scheduled_at
     )
-    run_or_to_run = before.exclude(started_at=None, state__in=FINAL).order_by("-scheduled_at")
-    latest = run_or_to_run.values_list("started_at", flat=True)[: run.job.catchup_limit]
+    started_or_unfinished = before.exclude(started_at=None, state__in=FINAL).order_by(
+        "-scheduled_at"
+    )
+    latest = started_or_unfinished.values_list("started_at", flat=True)[: run.job.catchup_limit]
     return sum(started_at is None or started_at > run.due_at for started_at in latest)

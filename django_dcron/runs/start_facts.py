@@ -43,7 +43,7 @@ from django_dcron.policies.start_decision import (
     StartFacts,
 )
 from django_dcron.runs import transitions
-from django_dcron.runs.start_deadline import too_late
+from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.utils.sync_points import reach_sync_point
 
 _clock = clock.ClusterClock()
@@ -187,7 +187,7 @@ class Delivery:
         """Load the facts that ``look`` asks for. Locks the holder, the run, the next in line."""
         match look:
             case LoadFact.START_DEADLINE:
-                self.missed_because = too_late(self.run, self._earliest)
+                self.missed_because = why_too_late(self.run, self._earliest)
                 self.facts = replace(self.facts, too_late=bool(self.missed_because))
             case LoadFact.HOLDER:
                 holder = _lock_holder(self.run)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from django.test import override_settings
 
 from django_dcron.db import clock
-from django_dcron.exceptions import NAIVE, InvalidValue
+from django_dcron.exceptions import NAIVE_DATETIME, InvalidValue
 
 
 class ManualClock:
@@ -86,5 +86,5 @@ def utc_time(name: str, at: datetime) -> datetime:
     if not isinstance(at, datetime):
         raise TypeError(f"{name}: {at!r} is not a datetime")
     if at.utcoffset() is None:
-        raise InvalidValue(name, NAIVE, value=at.isoformat(), code="naive")
+        raise InvalidValue(name, NAIVE_DATETIME, value=at.isoformat(), code="naive")
     return at.astimezone(UTC)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 
-class Ended(Protocol):
-    """The type of ``runs.completion.Ending``."""
+class AttemptEnding(Protocol):
+    """The part of ``runs.completion.Ending`` that a span shows."""
 
     @property
     def outcome(self) -> object: ...
@@ -36,7 +36,7 @@ class Ended(Protocol):
 
 def executing(
     run_id: UUID, attempt: int, rerun_of: UUID | None = None, **about: str
-) -> AbstractContextManager[Callable[[Ended], None]]:
+) -> AbstractContextManager[Callable[[AttemptEnding], None]]:
     """Return a context manager with the span ``dcron.execute`` of an attempt.
 
     It yields a function; call it with the attempt's ending.
@@ -47,7 +47,7 @@ def executing(
     return _executing(provider, run_id, attempt, rerun_of, about)
 
 
-def _ignore_end(ending: Ended) -> None:
+def _ignore_end(ending: AttemptEnding) -> None:
     """Do nothing, because tracing is off."""
 
 
@@ -58,14 +58,14 @@ def _executing(
     attempt: int,
     rerun_of: UUID | None,
     about: dict[str, str],
-) -> Iterator[Callable[[Ended], None]]:
+) -> Iterator[Callable[[AttemptEnding], None]]:
     span: Span = trace.INVALID_SPAN
     token = None
     with suppress_errors():
         span = _start_execution(provider, run_id, attempt, rerun_of, about)
         token = context.attach(trace.set_span_in_context(span))
 
-    def ended(ending: Ended) -> None:
+    def ended(ending: AttemptEnding) -> None:
         with suppress_errors():
             _describe(span, ending)
 
@@ -106,7 +106,7 @@ def _start_execution(
     )
 
 
-def _describe(span: Span, ending: Ended) -> None:
+def _describe(span: Span, ending: AttemptEnding) -> None:
     outcome = str(ending.outcome)
     span.set_attribute("dcron.outcome", outcome)
     if ending.exception_class:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 
 INDENT = "    "
 _PLAIN = logging.Formatter()
@@ -81,4 +81,4 @@ def protect_own_loggers() -> None:
 
 
 def escape_log_text(text: str) -> str:
-    return without_control_characters(text).rstrip("\n").replace("\n", f"\n{INDENT}")
+    return escape_control_characters(text).rstrip("\n").replace("\n", f"\n{INDENT}")

@@ -57,7 +57,7 @@ from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.zones import check_zone
 from django_dcron.targets import check_queue, get
 from django_dcron.targets.redaction import redact_secrets
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.log_lines import escape_log_text
 from django_dcron.utils.untrusted import pickles
@@ -189,7 +189,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "arguments of django-q2": lambda text: django_q._args(SimpleNamespace(args=text)),
     "keyword arguments of django-q2": lambda text: django_q._kwargs(SimpleNamespace(kwargs=text)),
     "log record": escape_log_text,
-    "text of a terminal": without_control_characters,
+    "text of a terminal": escape_control_characters,
     "credentials of an error": without_credentials,
     "URLs of an error": without_urls,
 }

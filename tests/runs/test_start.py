@@ -151,7 +151,9 @@ def test_only_the_current_attempt_starts() -> None:
 def test_run_cancelled_between_read_and_start_does_not_start() -> None:
     run = make_run(make_idle_job(), "queued")
     with mock.patch.object(
-        start_facts, "too_late", side_effect=lambda *_: "" if control.cancel(reread(run)) else "?"
+        start_facts,
+        "why_too_late",
+        side_effect=lambda *_: "" if control.cancel(reread(run)) else "?",
     ):
         assert deliver(run) is None
     assert state_of(run) == State.CANCELLED
@@ -167,7 +169,7 @@ def test_run_whose_attempt_changed_meanwhile_is_not_ended(why: str) -> None:
     Run.objects.update(attempt=2)
     with (
         mock.patch.object(module, "read_run", return_value=read),
-        mock.patch.object(start_facts, "too_late", return_value=why),
+        mock.patch.object(start_facts, "why_too_late", return_value=why),
     ):
         assert deliver(run) is None
     after = reread(run)

@@ -415,7 +415,7 @@ def test_late_run_is_not_missed_if_its_attempt_changed_meanwhile(
         Run.objects.filter(pk=run.pk).update(attempt=2)
         return "too late"
 
-    monkeypatch.setattr(module, "too_late", retried_meanwhile)
+    monkeypatch.setattr(module, "why_too_late", retried_meanwhile)
     long_ago = now - timedelta(hours=1)
     run = make_run(make_idle_job(), "queued", due_at=long_ago, queued_at=long_ago)
     assert rescue(ALL, now, LEASE) == 0

@@ -1,4 +1,4 @@
-"""Draw the failures of an incident over time as bars, with the same numbers as text."""
+"""Draw the failures of an incident over time as bars, with the total as text."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from django.utils.translation import ngettext
 
 from django_dcron.policies.incidents import Trend, trend_in_steps
 
-STEP, BAR, HEIGHT = 5, 4, 24
-LOWEST = 2
-"""The height of a bar with few failures, so that it stays visible."""
+STEP_WIDTH, BAR_WIDTH, HEIGHT = 5, 4, 24  # pixels
+MIN_BAR_HEIGHT = 2
+"""Pixels, so that the bar of a few failures stays visible."""
 
 
 def render_trend(trend: Trend, now: datetime, hours: int, steps: int) -> SafeString:
-    """Return one bar for each of ``steps`` steps of ``hours`` hours until now."""
+    """Return an image with one bar for each of ``steps`` steps of ``hours`` hours until now.
+
+    Empty if there were no failures.
+    """
     counts = trend_in_steps(trend, now, hours, steps)
     most = max(counts)
     if not most:
         return SafeString("")
-    heights = [max(round(HEIGHT * count / most), LOWEST) if count else 0 for count in counts]
+    heights = [
+        max(round(HEIGHT * count / most), MIN_BAR_HEIGHT) if count else 0 for count in counts
+    ]
     bars = (
-        (STEP * number, HEIGHT - height, BAR, height)
+        (STEP_WIDTH * number, HEIGHT - height, BAR_WIDTH, height)
         for number, height in enumerate(heights)
         if height
     )
@@ -31,12 +36,12 @@ def render_trend(trend: Trend, now: datetime, hours: int, steps: int) -> SafeStr
     return format_html(
         '<svg class="dcron-trend" width="{}" height="{}" role="img" aria-label="{}">'
         '<title>{}</title><path class="dcron-trend-base" d="M0 {}h{}"/>{}</svg>',
-        STEP * steps,
+        STEP_WIDTH * steps,
         HEIGHT + 1,
         label,
         label,
         HEIGHT + 0.5,
-        STEP * steps,
+        STEP_WIDTH * steps,
         format_html_join(
             "",
             '<rect class="dcron-fill dcron-failed" x="{}" y="{}" width="{}" height="{}"/>',

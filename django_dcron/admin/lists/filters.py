@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
-from django_dcron.diagnosis.job_source import CODE, HERE, from_source
+from django_dcron.diagnosis.job_source import ADMIN, CODE, from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import tags_in_use, with_tag
 from django_dcron.models import Attempt, Job, Node, Run
@@ -228,7 +228,7 @@ class SourceFilter(admin.SimpleListFilter):
         imported = sources.values_list("import_source", flat=True).distinct()[:CHOICES_LISTED]
         return [
             (CODE, _("Code (@cron)")),
-            (HERE, _("Created here")),
+            (ADMIN, _("Created here")),
             *((source, source) for source in imported),
         ]
 

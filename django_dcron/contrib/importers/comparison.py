@@ -171,7 +171,7 @@ def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> E
 def matches_name(plan: EntryPlan, patterns: Iterable[str]) -> bool:
     """Return whether the name of the plan's job, with or without namespace, matches a pattern.
 
-    A job that is about to be renamed also matches by its present name.
+    A job that is about to be renamed also matches by its current name.
     """
     names = {plan.name, f"{plan.namespace}/{plan.name}"}
     if plan.existing is not None:

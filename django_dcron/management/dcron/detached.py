@@ -27,7 +27,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import duration_text
 from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 
 LOOK_EVERY = 0.1
 SHOWN_LINES = 20
@@ -183,7 +183,7 @@ def _new_log_lines(log_file: Path, before: int) -> str:
     """Return what the node has logged since its start."""
     with log_file.open("rb") as log:
         log.seek(before)
-        lines = without_control_characters(log.read().decode(errors="replace")).splitlines()[
+        lines = escape_control_characters(log.read().decode(errors="replace")).splitlines()[
             -SHOWN_LINES:
         ]
     indented = "".join(f"\n  {line}" for line in lines)

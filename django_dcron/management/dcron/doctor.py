@@ -30,7 +30,7 @@ from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Node
 from django_dcron.policies.health.problems import Severity
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.suggestions import did_you_mean
 
@@ -172,16 +172,16 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
         title = style(f"{group.severity.value:7} {group.code.value:22}")
         if verbosity > 1:
             for finding in group.listed:
-                out.write(f"{title} {without_control_characters(str(finding))}")
+                out.write(f"{title} {escape_control_characters(str(finding))}")
         else:
-            out.write(f"{title} {without_control_characters(_text_of(group))}")
+            out.write(f"{title} {escape_control_characters(_text_of(group))}")
     if verbosity > 1:
         for code, number in sorted(report.findings.more.items()):
             out.write(f"        {code.value:22} and {number} more")
     elif any(group.count > 1 for group in report.findings.groups()):
         out.write("To list the findings of each code: manage.py dcron doctor --verbosity 2")
     for note in report.notes:
-        out.write(f"note: {without_control_characters(note)}")
+        out.write(f"note: {escape_control_characters(note)}")
     if report.healthy:
         out.write(command.style.SUCCESS("No problems found."))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from django.core.management.base import CommandError
 
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 
 NEGATIVE = 1
 USAGE_ERROR = 2
@@ -22,9 +22,9 @@ USAGE_ERROR = 2
 
 def negative_result(message: str) -> CommandError:
     """Return the error to raise if the answer is no."""
-    return CommandError(without_control_characters(message), returncode=NEGATIVE)
+    return CommandError(escape_control_characters(message), returncode=NEGATIVE)
 
 
 def usage_error(message: str) -> CommandError:
     """Return the error to raise if the request can't be processed."""
-    return CommandError(without_control_characters(message), returncode=USAGE_ERROR)
+    return CommandError(escape_control_characters(message), returncode=USAGE_ERROR)

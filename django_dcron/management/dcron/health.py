@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.scheduler.health_file import probe
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 
 HELP = (
     "Check a node's health by its health file. Exit code 1: the node is unfit, dead or "
@@ -31,4 +31,4 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     result = probe(options["file"])
     if not result.fit:
         raise negative_result(result.reason)
-    command.stdout.write(without_control_characters(result.reason))
+    command.stdout.write(escape_control_characters(result.reason))

@@ -18,7 +18,7 @@ from django_dcron.diagnosis.job_list import (
     jobs,
     status_of,
 )
-from django_dcron.diagnosis.job_source import CODE, HERE
+from django_dcron.diagnosis.job_source import ADMIN, CODE
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
@@ -50,8 +50,8 @@ def add_filters(parser: CommandParser) -> None:
         "--source",
         default="",
         metavar="SOURCE",
-        help=f"only jobs from this source: {CODE} (declared with @cron), {HERE} (created here), or "
-        "the source of an import, such as django-celery-beat or crontab",
+        help=f"only jobs from this source: {CODE} (declared with @cron), {ADMIN} (created here), "
+        "or the source of an import, such as django-celery-beat or crontab",
     )
     state = parser.add_mutually_exclusive_group()
     state.add_argument(

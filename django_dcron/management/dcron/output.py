@@ -25,7 +25,7 @@ from django.utils import timezone
 
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils import time_format
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,11 +106,11 @@ class Output:
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one or more lines of text, with control characters escaped."""
-        self._command.stdout.write(self._style_text(without_control_characters(text), style))
+        self._command.stdout.write(self._style_text(escape_control_characters(text), style))
 
     def progress(self, text: str) -> None:
         """Write a line to standard error, also with ``--json``."""
-        self._command.stderr.write(without_control_characters(text), style_func=lambda line: line)
+        self._command.stderr.write(escape_control_characters(text), style_func=lambda line: line)
         self._command.stderr.flush()
 
     def flush(self) -> None:
@@ -123,7 +123,7 @@ class Output:
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
         """Write labels and values, without empty values."""
         shown = [
-            (without_control_characters(label), cell) for label, cell in pairs if _text(cell) != ""
+            (escape_control_characters(label), cell) for label, cell in pairs if _text(cell) != ""
         ]
         width = max((_width(label) for label, _ in shown), default=0)
         for label, cell in shown:
@@ -136,7 +136,7 @@ class Output:
 
     def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[Cell]]) -> None:
         titled = [Column(column) if isinstance(column, str) else column for column in columns]
-        titled = [replace(head, title=without_control_characters(head.title)) for head in titled]
+        titled = [replace(head, title=escape_control_characters(head.title)) for head in titled]
         lines = list(rows)
         if self.console is not None and _fits(titled, lines, self.console.width):
             self._draw(self.console, titled, lines)
@@ -251,7 +251,7 @@ def _fits(titled: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) 
 
 
 def _text(cell: Cell) -> str:
-    return without_control_characters(
+    return escape_control_characters(
         str(cell.text if isinstance(cell, StyledText) else "" if cell is None else cell)
     )
 

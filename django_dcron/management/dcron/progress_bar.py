@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from django_dcron.management.dcron.output import RICH_STYLES, Output
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -67,7 +67,7 @@ class ProgressBar:
             self._output.flush()
         else:
             self._bar.console.print(
-                without_control_characters(text), style=RICH_STYLES.get(style), soft_wrap=True
+                escape_control_characters(text), style=RICH_STYLES.get(style), soft_wrap=True
             )
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
@@ -84,7 +84,7 @@ class ProgressBar:
 
     def _draw(self, done: int, total: int | None, note: str) -> None:
         state: dict[str, Any] = {
-            "description": without_control_characters(note),
+            "description": escape_control_characters(note),
             "completed": done,
             "total": total,
         }

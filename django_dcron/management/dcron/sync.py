@@ -19,7 +19,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.targets.declaration import declarations
-from django_dcron.utils.control_characters import without_control_characters
+from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -102,5 +102,5 @@ def _print(command: BaseCommand, change: SyncChange, writes: bool) -> None:
     style = getattr(command.style, STYLES.get(change.kind, "NOTICE"))
     for detail in change.details or ("",):
         command.stdout.write(
-            f"{style(verb)} {without_control_characters(f'{change.job} {detail}')}".rstrip()
+            f"{style(verb)} {escape_control_characters(f'{change.job} {detail}')}".rstrip()
         )

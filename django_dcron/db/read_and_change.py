@@ -13,14 +13,8 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import RawSQL
 
-from django_dcron.db.statements import (
-    Compiled,
-    Insert,
-    Select,
-    Statement,
-    Update,
-    limiting_locks,
-)
+from django_dcron.db.change_sequence import limiting_locks
+from django_dcron.db.statements import Compiled, Insert, Select, Statement, Update
 
 Seen = Callable[[str], str]
 """Returns the SQL of a column of the row that was read."""

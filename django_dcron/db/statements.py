@@ -19,12 +19,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
-from math import ceil
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
-from django.db import connections, models, transaction
+from django.db import connections, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models.expressions import Expression, RawSQL
@@ -120,23 +118,25 @@ class Statement(ABC):
     def _compile(self, connection: BaseDatabaseWrapper) -> Compiled: ...
 
 
-class _Changed(NamedTuple):
+class RowChangeResult(NamedTuple):
     rows: int
     """The number of matched rows."""
     key: int | None
     """The key of the inserted row. PostgreSQL's driver doesn't return it."""
 
 
-class _Change(Statement):
+class RowChange(Statement):
+    """An UPDATE or INSERT, alone or as a step of a ``ChangeSequence``."""
+
     def execute(self, **values: Any) -> int:
         """Execute the statement and return the number of matched rows."""
         return self.execute_limited("", values).rows
 
-    def execute_limited(self, prefix: str, values: dict[str, Any]) -> _Changed:
+    def execute_limited(self, prefix: str, values: dict[str, Any]) -> RowChangeResult:
         """Execute the statement. ``prefix`` is SQL that limits it."""
         connection = connections[self.using]
         with self.compiled_for(connection).executed(connection, values, prefix) as cursor:
-            return _Changed(cursor.rowcount, getattr(cursor, "lastrowid", None))
+            return RowChangeResult(cursor.rowcount, getattr(cursor, "lastrowid", None))
 
     def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
         return self.compile_after("", connection)
@@ -149,7 +149,7 @@ class _Change(Statement):
         """
 
 
-class Update(_Change):
+class Update(RowChange):
     """The prepared form of ``build().update(**columns)``."""
 
     def __init__(
@@ -199,7 +199,7 @@ class UpdateUnlocked(Update):
         return rows.filter(RawSQL(unlocked, (self._key,), output_field=models.BooleanField()))  # noqa: S611 (as below)  # nosec B611
 
 
-class Insert(_Change):
+class Insert(RowChange):
     """The prepared form of ``build().save(force_insert=True)`` for a row without a primary key.
 
     ``ChangeSequence.insert`` returns the new key.
@@ -236,13 +236,6 @@ class Insert(_Change):
     def key(self, connection: BaseDatabaseWrapper) -> str:
         """Return the quoted name of the primary key."""
         return connection.ops.quote_name(cast(str, self.model._meta.pk.column))
-
-
-class FirstPossible(NamedTuple):
-    """Makes ``otherwise`` if ``change`` has matched no row."""
-
-    change: Update
-    otherwise: Insert
 
 
 class Select(Statement):
@@ -287,129 +280,6 @@ def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Conver
         *connection.ops.get_db_converters(expression),
         *expression.get_db_converters(connection),
     ]
-
-
-class ChangeSequence(Statement):
-    """Changes in one transaction, each made only if the previous one has matched a row.
-
-    PostgreSQL executes them in one statement and one round trip, without BEGIN and COMMIT. A step
-    that reads the rows of the previous step is executed after it, which keeps the order of the
-    locks. See "Data-Modifying Statements in WITH" in PostgreSQL's manual. Other databases use a
-    transaction.
-    """
-
-    def __init__(
-        self,
-        first: _Change,
-        *others: _Change | FirstPossible,
-        lock_timeout: timedelta | None = None,
-    ) -> None:
-        """Create a chain of changes.
-
-        ``lock_timeout``: how long each change waits for a locked row before failing as contention.
-        None leaves the connection's limit. SQLite has its own limit.
-        """
-        super().__init__(first.model)
-        self._changes = (first, *others)
-        self._lock_timeout = lock_timeout
-
-    def execute(self, **values: Any) -> bool:
-        """Execute the changes. Return whether the first one has matched a row."""
-        return self._execute(values) is not None
-
-    def insert(self, **values: Any) -> int | None:
-        """Execute the changes, the last of which is an ``Insert``, and return its row's key.
-
-        Returns None if the first change has matched no row.
-        """
-        return self._execute(values)
-
-    def _execute(self, values: dict[str, Any]) -> int | None:
-        """Return the key of the row that the last change inserted, or 1 if it is an ``Update``.
-
-        Returns None if the first change has matched no row.
-        """
-        connection = connections[self.using]
-        at_once = connection.vendor == "postgresql"
-        if at_once and not connection.in_atomic_block:
-            return self._execute_at_once(connection, values)
-        with transaction.atomic(using=connection.alias):
-            if at_once:
-                return self._execute_at_once(connection, values)
-            key: int | None = None
-            limit = self._limit(connection)
-            for at, change in enumerate(self._changes):
-                rows, key = _make(change, limit, values, connection)
-                if not rows:
-                    return 1 if at else None
-        return key if isinstance(self._changes[-1], Insert) else 1
-
-    def _limit(self, connection: BaseDatabaseWrapper) -> str:
-        if self._lock_timeout is None or connection.vendor != "mysql":
-            return ""
-        seconds = ceil(self._lock_timeout / timedelta(seconds=1))
-        return f"SET STATEMENT innodb_lock_wait_timeout={seconds} FOR "
-
-    def _execute_at_once(
-        self, connection: BaseDatabaseWrapper, values: dict[str, Any]
-    ) -> int | None:
-        with self.compiled_for(connection).executed(connection, values) as cursor:
-            row: tuple[int] | None = cursor.fetchone()
-        return None if row is None else row[0]
-
-    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
-        steps: list[str] = []
-        parameters: list[Any] = []
-        previous, last = "", len(self._changes) - 1
-        if self._lock_timeout is not None:
-            # The first step reads this row, so the limit is set before any row is locked. The limit
-            # ends with the transaction.
-            previous = "lock_limit"
-            steps.append(f"lock_limit AS ({limiting_locks(self._lock_timeout)})")
-        for at, change in enumerate(self._changes):
-            step, otherwise = f"step_{at}", None
-            if isinstance(change, FirstPossible):
-                change, otherwise = change
-            compiled = change.compile_after(previous, connection)
-            returned = self._key(connection) if at == last else "1"
-            steps.append(f"{step} AS ({compiled.sql} RETURNING {returned} AS key)")
-            parameters += compiled.parameters
-            if otherwise is None:
-                previous = step
-                continue
-            without = (
-                f"(SELECT 1 FROM {previous} WHERE NOT EXISTS (SELECT 1 FROM {step})) AS locked"  # noqa: S608 (as above)  # nosec B608
-            )
-            compiled = otherwise.compile_after(without, connection)
-            steps.append(f"otherwise_{at} AS ({compiled.sql})")
-            parameters += compiled.parameters
-        # An insert adds a row whenever the step before it has matched one.
-        answer = f"step_{last}" if isinstance(self._changes[last], Insert) else "step_0"
-        return Compiled(f"WITH {', '.join(steps)} SELECT key FROM {answer}", parameters)  # noqa: S608 (as above)  # nosec B608
-
-    def _key(self, connection: BaseDatabaseWrapper) -> str:
-        """Return what the last step returns on PostgreSQL: the key of the row that it inserts."""
-        last = self._changes[-1]
-        return last.key(connection) if isinstance(last, Insert) else "1"
-
-
-def limiting_locks(timeout: timedelta) -> str:
-    """Return the query that limits PostgreSQL's waits for locks until the transaction ends."""
-    limit = timeout // timedelta(milliseconds=1)
-    return f"SELECT set_config('lock_timeout', '{limit}ms', true)"
-
-
-def _make(
-    change: _Change | FirstPossible,
-    limit: str,
-    values: dict[str, Any],
-    connection: BaseDatabaseWrapper,
-) -> _Changed:
-    if isinstance(change, FirstPossible):
-        done = _make(change.change, limit, values, connection)
-        return done if done.rows else _make(change.otherwise, limit, values, connection)
-    names = change.compiled_for(connection).names
-    return change.execute_limited(limit, {name: values[name] for name in names})
 
 
 def _exists(step: str) -> RawSQL:

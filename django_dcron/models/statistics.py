@@ -25,9 +25,10 @@ from django.db import connections, models, transaction
 from django.db.models import Exists, F, OuterRef
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.db.change_sequence import FirstPossible
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import FirstPossible, Given, Insert, UpdateUnlocked
+from django_dcron.db.statements import Given, Insert, UpdateUnlocked
 from django_dcron.models.job import Job
 from django_dcron.policies.lifecycle import State
 

@@ -34,10 +34,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, F, OuterRef
 
 from django_dcron.conf import settings
+from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.db.statements import ChangeSequence, Given, Insert, Select, Update
+from django_dcron.db.statements import Given, Insert, Select, Update
 from django_dcron.models import Attempt, Freeze, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count, counting

@@ -18,9 +18,10 @@ from django.db.models import Exists, F, OuterRef
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
+from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import UtcNow, database_now
-from django_dcron.db.statements import ChangeSequence, Given, Insert, Select, Update
+from django_dcron.db.statements import Given, Insert, Select, Update
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot

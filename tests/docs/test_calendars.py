@@ -16,7 +16,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.days import HORIZON_YEARS
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.schedule import parse_schedule
-from django_dcron.targets.declaration import JobFields
+from django_dcron.targets.declared_fields import JobFields
 from tests.contrib.test_ics import file_of
 from tests.docs.test_documents import ROOT
 

@@ -8,7 +8,7 @@ from django_dcron.models import Job
 from django_dcron.policies import retention
 from django_dcron.runs import retention as run_retention
 from django_dcron.scheduler import pruner
-from django_dcron.targets.declaration import JobFields
+from django_dcron.targets.declared_fields import JobFields
 from tests.docs.test_documents import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "retention.md").read_text()

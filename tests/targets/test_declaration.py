@@ -14,8 +14,8 @@ from django_dcron import targets
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.targets import Invocation, TargetKind, cron
-from django_dcron.targets import declaration as module
-from django_dcron.targets.declaration import JobFields
+from django_dcron.targets import declared_fields as module
+from django_dcron.targets.declared_fields import JobFields
 from django_dcron.targets.functions import FunctionTarget
 
 

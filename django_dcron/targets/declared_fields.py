@@ -1,0 +1,232 @@
+"""The fields of a job that ``@cron`` accepts, and their validation.
+
+No model is imported, so a declaration needs no database. Values are converted to those of the job's
+fields: durations to ``timedelta``, exceptions to their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from types import NoneType
+from typing import Any, TypedDict, get_args, get_type_hints
+
+from django.utils.functional import Promise
+
+from django_dcron.policies.alerting import kinds
+from django_dcron.policies.chains import ChainCondition
+from django_dcron.policies.misfire import MisfirePolicy
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.retry import exception_name
+from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.utils.durations import write_duration
+from django_dcron.utils.suggestions import did_you_mean
+
+OTHER_NAMES = {
+    "coalesce": "misfire_policy",
+    "expires": "start_deadline",
+    "max_instances": "overlap_policy",
+    "max_retries": "max_attempts, which includes the first attempt",
+    "one_off": 'the schedule "@at 2026-12-01T09:00"',
+    "paused": "enabled",
+    "default_retry_delay": "retry_backoff",
+    "retries": "max_attempts, which includes the first attempt",
+    "retry_delay": "retry_backoff",
+    "retry_wait": "retry_backoff",
+    "soft_time_limit": "timeout",
+    "time_limit": "timeout",
+    "tz": "timezone",
+}
+"""What to use instead of the names that Celery and APScheduler have."""
+
+ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
+Duration = timedelta | float
+"""A number is in seconds."""
+
+
+class JobFields(TypedDict, total=False):
+    """The fields of a job that ``@cron`` accepts.
+
+    Fields that aren't declared have their defaults. Users may change undeclared fields.
+    """
+
+    description: str
+    timezone: str | None
+    starts_at: datetime | None
+    ends_at: datetime | None
+    after: Mapping[str, str]
+    calendar: str | None
+    calendar_policy: str
+    jitter: Duration
+    enabled: bool
+    misfire_policy: str
+    misfire_grace: Duration
+    catchup_limit: int
+    overlap_policy: str
+    start_deadline: Duration | None
+    queue: str
+    priority: int | None
+    timeout: Duration | None
+    max_attempts: int
+    retry_backoff: Duration
+    retry_backoff_factor: float
+    retry_backoff_max: Duration
+    retry_jitter: float
+    retry_on: ExceptionNames
+    never_retry_on: ExceptionNames
+    pause_after_failures: int | None
+    alerts: Iterable[Mapping[str, Any]] | None
+    keep_for: Duration | None
+    keep_failed_for: Duration | None
+    keep_runs: int | None
+    tags: Iterable[str]
+
+
+_HINTS = get_type_hints(JobFields)
+
+
+def _fields_of(kind: Any) -> set[str]:
+    """Return the fields that accept this type."""
+    return {field for field, hint in _HINTS.items() if kind in (hint, *get_args(hint))}
+
+
+DURATIONS = _fields_of(timedelta)
+INSTANTS = _fields_of(datetime)
+EXCEPTIONS = _fields_of(ExceptionNames)
+TEXTS = {field for field, hint in _HINTS.items() if hint in (str, str | None)}
+WHOLE_NUMBERS = _fields_of(int)
+NUMBERS = _fields_of(float) - DURATIONS
+FLAGS = _fields_of(bool)
+NULLABLE = _fields_of(NoneType)
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "calendar_policy": tuple(each.value for each in ExclusionPolicy),
+    "misfire_policy": tuple(each.value for each in MisfirePolicy),
+    "overlap_policy": tuple(each.value for each in OverlapPolicy),
+}
+CONDITIONS = tuple(each.value for each in ChainCondition)
+"""How a job in ``after`` must end."""
+SIMILAR_CHOICE = 0.6
+"""The least similarity of a suggested choice, lower than that of names, because choices are few."""
+EXAMPLE_RULE = {"on": "failed", "to": ["ops"]}
+
+
+def validate_declared_fields(fields: JobFields) -> dict[str, Any]:
+    """Return the fields in stored form. Raises ``TypeError``, which names an invalid field."""
+    known = list(JobFields.__annotations__)
+    checked: dict[str, Any] = {}
+    for field, value in fields.items():
+        if field not in known:
+            hint = OTHER_NAMES.get(field)
+            near = f" Use {hint}." if hint else did_you_mean(field, known)
+            near = near or f" Fields: {', '.join(known)}."
+            raise TypeError(f"@cron: unknown field {field!r}.{near}")
+        checked[field] = _stored_value(field, value)
+    return checked
+
+
+def _stored_value(field: str, value: Any) -> Any:
+    if value is None and field in NULLABLE:
+        return None
+    if field in DURATIONS:
+        return _duration(field, value)
+    if field in INSTANTS and not (isinstance(value, datetime) and value.utcoffset() is not None):
+        raise TypeError(
+            f"@cron: {field}={value!r} is not an aware datetime. Use a datetime "
+            "with a time zone, such as datetime(2026, 12, 1, 9, tzinfo=UTC)."
+        )
+    if field in EXCEPTIONS:
+        several = [value] if isinstance(value, str | type) else list(value)
+        return [_exception_name(field, item) for item in several]
+    if field in TEXTS and isinstance(value, Promise):
+        value = str(value)  # ``gettext_lazy``
+    _check_type(field, value)
+    if field in CHOICES:
+        _check_choice(f"{field}=", value, CHOICES[field])
+    if field == "after":
+        return _stored_after(value)
+    if field == "alerts":
+        return _stored_alerts(value)
+    if field == "tags":
+        return [value] if isinstance(value, str) else list(value)
+    return value
+
+
+def _duration(field: str, value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            return timedelta(seconds=value)
+    raise TypeError(
+        f"@cron: {field}={value!r:.100} is not a duration. Use a number of seconds or a timedelta, "
+        f"such as {field}=timedelta(seconds=30)."
+    )
+
+
+def _check_type(field: str, value: Any) -> None:
+    kinds: tuple[tuple[set[str], type | tuple[type, ...], str], ...] = (
+        (TEXTS, str, "text"),
+        (WHOLE_NUMBERS, int, "a whole number"),
+        (NUMBERS, (int, float), "a number"),
+        (FLAGS, bool, "True or False"),
+    )
+    for fields, kind, name in kinds:
+        is_flag = isinstance(value, bool)
+        if field in fields and (not isinstance(value, kind) or (is_flag and kind is not bool)):
+            allowed = f" Allowed: {_quoted(CHOICES[field])}." if field in CHOICES else ""
+            raise TypeError(f"@cron: {field}={value!r:.100} is not {name}.{allowed}")
+
+
+def _check_choice(what: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        near = did_you_mean(value, choices, SIMILAR_CHOICE) if isinstance(value, str) else ""
+        raise ValueError(
+            f"@cron: {what}{value!r:.100} is not a choice.{near} Allowed: {_quoted(choices)}."
+        )
+
+
+def _quoted(choices: Sequence[str]) -> str:
+    return ", ".join(repr(choice) for choice in choices)
+
+
+def _stored_after(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        example = {value if isinstance(value, str) else "import-orders": CONDITIONS[0]}
+        raise TypeError(
+            f"@cron: after={value!r:.100} is not a dict from job to condition, such as "
+            f"{example}. Conditions: {_quoted(CONDITIONS)}."
+        )
+    for job, condition in value.items():
+        if not isinstance(job, str):
+            raise TypeError(f"@cron: after contains {job!r:.100}. Use the names of jobs.")
+        _check_choice(f"after: the condition for {job!r:.100} is wrong: ", condition, CONDITIONS)
+    return dict(value)
+
+
+def _stored_alerts(value: object) -> list[dict[str, Any]]:
+    rules = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
+    if rules is None or isinstance(value, Mapping):
+        raise TypeError(
+            f"@cron: alerts={value!r:.100} isn't a list of rules such as [{EXAMPLE_RULE}]. "
+            f"Allowed for 'on': {_quoted(kinds(of_job=True))}."
+        )
+    for number, rule in enumerate(rules, start=1):
+        if not isinstance(rule, Mapping):
+            raise TypeError(
+                f"@cron: alerts: rule {number} is {rule!r:.100}, not a dict such as {EXAMPLE_RULE}."
+            )
+        _check_choice(f"alerts: rule {number}: on=", rule.get("on"), kinds(of_job=True))
+    return [{key: _in_json(given) for key, given in rule.items()} for rule in rules]
+
+
+def _in_json(value: object) -> object:
+    return write_duration(value) if isinstance(value, timedelta) else value
+
+
+def _exception_name(field: str, item: object) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, type) and issubclass(item, BaseException):
+        return exception_name(item)
+    raise TypeError(f"@cron: {field} contains {item!r}. Use exception classes or their names.")

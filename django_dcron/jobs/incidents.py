@@ -32,9 +32,9 @@ def set_incident_state(
 ) -> Incident:
     """Set the state of ``incident`` and return it, reloaded.
 
-    A success of the job resolves an acknowledged incident. A muted one stays muted and sends no
-    alerts until someone opens or resolves it. Raises ``NotPossible`` if the incident has the state
-    already or was deleted. Only open incidents can be acknowledged.
+    A success of the job resolves an incident that is open or acknowledged. A muted one stays muted
+    and sends no alerts until someone opens or resolves it. Raises ``NotPossible`` if
+    ``STATES_BEFORE`` doesn't allow the change, or if the incident was deleted.
     """
     using = alias_for(Incident)
     by = by or current_actor().name

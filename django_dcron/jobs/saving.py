@@ -10,8 +10,8 @@ Invariants:
 - A save names the version of the job that it read. If the row has another version, the save raises
   ``Conflict`` and writes nothing.
 - This module never writes columns that belong to the scheduler or the workers.
-- ``cursors`` finds definitions that were written without this module.
-- No enabled job can be left without any possible run. A save that would do so fails.
+- ``jobs.cursors`` finds definitions that were written without this module.
+- A save fails if it would leave an enabled job without any possible run.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from django_dcron.jobs.locking import lock_all
 from django_dcron.models import Job
 
 SAVED_AT_ONCE = 500
+"""The maximum number of jobs in a batch."""
 
 
 def save(job: Job, *, expected_version: int | None = None) -> Job:
@@ -109,11 +110,11 @@ def _save_in_batches(
     changes: list[JobToSave], using: str, on_progress: Callable[[int], object]
 ) -> dict[int, Exception]:
     return change_in_batches(
-        changes, lambda batch: _save_some(batch, using), using, on_progress, SAVED_AT_ONCE
+        changes, lambda batch: _save_in_one_batch(batch, using), using, on_progress, SAVED_AT_ONCE
     )
 
 
-def _save_some(batch: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
+def _save_in_one_batch(batch: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
     if len(batch) > 1:
         return despite_contention(lambda: save_batch(batch, using), using)
     despite_contention(lambda: _save_one(batch[0], using), using)

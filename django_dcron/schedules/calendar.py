@@ -44,7 +44,7 @@ class ExclusionPolicy(StrEnum):
     NEXT_DAY = "next_day"
     """The occurrence moves to the same time on the next date that isn't excluded."""
     WINDOW_END = "window_end"
-    """All occurrences of an excluded stretch of time become one, at the end of the stretch."""
+    """All occurrences of an excluded period of time become one, at the end of the period."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class ExcludedDates:
         return sorted(found)
 
     def steady_dates(self, day: date) -> tuple[date, date]:
-        """Return the first and the last date of a stretch around ``day``.
+        """Return the first and the last date of a period around ``day``.
 
-        In the stretch, the weekday alone decides about the excluded times. Without such a stretch,
+        In the period, the weekday alone decides about the excluded times. Without such a period,
         both are ``day``.
         """
         if self._has_holidays:

@@ -27,7 +27,7 @@ from django_dcron.schedules.daylight import SMALL_SHIFT
 from django_dcron.schedules.days import DAY
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.windows import Windowed
-from django_dcron.schedules.zones import FIRST, LAST, SECOND, OffsetPeriod, stretch_at
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, OffsetPeriod, offset_period_at
 
 HOUR = timedelta(hours=1)
 
@@ -71,21 +71,23 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
         return
     cron, zone = line.wall_clock
     instant, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
-    while FIRST <= instant < LAST and (instant := stretch_at(zone, instant).end) <= end < LAST:
-        stretch = stretch_at(zone, instant)
-        before, now = instant + stretch.offset_before, instant + stretch.offset
+    while (
+        FIRST <= instant < LAST and (instant := offset_period_at(zone, instant).end) <= end < LAST
+    ):
+        period = offset_period_at(zone, instant)
+        before, now = instant + period.offset_before, instant + period.offset
         if isinstance(line.rule, Windowed):
             low, high = sorted((before, now))
             open_time = line.rule.calendar.open_time_from(low)
             if open_time is None or open_time >= high:
                 continue  # All skipped or repeated times are excluded.
-        if effect := effect_at(cron, stretch):
+        if effect := effect_at(cron, period):
             yield ClockChange(zone, instant.replace(tzinfo=UTC), before, now, effect)
 
 
-def effect_at(cron: Cron, stretch: OffsetPeriod) -> Effect | None:
-    """Return the effect of the clock change at the start of ``stretch``, if there is one."""
-    before, now = stretch.start + stretch.offset_before, stretch.start + stretch.offset
+def effect_at(cron: Cron, period: OffsetPeriod) -> Effect | None:
+    """Return the effect of the clock change at the start of ``period``, if there is one."""
+    before, now = period.start + period.offset_before, period.start + period.offset
     shift = now - before
     small = abs(shift) <= SMALL_SHIFT
     fixed = cron.fixed and small

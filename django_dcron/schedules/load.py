@@ -28,7 +28,7 @@ from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.rules import AnyOf, Every, Never, Once, WallClock
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.windows import Windowed
-from django_dcron.schedules.zones import SECOND, stretch_at
+from django_dcron.schedules.zones import SECOND, offset_period_at
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -179,7 +179,7 @@ class RealHours:
                 hours[part.hour] += seconds * inside
         for number in self._ends_inside(rule, ends, bounds):
             instant = self.begin.replace(tzinfo=None) + number * MINUTE
-            local = instant + stretch_at(own.zone, instant).offset
+            local = instant + offset_period_at(own.zone, instant).offset
             hours[number // 60] += not (0 in own.cron.second.values and _matches(own.cron, local))
         yield from sorted((hour, number) for hour, number in hours.items() if number)
 
@@ -270,7 +270,7 @@ class RealHours:
             begin = self.begin.replace(tzinfo=None)
             for number in range(self.count):
                 instant = begin + number * HOUR
-                local = instant + stretch_at(zone, instant).offset
+                local = instant + offset_period_at(zone, instant).offset
                 _add(days, local, HourPart(number, local.minute, 60))
                 if local.minute:
                     _add(days, local + HOUR, HourPart(number, 0, local.minute))
@@ -312,7 +312,7 @@ class Minute:
         """Return the minute in the zone's local time."""
         if zone not in self._local:
             naive = self.begin.replace(tzinfo=None)
-            self._local[zone] = naive + stretch_at(zone, naive).offset
+            self._local[zone] = naive + offset_period_at(zone, naive).offset
         return self._local[zone]
 
 

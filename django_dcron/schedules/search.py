@@ -1,4 +1,4 @@
-"""A search for dates or times that remembers the stretch in which it found nothing.
+"""A search for dates or times that remembers the period in which it found nothing.
 
 A claim asks a schedule for one occurrence after the other. Without the memory, a line that never
 fires would be searched up to the horizon for each occurrence of the other lines.

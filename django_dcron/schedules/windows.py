@@ -7,7 +7,7 @@ Invariants:
 - Dropped: an occurrence is dropped if its time in the fields or its instant is excluded. The two
   differ only where the clocks skip the time in the fields.
 - Moved: an occurrence at an excluded time becomes one at the first instant after it that isn't
-  excluded. All occurrences of one excluded stretch become the same one.
+  excluded. All occurrences of one excluded period become the same one.
 - Within the horizon, ``next_after`` and ``previous_before`` mirror each other. No result is further
   away than the horizon, except that of an ``@at``. Nothing else limits the search.
 """
@@ -22,7 +22,7 @@ from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.days import DAY, HORIZON
 from django_dcron.schedules.search import Search
 from django_dcron.schedules.times_of_day import Interval, outside
-from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, stretch_at
+from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, offset_period_at
 
 KNOWN = 100
 """How many different excluded times of a date a search remembers."""
@@ -40,7 +40,7 @@ class OccurrenceRule(Protocol):
 class OpenTimes:
     """The local times of cron fields that a calendar doesn't exclude; a ``Cron`` for ``daylight``.
 
-    It looks at one date after the other, but passes over stretches in which no weekday has an open
+    It looks at one date after the other, but passes over periods in which no weekday has an open
     time.
     """
 
@@ -200,7 +200,7 @@ class Windowed:
         return found if found is not None and found < occurrence else None
 
     def excludes(self, instant: datetime) -> bool:
-        local = instant + stretch_at(self.zone, instant).offset
+        local = instant + offset_period_at(self.zone, instant).offset
         second = local.hour * 3600 + local.minute * 60 + local.second
         times = self.calendar.excluded_times(local.date())
         return any(begin <= second < end for begin, end in times)
@@ -208,26 +208,26 @@ class Windowed:
     def open_from(self, instant: datetime) -> datetime | None:
         """Return the first second from ``instant`` on that isn't excluded."""
         while FIRST <= instant < LAST:
-            stretch = stretch_at(self.zone, instant)
-            local = self.calendar.open_time_from(instant + stretch.offset)
+            period = offset_period_at(self.zone, instant)
+            local = self.calendar.open_time_from(instant + period.offset)
             if local is None:
                 return None
-            if local - stretch.offset < stretch.end:
-                return local - stretch.offset
+            if local - period.offset < period.end:
+                return local - period.offset
             # Until local time is near ``local``, no clock change matters.
-            instant = max(stretch.end, local - stretch.offset - SLACK)
+            instant = max(period.end, local - period.offset - SLACK)
         return None
 
     def _open_until(self, instant: datetime) -> datetime | None:
         """Return the last second up to ``instant`` that isn't excluded."""
         while FIRST <= instant < LAST:
-            stretch = stretch_at(self.zone, instant)
-            local = self.calendar.open_time_until(instant + stretch.offset)
+            period = offset_period_at(self.zone, instant)
+            local = self.calendar.open_time_until(instant + period.offset)
             if local is None:
                 return None
-            if local - stretch.offset >= stretch.start:
-                return local - stretch.offset
-            instant = min(stretch.start - SECOND, local - stretch.offset + SLACK)
+            if local - period.offset >= period.start:
+                return local - period.offset
+            instant = min(period.start - SECOND, local - period.offset + SLACK)
         return None
 
     def _first_since_open(self, instant: datetime) -> datetime | None:

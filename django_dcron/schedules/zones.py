@@ -1,12 +1,12 @@
-"""Represent time zones as stretches of constant UTC offset.
+"""Represent time zones as periods of constant UTC offset.
 
 ``zoneinfo`` returns only the offset at an instant. To find the transitions of a block of years,
 this module compares the offsets in steps of ``SLACK``. It bisects each step that has a change.
 
 Invariants:
 
-- The stretches of a block are contiguous and cover the block.
-- A block's edge is also a stretch's edge. An edge isn't necessarily a transition: the offset may
+- The periods of a block are contiguous and cover the block.
+- A block's edge is also a period's edge. An edge isn't necessarily a transition: the offset may
   stay the same.
 - No zone of the tz database changes twice within ``SLACK``. The closest changes are Freetown's in
   1939, four days apart.
@@ -44,7 +44,7 @@ _MISSPELLED = _("Unknown time zone %(value)s. Did you mean %(near)s?")
 
 @dataclass(frozen=True, slots=True)
 class OffsetPeriod:
-    """A stretch ``start <= instant < end`` in UTC, its UTC offset and the offset just before it."""
+    """A period ``start <= instant < end`` in UTC, its UTC offset and the offset just before it."""
 
     start: datetime
     end: datetime
@@ -64,10 +64,10 @@ def check_zone(name: object) -> str:
     )
 
 
-def stretch_at(zone: str, instant: datetime) -> OffsetPeriod:
-    """Return the stretch of ``zone`` that contains ``instant`` (``FIRST <= instant < LAST``)."""
-    starts, stretches = _block(zone, instant.year // _BLOCK_YEARS)
-    return stretches[bisect_right(starts, instant) - 1]
+def offset_period_at(zone: str, instant: datetime) -> OffsetPeriod:
+    """Return the period of ``zone`` that contains ``instant`` (``FIRST <= instant < LAST``)."""
+    starts, periods = _block(zone, instant.year // _BLOCK_YEARS)
+    return periods[bisect_right(starts, instant) - 1]
 
 
 @lru_cache(maxsize=1)
@@ -77,16 +77,16 @@ def _zone_names() -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[OffsetPeriod, ...]]:
-    """Return a block's stretches, with their starts for bisecting."""
+    """Return a block's periods, with their starts for bisecting."""
     tz = ZoneInfo(zone)
     begin = max(FIRST, datetime(max(1, number * _BLOCK_YEARS), 1, 1))
     end = min(LAST, datetime(min(9999, (number + 1) * _BLOCK_YEARS), 1, 1))
     edges = [begin, *_transitions(tz, begin, end), end]
-    stretches = tuple(
+    periods = tuple(
         OffsetPeriod(start, stop, _offset(tz, start), _offset(tz, start - SECOND))
         for start, stop in pairwise(edges)
     )
-    return tuple(stretch.start for stretch in stretches), stretches
+    return tuple(period.start for period in periods), periods
 
 
 def _transitions(tz: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]:

@@ -5,8 +5,8 @@ The command's own parser checks the arguments. The check takes the path that run
 
 Invariants:
 
-- A command gets no argument that ``DCRON_COMMANDS`` doesn't list for it. It may be written in full,
-  abbreviated, by name, inside a value, or below a subcommand.
+- A command gets no argument that ``DCRON_COMMANDS`` doesn't list for it, however it is written: in
+  full, abbreviated, by name, inside a value, or below a subcommand.
 - The check happens when the parser assigns words to an argument.
 - The list is checked when the arguments are saved, and again when the command runs.
 """
@@ -42,7 +42,7 @@ COMMON_OPTIONS = frozenset(
         "--skip-checks",
     }
 )
-"""Options of every command. They only change its output or show a text, which is refused anyway."""
+"""Options of every command. They change only its output, or print a text (refused anyway)."""
 
 
 class CommandTarget(Target):

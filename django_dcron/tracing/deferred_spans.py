@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured, suppress_errors, tracer_of
+from django_dcron.tracing.provider import configured_provider, suppress_errors, tracer_of
 from django_dcron.tracing.run_trace import (
     about_attempt,
     context_within,
@@ -96,7 +96,7 @@ def _defer_spans(
 
     @wraps(work)
     def traced(*args: P.args, **kwargs: P.kwargs) -> R:
-        if configured() is None:
+        if configured_provider() is None:
             return work(*args, **kwargs)
         start_time = time.time_ns()
         result = work(*args, **kwargs)
@@ -112,7 +112,7 @@ def record_queued_spans() -> None:
     while _queue:
         with suppress(IndexError):  # Another thread may have emptied the queue.
             batch = _queue.popleft()
-            if provider := configured():
+            if provider := configured_provider():
                 with suppress_errors():
                     batch.record(provider, batch)
 
@@ -149,7 +149,7 @@ def record_dispatch(runs: Sequence[Traceable], start_time: int, end_time: int) -
 
     ``start_time`` and ``end_time`` are in nanoseconds (``time.time_ns``).
     """
-    if provider := configured():
+    if provider := configured_provider():
         with suppress_errors():
             _record_publish(provider, _Batch(_record_publish, start_time, end_time, runs))
 

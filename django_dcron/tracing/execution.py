@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured, suppress_errors, tracer_of
+from django_dcron.tracing.provider import configured_provider, suppress_errors, tracer_of
 from django_dcron.tracing.run_trace import (
     about_attempt,
     context_within,
@@ -41,7 +41,7 @@ def executing(
 
     It yields a function; call it with the attempt's ending.
     """
-    provider = configured()
+    provider = configured_provider()
     if provider is None:
         return nullcontext(_ignore_end)
     return _executing(provider, run_id, attempt, rerun_of, about)

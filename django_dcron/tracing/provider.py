@@ -26,8 +26,8 @@ _given_up = False
 """Whether the provider has raised in this process."""
 
 
-def configured() -> TracerProvider | None:
-    """Return the project's tracer provider. None: tracing is off."""
+def configured_provider() -> TracerProvider | None:
+    """Return the project's tracer provider, or None if tracing is off."""
     if not installed or _given_up:
         return None
     try:

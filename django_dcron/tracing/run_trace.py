@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured, suppress_errors
+from django_dcron.tracing.provider import configured_provider, suppress_errors
 
 with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, propagate, trace
@@ -51,7 +51,7 @@ def headers_for(run_id: UUID) -> dict[str, str]:
     The format is W3C's ``traceparent``, unless the project configures another one.
     """
     headers: dict[str, str] = {}
-    if provider := configured():
+    if provider := configured_provider():
         with suppress_errors():
             propagate.inject(headers, context_within(root_context_of(run_id, provider)))
     return headers
@@ -62,7 +62,7 @@ def sending(run_id: UUID) -> AbstractContextManager[object]:
 
     Spans of a Celery instrumentation become part of the run's trace.
     """
-    provider = configured()
+    provider = configured_provider()
     return nullcontext() if provider is None else _attach_trace(run_id, provider)
 
 

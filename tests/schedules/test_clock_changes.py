@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
 from django_dcron.schedules.schedule import Schedule, parse_schedule
-from django_dcron.schedules.zones import stretch_at
+from django_dcron.schedules.zones import offset_period_at
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(microseconds=1)
@@ -144,7 +144,7 @@ def _check(
     zone: str,
     schedule: Schedule,
 ) -> None:
-    offset = stretch_at(zone, change.at.replace(tzinfo=None) - timedelta(seconds=1)).offset
+    offset = offset_period_at(zone, change.at.replace(tzinfo=None) - timedelta(seconds=1)).offset
     first = {(local - offset).replace(tzinfo=UTC) for local in affected}
     shift = change.shown_before - change.shown_after
     second = {at + shift for at in first}
@@ -166,11 +166,11 @@ def _check(
 def _shifts(zone: str, year: int) -> list[tuple[datetime, datetime, datetime]]:
     """Return the year's clock changes: instant, local times just before and after."""
     instant, found = datetime(year, 1, 1), []  # noqa: DTZ001
-    while (instant := stretch_at(zone, instant).end).year == year:
-        stretch = stretch_at(zone, instant)
-        if stretch.offset != stretch.offset_before:
+    while (instant := offset_period_at(zone, instant).end).year == year:
+        period = offset_period_at(zone, instant)
+        if period.offset != period.offset_before:
             at = instant.replace(tzinfo=UTC)
-            found.append((at, instant + stretch.offset_before, instant + stretch.offset))
+            found.append((at, instant + period.offset_before, instant + period.offset))
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from django_dcron.schedules.load import HOUR, MINUTE, Minute, RealHours
 from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
 from django_dcron.schedules.timetable import Timetable
-from django_dcron.schedules.zones import stretch_at
+from django_dcron.schedules.zones import offset_period_at
 from tests.schedules.test_schedule_properties import (
     MINUTE_CRON,
     SECOND_CRON,
@@ -124,9 +124,9 @@ def test_counts_per_minute_match_the_occurrences(
 
 def assert_counts(text: str, zone: str, quarters: int, count: int) -> None:
     begin = datetime(1972, 2, 1, tzinfo=UTC) + quarters * timedelta(minutes=15)
-    stretch = stretch_at(zone, begin.replace(tzinfo=None))
-    begins_after = begin.replace(tzinfo=None) - stretch.start
-    assume(begins_after >= 3 * HOUR and stretch.end - begin.replace(tzinfo=None) >= count * HOUR)
+    period = offset_period_at(zone, begin.replace(tzinfo=None))
+    begins_after = begin.replace(tzinfo=None) - period.start
+    assume(begins_after >= 3 * HOUR and period.end - begin.replace(tzinfo=None) >= count * HOUR)
     timetable, hours = Timetable(parsed(text, zone)), RealHours(begin, count)
     assert counted(timetable, hours) == listed(timetable, hours)
 

@@ -12,7 +12,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import Schedule, parse_schedule
-from django_dcron.schedules.zones import stretch_at
+from django_dcron.schedules.zones import offset_period_at
 from tests import depth
 from tests.schedules.oracle import NAMES, Oracle, transitions
 
@@ -177,9 +177,9 @@ def test_offset_changes_match_the_time_zone_files() -> None:
     for zone, changes in distinct_zones():
         at, edges = begin.replace(tzinfo=None), []
         while at.replace(tzinfo=UTC) < end:
-            stretch = stretch_at(zone, at)
-            edges += [(stretch.start, stretch.offset - stretch.offset_before)]
-            at = stretch.end
+            period = offset_period_at(zone, at)
+            edges += [(period.start, period.offset - period.offset_before)]
+            at = period.end
         shifts = [(start.replace(tzinfo=UTC), shift) for start, shift in edges[1:] if shift]
         assert shifts == [change for change in changes if begin < change[0] < end], zone
 

@@ -197,7 +197,7 @@ def test_inclusion_of_dates_excludes_all_others() -> None:
     assert [at.date() for at in found] == kept
     schedule = excluding(parse_schedule("0 9 * * *"), dates, END)
     found = schedule.occurrences(STARTS[0] + 34 * DAY, STARTS[0] + 65 * DAY)
-    assert [at.date() for at in found if not at.hour] == kept  # once after each excluded stretch
+    assert [at.date() for at in found if not at.hour] == kept  # once after each excluded period
 
 
 def test_working_days_are_dates_with_any_time_left() -> None:

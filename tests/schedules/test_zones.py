@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from django_dcron.schedules.zones import SECOND, stretch_at
+from django_dcron.schedules.zones import SECOND, offset_period_at
 
 HOUR = timedelta(hours=1)
 
@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 def test_offset_change_is_found_to_the_second(
     zone: str, change: datetime, before: timedelta, after: timedelta
 ) -> None:
-    earlier, later = stretch_at(zone, change - SECOND), stretch_at(zone, change)
+    earlier, later = offset_period_at(zone, change - SECOND), offset_period_at(zone, change)
 
     assert (earlier.end, earlier.offset) == (change, before)
     assert (later.start, later.offset_before, later.offset) == (change, before, after)

@@ -161,15 +161,15 @@ class Alerter:
         default_rules = rules.rules_of_settings()
         now = database_now(alias_for(Notice))
         self._check_jobs(default_rules, now)
-        if self._is_time("overdue", OVERDUE_EVERY):
+        if self._becomes_due("overdue", OVERDUE_EVERY):
             self._overdue.check(
                 self._membership.shards, self._membership.namespace, default_rules, now
             )
         self._node_loss.check(default_rules)
-        if self._is_time("health", HEALTH_EVERY):
+        if self._becomes_due("health", HEALTH_EVERY):
             self._health.check(self._membership.shards, now, default_rules)
         self._alert_if_degraded(default_rules, now)
-        if self._is_time("prune", PRUNE_EVERY) and not outbox.prune_alerts():
+        if self._becomes_due("prune", PRUNE_EVERY) and not outbox.prune_alerts():
             del self._next_at["prune"]  # the next call continues
 
     def _check_jobs(self, default_rules: tuple[Rule, ...], now: datetime) -> None:
@@ -177,7 +177,7 @@ class Alerter:
             self._initialized = job_alerts.initialize(from_zero=self._had_no_jobs)
             self._had_no_jobs = not self._initialized
         shards = frozenset(self._membership.shards)
-        if self._is_time("all", ALL_JOBS_EVERY) or not shards <= self._checked_shards:
+        if self._becomes_due("all", ALL_JOBS_EVERY) or not shards <= self._checked_shards:
             self._since = None
         self._checked_shards = shards
         if shards and job_alerts.check_job_alerts(
@@ -194,7 +194,8 @@ class Alerter:
             self._membership.id, self._membership.name, self._degraded_since, now, default_rules
         )
 
-    def _is_time(self, step: str, every: float) -> bool:
+    def _becomes_due(self, step: str, every: float) -> bool:
+        """Return whether ``step`` is due. If it is, it becomes due again in ``every`` seconds."""
         now = time.monotonic()
         if now < self._next_at.get(step, 0):
             return False

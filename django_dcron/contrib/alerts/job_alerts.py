@@ -4,10 +4,9 @@ Invariants:
 
 - A check reads only jobs whose counters changed in a way that may matter. Most checks also skip
   jobs that ended no run recently.
-- A job without a ``Notice`` row counts as seen with zeros.
+- A ``Notice`` has the counters of a job at its last check. Without one, they count as zeros.
 - The first check that finds a job creates the rows of all existing jobs.
-- Earlier events are never reported, except streaks of failures that still last. They are reported
-  once.
+- Events before the first check aren't reported, except streaks of failures that still last.
 """
 
 from __future__ import annotations
@@ -127,15 +126,15 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
-    counted = without_muted(before, now, notice.muted if notice else 0, found.muted)
+    earlier, later, muted = without_muted(before, now, notice.muted if notice else 0, found.muted)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
-    events = detect_events(*counted[:2], job_rules)
+    events = detect_events(earlier, later, job_rules)
     messages = [_message(event, statistics, found) for event in events]
     success_at = notice.success_at if notice else database_now(using)
     if notice and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
-        if _record_counts(job.pk, success_at, before, now, counted[2], using):
+        if _record_counts(job.pk, success_at, before, now, muted, using):
             store_alerts(messages)
 
 

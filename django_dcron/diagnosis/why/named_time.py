@@ -16,7 +16,7 @@ from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.schedules.clock_changes import Effect, effect_at
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.timetable import Timetable
-from django_dcron.schedules.zones import OffsetPeriod, stretch_at
+from django_dcron.schedules.zones import OffsetPeriod, offset_period_at
 from django_dcron.utils.time_format import format_time, format_time_of_day
 
 MINUTE = timedelta(minutes=1)
@@ -60,11 +60,11 @@ def occurrence_note(
     occurrence: datetime, zone: ZoneInfo, timetable: Timetable | None
 ) -> Sentence | None:
     """Return a remark if the occurrence replaces a skipped local time, else None."""
-    crons, stretch = _crons(timetable, zone), _offset_period_at(occurrence, zone)
-    if occurrence != stretch.start.replace(tzinfo=UTC):
+    crons, period = _crons(timetable, zone), _offset_period_at(occurrence, zone)
+    if occurrence != period.start.replace(tzinfo=UTC):
         return None
-    first, after = _edges(stretch)
-    moved = [cron for cron in crons if effect_at(cron, stretch) is Effect.ONCE_AFTER]
+    first, after = _edges(period)
+    moved = [cron for cron in crons if effect_at(cron, period) is Effect.ONCE_AFTER]
     skipped = min(filter(None, (cron.at_or_after(first) for cron in moved)), default=None)
     if skipped is None or any(cron.at_or_after(after) == after for cron in crons):
         return None
@@ -77,9 +77,9 @@ def occurrence_note(
 
 
 def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron]) -> RequestedTime:
-    stretch = _offset_period_at(local.astimezone(UTC), zone)
-    end = stretch.start.replace(tzinfo=UTC)
-    first, after = _edges(stretch)
+    period = _offset_period_at(local.astimezone(UTC), zone)
+    end = period.start.replace(tzinfo=UTC)
+    first, after = _edges(period)
     values = {
         "time": format_time_of_day(local),
         "day": f"{local:%Y-%m-%d}",
@@ -88,7 +88,7 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron
         "to": format_time_of_day(after),
     }
     matching_crons = [cron for cron in crons if _falls_on(cron, local, length)]
-    if any(effect_at(cron, stretch) is Effect.ONCE_AFTER for cron in matching_crons):
+    if any(effect_at(cron, period) is Effect.ONCE_AFTER for cron in matching_crons):
         note = _(
             "%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s. A "
             "job with a fixed time in this gap runs at %(to)s."
@@ -147,9 +147,9 @@ def _falls_on(cron: Cron, local: datetime, length: timedelta) -> bool:
 
 
 def _offset_period_at(instant: datetime, zone: ZoneInfo) -> OffsetPeriod:
-    return stretch_at(zone.key, instant.astimezone(UTC).replace(tzinfo=None))
+    return offset_period_at(zone.key, instant.astimezone(UTC).replace(tzinfo=None))
 
 
-def _edges(stretch: OffsetPeriod) -> tuple[datetime, datetime]:
+def _edges(period: OffsetPeriod) -> tuple[datetime, datetime]:
     """Return the local times just before and after the change."""
-    return stretch.start + stretch.offset_before, stretch.start + stretch.offset
+    return period.start + period.offset_before, period.start + period.offset

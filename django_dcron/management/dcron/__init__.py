@@ -4,8 +4,8 @@ A module defines ``HELP`` (what the subcommand does, and its exit codes), ``EXAM
 below its options), ``add_arguments(parser)`` and ``run(command, options)``. Conventions:
 
 - Output goes through ``output.Output``.
-- Failures and negative answers are raised from ``exits``.
-- ``lookup`` and ``times`` parse jobs, runs and times from the command line.
+- The functions of ``exits`` create the exceptions for failures and negative answers.
+- ``lookup`` finds the jobs and runs that the command line names, and ``times`` parses its times.
 
 To add a subcommand, add three things:
 

@@ -1015,6 +1015,14 @@ class Migration(migrations.Migration):
                     "streak",
                     models.PositiveIntegerField(default=0, verbose_name="consecutive failures"),
                 ),
+                (
+                    "muted",
+                    models.PositiveIntegerField(
+                        default=0,
+                        help_text="How many of the consecutive failures belong to muted incidents.",
+                        verbose_name="muted failures",
+                    ),
+                ),
                 ("circuit_open", models.BooleanField(default=False, verbose_name="auto-paused")),
                 (
                     "success_at",
@@ -1102,6 +1110,131 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name="Incident",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "fingerprint",
+                    models.CharField(
+                        editable=False,
+                        help_text="Hash of the exception and the message without its numbers.",
+                        max_length=32,
+                    ),
+                ),
+                (
+                    "exception_class",
+                    models.CharField(blank=True, max_length=255, verbose_name="exception"),
+                ),
+                (
+                    "message",
+                    models.CharField(
+                        blank=True,
+                        help_text="The first line of the latest failure's message.",
+                        max_length=500,
+                        verbose_name="message",
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("open", "Open"),
+                            ("acknowledged", "Acknowledged"),
+                            ("muted", "Muted"),
+                            ("resolved", "Resolved"),
+                        ],
+                        default="open",
+                        max_length=12,
+                        verbose_name="state",
+                    ),
+                ),
+                (
+                    "count",
+                    models.PositiveBigIntegerField(
+                        default=0,
+                        help_text="Failed attempts, also those that were retried.",
+                        verbose_name="failures",
+                    ),
+                ),
+                ("first_seen_at", models.DateTimeField(verbose_name="first seen")),
+                ("last_seen_at", models.DateTimeField(verbose_name="last seen")),
+                (
+                    "returned_at",
+                    models.DateTimeField(
+                        help_text="When it last failed again after it was resolved.",
+                        null=True,
+                        verbose_name="returned",
+                    ),
+                ),
+                ("resolved_at", models.DateTimeField(null=True, verbose_name="resolved at")),
+                (
+                    "last_run",
+                    models.UUIDField(
+                        help_text="The run of the latest failure. It may be deleted.",
+                        null=True,
+                        verbose_name="last run",
+                    ),
+                ),
+                (
+                    "last_attempt",
+                    models.BigIntegerField(
+                        help_text="The attempt of the latest failure. Null if the run failed without one.",
+                        null=True,
+                    ),
+                ),
+                (
+                    "trend",
+                    models.JSONField(
+                        default=list,
+                        help_text="Failures per hour in the last 14 days.",
+                        verbose_name="trend",
+                    ),
+                ),
+                (
+                    "changed_by",
+                    models.CharField(
+                        blank=True,
+                        help_text="Who set the state. Empty if a failure or a success of the job did.",
+                        max_length=150,
+                        verbose_name="changed by",
+                    ),
+                ),
+                ("changed_at", models.DateTimeField(null=True, verbose_name="changed at")),
+                (
+                    "note",
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the state was set.",
+                        max_length=255,
+                        verbose_name="note",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="incidents",
+                        to="django_dcron.job",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "incident",
+                "verbose_name_plural": "incidents",
+                "ordering": ("-last_seen_at", "-id"),
+                "permissions": (
+                    ("acknowledge_incident", "Can acknowledge, mute and resolve incidents"),
+                ),
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
             name="Alert",
             fields=[
                 (
@@ -1137,6 +1270,14 @@ class Migration(migrations.Migration):
                         max_length=190,
                     ),
                 ),
+                (
+                    "run",
+                    models.UUIDField(
+                        help_text="The run that the alert reports. It may be deleted.",
+                        null=True,
+                        verbose_name="run",
+                    ),
+                ),
                 ("subject", models.CharField(max_length=255, verbose_name="subject")),
                 ("text", models.TextField(blank=True, verbose_name="text")),
                 ("created_at", models.DateTimeField(verbose_name="created at")),
@@ -1164,6 +1305,16 @@ class Migration(migrations.Migration):
                         on_delete=django.db.models.deletion.SET_NULL,
                         related_name="+",
                         to="django_dcron.job",
+                    ),
+                ),
+                (
+                    "incident",
+                    models.ForeignKey(
+                        help_text="The incident of the reported failure.",
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="django_dcron.incident",
                     ),
                 ),
             ],
@@ -1573,6 +1724,14 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, max_length=255, verbose_name="progress"),
                 ),
                 (
+                    "incident",
+                    models.BigIntegerField(
+                        editable=False,
+                        help_text="The incident that the failure belongs to. 0 until a node groups it; null without a failure.",
+                        null=True,
+                    ),
+                ),
+                (
                     "run",
                     models.ForeignKey(
                         db_index=False,
@@ -1732,173 +1891,9 @@ class Migration(migrations.Migration):
                 fields=("run", "number"), name="dcron_attempt_number"
             ),
         ),
-        migrations.CreateModel(
-            name="Incident",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "fingerprint",
-                    models.CharField(
-                        editable=False,
-                        help_text="Hash of the exception and the message without its numbers.",
-                        max_length=32,
-                    ),
-                ),
-                (
-                    "exception_class",
-                    models.CharField(blank=True, max_length=255, verbose_name="exception"),
-                ),
-                (
-                    "message",
-                    models.CharField(
-                        blank=True,
-                        help_text="The first line of the latest failure's message.",
-                        max_length=500,
-                        verbose_name="message",
-                    ),
-                ),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("open", "Open"),
-                            ("acknowledged", "Acknowledged"),
-                            ("muted", "Muted"),
-                            ("resolved", "Resolved"),
-                        ],
-                        default="open",
-                        max_length=12,
-                        verbose_name="state",
-                    ),
-                ),
-                (
-                    "count",
-                    models.PositiveBigIntegerField(
-                        default=0,
-                        help_text="Failed attempts, also those that were retried.",
-                        verbose_name="failures",
-                    ),
-                ),
-                ("first_seen_at", models.DateTimeField(verbose_name="first seen")),
-                ("last_seen_at", models.DateTimeField(verbose_name="last seen")),
-                (
-                    "returned_at",
-                    models.DateTimeField(
-                        help_text="When it last failed again after it was resolved.",
-                        null=True,
-                        verbose_name="returned",
-                    ),
-                ),
-                ("resolved_at", models.DateTimeField(null=True, verbose_name="resolved at")),
-                (
-                    "last_run",
-                    models.UUIDField(
-                        help_text="The run of the latest failure. It may be deleted.",
-                        null=True,
-                        verbose_name="last run",
-                    ),
-                ),
-                (
-                    "last_attempt",
-                    models.BigIntegerField(
-                        help_text="The attempt of the latest failure. Null if the run failed without one.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "trend",
-                    models.JSONField(
-                        default=list,
-                        help_text="Failures per hour in the last 14 days.",
-                        verbose_name="trend",
-                    ),
-                ),
-                (
-                    "changed_by",
-                    models.CharField(
-                        blank=True,
-                        help_text="Who set the state. Empty if a failure or a success of the job did.",
-                        max_length=150,
-                        verbose_name="changed by",
-                    ),
-                ),
-                ("changed_at", models.DateTimeField(null=True, verbose_name="changed at")),
-                (
-                    "note",
-                    models.CharField(
-                        blank=True,
-                        help_text="Why the state was set.",
-                        max_length=255,
-                        verbose_name="note",
-                    ),
-                ),
-            ],
-            options={
-                "verbose_name": "incident",
-                "verbose_name_plural": "incidents",
-                "ordering": ("-last_seen_at", "-id"),
-                "permissions": (
-                    ("acknowledge_incident", "Can acknowledge, mute and resolve incidents"),
-                ),
-                "default_permissions": ("view",),
-            },
-        ),
-        migrations.AddField(
-            model_name="alert",
-            name="run",
-            field=models.UUIDField(
-                help_text="The run that the alert reports. It may be deleted.",
-                null=True,
-                verbose_name="run",
-            ),
-        ),
-        migrations.AddField(
-            model_name="attempt",
-            name="incident",
-            field=models.BigIntegerField(
-                editable=False,
-                help_text="The incident that the failure belongs to. 0 until a node groups it; null without a failure.",
-                null=True,
-            ),
-        ),
-        migrations.AddField(
-            model_name="notice",
-            name="muted",
-            field=models.PositiveIntegerField(
-                default=0,
-                help_text="How many of the consecutive failures belong to muted incidents.",
-                verbose_name="muted failures",
-            ),
-        ),
         migrations.AddIndex(
             model_name="attempt",
             index=models.Index(fields=["incident", "id"], name="dcron_attempt_incident"),
-        ),
-        migrations.AddField(
-            model_name="incident",
-            name="job",
-            field=models.ForeignKey(
-                db_index=False,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="incidents",
-                to="django_dcron.job",
-            ),
-        ),
-        migrations.AddField(
-            model_name="alert",
-            name="incident",
-            field=models.ForeignKey(
-                help_text="The incident of the reported failure.",
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="+",
-                to="django_dcron.incident",
-            ),
         ),
         migrations.AddIndex(
             model_name="incident",

@@ -1,8 +1,8 @@
 """Group failures into incidents, and resolve the incidents of jobs that succeed again.
 
-The end of a failed attempt only sets ``Attempt.incident`` to 0, in an UPDATE that it makes anyway.
-A node later reads these attempts and groups them. Runs that fail without an attempt are grouped by
-the transaction that ends them.
+The UPDATE that ends a failed attempt sets ``Attempt.incident`` to ``NOT_GROUPED``. A node later
+reads these attempts and groups them. Runs that fail without an attempt are grouped by the
+transaction that ends them.
 
 Invariants:
 

@@ -13,6 +13,7 @@ from django.db.models import F
 from django_dcron.db.now import database_now
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.models import Attempt, Incident, Job, Run, Statistics
+from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import incidents as module
@@ -156,7 +157,7 @@ def test_a_failure_that_is_grouped_after_a_later_success_is_resolved() -> None:
     assert resolve_recovered() == 1
     fail(job)
     succeed(job)
-    Attempt.objects.filter(incident=0).update(finished_at=F("finished_at") - 2 * HOUR)
+    Attempt.objects.filter(incident=NOT_GROUPED).update(finished_at=F("finished_at") - 2 * HOUR)
     group_failed_attempts()
     assert (only_incident().state, only_incident().count) == (IncidentState.RESOLVED, 2)
     assert only_incident().returned_at is None
@@ -284,4 +285,4 @@ def test_two_processes_that_read_the_same_failures_count_them_once(
     for thread in threads:
         thread.join()
     assert only_incident().count == 5
-    assert not Attempt.objects.filter(incident=0).exists()
+    assert not Attempt.objects.filter(incident=NOT_GROUPED).exists()

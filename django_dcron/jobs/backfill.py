@@ -171,9 +171,9 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
     ahead = _occurrences(cursor, start, until)
     without_run: list[datetime] = []
     examined = 0
-    continue_from = next(ahead, None)
-    while continue_from is not None and len(without_run) < limit and examined < READ_LIMIT:
-        some = [continue_from, *islice(ahead, BATCH_SIZE - 1)]
+    following = next(ahead, None)
+    while following is not None and len(without_run) < limit and examined < READ_LIMIT:
+        some = [following, *islice(ahead, BATCH_SIZE - 1)]
         have_run = _with_run(job, some[0], some[-1], using)
         for number, occurrence in enumerate(some):
             if len(without_run) == limit:
@@ -182,8 +182,8 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
             if occurrence not in have_run:
                 without_run.append(occurrence)
         examined += len(some)
-        continue_from = next(ahead, None)
-    return Backfill(tuple(without_run), examined - len(without_run), continue_from, until)
+        following = next(ahead, None)
+    return Backfill(tuple(without_run), examined - len(without_run), following, until)
 
 
 def _cursor_of(job: Job, using: str) -> Cursor:

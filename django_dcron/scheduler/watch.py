@@ -31,9 +31,9 @@ class Watch:
         self._watchdog = watchdog
         self._health = health
         self._file = file
-        self._fit = True
-        self._written = True
-        self._shared = False
+        self._was_fit = True
+        self._last_write_succeeded = True
+        self._sharing_reported = False
 
     def run(self, closed: threading.Event) -> None:
         """Check until the node is ``closed``. This is the body of the thread."""
@@ -49,7 +49,7 @@ class Watch:
             self._remove(self._file)
 
     def _report(self, health: Health) -> None:
-        fit, self._fit = self._fit, health.status.fit
+        fit, self._was_fit = self._was_fit, health.status.fit
         if fit == health.status.fit:
             return
         node = health.facts.name
@@ -68,16 +68,16 @@ class Watch:
         try:
             self._file.write(health.as_json(), CHECK_EVERY)
         except OSError as error:
-            if self._written:
+            if self._last_write_succeeded:
                 logger.warning(
                     "health file not written: node=%s error=%s", node, error, extra=extra
                 )
-            self._written = False
+            self._last_write_succeeded = False
         else:
-            if not self._written:
+            if not self._last_write_succeeded:
                 logger.info("health file written again: node=%s", node, extra=extra)
-            self._written = True
-            if self._file.shared and not self._shared:
+            self._last_write_succeeded = True
+            if self._file.shared and not self._sharing_reported:
                 path = self._file.path
                 logger.error(
                     "health file shared with another node: node=%s path=%s; use one file per node",
@@ -85,7 +85,7 @@ class Watch:
                     path,
                     extra=extra,
                 )
-                self._shared = True
+                self._sharing_reported = True
 
     def _remove(self, file: HealthFile) -> None:
         try:

@@ -3,8 +3,8 @@
 Invariants:
 
 - Opening the page changes nothing.
-- A request works for about ``BUDGET`` seconds. The page then submits itself for the next batches,
-  or has a button for it without JavaScript.
+- A request works for about ``BUDGET`` seconds. The page then submits itself for the next batches.
+  Without JavaScript, the user presses a button for them.
 - A repeated request retries no run twice (``jobs.incident_retry``).
 """
 

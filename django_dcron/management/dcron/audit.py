@@ -29,7 +29,7 @@ from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.csv_cells import csv_cell
 
 HELP = (
-    "List who changed, paused, ran or cancelled what, newest first. With --format csv or jsonl, "
+    "List changes of jobs and runs, with who made them, newest first. With --format csv or jsonl, "
     "export all selected entries, oldest first."
 )
 EXAMPLES = """

@@ -32,7 +32,7 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
         yield _workers_behind(facts, behind)
     if not facts.queues and facts.never_started and _is_long_ago(facts.last_start, facts):
         yield _no_worker(facts, ()) if _no_worker_at_all(facts) else _workers_behind(facts, ())
-    elif not facts.queues and _no_sign_of_workers(facts):
+    elif not facts.queues and _no_worker_replies(facts):
         yield Issue(
             Problem.NO_WORKER,
             Severity.WARNING,
@@ -143,13 +143,13 @@ def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _no_worker_at_all(facts: SystemFacts) -> bool:
-    """Whether there is no sign of a worker. One that executes a long run may not reply."""
+    """Whether no reply, start or running run shows a worker. A busy worker may not reply."""
     silent = not facts.workers and not facts.running
     return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
 
 
-def _no_sign_of_workers(facts: SystemFacts) -> bool:
-    """Whether no worker replied to the nodes, and neither starts nor running runs indicate one."""
+def _no_worker_replies(facts: SystemFacts) -> bool:
+    """Whether nodes asked and no worker replied, and no start or running run shows one either."""
     idle = not facts.running and _is_long_ago(facts.last_start, facts)
     return facts.workers == () and bool(facts.enabled_jobs) and bool(facts.live_nodes) and idle
 

@@ -1,4 +1,4 @@
-"""Compute the planned load: the enabled jobs' occurrences per hour over seven days, and crowds.
+"""Compute the planned load: occurrences of enabled jobs per hour for a week, and crowded minutes.
 
 Jobs with the same timetable are counted once (see ``schedules.load``). Reading and counting 10,000
 jobs takes about a third of a second, so the latest results are cached by the state of the jobs. A
@@ -27,7 +27,7 @@ from django_dcron.schedules.schedule import Schedule, has_hash, parse_drawn
 from django_dcron.schedules.timetable import Timetable
 
 DAYS = 7
-ANSWERS_KEPT = 8
+RESULTS_CACHED = 8
 SPREAD = timedelta(minutes=1)
 """A jitter of at least this spreads jobs beyond the minute of their schedule."""
 
@@ -79,7 +79,7 @@ def planned_load(
     return _load(first_day, zone, selection, alias_for(Job), _state(scheduled_jobs(selection)))
 
 
-@lru_cache(maxsize=ANSWERS_KEPT)
+@lru_cache(maxsize=RESULTS_CACHED)
 def _load(
     first_day: date, zone: tzinfo, selection: JobSelection, using: str, state: object
 ) -> Load:
@@ -99,28 +99,28 @@ def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
     return Load(begin, zone, counted, tuple(counts), tuple(crowded_minutes_of(hours, groups)))
 
 
-def starting_in(instant: datetime, *, but: int | None = None, scope: Scope = EVERYTHING) -> int:
+def starting_in(
+    instant: datetime, *, except_job: int | None = None, scope: Scope = EVERYTHING
+) -> int:
     """Return the number of jobs that start in the minute of ``instant``.
 
-    The job with the key ``but``, jobs that start every minute, and jobs spread by an ``H`` or a
-    jitter aren't counted. One query groups jobs with the same schedule.
+    The job with the key ``except_job``, jobs that start every minute, and jobs spread by an ``H``
+    or a jitter aren't counted. One query groups jobs with the same schedule.
     """
-    minute, columns = (
-        Minute(instant),
-        (
-            "schedule",
-            "timezone",
-            "cursor__calendar_dates",
-            "calendar_policy",
-            "starts_at",
-            "ends_at",
-            "known",
-        ),
+    minute = Minute(instant)
+    columns = (
+        "schedule",
+        "timezone",
+        "cursor__calendar_dates",
+        "calendar_policy",
+        "starts_at",
+        "ends_at",
+        "known",
     )
     known = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
     jobs = scheduled_jobs(JobSelection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
-    if but is not None:
-        jobs = jobs.exclude(pk=but)
+    if except_job is not None:
+        jobs = jobs.exclude(pk=except_job)
     found = 0
     rows = jobs.values_list(*columns).annotate(number=Count("pk"))
     for text, zone, dates, policy, starts, ends, phase, number in rows:

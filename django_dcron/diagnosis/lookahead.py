@@ -238,7 +238,7 @@ def _crowded_minute(
     """Yield a caution if many other jobs start in the minute of the job's next occurrence."""
     if job.jitter >= SPREAD or in_every_minute(schedule):
         return
-    others = starting_in(first.at, but=job.pk, scope=scope)
+    others = starting_in(first.at, except_job=job.pk, scope=scope)
     if others < CROWD:
         return
     found = {

@@ -140,7 +140,7 @@ def url(example: str, *, is_secret: bool = False) -> Setting[str]:
 class SettingChoice(Setting[str]):
     """One of the names, or the dotted path of a ``kind`` class.
 
-    ``autostart`` is the default while ``autostarts`` is True.
+    The default is ``autostart`` instead of ``default`` while the setting ``autostarts`` is True.
     """
 
     def __init__(

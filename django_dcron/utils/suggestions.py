@@ -11,7 +11,7 @@ from django_dcron.utils.messages import TranslatableText, any_of
 SIMILAR = 0.75
 """The least similarity of a suggestion, from 0 to 1."""
 MARGIN = 0.05
-"""A suggestion is less than this behind the best one."""
+"""The similarity of a suggestion is less than this below that of the best one."""
 LONGEST = 80
 """Characters compared. Comparing long texts takes long."""
 SHORTEST_PART = 3
@@ -22,8 +22,8 @@ def similar_names(
 ) -> list[str]:
     """Return the known names that ``name`` may mean, the likeliest first.
 
-    A name also means a known name that begins with it, or whose last part it is, as ``Berlin`` is
-    of ``Europe/Berlin``.
+    A known name also counts as similar if it begins with ``name``, or if ``name`` is its last part:
+    ``Berlin`` suggests ``Europe/Berlin``.
     """
     word = name[:LONGEST].casefold()
     matcher = SequenceMatcher[str](autojunk=False)

@@ -141,7 +141,7 @@ def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
             f"The run is {state} at attempt {run.attempt}, but its open attempts are "
             f"{open_attempts or 'none'}. {REPORT_BUG}",
         )
-    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) not in _possible_numbers(
+    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) not in _possible_attempt_counts(
         run, state
     ):
         yield (
@@ -157,8 +157,8 @@ def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
         )
 
 
-def _possible_numbers(run: StoredRun, state: State) -> set[int]:
-    """Return the legal numbers of started attempts for a run in this state."""
+def _possible_attempt_counts(run: StoredRun, state: State) -> set[int]:
+    """Return how many started attempts a run in this state may have."""
     match state:
         case State.RUNNING | State.SUCCEEDED:
             return {run.attempt}

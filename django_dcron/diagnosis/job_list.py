@@ -61,7 +61,7 @@ class JobFilter:
 
     A pattern without a namespace matches jobs of the namespace ``default``.
     """
-    choice: JobCondition | None = None
+    condition: JobCondition | None = None
     source: str = ""
     """What created the job. See ``from_source``."""
 
@@ -87,7 +87,7 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
         found = from_source(found, chosen.source)
     for tag in chosen.tags:
         found = with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
-    return _chosen(found, chosen.choice, scope).order_by("namespace", "name")
+    return _with_condition(found, chosen.condition, scope).order_by("namespace", "name")
 
 
 def _regex(pattern: str) -> str:
@@ -96,8 +96,10 @@ def _regex(pattern: str) -> str:
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 
-def _chosen(found: JobQuerySet, choice: JobCondition | None, scope: Scope) -> JobQuerySet:
-    match choice:
+def _with_condition(
+    found: JobQuerySet, condition: JobCondition | None, scope: Scope
+) -> JobQuerySet:
+    match condition:
         case JobCondition.ENABLED:
             return found.filter(IS_ENABLED)
         case JobCondition.PAUSED:

@@ -33,10 +33,10 @@ CLOCK_CHANGES_SHOWN = 2
 """Most zones have two changes a year."""
 YEAR = timedelta(weeks=53)
 """53 weeks: a change on the last Sunday of a month recurs after 52 or 53 weeks."""
-CLOSE = timedelta(seconds=10)
+SHORT_GAP = timedelta(seconds=10)
 """Shorter gaps between occurrences cause a caution."""
 CROWD = 40
-"""This number of other jobs in one minute causes a caution."""
+"""From this number of other jobs in one minute on, there is a caution."""
 
 _END_FAILED = re.compile(re.escape(END_FAILED).replace(re.escape("%(error)s"), r"(?P<error>\w+)"))
 
@@ -174,7 +174,7 @@ def _cautions(
 
 def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterator[Caution]:
     gaps = [occurrence.gap for occurrence in occurrences if occurrence.gap]
-    if not gaps or min(gaps) >= CLOSE:
+    if not gaps or min(gaps) >= SHORT_GAP:
         return
     seconds = int(min(gaps).total_seconds())
     text = ngettext(

@@ -42,7 +42,7 @@ class FullMinute:
     at: datetime
     occurrences: int
     jobs: int
-    """The number of jobs that start in the minute, except jobs of every minute.
+    """The number of jobs that start in the minute, without those that start in every minute.
 
     More than one is a clash.
     """
@@ -63,7 +63,7 @@ class Simulation:
     occurrences: tuple[int, ...]
     """The number of occurrences in each minute."""
     starting: tuple[int, ...]
-    """The number of jobs that start in each minute, except jobs of every minute."""
+    """The number of jobs in each minute, without those that start in every minute."""
     in_every_minute: int
     """The number of jobs that start in every minute."""
     fullest: tuple[FullMinute, ...]

@@ -1,4 +1,4 @@
-"""The audit log: who changed, paused, ran or cancelled what, when, from where and how.
+"""The audit log: changes of jobs, runs, calendars, freezes and incidents, and who made them.
 
 Invariants:
 

@@ -774,7 +774,7 @@ def test_job_whose_pause_cannot_end_is_quarantined_in_counts_lists_and_findings(
     other = paused_until(FAR)
     assert [job_state(reread(job)) for job in (stuck, other)] == ["quarantined", "paused"]
     assert {
-        condition: [*jobs_matching(JobFilter(choice=condition)).values_list("pk", flat=True)]
+        condition: [*jobs_matching(JobFilter(condition=condition)).values_list("pk", flat=True)]
         for condition in (JobCondition.PAUSED, JobCondition.QUARANTINED, JobCondition.ENABLED)
     } == {
         JobCondition.PAUSED: [other.pk],

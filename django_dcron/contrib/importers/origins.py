@@ -7,8 +7,8 @@ Invariants:
 
 - An entry matches at most one job, and a job at most one entry. So a job that was renamed or moved
   to another namespace, here or there, isn't imported a second time.
-- The same key and name match first, then a unique name, then the key. A name that another entry
-  took over therefore takes the job with it.
+- The same key and name match first, then a unique name, then the key. An entry that takes over
+  the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
 - An entry without a job is *deleted here* if a job with its key or its name was deleted.
 """

@@ -52,7 +52,7 @@ class ActionOutcome:
 @dataclass(frozen=True, slots=True)
 class BulkAction(Generic[T]):
     on: Mapping[str, Any]
-    """The object of the action, for programs."""
+    """The fields that identify the row in JSON."""
     name: str
     row: T
 
@@ -77,7 +77,8 @@ class Plan(Generic[T]):
     """Applies the action to a batch of rows, and returns each result, or raises a refusal."""
     at_once: int = 1
     """The number of rows in a batch."""
-    things: str = "job"
+    noun: str = "job"
+    """What a row is, in the singular."""
     skipped: Sequence[SkippedRow] = ()
 
     def skipped_documents(self) -> list[dict[str, Any]]:
@@ -154,7 +155,7 @@ def _list(output: Output, plan: Plan[Any]) -> None:
     for action in plan.actions:
         output.line(action.name)
     _show_skipped(output, plan)
-    output.line(f"{plan.verb}: {number_of(len(plan.actions), plan.things)}. Nothing was done.")
+    output.line(f"{plan.verb}: {number_of(len(plan.actions), plan.noun)}. Nothing was done.")
 
 
 def _show_skipped(output: Output, plan: Plan[Any]) -> None:
@@ -163,7 +164,7 @@ def _show_skipped(output: Output, plan: Plan[Any]) -> None:
 
 
 def _confirm(output: Output, plan: Plan[Any]) -> None:
-    number = number_of(len(plan.actions), plan.things)
+    number = number_of(len(plan.actions), plan.noun)
     if output.is_json or not sys.stdin.isatty():
         raise usage_error(
             f"{plan.verb}: {number} selected. To confirm, add --yes. To list them, add --dry-run."

@@ -61,7 +61,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         "cancel",
         lambda runs: _cancel(runs, reason),
         control.CANCELLED_AT_ONCE,
-        things="run",
+        noun="run",
     )
     bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
 

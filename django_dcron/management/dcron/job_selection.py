@@ -76,7 +76,7 @@ def filter_of(options: dict[str, Any]) -> JobFilter:
         tags=tuple(options["tag"]),
         text=options["search"],
         source=options["source"],
-        choice=JobCondition(options["state"]) if options["state"] else None,
+        condition=JobCondition(options["state"]) if options["state"] else None,
     )
 
 

@@ -34,7 +34,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ],
         "rerun",
         bulk_actions.one_by_one(_rerun),
-        things="run",
+        noun="run",
     )
     bulk_actions.perform(Output(command, options), plan)
 

@@ -154,4 +154,4 @@ def select_jobs(
 def _filter_of(values: dict[str, Any]) -> JobFilter:
     chosen = {FILTERS[name]: values[name] for name in FILTERS if name in values}
     condition = JobCondition(values["state"]) if "state" in values else None
-    return JobFilter(tags=tuple(values.get("tags", ())), choice=condition, **chosen)
+    return JobFilter(tags=tuple(values.get("tags", ())), condition=condition, **chosen)

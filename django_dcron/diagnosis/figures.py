@@ -33,6 +33,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 
 SAMPLE = 1_000
 ATTEMPTS_READ_LIMIT = 20_000
+"""The number of latest attempts that a narrowed scope searches."""
 DAY = timedelta(days=1)
 SOON = timedelta(hours=1)
 UNSTARTED = (State.PENDING, State.QUEUED, State.WAITING)
@@ -55,7 +56,7 @@ class JobFigures:
     total: int
     paused: int
     quarantined: int
-    """Enabled jobs that aren't scheduled, because their definition is invalid."""
+    """Jobs that aren't scheduled because of a problem, such as an invalid definition."""
     due_soon: LimitedCount
     """Jobs with an occurrence within the next hour, or with a claimed run not dispatched yet."""
     next_at: datetime | None
@@ -71,7 +72,7 @@ class RecentStarts:
     """The latest attempts that started in the window, each only if it is its run's latest."""
 
     number: int
-    cut: bool
+    truncated: bool
     """Whether there may be more starts."""
     succeeded: int
     failed: int
@@ -129,9 +130,9 @@ class RunFigures:
         return self.missed.number + self.counted_elsewhere
 
     @property
-    def counted_at_least(self) -> bool:
+    def is_lower_bound(self) -> bool:
         """Whether runs that weren't read may cover more missed occurrences."""
-        return self.starts.cut or self.missed.number > SAMPLE or self.unstarted > LIMIT
+        return self.starts.truncated or self.missed.number > SAMPLE or self.unstarted > LIMIT
 
     @property
     def success_rate(self) -> SuccessRate:
@@ -277,7 +278,7 @@ def _starts(since: datetime, scope: Scope) -> RecentStarts:
     states = [row[2] for row in rows]
     return RecentStarts(
         number=len(rows),
-        cut=len(found) == SAMPLE,
+        truncated=len(found) == SAMPLE,
         succeeded=states.count(State.SUCCEEDED),
         failed=states.count(State.FAILED),
         missed_before=sum(row[3] for row in rows if row[2] != State.MISSED),

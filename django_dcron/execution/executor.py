@@ -98,7 +98,7 @@ def execute(
     reach_sync_point("start.done")
     if definition_id(started.run.job) != started.definition:
         _record_definition(started, using)
-    heard_at = _renewed(started, attempt, worker, using)
+    heard_at = _time_of_fresh_heartbeat(started, attempt, worker, using)
     if heard_at is None:
         return False
     run = CurrentRun(
@@ -154,7 +154,9 @@ def _record_definition(started: _Started, using: str) -> None:
         wait_out(lambda: forget_definition(started.fence), f"start run of {job}", using)
 
 
-def _renewed(started: _Started, attempt: int, worker: str, using: str) -> float | None:
+def _time_of_fresh_heartbeat(
+    started: _Started, attempt: int, worker: str, using: str
+) -> float | None:
     """Return when the attempt's heartbeat was last known to be fresh, on the monotonic clock.
 
     If this process was suspended after the start for longer than ``DCRON_RUN_LEASE``, another

@@ -5,7 +5,7 @@ The threads:
 - ``tick`` does all database work that the schedule needs: it claims, adopts, rescues and marks
   (``tick``).
 - ``agenda`` dispatches runs when they fall due (``agenda``). It doesn't use the database.
-- ``heartbeat`` keeps the node alive and renews its leases (``membership``).
+- ``heartbeat`` writes the node's heartbeat and renews its leases (``membership``).
 - ``watch`` detects threads that hang and reports the node's health (``watch``). No thread waits for
   it.
 - ``alerts`` sends alerts (``contrib.alerts``). No thread waits for it. If it hangs, the node is
@@ -200,7 +200,7 @@ class Runner:
         with self._signals:
             for thread in self._threads.values():
                 thread.start()
-            # It starts now, because Python 3.12 starts no thread while the interpreter shuts down.
+            # Start the thread now: Python 3.12 starts none while the interpreter shuts down.
             self._thread(CLOSE, self._close_when_stopped).start()
             if self._alerter:
                 alerts = partial(self._alerter.run, self._stopping, self.watchdog, ALERTS)

@@ -147,7 +147,7 @@ def parse_cron(text: str, hash_key: str = "") -> Cron:
     return Cron(second, minute, hour, day_of_month, month, day_of_week, year, days)
 
 
-def recurring(text: str) -> Cron:
+def compile_recurrence(text: str) -> Cron:
     """Compile the start and the recurrence rule of an ``@rrule``; raises ``InvalidSchedule``."""
     rule = parse_recurrence(text)
     month_days, months, weekdays = rule.days.as_fields

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.schedules.cron import parse_cron, recurring
+from django_dcron.schedules.cron import compile_recurrence, parse_cron
 from django_dcron.schedules.daylight import next_instant
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.recurrence import EXAMPLE
@@ -36,7 +36,7 @@ def parse_rule(line: str, zone: str, hash_key: str) -> Rule:
     if word.lower() == "@at":
         return Once(_moment(rest, zone))
     if word.lower() == "@rrule":
-        return WallClock(recurring(rest), zone)
+        return WallClock(compile_recurrence(rest), zone)
     if line.lower() == NEVER:
         return Never()
     return WallClock(parse_cron(_expand_macro(line), hash_key), zone)

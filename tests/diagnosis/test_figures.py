@@ -159,7 +159,7 @@ def test_start_delay_is_measured_for_latest_attempt(now: datetime) -> None:
     starts = run_figures(now).starts
 
     assert starts.start_delays == (timedelta(), 5 * MS, 40 * MS)
-    assert not starts.cut
+    assert not starts.truncated
 
 
 def test_start_delays_sample_latest_attempts(
@@ -173,7 +173,7 @@ def test_start_delays_sample_latest_attempts(
     starts = run_figures(now).starts
 
     assert starts.start_delays == (MS, 2 * MS, 3 * MS)
-    assert starts.cut
+    assert starts.truncated
 
 
 @pytest.mark.parametrize(

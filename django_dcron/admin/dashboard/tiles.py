@@ -148,14 +148,14 @@ def _success(runs: RunFigures, url: str) -> Tile:
 def _missed_tile(runs: RunFigures) -> str:
     """Return the number of missed occurrences, including those that another run covers."""
     total = _number(runs.missed_occurrences)
-    at_least = runs.missed_occurrences and (runs.missed.truncated or runs.counted_at_least)
+    at_least = runs.missed_occurrences and (runs.missed.truncated or runs.is_lower_bound)
     return _("%(count)s or more") % {"count": total} if at_least else total
 
 
 def _missed_note(runs: RunFigures) -> str:
     """Describe the missed occurrences. With some misfire policies, one run covers many."""
     if not (others := runs.counted_elsewhere):
-        if runs.starts.cut:
+        if runs.starts.truncated:
             return _("in the latest %(count)s started runs") % {
                 "count": _number(runs.starts.number)
             }
@@ -176,7 +176,7 @@ def _start_delay(starts: RecentStarts, url: str) -> Tile:
         )
     text = (
         _("of the latest %(count)s started runs")
-        if starts.cut
+        if starts.truncated
         else ngettext("of %(count)s started run", "of %(count)s started runs", starts.number)
     )
     value = _("%(middle)s / %(worst)s") % {

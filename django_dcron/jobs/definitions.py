@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from hashlib import sha1
+from operator import attrgetter
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from django.db import connections
 from django.db.models import QuerySet
@@ -41,22 +43,29 @@ _NOT_RECORDED = frozenset({"description", "declared", "enabled", "pause_reason",
 
 FIELDS = tuple(field for field in JOB_DEFINITION if field.name not in _NOT_RECORDED)
 
-_DEFAULTS = tuple((field.attname, field.model_field.get_default()) for field in FIELDS)
+_NAMES = tuple(field.attname for field in FIELDS)
+_VALUES_OF = attrgetter(*_NAMES)
+_DEFAULTS = tuple(field.model_field.get_default() for field in FIELDS)
+_ENCODER = json.JSONEncoder(default=to_json, sort_keys=True)
 
 
 def definition_id(job: Job) -> UUID:
-    """Return the key of the definition that ``job`` has now. It needs no query."""
-    values = ((name, getattr(job, name), default) for name, default in _DEFAULTS)
-    changed = {name: value for name, value, default in values if value != default}
-    return uuid5(_NAMESPACE, _sorted_json([job.pk, changed]))
+    """Return the key of the definition that ``job`` has now. It needs no query.
+
+    Each start calls it.
+    """
+    values = zip(_NAMES, _VALUES_OF(job), _DEFAULTS, strict=True)
+    changed = [(name, value) for name, value, default in values if value != default]
+    text = _sorted_json([job.pk, changed]).encode()
+    return UUID(bytes=sha1(_NAMESPACE.bytes + text, usedforsecurity=False).digest()[:16], version=5)
 
 
 def _sorted_json(value: Any) -> str:
     """Return the value as JSON. Databases store the keys of objects in different orders."""
     try:
-        return json.dumps(value, default=to_json, sort_keys=True)
+        return _ENCODER.encode(value)
     except TypeError:  # keys of different types, which are texts in the database
-        return json.dumps(json.loads(json.dumps(value, default=to_json)), sort_keys=True)
+        return _ENCODER.encode(json.loads(json.dumps(value, default=to_json)))
 
 
 def content_of(job: Job) -> Document:

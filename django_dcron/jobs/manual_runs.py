@@ -32,7 +32,7 @@ from django_dcron.utils.messages import gettext_noop as _
 CREATED_AT_ONCE = 500
 LONGEST_KEY = 120
 MAX_TRIES = 20
-"""The maximum number of instants that are tried for a run, of which other runs may have some."""
+"""How many instants are tried for a run. Other runs of the job may have taken some of them."""
 
 
 def trigger(
@@ -185,7 +185,7 @@ def rerun(run: Run) -> Run:
     """Create a run that repeats a finished run for the same occurrence, and return it.
 
     The new run has the arguments that were passed to the finished run. If none were passed, it has
-    the job's present arguments. Raises ``NotPossible`` if the run isn't finished.
+    the job's current arguments. Raises ``NotPossible`` if the run isn't finished.
     """
     if not run.is_final:
         raise NotPossible(

@@ -43,6 +43,7 @@ class DelayedHeartbeats:
         self._locked_at = recent | dict.fromkeys(locked, now)
 
     def record_all_locked(self) -> None:
+        """Record that a lock prevented checking any run."""
         self._all_at = self._monotonic()
 
     def may_be_delayed(self, run_id: UUID, job_id: int, lease: timedelta) -> bool:

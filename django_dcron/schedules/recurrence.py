@@ -40,8 +40,8 @@ from django_dcron.utils.messages import gettext_noop as _
 FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 LONGEST_INTERVAL = 1000
-_ONE_YEAR = 10_000
-"""An interval that ends dateutil's search after its first year, even if no day matches."""
+_YEARS_TO_SKIP = 10_000
+"""An interval with which dateutil lists the first year only, even if no day of it matches."""
 EXAMPLE = "@rrule 2026-01-02T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"
 
 
@@ -88,7 +88,7 @@ class Recurrence:
         return None
 
     def in_phase(self, day: date) -> bool:
-        """Return whether the period of ``day`` is one of each ``interval`` from the start's."""
+        """Return whether ``interval`` selects the day, week, month or year of ``day``."""
         return (self._period(day) - self._period(self.start)) % self.interval == 0
 
     @property
@@ -143,7 +143,7 @@ def _days_of_year(rule: Recurrence, year: int) -> tuple[date, ...]:
     listed = rrule(
         YEARLY,
         dtstart=datetime(year, 1, 1),
-        interval=_ONE_YEAR,
+        interval=_YEARS_TO_SKIP,
         wkst=rule.week_start,
         # With months, dateutil counts a numbered weekday in its month.
         bymonth=rule.months or (range(1, 13) if monthly else None),

@@ -105,7 +105,7 @@ def row_or_404(rows: models.QuerySet[M], key: Any) -> M:
     return row
 
 
-def address_of(request: Request, name: str, key: object) -> str:
+def row_url(request: Request, name: str, key: object) -> str:
     """Return the URL of a row. The API may be mounted within another namespace."""
     mounted: Any = request.resolver_match
     return reverse(f"{mounted.namespace}:{name}-detail", args=[key])

@@ -32,7 +32,7 @@ from django_dcron.contrib.rest.permissions import may
 from django_dcron.contrib.rest.problems import ActionRefused
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import must_stay_visible
-from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
+from django_dcron.contrib.rest.viewsets import BaseViewSet, row_or_404, row_url
 from django_dcron.exceptions import NotPossible
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.json_values import check_storable
@@ -84,7 +84,7 @@ class CalendarViewSet(BaseViewSet):
         calendar = Calendar(**self.validate(CalendarSerializer, request.data))
         with must_stay_visible(calendar, self.scope):
             control.save_calendar(calendar)
-        headers = {"ETag": etag(calendar), "Location": address_of(request, "calendar", calendar.pk)}
+        headers = {"ETag": etag(calendar), "Location": row_url(request, "calendar", calendar.pk)}
         data: Any = CalendarSerializer(calendar).data
         return Response(data, status=201, headers=headers)
 

@@ -22,7 +22,7 @@ from django_dcron.contrib.rest.jobs.selecting import SelectedJobsSerializer, sel
 from django_dcron.contrib.rest.jobs.triggering import IDEMPOTENCY_KEY, idempotency_key
 from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import operation
-from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of
+from django_dcron.contrib.rest.viewsets import BaseViewSet, row_url
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumed
 from django_dcron.models import Run
@@ -108,4 +108,4 @@ class BulkJobViewSet(BaseViewSet):
 
 
 def _address_of_run(request: Request, run: Run) -> str:
-    return address_of(request, "run", run.pk)
+    return row_url(request, "run", run.pk)

@@ -52,9 +52,9 @@ from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import must_stay_visible
 from django_dcron.contrib.rest.viewsets import (
-    address_of,
     number_or_404,
     row_or_404,
+    row_url,
 )
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -95,7 +95,7 @@ class JobViewSet(BulkJobViewSet):
     def create(self, request: Request) -> Response:
         job = Job(**self.validate(JobSerializer, request.data))
         self._save(job)
-        headers = {"ETag": etag(job), "Location": address_of(request, "job", job.pk)}
+        headers = {"ETag": etag(job), "Location": row_url(request, "job", job.pk)}
         return Response(JobSerializer(job).data, status=201, headers=headers)
 
     @operation(
@@ -201,7 +201,7 @@ class JobViewSet(BulkJobViewSet):
             run, is_new = control.trigger(job, args=args, kwargs=kwargs), True
         else:
             run, is_new = trigger_once(job, args, kwargs, key)
-        url = address_of(request, "run", run.pk)
+        url = row_url(request, "run", run.pk)
         data = ReceiptSerializer(receipt(run, url)).data
         if is_new:
             return Response(data, status=201, headers={"Location": url})

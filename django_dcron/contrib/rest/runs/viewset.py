@@ -29,7 +29,7 @@ from django_dcron.contrib.rest.runs.serializers import (
     visible_attempts_of,
 )
 from django_dcron.contrib.rest.schema import LOCATION, operation
-from django_dcron.contrib.rest.viewsets import BaseViewSet, address_of, row_or_404
+from django_dcron.contrib.rest.viewsets import BaseViewSet, row_or_404, row_url
 from django_dcron.diagnosis.chains import followed_run, followed_run_id
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.models import Run
@@ -161,7 +161,7 @@ class RunViewSet(BaseViewSet):
             require_other_arguments(request)
         created = control.rerun(run)
         data: dict[str, Any] = RunSerializer(created).data
-        headers = {"Location": address_of(request, "run", created.pk)}
+        headers = {"Location": row_url(request, "run", created.pk)}
         return Response(data, status=201, headers=headers)
 
     def _run(self, run_id: str) -> Run:

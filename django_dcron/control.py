@@ -25,6 +25,7 @@ from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
 from django_dcron.jobs.incident_retry import failures_until, retry_failures
 from django_dcron.jobs.incidents import set_incident_state
+from django_dcron.jobs.limits import delete_limit, save_limit
 from django_dcron.jobs.manual_runs import rerun, trigger, trigger_many
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
@@ -43,6 +44,7 @@ __all__ = [
     "cancel_many",
     "delete",
     "delete_calendar",
+    "delete_limit",
     "failures_until",
     "freeze",
     "pause",
@@ -54,6 +56,7 @@ __all__ = [
     "retry_failures",
     "save",
     "save_calendar",
+    "save_limit",
     "save_many",
     "set_incident_state",
     "trigger",

@@ -21,6 +21,7 @@ from django_dcron.models import (
     Freeze,
     Incident,
     Job,
+    Limit,
     Node,
     Run,
     Statistics,
@@ -42,6 +43,7 @@ class Rows:
     node: Node
     alert: Alert
     calendar: Calendar
+    limit: Limit
     freeze: Freeze
     incident: Incident
     muted: Incident
@@ -94,8 +96,12 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
     calendar = control.save_calendar(
         Calendar(name=f"{name}-calendar", dates="12-25", description=f"{name}-about")
     )
+    limit = control.save_limit(
+        Limit(name=f"{name}-limit", max_running=5, description=f"{name}-about")
+    )
     given = {
         "namespace": name,
+        "limit": limit,
         "target": "tests.app.tasks.echo",
         "calendar": calendar,
         "description": f"{name}-description",
@@ -170,7 +176,18 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
     alert.incident, alert.run = incidents[0], ended.pk
     alert.save()
     rows = Rows(
-        job, paused, run, ended, ended, attempts[1], node, alert, calendar, freeze, *incidents
+        job,
+        paused,
+        run,
+        ended,
+        ended,
+        attempts[1],
+        node,
+        alert,
+        calendar,
+        limit,
+        freeze,
+        *incidents,
     )
     return rows, [run, ended, missed]
 
@@ -219,6 +236,7 @@ def rows_of_others() -> Any:
         "incidents": Incident.objects.filter(job__namespace="hush"),
         "alerts": Alert.objects.filter(subject__startswith="hush"),
         "calendars": Calendar.objects.filter(name__startswith="hush"),
+        "limits": Limit.objects.filter(name__startswith="hush"),
         "freezes": Freeze.objects.exclude(namespace="mine"),
         "log": AuditEntry.objects.filter(label__contains="hush"),
     }

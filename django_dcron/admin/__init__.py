@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Users edit jobs and calendars, and add freezes. Apart from actions, all else is read-only.
+- Users edit jobs, calendars and limits, and add freezes. Apart from actions, all else is read-only.
 - Every write goes through ``control``, never through a model's ``save``.
 """
 
@@ -13,6 +13,7 @@ from django_dcron.admin.dashboard import DashboardAdmin
 from django_dcron.admin.freeze import FreezeAdmin
 from django_dcron.admin.incidents.admin import IncidentAdmin
 from django_dcron.admin.jobs.admin import JobAdmin
+from django_dcron.admin.limit import LimitAdmin
 from django_dcron.admin.node import NodeAdmin
 from django_dcron.admin.runs.admin import RunAdmin
 from django_dcron.admin.runs.attempt import AttemptAdmin
@@ -26,6 +27,7 @@ __all__ = [
     "FreezeAdmin",
     "IncidentAdmin",
     "JobAdmin",
+    "LimitAdmin",
     "NodeAdmin",
     "RunAdmin",
 ]

@@ -31,7 +31,7 @@ from django_dcron.db import clock
 from django_dcron.diagnosis.audit_log import COLUMNS, visible_entries
 from django_dcron.jobs.audit.differences import LONGEST
 from django_dcron.jobs.audit.entries import actor_text, read_change
-from django_dcron.models import AuditAction, AuditEntry, Calendar, Freeze, Incident, Job, Run
+from django_dcron.models import AuditAction, AuditEntry, Calendar, Freeze, Incident, Job, Limit, Run
 from django_dcron.utils.bounded_text import shortened
 
 SEARCHED = 100_000
@@ -90,7 +90,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
 
     def _with_links(self, request: HttpRequest, names: Sequence[Any]) -> list[Any]:
         """Link to the objects if the user may view every kind of object."""
-        kinds = (Job, Run, Calendar, Freeze, Incident)
+        kinds = (Job, Run, Calendar, Limit, Freeze, Incident)
         if not all(may_view(request, model, self.admin_site) for model in kinds):
             return [*names]
         return ["object_link" if name == "object_name" else name for name in names]

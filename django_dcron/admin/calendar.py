@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -22,13 +22,13 @@ from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.html import format_html_join
 from django.utils.timezone import get_default_timezone, localdate
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
-from django_dcron.admin.conflicts import VersionedAdmin
+from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
 from django_dcron.admin.display import EMPTY
 from django_dcron.admin.json_input import json_input
 from django_dcron.admin.lists.base import ListAdmin
@@ -40,11 +40,6 @@ from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.days import DAY
 
-if TYPE_CHECKING:
-    CalendarModelForm = forms.ModelForm[Calendar]
-else:
-    CalendarModelForm = forms.ModelForm
-
 DATES_SHOWN = 20
 YEARS_READ = 5
 """How far ahead the events of an iCalendar file are read."""
@@ -52,8 +47,7 @@ DAYS_SEARCHED = 400
 """The number of days in which excluded dates are searched: slightly more than a year."""
 
 
-class CalendarForm(CalendarModelForm):
-    seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+class CalendarForm(VersionedForm[Calendar]):
     ics = forms.FileField(
         label=_("iCalendar file"),
         required=False,
@@ -77,8 +71,6 @@ class CalendarForm(CalendarModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if not self.instance._state.adding:
-            self.initial["seen_version"] = self.instance.version
         if "dates" in self.fields:  # not for a user who may only view the calendar
             self.fields["ics"].help_text %= {"years": YEARS_READ}
             # The file may contain the only entries.
@@ -110,17 +102,15 @@ class CalendarForm(CalendarModelForm):
         cleaned = super().clean() or self.cleaned_data
         if cleaned.get("ics"):
             self._add_events(cleaned)
-        if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
-            text = gettext(
-                "Someone else changed this calendar, so your changes were not saved. Its dates are "
-                "now: %(dates)s. Save again to replace them with yours."
-            )
-            params = {"dates": ", ".join(self.instance.dates.splitlines())}
-            self.add_error(None, ValidationError(text, code="conflict", params=params))
-            data = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
-            data[self.add_prefix("seen_version")] = str(self.instance.version)
-            self.data = data
         return cleaned
+
+    def conflict(self) -> ValidationError:
+        text = gettext(
+            "Someone else changed this calendar, so your changes were not saved. Its dates are "
+            "now: %(dates)s. Save again to replace them with yours."
+        )
+        params = {"dates": ", ".join(self.instance.dates.splitlines())}
+        return ValidationError(text, code="conflict", params=params)
 
 
 @admin.register(Calendar)
@@ -167,22 +157,9 @@ class CalendarAdmin(
         )
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """List the jobs that prevent a deletion. Hidden jobs are counted, but not named."""
-        lines, counts, missing_permissions, protected = super().get_deleted_objects(objs, request)
-        scope = admin_scope(request, self.admin_site)
-        if not protected or not scope.narrows(Job):
-            return lines, counts, missing_permissions, protected
+        answer = super().get_deleted_objects(objs, request)
         dependents = Job.objects.filter(calendar__in=list(objs))
-        visible = list(scope.of_jobs(dependents, "pk"))
-        protected = [gettext("Job: %(job)s") % {"job": job} for job in visible]
-        if hidden := dependents.count() - len(visible):
-            text = ngettext(
-                "%(count)d job that you don't have permission to view",
-                "%(count)d jobs that you don't have permission to view",
-                hidden,
-            )
-            protected.append(text % {"count": hidden})
-        return lines, counts, missing_permissions, protected
+        return without_hidden_jobs(answer, dependents, admin_scope(request, self.admin_site))
 
     def save_model(
         self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool

@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from django_dcron.admin.actions import error_text
 from django_dcron.admin.base import BaseAdmin, M
+from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.models import Job
+
+if TYPE_CHECKING:
+    VersionedModelForm = forms.ModelForm
+else:
+
+    class VersionedModelForm(forms.ModelForm):
+        """A ``ModelForm`` that is generic, as for the type checker."""
+
+        def __class_getitem__(cls, model: Any) -> type:
+            return cls
+
 
 LOST_RACES = (Conflict, ValidationError, IntegrityError)
 """Errors of a save whose form was valid: another save came first, and this one is rolled back."""
+
+
+class VersionedForm(VersionedModelForm[M]):
+    """The form of a row with a version. It saves nothing if the row has been changed since."""
+
+    seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if not self.instance._state.adding:
+            self.initial["seen_version"] = self._stored_version()
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if (
+            not self.instance._state.adding
+            and cleaned.get("seen_version") != self._stored_version()
+        ):
+            self.add_error(None, self.conflict())
+            data = self.data.copy()  # type: ignore[attr-defined]  # a QueryDict
+            data[self.add_prefix("seen_version")] = str(self._stored_version())
+            self.data = data
+        return cleaned
+
+    def conflict(self) -> ValidationError:
+        """Return the error that names the stored values. Then a second save is deliberate."""
+        raise NotImplementedError
+
+    def _stored_version(self) -> int:
+        return int(self.instance.version)  # type: ignore[attr-defined]  # such rows have one
 
 
 class VersionedAdmin(BaseAdmin[M]):
@@ -67,3 +113,23 @@ class VersionedAdmin(BaseAdmin[M]):
         """Report a deletion that the row's state no longer allows."""
         self.message_user(request, error_text(error), messages.ERROR)
         return HttpResponseRedirect(request.get_full_path())
+
+
+def without_hidden_jobs(answer: Any, dependents: QuerySet[Job], scope: Scope) -> Any:
+    """Return what ``get_deleted_objects`` returned, without the names of hidden jobs.
+
+    ``dependents``: The jobs that prevent the deletion. Hidden ones are counted, but not named.
+    """
+    lines, counts, missing_permissions, protected = answer
+    if not protected or not scope.narrows(Job):
+        return answer
+    visible = list(scope.of_jobs(dependents, "pk"))
+    protected = [_("Job: %(job)s") % {"job": job} for job in visible]
+    if hidden := dependents.count() - len(visible):
+        text = ngettext(
+            "%(count)d job that you don't have permission to view",
+            "%(count)d jobs that you don't have permission to view",
+            hidden,
+        )
+        protected.append(text % {"count": hidden})
+    return lines, counts, missing_permissions, protected

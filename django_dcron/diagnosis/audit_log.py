@@ -5,14 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import AuditEntry, AuditKind, Calendar, Freeze, Job, Run
+from django_dcron.models import AuditEntry, AuditKind, Calendar, Freeze, Job, Limit, Run
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES
 
+_OF_NO_JOB: dict[AuditKind, type[Model]] = {AuditKind.CALENDAR: Calendar, AuditKind.LIMIT: Limit}
+"""Kinds of objects that belong to no job. A project narrows them separately."""
 COLUMNS = tuple(field.name for field in AuditEntry._meta.concrete_fields)
 
 
@@ -24,14 +26,14 @@ def visible_entries(entries: AuditEntryQuerySet, scope: Scope) -> AuditEntryQuer
     """
     if scope.narrows(Run):
         entries = entries.filter(Q(run_id=None) | Q(run_id__in=scope.keys(Run)))
-    if scope.narrows(Calendar):
-        of_visible = Q(object_id__in=scope.keys(Calendar))
-        entries = entries.filter(~Q(kind=AuditKind.CALENDAR) | of_visible)
+    for kind, model in _OF_NO_JOB.items():
+        if scope.narrows(model):
+            entries = entries.filter(~Q(kind=kind) | Q(object_id__in=scope.keys(model)))
     if not scope.narrows(Job):
         return entries
     of_jobs = Q(job_id__in=scope.keys(Job))
     of_freezes = Q(kind=AuditKind.FREEZE, object_id__in=_visible_freezes(scope))
-    return entries.filter(of_jobs | of_freezes | Q(kind=AuditKind.CALENDAR))
+    return entries.filter(of_jobs | of_freezes | Q(kind__in=_OF_NO_JOB))
 
 
 def _visible_freezes(scope: Scope) -> list[str]:

@@ -14,7 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.jobs import chains
 from django_dcron.jobs.chains import Edges, Key, Linked
 from django_dcron.jobs.locking import lock_cursors, lock_jobs
-from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.policies.chains import split_label
 
 NAME = ("namespace", "name")
@@ -95,6 +95,8 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
     """Validate each job without regard to other jobs."""
     names = {job.calendar_id for job in jobs if isinstance(job.calendar_id, str)}
     calendars = Calendar.objects.using(using).in_bulk(names) if names else {}
+    limit_names = {job.limit_id for job in jobs if isinstance(job.limit_id, str)}
+    limits = Limit.objects.using(using).in_bulk(limit_names) if limit_names else {}
     found: list[Errors] = []
     for job in jobs:
         if job.enabled:
@@ -102,7 +104,8 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
         if job.calendar_id in calendars and not Job._meta.get_field("calendar").is_cached(job):
             job.calendar = calendars[job.calendar_id]
         errors: Errors = {}
-        for check in (partial(job.clean_fields, known_calendars=calendars), job.clean):
+        clean_fields = partial(job.clean_fields, known_calendars=calendars, known_limits=limits)
+        for check in (clean_fields, job.clean):
             try:
                 check()
             except ValidationError as error:

@@ -14,9 +14,10 @@ from django.db import IntegrityError, transaction
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.cursors import move_outdated_cursors
+from django_dcron.jobs.locking import lock_named
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -80,16 +81,8 @@ def _delete_calendar(calendar: Calendar, expected_version: int | None, using: st
 
 
 def _lock_calendar(name: str, expected_version: int | None, using: str) -> Calendar:
-    row = Calendar.objects.using(using).select_for_update().filter(pk=name).first()
-    if row is None:
-        raise Conflict(_("The calendar has been deleted. Nothing was saved."), code="deleted")
-    if expected_version is not None and row.version != expected_version:
-        raise Conflict(
-            _("%(job)s was changed by someone else. Nothing was saved. Reload it and try again."),
-            job=row.name,
-            code="changed",
-        )
-    return row
+    deleted = _("The calendar has been deleted. Nothing was saved.")
+    return lock_named(Calendar, name, expected_version, using, deleted)
 
 
 def _move_cursors_of_calendar(name: str, using: str) -> None:

@@ -14,7 +14,8 @@ Invariants:
   scheduler or the workers, and no ids of the database. A document that was written and read again
   gives the same definitions.
 - A document has the calendars that its jobs name. If no job names one, ``calendars`` is omitted. A
-  calendar missing from the document, as with earlier releases, must exist where it is read.
+  calendar missing from the document, as with earlier releases, must exist where it is read. So must
+  the limits that the jobs name: how much an installation can bear is its own.
 - Jobs are ordered by namespace and name, fields as in the model. There is no timestamp and nothing
   else that differs between two exports.
 - The names and formats of the fields are those of ``representation``.
@@ -39,6 +40,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs.representation import (
     CALENDAR_DEFINITION,
+    FIELDS,
     JOB_DEFINITION,
     JOB_FIELDS,
     Field,
@@ -302,7 +304,8 @@ def _problems_of(
     error: ValidationError, label: str, row: Job | Calendar
 ) -> Iterator[DocumentProblem]:
     for name, errors in error.error_dict.items():
-        value = to_json(getattr(row, f"{name}_id" if name == "calendar" else name, None))
+        field = FIELDS[type(row)].get(name)
+        value = to_json(getattr(row, field.attname if field else name, None))
         for each in errors:
             for message in each.messages:
                 yield DocumentProblem(label, name, value, message, each.code or "invalid")

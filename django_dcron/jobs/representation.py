@@ -1,4 +1,4 @@
-"""The representation of jobs and calendars as JSON: which fields, in which format, for whom.
+"""The representation of jobs, calendars and limits as JSON: which fields, which format, for whom.
 
 Exports, imports, the sync of declared jobs, the REST API, the command line, the admin's export and
 the change history all use these fields. A new field of a model appears in all of them.
@@ -6,7 +6,7 @@ the change history all use these fields. A new field of a model appears in all o
 Invariants:
 
 - A field has the same name, format and unit everywhere. Durations are texts such as ``1h30m``,
-  times are ISO 8601 in UTC with a ``Z``, and a calendar is its name.
+  times are ISO 8601 in UTC with a ``Z``, and a calendar or a limit is its name.
 - Reading what was written gives the same value.
 - Reading is strict: a format accepts one JSON type. The model checks all other rules.
 - A confidential field may hold secrets. ``public`` redacts them. Lists omit such fields, because
@@ -26,7 +26,7 @@ from typing import Any
 from django.db import models
 
 from django_dcron.exceptions import DcronError, TranslatableError
-from django_dcron.models import Calendar, Job
+from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets import redact_secrets
 from django_dcron.utils.durations import parse_duration_text, write_duration
@@ -64,7 +64,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a job or a calendar."""
+    """One field of a job, a calendar or a limit."""
 
     model_field: models.Field[Any, Any]
     name: str
@@ -146,10 +146,10 @@ FIELDS: Mapping[type[models.Model], Mapping[str, Field]] = MappingProxyType(
         model: MappingProxyType(
             {field.name: _described(field) for field in model._meta.concrete_fields}
         )
-        for model in (Job, Calendar)
+        for model in (Job, Calendar, Limit)
     }
 )
-"""The fields of jobs and calendars by name, in the order of the model."""
+"""The fields of jobs, calendars and limits by name, in the order of the model."""
 
 JOB_FIELDS = FIELDS[Job]
 JOB_DEFINITION = tuple(field for field in JOB_FIELDS.values() if field.portable)

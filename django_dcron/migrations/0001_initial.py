@@ -8,6 +8,7 @@ from django.db import migrations, models
 
 import django_dcron.models.exact_text
 import django_dcron.models.hidden_characters
+import django_dcron.models.limit
 import django_dcron.models.run
 import django_dcron.models.scheduled
 from django_dcron.migrations._operations import without_nulls
@@ -113,6 +114,104 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "calendar",
                 "verbose_name_plural": "calendars",
+                "ordering": ("name",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Limit",
+            fields=[
+                (
+                    "name",
+                    models.CharField(
+                        help_text="The name that jobs refer to, such as payment-api. It can't be changed later.",
+                        max_length=120,
+                        primary_key=True,
+                        serialize=False,
+                        validators=[
+                            django_dcron.models.hidden_characters.NameValidator(
+                                "^(?!\\.+\\Z)[\\w.@:-]+(?: [\\w.@:-]+)*\\Z",
+                                "Use only letters, digits, _ . - @ : and single spaces. The name can't consist of dots only.",
+                            )
+                        ],
+                        verbose_name="name",
+                    ),
+                ),
+                (
+                    "description",
+                    models.TextField(
+                        blank=True,
+                        help_text="What the limit protects and whom to contact, such as “The payment API allows three connections. Contact: billing”.",
+                        validators=[
+                            django.core.validators.MaxLengthValidator(10000),
+                            django_dcron.models.hidden_characters.validate_text,
+                        ],
+                        verbose_name="description",
+                    ),
+                ),
+                (
+                    "max_running",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many runs of all jobs with this limit may execute at the same time, such as 3. Further runs wait and start in order of their due times. Empty: no limit.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(1000),
+                        ],
+                        verbose_name="maximum running",
+                    ),
+                ),
+                (
+                    "max_started",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many runs may start within the interval, such as 100. Empty: no limit.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(1),
+                            django.core.validators.MaxValueValidator(1000),
+                        ],
+                        verbose_name="maximum started",
+                    ),
+                ),
+                (
+                    "interval",
+                    models.DurationField(
+                        blank=True,
+                        help_text="The interval of the maximum started, such as 1m. It applies to any interval of this length.",
+                        null=True,
+                        validators=[
+                            django.core.validators.MinValueValidator(
+                                datetime.timedelta(seconds=1), "Use at least 1s."
+                            ),
+                            django.core.validators.MaxValueValidator(
+                                datetime.timedelta(days=36500), "Use at most 36500d."
+                            ),
+                        ],
+                        verbose_name="interval",
+                    ),
+                ),
+                (
+                    "key",
+                    models.CharField(
+                        blank=True,
+                        help_text="Counts the runs separately for each value of an argument, such as customer:{kwargs[customer_id]} or {args[0]}. Empty: counts all runs together.",
+                        max_length=190,
+                        validators=[
+                            django_dcron.models.limit.validate_key,
+                            django_dcron.models.hidden_characters.validate_text,
+                        ],
+                        verbose_name="key",
+                    ),
+                ),
+                (
+                    "version",
+                    models.PositiveIntegerField(default=1, editable=False, verbose_name="version"),
+                ),
+            ],
+            options={
+                "verbose_name": "limit",
+                "verbose_name_plural": "limits",
                 "ordering": ("name",),
             },
         ),
@@ -624,6 +723,21 @@ class Migration(migrations.Migration):
                         verbose_name="calendar",
                     ),
                 ),
+                (
+                    "limit",
+                    models.ForeignKey(
+                        blank=True,
+                        error_messages={
+                            "invalid": "Unknown limit '%(value)s'. Create it in the admin or with control.save_limit."
+                        },
+                        help_text="Limit of the runs that may execute at once or start within an interval, shared with other jobs. Empty: no limit.",
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="jobs",
+                        to="django_dcron.limit",
+                        verbose_name="limit",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "job",
@@ -889,6 +1003,7 @@ class Migration(migrations.Migration):
                             ("job", "Job"),
                             ("run", "Run"),
                             ("calendar", "Calendar"),
+                            ("limit", "Limit"),
                             ("freeze", "Freeze"),
                             ("incident", "Incident"),
                         ],
@@ -1540,6 +1655,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "limited",
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="Whether the run has a place in a limit or waits for one.",
+                    ),
+                ),
+                (
                     "job",
                     models.ForeignKey(
                         db_index=False,
@@ -1907,6 +2030,84 @@ class Migration(migrations.Migration):
             model_name="incident",
             constraint=models.UniqueConstraint(
                 fields=("job", "fingerprint"), name="dcron_incident_fingerprint"
+            ),
+        ),
+        migrations.CreateModel(
+            name="LimitPlace",
+            fields=[
+                (
+                    "run",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="limit_place",
+                        serialize=False,
+                        to="django_dcron.run",
+                    ),
+                ),
+                (
+                    "key",
+                    django_dcron.models.exact_text.ExactCharField(blank=True, max_length=190),
+                ),
+                ("number", models.PositiveIntegerField(null=True)),
+                ("due_at", models.DateTimeField()),
+                (
+                    "limit",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="places",
+                        to="django_dcron.limit",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(
+                        fields=["limit", "key", "number", "due_at"], name="dcron_limit_line"
+                    )
+                ],
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="limitplace",
+            constraint=models.UniqueConstraint(
+                fields=("limit", "key", "number"), name="dcron_limit_place_number"
+            ),
+        ),
+        migrations.CreateModel(
+            name="LimitStart",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "key",
+                    django_dcron.models.exact_text.ExactCharField(blank=True, max_length=190),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("started_at", models.DateTimeField()),
+                (
+                    "limit",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="starts",
+                        to="django_dcron.limit",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [models.Index(fields=["started_at"], name="dcron_limit_started")],
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="limitstart",
+            constraint=models.UniqueConstraint(
+                fields=("limit", "key", "number"), name="dcron_limit_start_number"
             ),
         ),
         # Written by hand: keep them if this file is generated again.

@@ -12,6 +12,7 @@ from django_dcron.models.freeze import Freeze
 from django_dcron.models.incident import Incident
 from django_dcron.models.job import Job
 from django_dcron.models.lease import LockLease
+from django_dcron.models.limit import Limit, LimitPlace, LimitStart
 from django_dcron.models.link import Link
 from django_dcron.models.node import Node
 from django_dcron.models.notice import Notice
@@ -32,6 +33,9 @@ __all__ = [
     "Freeze",
     "Incident",
     "Job",
+    "Limit",
+    "LimitPlace",
+    "LimitStart",
     "Link",
     "LockLease",
     "Node",

@@ -43,6 +43,7 @@ class AuditKind(models.TextChoices):
     JOB = "job", _("Job")
     RUN = "run", _("Run")
     CALENDAR = "calendar", _("Calendar")
+    LIMIT = "limit", _("Limit")
     FREEZE = "freeze", _("Freeze")
     INCIDENT = "incident", _("Incident")
 

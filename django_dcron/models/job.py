@@ -35,6 +35,7 @@ from django_dcron.models.job_fields import (
 )
 from django_dcron.models.job_validation import definition_errors
 from django_dcron.models.job_values import JobValues
+from django_dcron.models.limit import Limit
 from django_dcron.models.scheduled import Scheduled
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
@@ -204,6 +205,23 @@ class Job(Scheduled, JobValues, models.Model):
         default=OverlapPolicy.SKIP.value,
         choices=OVERLAP_LABELS,
         help_text=_("What happens to a new run while an earlier run is unfinished."),
+    )
+    limit = models.ForeignKey(
+        Limit,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="jobs",
+        verbose_name=_("limit"),
+        help_text=_(
+            "Limit of the runs that may execute at once or start within an interval, shared with "
+            "other jobs. Empty: no limit."
+        ),
+        error_messages={
+            "invalid": _(
+                "Unknown limit '%(value)s'. Create it in the admin or with control.save_limit."
+            )
+        },
     )
     start_deadline = optional_duration_field(
         _("start deadline"),
@@ -380,17 +398,28 @@ class Job(Scheduled, JobValues, models.Model):
         return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
 
     def clean_fields(
-        self, exclude: Collection[str] | None = None, *, known_calendars: Collection[str] = ()
+        self,
+        exclude: Collection[str] | None = None,
+        *,
+        known_calendars: Collection[str] = (),
+        known_limits: Collection[str] = (),
     ) -> None:
         """Validate each field, then the definition as a whole.
 
-        The same rules apply to the admin, code and the API. ``known_calendars``: names of calendars
-        that exist, so that no query is needed.
+        The same rules apply to the admin, code and the API. ``known_calendars`` and
+        ``known_limits``: names that exist, so that no query is needed.
         """
         errors: dict[str, Any] = {}
-        known = isinstance(self.calendar_id, str) and self.calendar_id in known_calendars
+        known = [
+            field
+            for field, name, names in (
+                ("calendar", self.calendar_id, known_calendars),
+                ("limit", self.limit_id, known_limits),
+            )
+            if isinstance(name, str) and name in names
+        ]
         try:
-            super().clean_fields({*(exclude or ()), *(["calendar"] if known else [])})
+            super().clean_fields({*(exclude or ()), *known})
         except ValidationError as error:
             errors = error.error_dict
         errors |= definition_errors(self, invalid={*errors, *(exclude or ())})

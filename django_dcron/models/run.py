@@ -82,6 +82,10 @@ class RunQuerySet(models.QuerySet["Run"]):
     def waiting(self) -> RunQuerySet:
         return self.filter(state=State.WAITING)
 
+    def waiting_for_slot(self) -> RunQuerySet:
+        """The runs that wait for an earlier run of their job. Backfilled runs don't take part."""
+        return self.waiting().filter(limited=False).exclude(trigger=Trigger.BACKFILL)
+
     def finished(self) -> RunQuerySet:
         return self.filter(state__in=FINAL)
 
@@ -198,6 +202,11 @@ class Run(models.Model):
         default=0,
         editable=False,
         help_text=_("Orders the runs in a backfill. 0 for all other runs."),
+    )
+    limited = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text=_("Whether the run has a place in a limit or waits for one."),
     )
 
     objects = RunQuerySet.as_manager()

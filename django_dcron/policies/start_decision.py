@@ -9,6 +9,8 @@ Invariants:
 - Loading a fact that the decision didn't ask for never changes the decision.
 - Only the current attempt of a pending or queued run starts. A running run is only resumed.
 - Under an exclusive overlap policy, a run starts only if no other run has the job's running slot.
+- A run takes its slot before it asks for a place in a limit. So it never has a place while it waits
+  for a slot, and no two runs wait for each other.
 - An automatic run doesn't start during a freeze. After the freeze, the misfire policy decides about
   it.
 - A backfilled run never replaces, skips or overtakes another run: if the slot is taken, it waits
@@ -72,6 +74,8 @@ class StartFacts:
     """The other run that has the running slot, locked."""
     next_in_line: OtherRun | Unknown | None = UNKNOWN
     """The run that is next in line for the slot, locked."""
+    is_limited: bool = False
+    """Whether the job has a limit, or the run has a place in one."""
 
 
 class LoadFact(Enum):
@@ -99,6 +103,13 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
+    takes_slot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartInLimit:
+    """Start if the job's limit has a free place. If not, wait for a place and keep the slot."""
+
     takes_slot: bool
 
 
@@ -163,6 +174,7 @@ class EndHolder:
 StartAction = (
     LoadFact
     | Start
+    | StartInLimit
     | Resume
     | Drop
     | Hold
@@ -192,12 +204,13 @@ def decide_start(facts: StartFacts) -> StartAction:
         return LoadFact.START_DEADLINE
     if facts.too_late:
         return End(State.MISSED, Reason.TOO_LATE)
+    start = StartInLimit if facts.is_limited else Start
     if not facts.overlap.exclusive:
-        return Start(takes_slot=False)
+        return start(takes_slot=False)
     if facts.holder is UNKNOWN:
-        return LoadFact.HOLDER if facts.slot_taken else Start(takes_slot=True)
+        return LoadFact.HOLDER if facts.slot_taken else start(takes_slot=True)
     if facts.holder is None:
-        return Start(takes_slot=True)
+        return start(takes_slot=True)
     return _decide_overlap(facts, facts.holder)
 
 

@@ -4,8 +4,8 @@ Invariants:
 
 - Each run gets the result of ``control.cancel``. A refused run doesn't stop the others.
 - Rows are locked in the order of ``transitions``: the runs by their keys, the runs that are woken,
-  the jobs that follow, statistics. A batch may have a run of a job that follows. A save of that job
-  locks the job first, so one of both may have to repeat its transaction.
+  the jobs that follow, statistics, limits. A batch may have a run of a job that follows. A save of
+  that job locks the job first, so one of both may have to repeat its transaction.
 - Runs are woken after all ends of the batch, so that none wakes only to be cancelled.
 - Only an end after a start can be followed (``chains``).
 """
@@ -29,9 +29,9 @@ from django_dcron.models import Link, Run
 from django_dcron.models.run import REASON_LIMIT
 from django_dcron.models.statistics import count
 from django_dcron.policies.chains import conditions_met_by
-from django_dcron.policies.lifecycle import FINAL, State, Trigger
+from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import cancellation, chains
+from django_dcron.runs import cancellation, chains, limits
 from django_dcron.runs.transitions import final_columns, runs, wake_next
 
 
@@ -70,7 +70,7 @@ def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
 def _lock(run_ids: Collection[UUID], using: str) -> dict[UUID, Run]:
     no_key = connections[using].features.has_select_for_no_key_update
     locked = runs().filter(pk__in=run_ids).order_by("pk").select_for_update(no_key=no_key)
-    columns = ("state", "attempt", "job_id", "started_at", "scheduled_at")
+    columns = ("state", "attempt", "job_id", "started_at", "scheduled_at", "limited")
     return {row.pk: row for row in locked.only(*columns)}
 
 
@@ -78,7 +78,8 @@ def _end(rows: Sequence[Run], reason: str) -> None:
     """Pending, queued or waiting -> cancelled, for locked runs. Nodes dispatch their followers."""
     if not rows:
         return
-    runs().filter(pk__in=[row.pk for row in rows]).update(**final_columns(State.CANCELLED, reason))
+    cancelled = final_columns(State.CANCELLED, reason) | {"limited": False}
+    runs().filter(pk__in=[row.pk for row in rows]).update(**cancelled)
     ended = Counter(row.job_id for row in rows)
     for job_id in _jobs_with_free_slot(ended):
         wake_next(job_id)
@@ -88,6 +89,8 @@ def _end(rows: Sequence[Run], reason: str) -> None:
         jobs_by_number[number].append(job_id)
     for number, job_ids in jobs_by_number.items():
         count(job_ids, State.CANCELLED, number)
+    if limited := [row.pk for row in rows if row.limited]:
+        limits.free_places(limited)
     if delivered := [(row.pk, row.attempt) for row in rows if row.state == State.QUEUED]:
         transaction.on_commit(
             partial(cancellation.revoke_unstarted, delivered), using=alias_for(Run)
@@ -108,6 +111,6 @@ def _create_followers(rows: Sequence[Run]) -> None:
 def _jobs_with_free_slot(job_ids: Collection[int]) -> list[int]:
     """Return the jobs whose runs wait for a slot that nobody has."""
     holder = runs().in_slot(Slot.RUNNING, OuterRef("job"))
-    waiting = runs().waiting().filter(job__in=job_ids).exclude(trigger=Trigger.BACKFILL)
+    waiting = runs().waiting_for_slot().filter(job__in=job_ids)
     free = waiting.exclude(Exists(holder)).order_by("job").values_list("job", flat=True)
     return list(free.distinct())

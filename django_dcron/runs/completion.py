@@ -130,7 +130,14 @@ def _retry_or_fail(
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
         if transitions.retry(
-            run, attempt, due_at, ending.reason, ending.columns(), token, last_heartbeat
+            run,
+            attempt,
+            due_at,
+            ending.reason,
+            ending.columns(),
+            token,
+            None if token is None else dispatch_now,
+            last_heartbeat,
         ):
             return True, wait, False
     if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():

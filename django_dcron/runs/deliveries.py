@@ -22,6 +22,7 @@ from django_dcron.db.statements import Given, Update
 from django_dcron.models import Freeze, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.runs import limits
 from django_dcron.runs.transitions import NOBODY, runs
 
 MARKED_AT_ONCE = 1000
@@ -123,15 +124,20 @@ def return_to_nodes(run_id: UUID, attempt: int) -> bool:
 def hold(run: Run) -> bool:
     """Return a run that a freeze holds back: it becomes pending without a node.
 
-    Its delivery doesn't count: a node dispatches the run after the freeze.
+    Its delivery doesn't count: a node dispatches the run after the freeze. A place in a limit is
+    passed on to another run.
     """
     current = runs().filter(pk=run.pk, attempt=run.attempt)
     undelivered = {"node": NOBODY, "queued_at": None, "deliveries": 0}
-    # Pending runs first: without the node's name, that node no longer marks the run as queued.
-    return bool(
-        current.pending().update(**undelivered)
-        or current.queued().update(state=State.PENDING, **undelivered)
-    )
+    with transaction.atomic(using=alias_for(Run)):
+        # Pending runs first: without the node's name, that node no longer marks the run as queued.
+        held = bool(
+            current.pending().update(**undelivered)
+            or current.queued().update(state=State.PENDING, **undelivered)
+        )
+        if held:
+            limits.leave_line(run)
+    return held
 
 
 def hold_if_frozen(run: Run) -> bool:

@@ -48,12 +48,13 @@ def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
     began = time_ns()
     dispatcher.publish([dispatcher.prepare(each) for each in due])
     tracing.record_dispatch(due, began, time_ns())
-    # The slot distinguishes a woken run from one that waits again: see ``mark_queued``.
-    by_slot: dict[str | None, list[DueRun]] = {}
+    # The slot and the place distinguish a woken run from one that waits again: see ``mark_queued``.
+    by_place: dict[tuple[str | None, bool], list[DueRun]] = {}
     for run, each in zip(runs, due, strict=True):
-        by_slot.setdefault(run.slot, []).append(each)
-    for slot, delivered in by_slot.items():
-        deliveries.mark_queued([each.key for each in delivered], UtcNow(), slot=slot)
+        by_place.setdefault((run.slot, run.limited), []).append(each)
+    for (slot, limited), delivered in by_place.items():
+        keys = [each.key for each in delivered]
+        deliveries.mark_queued(keys, UtcNow(), slot=slot, limited=limited)
 
 
 def _due_run(run: Run) -> DueRun:

@@ -1,7 +1,7 @@
 """Read a run, and start it in the same statement if it is ordinary.
 
-Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot. On PostgreSQL,
-one statement reads such a run and starts it. It only reads any other run, and
+Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot and without a
+limit. On PostgreSQL, one statement reads such a run and starts it. It only reads any other run, and
 ``policies.start_decision`` decides from the same facts.
 
 Invariants:
@@ -49,6 +49,8 @@ def _reading() -> Any:
         state__in=states_before(State.RUNNING),
         cancel_requested_at=None,
         due_at__lte=UtcNow(),
+        job__limit=None,
+        limited=False,
     )
     query = reading().annotate(
         can_start=Case(When(ordinary, then=True), default=False, output_field=BooleanField())

@@ -19,7 +19,10 @@ Invariants:
 - An ordinary start costs one statement on PostgreSQL (``ordinary_start``). Elsewhere, it costs one
   query that reads and one statement that writes. Other runs are read only if the slot is taken, and
   are then locked until the action has been applied.
-- Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
+- Rows are locked in this order: the holder of the slot, the run, the run that is next in line, the
+  job's limit.
+- If the job has a limit, the run takes its slot, and then a place in the limit (``limits``). If no
+  place is free, it waits and keeps its slot.
 """
 
 from __future__ import annotations
@@ -50,12 +53,13 @@ from django_dcron.policies.start_decision import (
     Resume,
     Start,
     StartAction,
+    StartInLimit,
     StopHolder,
     Wait,
     WaitInBackfill,
     decide_start,
 )
-from django_dcron.runs import cancellation, deliveries, transitions
+from django_dcron.runs import cancellation, deliveries, limits, transitions
 from django_dcron.runs.ordinary_start import read_or_start
 from django_dcron.runs.start_facts import Delivery, current_release, read_run, run_label
 
@@ -143,6 +147,8 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
     match action:
         case Start(takes_slot=takes_slot):
             return _start(delivery, Slot.RUNNING if takes_slot else None)
+        case StartInLimit(takes_slot=takes_slot):
+            return _start_in_limit(delivery, Slot.RUNNING if takes_slot else None)
         case Resume():
             return _resume(run, delivery.token)
         case Hold():
@@ -154,9 +160,9 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
         case Wait(next_in_line=next_in_line):
             _wait(delivery, Slot.NEXT_IN_LINE if next_in_line else None)
         case WaitInBackfill():
-            transitions.mark_waiting_in_backfill(
-                run, reason=delivery.text_of(Reason.HOLDER_UNFINISHED)
-            )
+            why = delivery.text_of(Reason.HOLDER_UNFINISHED)
+            if transitions.mark_waiting_in_backfill(run, reason=why):
+                limits.leave_line(run)
         case ReplaceNextInLine():
             _skip_next_in_line(delivery)
             _wait(delivery, Slot.NEXT_IN_LINE)
@@ -168,6 +174,17 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
             _skip_next_in_line(delivery)
             _end(delivery.holder, State.CANCELLED, _replaced_by(run))
     return None
+
+
+def _start_in_limit(delivery: Delivery, slot: Slot | None) -> Started | None:
+    run = delivery.run
+    with _transaction():
+        if not limits.take_slot(run, slot):
+            return None
+        if reason := limits.take_place(run):
+            transitions.mark_waiting(run, slot=slot, reason=reason)
+            return None
+        return _start(delivery, slot)
 
 
 def _start(delivery: Delivery, slot: Slot | None) -> Started | None:
@@ -202,7 +219,8 @@ def _resume(run: Run, token: UUID) -> Started | None:
 
 def _wait(delivery: Delivery, slot: Slot | None) -> None:
     reason = delivery.text_of(Reason.HOLDER_UNFINISHED)
-    transitions.mark_waiting(delivery.run, slot=slot, reason=reason)
+    if transitions.mark_waiting(delivery.run, slot=slot, reason=reason):
+        limits.leave_line(delivery.run)  # It got a place before its job's overlap policy changed.
 
 
 def _skip_next_in_line(delivery: Delivery) -> None:

@@ -33,8 +33,8 @@ def why_too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) ->
             f"not started by the start deadline, {write_duration(job.start_deadline)} after it "
             "was due"
         )
-    if run.slot == Slot.RUNNING:
-        return ""  # it came in time and has waited for the slot since
+    if run.slot == Slot.RUNNING or run.limited:
+        return ""  # it came in time and has waited since, for the slot or for a place in a limit
     misfire = job.misfire
     if run.trigger != Trigger.SCHEDULE or not misfire.is_late(run.due_at, now):
         return ""

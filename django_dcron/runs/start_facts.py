@@ -74,7 +74,10 @@ class RunAsRead(NamedTuple):
 
 _RUN = [field.attname for field in Run._meta.concrete_fields]
 
-_NOT_READ = {"description", "declared", "import_source", "import_key", "imported"}
+_NOT_READ = {
+    *("description", "declared", "import_source", "import_key", "imported"),
+    *("created_at", "updated_at"),
+}
 """Columns of the job that aren't needed to execute a run. Django loads them if they are accessed.
 
 psycopg parses a statement of more than 4,096 characters each time.
@@ -181,6 +184,7 @@ class Delivery:
             scheduled_at=run.scheduled_at,
             is_backfilled=run.trigger == Trigger.BACKFILL,
             slot_taken=read.slot_taken,
+            is_limited=run.job.limit_id is not None or run.limited,
         )
 
     def load(self, look: LoadFact) -> None:

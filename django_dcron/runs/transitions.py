@@ -19,11 +19,13 @@ Invariants:
 - A run is locked by its primary key, never by its slot.
 - The start and the end of an attempt wait ``LOCK_TIMEOUT`` for a locked row, then fail as
   contention.
+- The transaction that ends an attempt also frees the run's place in a limit, last of all. While it
+  holds the limit's lock, it waits for no other lock (``limits``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -46,7 +48,7 @@ from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import NO_SLOT, Slot, backfill_number
-from django_dcron.runs import chains, incidents
+from django_dcron.runs import chains, incidents, limits
 from django_dcron.utils.sync_points import reach_sync_point
 
 NOBODY = ""
@@ -221,7 +223,7 @@ def finish(
     Without it, nodes dispatch these runs.
     ``last_heartbeat``: Returns False if the execution has sent a newer heartbeat.
     """
-    if token is not None and not _others_may_wait(run):
+    if token is not None and not run.limited and not _others_may_wait(run):
         run_values = {
             "id": run.pk,
             "attempt": attempt,
@@ -237,9 +239,7 @@ def finish(
             return False
         reach_sync_point("finish.ended")
         _close_attempt(run, attempt, closing, token)
-        if dispatch_now is not None:
-            for next_run in next_runs:
-                transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
+        _dispatch_after_commit(next_runs, dispatch_now)
     return True
 
 
@@ -247,14 +247,16 @@ def finish(
 def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
     """Return the statements for the usual case.
 
-    No run waits for the slot, none follows, the execution itself reports its end, and the job has
-    a row of statistics.
+    No run waits for the slot, none follows, the run has no place in a limit, the execution itself
+    reports its end, and the job has a row of statistics.
     """
     unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
     return ChangeSequence(
         Update(
             Run,
-            lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(unfollowed),
+            lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(
+                unfollowed, limited=False
+            ),
             **final_columns(state, Given(Run, "reason")),
         ),
         counting(state, Given(Run, "job_id")),
@@ -270,17 +272,21 @@ def retry(
     reason: str,
     closing: dict[str, Any],
     token: UUID | None,
+    dispatch_now: Callable[[Run], None] | None = None,
     last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
     """Running -> pending for the next attempt, unless the run was asked to stop.
 
-    An unfinished run keeps its slot. A backfilled run passes it on, so that no other run waits for
-    its backoff. ``last_heartbeat``: see ``finish``.
+    An unfinished run keeps its slot, but frees its place in a limit. A backfilled run passes the
+    slot on, so that no other run waits for its backoff. ``dispatch_now`` and ``last_heartbeat``:
+    see ``finish``.
     """
     backfilled = run.trigger == Trigger.BACKFILL
     executing = _executing(run.pk, attempt, last_heartbeat).filter(cancel_requested_at=None)
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
-        if not executing.update(
+        limited = limits.update_and_unmark(
+            run,
+            executing,
             state=State.PENDING,
             attempt=attempt + 1,
             due_at=due_at,
@@ -289,12 +295,14 @@ def retry(
             node=NOBODY,
             heartbeat_at=None,
             **(NO_SLOT if backfilled else {}),
-        ):
+        )
+        if limited is None:
             return False
         if backfilled:
             wake_next(run.job_id)
         reach_sync_point("retry.written")
         _close_attempt(run, attempt, closing, token)
+        _dispatch_after_commit(limits.free_places([run.pk]) if limited else (), dispatch_now)
     return True
 
 
@@ -308,9 +316,8 @@ _ANY_IN_LINE = Select(
     Run,
     lambda: (
         runs()
-        .waiting()
+        .waiting_for_slot()
         .filter(job=Given(Run, "job_id"))
-        .exclude(trigger=Trigger.BACKFILL)
         .order_by("due_at", "pk")
         .values_list("pk")[:1]
     ),
@@ -326,7 +333,7 @@ def wake_next(job_id: int) -> Run | None:
     """
     if not _ANY_IN_LINE.rows(job_id=job_id):
         return None
-    line = runs().waiting().filter(job=job_id).exclude(trigger=Trigger.BACKFILL)
+    line = runs().waiting_for_slot().filter(job=job_id)
     longest = line.order_by("due_at", "pk").select_related("job").first()
     if longest is None:
         return None
@@ -375,11 +382,15 @@ def _others_may_wait(run: Run) -> bool:
 def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:
     """End the run. Return the runs to dispatch now, or None if another process was first.
 
-    These are the run that has waited for the slot, and the runs that follow this one.
+    These are the runs that have waited for the slot or the place in a limit, and the runs that
+    follow this one.
     """
     # No savepoint is needed, because nothing within catches an error.
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
-        if not guarded.update(**final_columns(state, reason[:REASON_LIMIT])):
+        limited = limits.update_and_unmark(
+            run, guarded, **final_columns(state, reason[:REASON_LIMIT])
+        )
+        if limited is None:
             return None
         woken = None
         has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))
@@ -389,7 +400,16 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
                 woken = wake_next(run.job_id)
         followers = chains.create_followers(run, state) if followed else []
         count([run.job_id], state)
-    return followers if woken is None else [woken, *followers]
+        placed = limits.free_places([run.pk]) if limited else []
+    return [*([] if woken is None else [woken]), *followers, *placed]
+
+
+def _dispatch_after_commit(
+    next_runs: Iterable[Run], dispatch_now: Callable[[Run], None] | None
+) -> None:
+    if dispatch_now is not None:
+        for next_run in next_runs:
+            transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
 
 
 def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:

@@ -54,6 +54,7 @@ BUDGET = 0.5
 FIRST_JOB = 0
 """The lower bound of job ids."""
 IN_PROGRESS = UNFINISHED - {State.WAITING}
+"""A released run that waits for a limit is in progress, too."""
 
 
 def release(shards: Collection[int], now: datetime, *, namespace: str = "") -> int:
@@ -104,7 +105,8 @@ def _jobs_with_room(runs: RunQuerySet) -> Iterator[tuple[int, bool]]:
 
 
 def _is_in_progress() -> Q:
-    return Q(trigger=Trigger.BACKFILL, state__in=IN_PROGRESS)
+    released = Q(state__in=IN_PROGRESS) | Q(state=State.WAITING, limited=True)
+    return Q(released, trigger=Trigger.BACKFILL)
 
 
 def _release_for_job(job_id: int, exclusive: bool, now: datetime, room: int) -> int:

@@ -6,7 +6,8 @@
   that return after hours find few duplicate messages.
 - A queued run that is too late to start: it ends as missed. Either its start deadline has passed,
   or its misfire policy skips late runs.
-- A waiting run whose slot is free: it is woken, unless it is backfilled (``backfill_release``).
+- A waiting run whose slot is free: it is woken, unless it is backfilled (``backfill_release``) or
+  waits for a limit (``limit_lines``).
 
 Invariants:
 
@@ -38,7 +39,7 @@ from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.attempt_end import declare_lost
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.start_deadline import why_too_late
@@ -252,7 +253,7 @@ def _overdue_deliveries(now: datetime) -> Q:
 
 def _wake_waiting_runs(shards: Collection[int]) -> int:
     slot_holder = transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))
-    waiting = _runs_in(shards).waiting().exclude(trigger=Trigger.BACKFILL)
+    waiting = _runs_in(shards).waiting_for_slot()
     unblocked = waiting.filter(~Exists(slot_holder)).order_by()
     job_ids = unblocked.values_list("job_id", flat=True).distinct()
     woken = 0

@@ -30,7 +30,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch.base import DueRun
 from django_dcron.jobs import cursors, pausing
-from django_dcron.models import Incident, Job, PendingCount, Run
+from django_dcron.models import Incident, Job, LimitStart, PendingCount, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries, incidents, transitions
@@ -40,6 +40,7 @@ from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backfill_release import release
 from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
+from django_dcron.scheduler.limit_lines import find_waiting, prune_starts, wake_runs_with_place
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
@@ -54,7 +55,7 @@ RETRY_QUARANTINED_EVERY = 300.0
 RESCUE_EVERY = 2.0
 RELEASE_EVERY = 1.0
 GROUP_FAILURES_EVERY = 5.0
-PRUNE_INCIDENTS_EVERY = 3600.0
+PRUNE_EVERY = 3600.0
 COUNT_EVERY = 2.0
 REPORT_EVERY = 60.0
 """Seconds. These aren't settings: they only have to be longer than a tick and shorter than users
@@ -147,7 +148,7 @@ class Ticker:
             TickStep("adopt", partial(self._adopt, also_own=adopt_own), leads),
             TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
             TickStep(INCIDENTS, self._group_failures, leads, every=GROUP_FAILURES_EVERY),
-            TickStep("prune", self._prune_incidents, leads, every=PRUNE_INCIDENTS_EVERY),
+            TickStep("prune", self._prune, leads, every=PRUNE_EVERY),
             TickStep(COUNT, self._add_pending_counts, leads, every=COUNT_EVERY),
             TickStep("report", self._report, every=REPORT_EVERY),
         ]
@@ -267,9 +268,14 @@ class Ticker:
             self.on_progress()
 
     def _release(self) -> None:
-        self.counts["released"] += release(
-            self.membership.shards, self.clock.now(), namespace=self.membership.namespace
-        )
+        """Let waiting runs continue: those that wait for a limit, then those in a backfill."""
+        waiting = find_waiting()
+        if waiting.for_limit:
+            self.counts["woken"] += wake_runs_with_place(self.membership.shards)
+        if waiting.in_backfill:
+            self.counts["released"] += release(
+                self.membership.shards, self.clock.now(), namespace=self.membership.namespace
+            )
 
     def _adopt(self, *, also_own: bool) -> None:
         locked: list[DueRun] = []
@@ -300,7 +306,9 @@ class Ticker:
             else:
                 incidents.resolve_recovered(*jobs)
 
-    def _prune_incidents(self) -> None:
+    def _prune(self) -> None:
+        with isolating_errors("prune", alias_for(LimitStart)):
+            prune_starts(self.membership.shards)
         with isolating_errors("prune", alias_for(Incident)):
             incidents.prune_incidents(self.membership.shards, self.membership.namespace)
 

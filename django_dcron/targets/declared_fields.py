@@ -64,6 +64,7 @@ class JobFields(TypedDict, total=False):
     misfire_grace: Duration
     catchup_limit: int
     overlap_policy: str
+    limit: str | None
     start_deadline: Duration | None
     queue: str
     priority: int | None

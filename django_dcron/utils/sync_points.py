@@ -17,6 +17,8 @@ point costs one comparison. The points::
     rescue.begun      the search for runs of vanished processes is about to begin
     rescue.silent     a heartbeat is too old, its attempt isn't declared lost yet
     start.held      * a worker has locked the run that blocks the start of its own run
+    limit.joined    * a starting run is in the line of its limit, it has no place yet
+    limit.freed     * a place in a limit is free, no run has it yet
     start.done        a worker has started an attempt, the target isn't called yet
     work.done         the target has ended, its outcome isn't recorded yet
     finish.ended    * a run has its final state, its attempt isn't closed, nothing is committed
@@ -44,6 +46,8 @@ Point = Literal[
     "rescue.begun",
     "rescue.silent",
     "start.held",
+    "limit.joined",
+    "limit.freed",
     "start.done",
     "work.done",
     "finish.ended",

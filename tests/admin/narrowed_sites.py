@@ -19,6 +19,7 @@ from django_dcron.models import (
     Freeze,
     Incident,
     Job,
+    Limit,
     Node,
     Run,
 )
@@ -32,6 +33,7 @@ OURS: dict[Any, Any] = {
     Freeze: ours.FreezeAdmin,
     Incident: ours.IncidentAdmin,
     Job: ours.JobAdmin,
+    Limit: ours.LimitAdmin,
     Node: ours.NodeAdmin,
     Run: ours.RunAdmin,
 }
@@ -45,6 +47,11 @@ class TeamJobAdmin(ours.JobAdmin):
 
 
 class TeamCalendarAdmin(ours.CalendarAdmin):
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(name__startswith="mine")
+
+
+class TeamLimitAdmin(ours.LimitAdmin):
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(name__startswith="mine")
 
@@ -117,7 +124,7 @@ def _site(name: str, *narrowed: Any) -> admin.AdminSite:
     return site
 
 
-teams = _site("teams", TeamJobAdmin, TeamCalendarAdmin, TeamNodeAdmin)
+teams = _site("teams", TeamJobAdmin, TeamCalendarAdmin, TeamLimitAdmin, TeamNodeAdmin)
 runs = _site("runs", OwnRunAdmin)
 planned = _site("planned", PlannedRunAdmin, FirstAttemptAdmin)
 locked = _site("locked", LockedRunAdmin)

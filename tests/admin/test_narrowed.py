@@ -134,6 +134,7 @@ def _kinds() -> list[tuple[str, list[str]]]:
         ),
         ("run", ["cancel", "rerun", "export_csv", "export_json"]),
         ("calendar", ["delete_selected"]),
+        ("limit", ["delete_selected"]),
         ("incident", ["acknowledge", "mute", "resolve", "reopen"]),
     ]
 
@@ -163,6 +164,8 @@ def _crawl_addresses(crawler: Crawler) -> None:
         refused_here = {
             ("django_dcron_calendar_delete", "POST"),  # a job refers to the calendar
             ("django_dcron_calendar_delete", "GET"),
+            ("django_dcron_limit_delete", "POST"),  # likewise
+            ("django_dcron_limit_delete", "GET"),
             ("django_dcron_freeze_add", "POST"),  # it would affect hidden jobs
         }
         if response.status_code != reached and (endpoint.name, method) not in refused_here:
@@ -177,7 +180,17 @@ def _crawl_addresses(crawler: Crawler) -> None:
 
 def _crawl_lists(crawler: Crawler) -> None:
     theirs = crawler.world.theirs
-    for model in ("job", "run", "attempt", "node", "alert", "calendar", "freeze", "incident"):
+    for model in (
+        "job",
+        "run",
+        "attempt",
+        "node",
+        "alert",
+        "calendar",
+        "limit",
+        "freeze",
+        "incident",
+    ):
         for query in _queries(theirs):
             crawler.request("GET", f"{list_url(model)}?{query}")
     for query in ("q=hush", "namespace=hush"):
@@ -196,7 +209,12 @@ def _crawl_other_urls(crawler: Crawler) -> None:
     for query in ("namespace=hush", "q=hush", "q=job"):
         for name in ("health", "tiles", "timeline", "failures", "cluster", "load"):
             crawler.request("GET", section_url(name, query))
-    for model, field in (("run", "job"), ("run", "rerun_of"), ("job", "calendar")):
+    for model, field in (
+        ("run", "job"),
+        ("run", "rerun_of"),
+        ("job", "calendar"),
+        ("job", "limit"),
+    ):
         query = f"?app_label=django_dcron&model_name={model}&field_name={field}&term="
         crawler.request("GET", reverse("admin:autocomplete") + query)
     for run in (mine.ended, theirs.ended):
@@ -526,9 +544,11 @@ def test_form_rejects_hidden_calendar_and_predecessor(world: World, on_site: Any
     nobody = errors(fill_in(client, job_url(job), after='{"mine/nobody": "ended"}'))["after"]
     hidden = errors(fill_in(client, job_url(job), after='{"hush/hush-job": "ended"}'))["after"]
     calendar = errors(fill_in(client, job_url(job), calendar="hush-calendar"))
+    limit = errors(fill_in(client, job_url(job), limit="hush-limit"))
 
     assert hidden == [nobody[0].replace("mine/nobody", "hush/hush-job")]
     assert calendar.keys() == {"calendar"}
+    assert limit.keys() == {"limit"}
 
 
 def test_cycle_error_does_not_name_hidden_job(world: World, on_site: Any) -> None:

@@ -34,6 +34,7 @@ from django_dcron.models import (
     Freeze,
     Incident,
     Job,
+    Limit,
     Node,
     Run,
 )
@@ -60,6 +61,7 @@ VIEWS = (
     "view_node",
     "view_alert",
     "view_calendar",
+    "view_limit",
     "view_auditentry",
 )
 OWN = (
@@ -75,6 +77,9 @@ OWN = (
     "add_calendar",
     "change_calendar",
     "delete_calendar",
+    "add_limit",
+    "change_limit",
+    "delete_limit",
     "freeze_jobs",
     "acknowledge_incident",
 )
@@ -166,6 +171,7 @@ ENDPOINTS = [
     *_of_model("node"),
     *_of_model("alert"),
     *_of_model("calendar"),
+    *_of_model("limit"),
     *_of_model("auditentry"),
     Endpoint("django_dcron_freeze_changelist", "view_job"),
     Endpoint("django_dcron_freeze_add", "view_job freeze_jobs"),
@@ -350,13 +356,14 @@ def rows(db: None) -> Rows:
         node,
         alert,
         calendar,
+        Limit.objects.create(name="api", max_running=1),
         control.freeze("deploy"),
         *make_incidents(job, "", retried),
     )
 
 
 def _all_rows() -> list[Any]:
-    kept = (Job, Run, Attempt, Incident, Node, Calendar, Freeze)
+    kept = (Job, Run, Attempt, Incident, Node, Calendar, Limit, Freeze)
     return [
         *(list(model._default_manager.order_by("pk").values()) for model in kept),
         AuditEntry.objects.count(),

@@ -13,7 +13,7 @@ from django_dcron import control
 from django_dcron.jobs import portable
 from django_dcron.jobs.portable import Syntax, UnreadableDocument
 from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
-from django_dcron.models import Calendar, Job
+from django_dcron.models import Calendar, Job, Limit
 from tests.factories import make_idle_job
 
 FULL: dict[str, Any] = {
@@ -38,6 +38,7 @@ FULL: dict[str, Any] = {
     "misfire_grace": timedelta(days=400, hours=3),
     "catchup_limit": 7,
     "overlap_policy": "queue_all",
+    "limit": Limit(name="api", max_running=3),
     "start_deadline": timedelta(minutes=90),
     "queue": "1e3",
     "priority": 0,
@@ -80,6 +81,7 @@ def definition(job: Job) -> dict[str, Any]:
 def test_written_document_reads_back_to_the_same_jobs(syntax: Syntax) -> None:
     """The document can create the same jobs in another database."""
     control.save_calendar(Calendar(name="closed", dates="12-25"))
+    control.save_limit(Limit(name="api", max_running=3))
     make_idle_job(name="plain")
     control.save(Job(**FULL))
     before = {job.hash_key: definition(job) for job in Job.objects.all()}

@@ -25,7 +25,7 @@ from django_dcron.jobs.representation import (
     read_fields,
     summary_of,
 )
-from django_dcron.models import AuditEntry, Calendar, Job
+from django_dcron.models import AuditEntry, Calendar, Job, Limit
 from django_dcron.targets import MASK
 from tests.factories import entries_by_users
 from tests.jobs.test_portable import FULL
@@ -124,6 +124,7 @@ def test_fields_are_marked_read_only_local_or_confidential() -> None:
 @pytest.fixture
 def job(db: None) -> Job:
     control.save_calendar(Calendar(name="closed", dates="12-25"))
+    control.save_limit(Limit(name="api", max_running=3))
     control.save(Job(name="plain", target="tests.app.tasks.ok", schedule="@never"))
     secret = {"password": SECRET}
     given = FULL | {"args": [f"--token={SECRET}"], "kwargs": secret, "declared": {"kwargs": secret}}

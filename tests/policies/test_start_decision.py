@@ -28,6 +28,7 @@ from django_dcron.policies.start_decision import (
     Start,
     StartAction,
     StartFacts,
+    StartInLimit,
     StopHolder,
     Wait,
     WaitInBackfill,
@@ -71,9 +72,15 @@ def test_conditions_before_the_slot_are_checked_in_order(
     state: State, overlap: OverlapPolicy
 ) -> None:
     """An outdated delivery is dropped first. Cancellation and times are checked after that."""
-    for current, cancel, frozen, due_in, late in product(
-        (True, False), (True, False), (True, False), (-SOON, NOW, SOON), (True, False)
+    for current, cancel, frozen, due_in, late, limited in product(
+        (True, False),
+        (True, False),
+        (True, False),
+        (-SOON, NOW, SOON),
+        (True, False),
+        (True, False),
     ):
+        start = StartInLimit if limited else Start
         action = decide_start(
             facts(
                 state=state,
@@ -83,6 +90,7 @@ def test_conditions_before_the_slot_are_checked_in_order(
                 is_frozen=frozen,
                 due_in=due_in,
                 too_late=late,
+                is_limited=limited,
             )
         )
         applicable: list[tuple[bool, StartAction]] = [
@@ -93,7 +101,7 @@ def test_conditions_before_the_slot_are_checked_in_order(
             (frozen, Hold()),
             (due_in == SOON, Postpone(SOON)),
             (late, End(State.MISSED, Reason.TOO_LATE)),
-            (True, Start(takes_slot=overlap is not OverlapPolicy.ALLOW)),
+            (True, start(takes_slot=overlap is not OverlapPolicy.ALLOW)),
         ]
         assert action == next(expected for applies, expected in applicable if applies)
 

@@ -11,7 +11,7 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron.db.now import database_now
-from django_dcron.models import Attempt, Freeze, Job, Run
+from django_dcron.models import Attempt, Freeze, Job, Limit, Run
 from django_dcron.policies.slots import Slot
 from django_dcron.policies.start_decision import LoadFact, Start, StartFacts, decide_start
 from django_dcron.runs.ordinary_start import ReadOrStarted, read_or_start
@@ -33,6 +33,7 @@ CONSIDERED = {
     "cancel_requested",
     "is_frozen",
     "due_in",
+    "is_limited",
     "too_late",
     "overlap",
     "slot_taken",
@@ -67,6 +68,11 @@ def take_slot(run: Run) -> None:
     make_run(run.job, "running", slot=Slot.RUNNING)
 
 
+def set_limit(run: Run) -> None:
+    Limit.objects.get_or_create(name="api", max_running=1)
+    Job.objects.filter(pk=run.job_id).update(limit="api")
+
+
 CHANGES: dict[str, Change] = {
     "queued": run_changed(state="queued", deliveries=1),
     "running": run_changed(state="running"),
@@ -85,6 +91,8 @@ CHANGES: dict[str, Change] = {
     "queue_all": job_changed(overlap_policy="queue_all"),
     "unknown policy": job_changed(overlap_policy="?"),
     "slot taken": take_slot,
+    "limit": set_limit,
+    "has a place": run_changed(limited=True),
     "manual": run_changed(trigger="manual"),
     "backfill": run_changed(trigger="backfill"),
     "chain": run_changed(trigger="chain"),

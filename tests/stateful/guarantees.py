@@ -16,6 +16,8 @@ Invariants:
   are withdrawn.
 - A running run of a job with an exclusive policy has the job's slot. A run that has ended has none.
 - No run starts that a freeze holds back.
+- No more runs of a limit and key execute than the limit allows. A run has a place while it executes
+  and until then from when its wait ends, and never while it waits for a slot.
 - The end of a run makes one run of each unpaused job that follows such an end, in the same
   transaction. Nothing else makes these runs.
 - A queued run was dispatched. A run that is declared lost had no heartbeat for a lease, or its
@@ -35,12 +37,19 @@ from django_dcron.conf import settings
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.freezing import is_frozen
-from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State, Trigger
+from django_dcron.policies.lifecycle import (
+    FINAL,
+    TRANSITIONS,
+    UNFINISHED,
+    Outcome,
+    State,
+    Trigger,
+)
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.schedules.timetable import MICROSECOND
 from tests.scheduler.stand_ins import StillClock
-from tests.stateful.rows import FINAL_STATES, AttemptRow, JobRow, Rows, RunRow
+from tests.stateful.rows import FINAL_STATES, LIMITS, AttemptRow, JobRow, Rows, RunRow
 
 IN_PROGRESS = (State.PENDING, State.QUEUED, State.RUNNING)
 BY_HAND = timedelta(milliseconds=1)
@@ -62,6 +71,12 @@ class Guarantees:
         self.killed: set[tuple[UUID, int]] = set()
         """Attempts whose worker was seen to die."""
         self._witnesses: dict[tuple[UUID, int], UUID] = {}
+        self.limits: defaultdict[int, list[str | None]] = defaultdict(list)
+        """The limits of each job, in their order."""
+        self._starts: defaultdict[str, list[datetime]] = defaultdict(list)
+        """The latest starts of runs with each limit."""
+        self._limits_before: dict[UUID, int] = {}
+        """Like ``_policies_before``, for the job's limits."""
         self._policies_before: dict[UUID, int] = {}
         """For runs that are about to start: the number of the job's policies when the run
         was read.
@@ -80,10 +95,11 @@ class Guarantees:
             yield
             return
         self._policies_before[run_id] = len(self.policies[run.job_id])
+        self._limits_before[run_id] = len(self.limits[run.job_id])
         try:
             yield
         finally:
-            del self._policies_before[run_id]
+            del self._policies_before[run_id], self._limits_before[run_id]
 
     def check(self) -> None:
         """Compare the rows with those of the last check."""
@@ -91,6 +107,8 @@ class Guarantees:
         for job_id, job in self.rows.jobs.items():
             if self.policies[job_id][-1:] != [job.overlap_policy]:
                 self.policies[job_id].append(job.overlap_policy)
+            if self.limits[job_id][-1:] != [limit := self.rows.limit_of.get(job_id)]:
+                self.limits[job_id].append(limit)
         placed_anew = {
             job for job in before.jobs.keys() & self.rows.jobs if self._follow(before, job)
         }
@@ -110,6 +128,7 @@ class Guarantees:
             elif old != new:
                 self._check_moved(old, new, before)
         self._check_followers(before)
+        self._check_places(before)
         self._check_attempts(before)
         self._check_accounts()
 
@@ -131,6 +150,32 @@ class Guarantees:
         else:
             assert run.scheduled_at.microsecond, f"takes the place of an occurrence: {run}"
         self._check_as_it_is(run)
+
+    def _check_places(self, before: Rows) -> None:
+        """Check the limits. Runs that have started keep their places if a limit is lowered."""
+        places = self.rows.places
+        assert {run.pk for run in self.rows.runs.values() if run.limited} == places.keys()
+        for place in places.values():
+            run = self.rows.runs[place.run_id]
+            assert run.state in UNFINISHED, f"a place of an ended run: {place} {run}"
+            assert (place.number is None) == (run.state == State.WAITING), f"{place} {run}"
+        taken, taken_before = _taken(self.rows), _taken(before)
+        for line, number in taken.items():
+            maximum, _ = self.rows.limits[line[0]]
+            allowed = max(maximum, taken_before[line]) if maximum else number
+            assert number <= allowed, f"{number} places of {line} are taken, allowed: {allowed}"
+
+    def _check_number_of_starts(self, run: RunRow) -> None:
+        """Check that a run which has just started isn't one too many within the interval."""
+        if not run.limited:
+            return
+        limit = self.rows.places[run.pk].limit_id
+        _, maximum = self.rows.limits[limit]
+        if maximum is not None:
+            since = self._clock.now() - LIMITS[limit]["interval"]
+            recent = [at for at in self._starts[limit] if at > since]
+            assert len(recent) < maximum, f"started after {recent}: {run}"
+            self._starts[limit] = [*recent, self._clock.now()]
 
     def _check_followers(self, before: Rows) -> None:
         ended = [
@@ -196,6 +241,9 @@ class Guarantees:
                 now=self._clock.now(),
             ), f"started during a freeze: {new} {before.freezes}"
             self._check_slot(new)
+            self._check_number_of_starts(new)
+            limits = self.limits[new.job_id][self._limits_before[new.pk] - 1 :]
+            assert new.limited or None in limits, f"runs without a place under {limits}: {new}"
         self._check_as_it_is(new)
 
     def _check_as_it_is(self, run: RunRow) -> None:
@@ -303,14 +351,20 @@ class Guarantees:
             backfilled = [
                 run
                 for run in runs[job_id]
-                if run.trigger == Trigger.BACKFILL and run.state in IN_PROGRESS
+                if run.trigger == Trigger.BACKFILL
+                and (run.state in IN_PROGRESS or (run.state == State.WAITING and run.limited))
             ]
             assert len(backfilled) <= settings.BACKFILL_CONCURRENCY, backfilled
 
 
+def _taken(rows: Rows) -> Counter[tuple[str, str]]:
+    held = (place for place in rows.places.values() if place.number is not None)
+    return Counter((place.limit_id, place.key) for place in held)
+
+
 def _possible_slots(run: RunRow) -> set[tuple[str | None, int]]:
     """The slots that an unfinished run may have, with their numbers."""
-    if run.state != State.WAITING:
+    if run.state != State.WAITING or run.limited:
         return {(None, 0), (Slot.RUNNING, 0)}
     if run.trigger == Trigger.BACKFILL:
         return {(Slot.BACKFILL, backfill_number(run.scheduled_at))}

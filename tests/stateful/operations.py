@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.scheduler.stand_ins import START
+from tests.stateful.rows import LIMITS
 from tests.stateful.world import ENDINGS, INVALID, VALID, Operation
 
 LAPSE = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 2.25, 5.0, 7.0, 20.0])
@@ -28,6 +29,7 @@ POLICIES = {
     "overlap_policy": st.sampled_from(
         ["allow", "skip", "queue_one", "queue_all", "cancel_running"]
     ),
+    "limit_id": st.sampled_from([None, None, *LIMITS]),
     "max_attempts": st.integers(1, 3),
     "start_deadline": st.sampled_from([None, None, timedelta(seconds=8)]),
     "pause_after_failures": st.sampled_from([None, None, 2]),
@@ -82,6 +84,7 @@ GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "trigger": {"which": ONE_OF_FEW, "key": st.sampled_from([None, "once"])},
     "rerun": {"which": ONE_OF_FEW},
     "cancel": {"which": ONE_OF_FEW},
+    "set_limit": {"name": st.sampled_from([*LIMITS]), "maximum": st.integers(1, 2)},
     "backfill": {"which": ONE_OF_FEW, "seconds": st.sampled_from([5, 20, 60])},
     "work_without_faults": {
         "rounds": st.integers(1, 3),

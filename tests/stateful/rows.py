@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.models import Attempt, Freeze, Job, Link, Run
+from django_dcron.models import Attempt, Freeze, Job, Limit, LimitPlace, Link, Run
 from django_dcron.models.statistics import pending_counts
 from django_dcron.policies.freezing import Extent
 from django_dcron.policies.lifecycle import FINAL, Trigger
 from django_dcron.runs.chains import parse_follower_key
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "one": {"max_running": 1},
+    "two": {"max_running": 2},
+    "few": {"max_started": 2, "interval": timedelta(seconds=5)},
+}
+"""The limits at first, by their names."""
 
 
 class RunRow(NamedTuple):
@@ -35,6 +42,14 @@ class RunRow(NamedTuple):
     heartbeat_at: datetime | None
     deliveries: int
     reason: str
+    limited: bool
+
+
+class PlaceRow(NamedTuple):
+    run_id: UUID
+    limit_id: str
+    key: str
+    number: int | None
 
 
 class AttemptRow(NamedTuple):
@@ -119,6 +134,11 @@ class Rows:
     enabled: set[int] = field(default_factory=set)
     """Ids of enabled jobs."""
     freezes: list[Extent] = field(default_factory=list)
+    places: dict[UUID, PlaceRow] = field(default_factory=dict)
+    limits: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    """For each limit, how many runs may execute at once, and may start within its interval."""
+    limit_of: dict[int, str | None] = field(default_factory=dict)
+    """The limit of each job."""
 
     @classmethod
     def read(cls) -> Rows:
@@ -127,6 +147,7 @@ class Rows:
             AttemptRow._make, Attempt.objects.order_by("pk").values_list(*AttemptRow._fields)
         )
         keys = Run.objects.filter(trigger=Trigger.CHAIN).values_list("job_id", "idempotency_key")
+        places = LimitPlace.objects.order_by("pk").values_list(*PlaceRow._fields)
         pairs = [(job_id, parse_follower_key(key)) for job_id, key in keys]
         return cls(
             {run.pk: run for run in runs},
@@ -136,4 +157,7 @@ class Rows:
             [(job_id, run_id) for job_id, run_id in pairs if run_id is not None],
             set(Job.objects.enabled().values_list("pk", flat=True)),
             [freeze.extent for freeze in Freeze.objects.all()],
+            {place.run_id: place for place in map(PlaceRow._make, places)},
+            {row.pk: (row.max_running, row.max_started) for row in Limit.objects.all()},
+            dict(Job.objects.values_list("pk", "limit_id")),
         )

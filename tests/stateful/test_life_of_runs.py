@@ -33,6 +33,9 @@ from django_dcron.models import (
     Freeze,
     Incident,
     Job,
+    Limit,
+    LimitPlace,
+    LimitStart,
     Link,
     PendingCount,
     Run,
@@ -54,6 +57,7 @@ STEPS = 50
 OURS = (
     Witness,
     Attempt,
+    LimitPlace,
     Run,
     Statistics,
     PendingCount,
@@ -63,6 +67,8 @@ OURS = (
     Incident,
     AuditEntry,
     Job,
+    LimitStart,
+    Limit,
 )
 """The models whose rows a life leaves behind, in an order in which they can be deleted."""
 
@@ -85,6 +91,7 @@ class LifeOfRuns(RuleBasedStateMachine):
 
     @initialize(jobs=st.lists(JOBS, min_size=1, max_size=2))
     def begin(self, jobs: list[dict[str, Any]]) -> None:
+        self.world.make_limits()
         for fields in jobs:
             self.world.do("create", {"fields": fields})
 

@@ -13,10 +13,11 @@ from django.core.exceptions import ValidationError
 from django_dcron import control
 from django_dcron.admin.jobs import deletion
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
-from django_dcron.models import Job, Run
+from django_dcron.models import Job, Limit, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests.scheduler.stand_ins import StillClock
 from tests.stateful.guarantees import Guarantees
+from tests.stateful.rows import LIMITS
 from tests.stateful.transactions import Crash, ResponseLost
 
 MAX_JOBS = 3
@@ -36,6 +37,18 @@ class Users:
         self.guarantees = guarantees
         self.clock = clock
         self._numbers = numbers
+
+    def make_limits(self) -> None:
+        for name, fields in LIMITS.items():
+            control.save_limit(Limit(name=name, **fields))
+
+    def set_limit(self, name: str, maximum: int) -> None:
+        with _person():
+            limit = Limit.objects.get(pk=name)
+            for field in ("max_running", "max_started"):
+                if field in LIMITS[name]:
+                    setattr(limit, field, maximum)
+            control.save_limit(limit)
 
     def create(self, fields: dict[str, Any]) -> None:
         if len(self.guarantees.rows.jobs) < MAX_JOBS:

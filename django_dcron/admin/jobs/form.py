@@ -35,7 +35,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
-from django_dcron.models import Calendar, Job
+from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.sentences import schedule_of_sentence
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ScheduleInput(forms.CharField):
 
 class JobForm(JobModelForm):
     scope: Scope = EVERYTHING
-    """The rows that the user may see. The form accepts only these calendars and jobs."""
+    """The rows that the user may see. The form accepts only these calendars, limits and jobs."""
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     class Media:
@@ -142,10 +142,15 @@ class JobForm(JobModelForm):
         super().__init__(*args, **kwargs)
         if not self.instance._state.adding:
             self.initial["seen_version"] = self.instance.version
-        if "calendar" in self.fields and self.scope.narrows(Calendar):
-            own = Q(pk=self.instance.calendar_id)
-            calendars = Calendar.objects.filter(Q(pk__in=self.scope.keys(Calendar)) | own)
-            self.fields["calendar"].queryset = calendars  # type: ignore[attr-defined]
+        named: tuple[tuple[str, type[models.Model]], ...] = (
+            ("calendar", Calendar),
+            ("limit", Limit),
+        )
+        for name, model in named:
+            if name in self.fields and self.scope.narrows(model):
+                own = Q(pk=getattr(self.instance, f"{name}_id"))
+                rows = model._default_manager.filter(Q(pk__in=self.scope.keys(model)) | own)
+                self.fields[name].queryset = rows  # type: ignore[attr-defined]
         for name in self.fields.keys() & _JSON.keys():
             # Django adds a hidden input to detect changes of a callable default. The stored row
             # suffices for that.

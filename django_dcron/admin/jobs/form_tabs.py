@@ -76,6 +76,7 @@ _TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
                         "misfire_policy",
                         ("misfire_grace", "start_deadline", "catchup_limit"),
                         "overlap_policy",
+                        "limit",
                     ),
                     "description": _(
                         "What happens after an outage or while an earlier run is unfinished"

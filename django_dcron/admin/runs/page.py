@@ -83,6 +83,7 @@ SENTENCES = {
 }
 
 OVERDUE = gettext_lazy("Due since {due}, not sent to a worker yet.")
+WAITS_FOR_LIMIT = gettext_lazy("Waiting for a place in its limit.")
 RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
@@ -341,6 +342,8 @@ def _state_sentence(run: Run, now: datetime) -> SafeString:
         text = OVERDUE
     elif run.state == State.PENDING and run.attempt > 1:
         text = RETRY_DUE
+    elif run.state == State.WAITING and run.limited:
+        text = WAITS_FOR_LIMIT
     return format_html(
         str(text),
         number=run.attempt,

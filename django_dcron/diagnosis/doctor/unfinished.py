@@ -64,7 +64,7 @@ def _troubles(window: Window) -> Iterator[Trouble]:
     yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text
     yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text
     holder = Run.objects.in_slot(Slot.RUNNING, OuterRef("job_id"))
-    waiting = runs.waiting().not_frozen().filter(~Exists(holder))
+    waiting = runs.waiting().not_frozen().filter(~Exists(holder), limited=False)
     line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
     yield Code.RUN_LEFT_WAITING, line, _waiting_text
     backfill = waiting.filter(trigger=Trigger.BACKFILL)

@@ -1,4 +1,4 @@
-"""Find the changed fields of a job or a calendar."""
+"""Find the changed fields of a job, a calendar or a limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FieldChange:
 
 
 def values_of(row: Model) -> Values:
-    """Return the writable values of ``row``. Empty unless it is a job or a calendar."""
+    """Return the writable values of ``row``. Empty unless it is a job, calendar or limit."""
     fields = FIELDS.get(type(row), {})
     return {name: field.value_of(row) for name, field in fields.items() if field.writable}
 

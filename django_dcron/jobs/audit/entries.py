@@ -50,7 +50,7 @@ class LoggedChange:
 
 
 def entries_of(row: Model) -> AuditEntryQuerySet:
-    """Return the entries of a job, run, calendar or freeze, unordered."""
+    """Return the entries of a job, run, calendar, limit or freeze, unordered."""
     entries = AuditEntry.objects.using(alias_for(AuditEntry)).order_by()
     return entries.filter(kind=str(row._meta.model_name), object_id=str(row.pk))
 

@@ -21,7 +21,16 @@ from django.utils.translation import override
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.jobs.audit.actor import current_actor
 from django_dcron.jobs.audit.differences import differences, public_value, values_of
-from django_dcron.models import AuditAction, AuditEntry, AuditKind, Calendar, Incident, Job, Run
+from django_dcron.models import (
+    AuditAction,
+    AuditEntry,
+    AuditKind,
+    Calendar,
+    Incident,
+    Job,
+    Limit,
+    Run,
+)
 from django_dcron.models.audit_entry import LONGEST_ACTOR, LONGEST_LABEL, LONGEST_REASON
 from django_dcron.utils.bounded_text import shortened
 
@@ -40,7 +49,10 @@ class Change:
     reason: str = ""
 
 
-def record_saves(saves: Iterable[tuple[Job | Calendar, Job | Calendar | None]], using: str) -> None:
+Saved = Job | Calendar | Limit
+
+
+def record_saves(saves: Iterable[tuple[Saved, Saved | None]], using: str) -> None:
     """Record saved rows, each with the stored row before the save, or None if it is new."""
     record([_save_of(row, before) for row, before in saves], using)
 
@@ -50,7 +62,7 @@ def record_switches(switches: Iterable[tuple[Job, Job]], using: str) -> None:
     record([_switch_of(row, before) for row, before in switches], using)
 
 
-def record_deletion(row: Job | Calendar, using: str) -> None:
+def record_deletion(row: Saved, using: str) -> None:
     """Record the deletion of a row, with its definition. The row must still have its key."""
     _none, values = _changed_values(type(row)(), row)
     record([Change(AuditAction.DELETE, row, before=values)], using)
@@ -95,7 +107,7 @@ def record(changes: Sequence[Change], using: str, *, by: str = "") -> None:
         AuditEntry.objects.using(using).bulk_create(entries)
 
 
-def _save_of(row: Job | Calendar, before: Job | Calendar | None) -> Change:
+def _save_of(row: Saved, before: Saved | None) -> Change:
     if before is None:
         return Change(AuditAction.CREATE, row, *_changed_values(type(row)(), row))
     return Change(AuditAction.CHANGE, row, *_changed_values(before, row))

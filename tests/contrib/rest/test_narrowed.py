@@ -9,7 +9,7 @@ from django.core.checks import run_checks
 from django.db import transaction
 from django.db.models import QuerySet
 
-from django_dcron.models import Calendar, Job, Node, Run
+from django_dcron.models import Calendar, Job, Limit, Node, Run
 from tests.admin.conftest import noticed_writes
 from tests.contrib.rest.conftest import Api, problem
 from tests.contrib.rest.test_permissions import REQUESTS
@@ -23,7 +23,7 @@ def narrow(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
     assert request.user.is_authenticated
     if rows.model in (Job, Node):
         return rows.filter(namespace="mine")
-    return rows.filter(name__startswith="mine") if rows.model is Calendar else rows
+    return rows.filter(name__startswith="mine") if rows.model in (Calendar, Limit) else rows
 
 
 def narrow_runs(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:

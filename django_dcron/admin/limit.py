@@ -1,0 +1,118 @@
+"""The admin of limits, which are edited through ``control``.
+
+Invariants:
+
+- The form carries the version that it was rendered from. A save never silently overwrites another
+  user's change.
+- The list counts only runs that the user may see.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Count, F, Q, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron import control
+from django_dcron.admin.audit_log import AuditedAdmin
+from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
+from django_dcron.admin.durations import DurationInput
+from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.admin.visibility import admin_scope
+from django_dcron.exceptions import Conflict
+from django_dcron.jobs.representation import to_json
+from django_dcron.models import Job, Limit, Run
+
+MAXIMA = ("max_running", "max_started", "interval")
+
+
+class LimitForm(VersionedForm[Limit]):
+    class Meta:
+        model = Limit
+        fields = ("name", "description", "max_running", "max_started", "interval", "key")
+        field_classes = {"interval": DurationInput}
+        widgets = {
+            "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),
+            "key": forms.TextInput({"class": "vTextField", "spellcheck": "false"}),
+        }
+
+    def conflict(self) -> ValidationError:
+        text = gettext(
+            "Someone else changed this limit, so your changes were not saved. It is now: "
+            "%(values)s. Save again to replace the values with yours."
+        )
+        limit = self.instance
+        names = ("description", "max_running", "max_started", "interval", "key")
+        values = {Limit._meta.get_field(name): getattr(limit, name) for name in names}
+        shown = [
+            f"{field.verbose_name} {to_json(value)}"  # type: ignore[union-attr]  # our own fields
+            for field, value in values.items()
+            if value not in (None, "")
+        ]
+        params = {"values": ", ".join(shown)}
+        return ValidationError(text, code="conflict", params=params)
+
+
+@admin.register(Limit)
+class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
+    form = LimitForm
+    list_display = ("name", "description", *MAXIMA, "key", "running", "waiting")
+    ordering = ("name",)  # the annotations drop the model's ordering
+    search_fields = ("name", "description")
+    search_note = _("Searches names and descriptions.")
+    empty_text = _("No limits yet. Add one here, then select it in a job.")
+    fields = ("name", "description", *MAXIMA, "key", "running", "waiting", "seen_version")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Limit]:
+        scope = admin_scope(request, self.admin_site)
+        visible = Q(places__run__in=scope.keys(Run)) if scope.narrows(Run) else None
+        counts = {
+            "running": Count("places__number", filter=visible),
+            "waiting": Count("places", filter=visible) - F("running"),
+        }
+        return super().get_queryset(request).annotate(**counts)
+
+    def get_fields(self, request: HttpRequest, obj: Limit | None = None) -> tuple[str, ...]:
+        if obj is not None:
+            return self.fields
+        return ("name", "description", *MAXIMA, "key", "seen_version")
+
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: Limit | None = None
+    ) -> tuple[str, ...]:
+        return () if obj is None else ("name", "running", "waiting")
+
+    @admin.display(description=_("running"), ordering="running")
+    def running(self, limit: Limit) -> int:
+        return int(limit.running)  # type: ignore[attr-defined]  # annotated
+
+    @admin.display(description=_("waiting"), ordering="waiting")
+    def waiting(self, limit: Limit) -> int:
+        return int(limit.waiting)  # type: ignore[attr-defined]  # annotated
+
+    def save_model(self, request: HttpRequest, obj: Limit, form: LimitForm, change: bool) -> None:
+        control.save_limit(
+            obj, expected_version=form.cleaned_data["seen_version"] if change else None
+        )
+        if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
+            raise PermissionDenied
+
+    def delete_model(self, request: HttpRequest, obj: Limit) -> None:
+        with suppress(Conflict):  # another user has deleted the limit already
+            control.delete_limit(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
+        for limit in queryset:
+            self.delete_model(request, limit)
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        answer = super().get_deleted_objects(objs, request)
+        dependents = Job.objects.filter(limit__in=list(objs))
+        return without_hidden_jobs(answer, dependents, admin_scope(request, self.admin_site))

@@ -1,0 +1,168 @@
+"""A shared limit: how many runs of the jobs that name it may execute at once, or start at a time.
+
+The name is the primary key, so that exports and declarations can refer to a limit by name.
+
+Invariants:
+
+- UNIQUE (limit, key, number): a place belongs to at most one run. The numbers of a limit's places
+  don't exceed its ``max_running``, so no more runs execute than that.
+- UNIQUE (limit, key, number) of ``LimitStart``: within an interval, no more runs start than there
+  are numbers up to ``max_started``.
+- Places are given and freed under the lock of the limit's row (``runs.limits``).
+- A run with ``limited`` has one row of ``LimitPlace``: with a number while it executes or is about
+  to, without one while it waits. Other runs have none.
+- A limit that a job names, or that a run needs, can't be deleted.
+"""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH
+from django_dcron.models.calendar import NAME as NAME_IN_URL
+from django_dcron.models.exact_text import ExactCharField
+from django_dcron.models.hidden_characters import validate_text
+from django_dcron.models.job_fields import optional_duration_field
+from django_dcron.policies.limits import LONGEST_KEY, is_key_template
+
+MOST = 1000
+
+
+def validate_key(template: str) -> None:
+    """Raise ``ValidationError`` if the text isn't a template of keys."""
+    if not is_key_template(template):
+        raise ValidationError(
+            _(
+                "“%(value)s” isn't a valid key. Use text with arguments in braces, such as "
+                "customer:{kwargs[customer_id]} or {args[0]}."
+            ),
+            code="invalid",
+            params={"value": template},
+        )
+
+
+class Limit(models.Model):
+    name = models.CharField(
+        _("name"),
+        max_length=120,
+        primary_key=True,
+        validators=[NAME_IN_URL],
+        help_text=_("The name that jobs refer to, such as payment-api. It can't be changed later."),
+    )
+    description = models.TextField(
+        _("description"),
+        blank=True,
+        validators=[MaxLengthValidator(MAX_DESCRIPTION_LENGTH), validate_text],
+        help_text=_(
+            "What the limit protects and whom to contact, such as “The payment API allows three "
+            "connections. Contact: billing”."
+        ),
+    )
+    max_running = models.PositiveIntegerField(
+        _("maximum running"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST)],
+        help_text=_(
+            "How many runs of all jobs with this limit may execute at the same time, such as 3. "
+            "Further runs wait and start in order of their due times. Empty: no limit."
+        ),
+    )
+    max_started = models.PositiveIntegerField(
+        _("maximum started"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST)],
+        help_text=_("How many runs may start within the interval, such as 100. Empty: no limit."),
+    )
+    interval = optional_duration_field(
+        _("interval"),
+        help_text=_(
+            "The interval of the maximum started, such as 1m. It applies to any interval of this "
+            "length."
+        ),
+    )
+    key = models.CharField(
+        _("key"),
+        max_length=LONGEST_KEY,
+        blank=True,
+        validators=[validate_key, validate_text],
+        help_text=_(
+            "Counts the runs separately for each value of an argument, such as "
+            "customer:{kwargs[customer_id]} or {args[0]}. Empty: counts all runs together."
+        ),
+    )
+    version = models.PositiveIntegerField(_("version"), default=1, editable=False)
+
+    class Meta:
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        super().clean()
+        if self.max_running is None and self.max_started is None:
+            text = _("Enter a maximum of running runs, of started runs, or both.")
+            raise ValidationError({"max_running": ValidationError(text, code="required")})
+        if (self.max_started is None) != (self.interval is None):
+            text = _("Enter both, such as 100 runs in 1m, or neither.")
+            missing = "interval" if self.interval is None else "max_started"
+            raise ValidationError({missing: ValidationError(text, code="required")})
+
+
+class LimitPlace(models.Model):
+    """A run's place in a limit, or its wait for one."""
+
+    run = models.OneToOneField(
+        "Run", on_delete=models.CASCADE, primary_key=True, related_name="limit_place"
+    )
+    limit = models.ForeignKey(
+        Limit, on_delete=models.PROTECT, related_name="places", db_index=False
+    )
+    key = ExactCharField(max_length=LONGEST_KEY, blank=True)
+    number = models.PositiveIntegerField(null=True)
+    due_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("limit", "key", "number"), name="dcron_limit_place_number"
+            ),
+        )
+        indexes = (
+            models.Index(fields=("limit", "key", "number", "due_at"), name="dcron_limit_line"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.limit_id} {self.key} {self.number}"
+
+
+class LimitStart(models.Model):
+    """The latest start under a number of a limit with a maximum of started runs.
+
+    The number is free again once the interval is over.
+    """
+
+    limit = models.ForeignKey(
+        Limit, on_delete=models.CASCADE, related_name="starts", db_index=False
+    )
+    key = ExactCharField(max_length=LONGEST_KEY, blank=True)
+    number = models.PositiveIntegerField()
+    started_at = models.DateTimeField()
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("limit", "key", "number"), name="dcron_limit_start_number"
+            ),
+        )
+        indexes = (models.Index(fields=("started_at",), name="dcron_limit_started"),)
+
+    def __str__(self) -> str:
+        return f"{self.limit_id} {self.key} {self.number}"

@@ -1,0 +1,246 @@
+"""Give runs their places in a shared limit, and pass freed places on to the runs that wait.
+
+Invariants:
+
+- A place is given or freed under the lock of the limit's row, in the transaction that starts or
+  ends the attempt. So no more runs execute than the limit allows, whatever process dies.
+- UNIQUE (limit, key, number) also holds that: no two runs have the same place.
+- A run that starts takes a number for the interval at the time of its start. A run that was woken
+  and hasn't started yet counts as well, so that it finds a number.
+- A freed place passes directly to the run that has waited longest, by due time. No newcomer gets in
+  between: while others wait, it joins their line.
+- Runs that a freeze holds back are passed over. They don't block the runs of other namespaces.
+- Rows are locked in this order: the own run and what ``transitions`` locks, then the limit. A
+  transaction that has locked a limit waits for no other lock: it passes over locked runs. A run
+  that starts locks two limits only if its job has changed limits meanwhile, in order of their
+  names.
+- If a process dies before it wakes runs, or a limit is raised, a node wakes them
+  (``scheduler.limit_lines``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.db import connections
+from django.db.models import Q, QuerySet
+
+from django_dcron.db.contention import can_skip_locked_rows
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Limit, LimitPlace, LimitStart, Run
+from django_dcron.models.freeze import frozen_job
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.freezing import AUTOMATIC
+from django_dcron.policies.lifecycle import STARTABLE, State
+from django_dcron.policies.limits import LineFacts, limit_key, places_to_give
+from django_dcron.policies.slots import Slot
+from django_dcron.utils.durations import write_duration
+from django_dcron.utils.sync_points import reach_sync_point
+
+WOKEN_AT_ONCE = 100
+"""How many runs one transaction wakes at most, so that it is short."""
+SPARE = 10
+"""How many more waiting runs are read than places are free, because some may be locked."""
+
+
+class Line(NamedTuple):
+    """The runs that count together: those of one limit and key."""
+
+    limit_id: str
+    key: str
+
+
+def take_slot(run: Run, slot: Slot | None) -> bool:
+    """Let a pending or queued run take its slot before it asks for a place in its job's limit.
+
+    The run stays locked for the transaction. Raises ``IntegrityError`` if another run has ``slot``.
+    """
+    run.limited = run.job.limit_id is not None
+    startable = _runs().filter(pk=run.pk, attempt=run.attempt, state__in=STARTABLE)
+    return bool(startable.update(slot=slot, slot_number=0, limited=run.limited))
+
+
+def take_place(run: Run) -> str:
+    """Give the run a place in its job's limit, or let it join the line.
+
+    The caller has locked the run. Returns why the run must wait, or an empty text if it has a place
+    or needs none.
+    """
+    columns = "limit_id", "key", "number", "limit__max_started"
+    own = _places().filter(run=run.pk).values_list(*columns).first()
+    has, number, counts_starts = (None, None, None) if own is None else (Line(*own[:2]), *own[2:])
+    name = run.job.limit_id
+    was_given = has is not None and has.limit_id == name and number is not None
+    if was_given and counts_starts is None:
+        return ""  # the run has waited, and a place was passed to it
+    limits = _lock({each for each in (has and has.limit_id, name) if each is not None})
+    if has is not None and not was_given:  # the job names another limit now
+        _places().filter(run=run.pk).delete()
+        _pass_on(has, limits)
+    if name is None:
+        return ""
+    line, limit = has, limits[name]
+    if line is None or not was_given:
+        line = Line(name, _key_of(run, limit))
+        _places().create(run_id=run.pk, limit_id=name, key=line.key, due_at=run.due_at)
+        reach_sync_point("limit.joined")
+        if run.pk not in _pass_on(line, limits, joining=run.pk):
+            return _why_full(line, limit)
+    if _count_start(line, limit):
+        return ""
+    _places().filter(run=run.pk).update(number=None)  # the maximum of started runs was lowered
+    return _why_full(line, limit)
+
+
+def _count_start(line: Line, limit: Limit) -> bool:
+    """Take a number for a start now. Returns False if all were taken within the interval."""
+    if limit.max_started is None or limit.interval is None:
+        return True
+    now = database_now(alias_for(LimitStart))
+    numbers = dict(_starts(line).values_list("number", "started_at"))
+    recent = {number for number, at in numbers.items() if at > now - limit.interval}
+    free = places_to_give(LineFacts(limit.max_started, None, recent), 1)
+    for number in free:
+        if number in numbers:
+            _starts(line).filter(number=number).update(started_at=now)
+        else:
+            _starts(line).create(**line._asdict(), number=number, started_at=now)
+    return bool(free)
+
+
+def leave_line(run: Run) -> None:
+    """Free the place of a run that was about to start and doesn't."""
+    if run.limited and _runs().filter(pk=run.pk, limited=True).update(limited=False):
+        run.limited = False
+        free_places([run.pk])
+
+
+def free_places(run_ids: Collection[UUID]) -> list[Run]:
+    """Free the places of the runs, or let them leave their lines. Return the runs that are woken.
+
+    The caller has locked the runs and unmarked them.
+    """
+    own = _places().filter(run__in=run_ids)
+    lines = [Line(*row) for row in own.order_by().values_list("limit_id", "key").distinct()]
+    limits = _lock({line.limit_id for line in lines})
+    own.delete()
+    reach_sync_point("limit.freed")
+    woken = [run_id for line in lines for run_id in _pass_on(line, limits)]
+    return list(_runs().filter(pk__in=woken).select_related("job")) if woken else []
+
+
+def update_and_unmark(run: Run, guarded: RunQuerySet, **columns: Any) -> bool | None:
+    """Update the run, which frees its place next. Return whether it has one, or waits for one.
+
+    Returns None if no row matched: another process was first. ``run`` may be outdated: it may have
+    got a place, or freed it, since it was read.
+    """
+    for limited in (run.limited, not run.limited):
+        if guarded.filter(limited=limited).update(limited=False, **columns):
+            return limited
+    return None
+
+
+def wake_line(line: Line) -> int:
+    """Wake the runs whose turn has come, and return their number. Call it in a transaction."""
+    return len(_pass_on(line, _lock({line.limit_id})))
+
+
+def _pass_on(line: Line, limits: Mapping[str, Limit], joining: UUID | None = None) -> list[UUID]:
+    """Give the free places to the runs that have waited longest, and wake them.
+
+    ``joining``: A run that has just joined the line, in order to start. It isn't woken. Returns the
+    runs that got a place.
+    """
+    limit = limits.get(line.limit_id)
+    if limit is None:
+        return []
+    free = places_to_give(_facts(line, limit), WOKEN_AT_ONCE)
+    chosen = _next_in_line(line, len(free), joining) if free else []
+    for run_id, number in zip(chosen, free, strict=False):
+        _places().filter(run=run_id).update(number=number)
+    if woken := [run_id for run_id in chosen if run_id != joining]:
+        _runs().waiting().filter(pk__in=woken).update(state=State.PENDING, node="", reason="")
+    return chosen
+
+
+def _next_in_line(line: Line, room: int, joining: UUID | None) -> list[UUID]:
+    """Return at most ``room`` runs, in order. Locks them, unless another transaction has."""
+    is_frozen = Q(frozen_job("run__job_id", "run__job__namespace"), run__trigger__in=AUTOMATIC)
+    may_start = Q(run__state=State.WAITING) & ~is_frozen
+    if joining is not None:
+        may_start |= Q(run=joining)
+    waiting = _in(line).filter(may_start, number=None).order_by("due_at", "run_id")
+    first = list(waiting.values_list("run_id", flat=True)[: room + SPARE])
+    unlocked = _runs().waiting().filter(pk__in=first).order_by()
+    using = alias_for(Run)
+    if can_skip_locked_rows(using):
+        no_key = connections[using].features.has_select_for_no_key_update
+        unlocked = unlocked.select_for_update(skip_locked=True, no_key=no_key)
+    can_start = {*unlocked.values_list("pk", flat=True), joining} if first else set()
+    return [run_id for run_id in first if run_id in can_start][:room]
+
+
+def _key_of(run: Run, limit: Limit) -> str:
+    args = run.job.args if run.args is None else run.args
+    kwargs = run.job.kwargs if run.kwargs is None else run.kwargs
+    return limit_key(limit.key, args, kwargs)
+
+
+def _why_full(line: Line, limit: Limit) -> str:
+    key = f" ({line.key})" if line.key else ""
+    facts = _facts(line, limit)
+    text, running = "", len(facts.taken)
+    if limit.max_running is not None:
+        text = f"{running} of {limit.max_running} running"
+    if limit.interval is not None and (not text or running < (limit.max_running or 0)):
+        within = write_duration(limit.interval)
+        text = f"{facts.started} of {limit.max_started} started within {within}"
+    return f"waits for limit {limit}{key}: {text}"
+
+
+def _facts(line: Line, limit: Limit) -> LineFacts:
+    given = _in(line).filter(number__isnull=False)
+    if limit.max_started is None or limit.interval is None:
+        return LineFacts(limit.max_running, None, _numbers(given.values_list("number", flat=True)))
+    states = dict(given.values_list("number", "run__state"))
+    since = database_now(alias_for(LimitStart)) - limit.interval
+    return LineFacts(
+        limit.max_running,
+        limit.max_started,
+        _numbers(states),
+        unstarted=sum(state != State.RUNNING for state in states.values()),
+        started=_starts(line).filter(started_at__gt=since).count(),
+    )
+
+
+def _numbers(numbers: Iterable[int | None]) -> set[int]:
+    return {number for number in numbers if number is not None}
+
+
+def _starts(line: Line) -> QuerySet[LimitStart]:
+    starts = LimitStart.objects.using(alias_for(LimitStart))
+    return starts.filter(limit=line.limit_id, key=line.key)
+
+
+def _in(line: Line) -> QuerySet[LimitPlace]:
+    return _places().filter(limit=line.limit_id, key=line.key)
+
+
+def _places() -> QuerySet[LimitPlace]:
+    return LimitPlace.objects.using(alias_for(LimitPlace))
+
+
+def _runs() -> RunQuerySet:
+    return Run.objects.using(alias_for(Run))
+
+
+def _lock(names: Collection[str]) -> dict[str, Limit]:
+    """Lock the limits in the order of their names."""
+    using = alias_for(Limit)
+    no_key = connections[using].features.has_select_for_no_key_update
+    rows = Limit.objects.using(using).filter(pk__in=names).order_by("pk")
+    return {row.pk: row for row in rows.select_for_update(no_key=no_key)}

@@ -1,0 +1,122 @@
+"""Wake runs that wait for a limit with a free place.
+
+Usually, the end of a run passes its place on (``runs.limits``). This step does it when an interval
+is over, and after a limit was raised, a freeze has ended, a job was deleted, or a row was locked.
+
+Invariants:
+
+- The same few statements find the lines with a free place and a run that waits, however many wait.
+- The line of a limit is the task of the node that leads its shard. If two nodes consider themselves
+  the leader, the lock of the limit's row decides.
+- A locked limit is left for the next tick.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
+from zlib import crc32
+
+from django.db import transaction
+from django.db.models import Count, Exists, F, Q
+
+from django_dcron.conf import settings
+from django_dcron.db.contention import skipping_if_locked
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.db.statements import Select
+from django_dcron.models import Job, Limit, LimitPlace, LimitStart, Run
+from django_dcron.policies.lifecycle import State
+from django_dcron.policies.limits import LineFacts, places_to_give
+from django_dcron.runs.limits import Line, wake_line
+from django_dcron.scheduler.backfill_release import FIRST_JOB
+
+LINES_AT_ONCE = 100
+PRUNED_AT_ONCE = 1000
+
+
+class Waiting(NamedTuple):
+    """Whether any run waits in a backfill, or for a limit."""
+
+    in_backfill: bool
+    for_limit: bool
+
+
+_WAITING = Select(
+    Job,
+    lambda: Job.objects.order_by().values_list(
+        Exists(Run.objects.waiting_in_backfill_from(FIRST_JOB)),
+        Exists(LimitPlace.objects.filter(number=None)),
+    )[:1],
+)
+
+
+def find_waiting() -> Waiting:
+    """Return which kinds of runs wait, in one statement, because usually none does."""
+    found = _WAITING.first()
+    return Waiting(False, False) if found is None else Waiting(*map(bool, found))
+
+
+def wake_runs_with_place(shards: Collection[int]) -> int:
+    """Wake the runs that wait for limits led in ``shards`` and have a place. Return the number."""
+    using = alias_for(LimitPlace)
+    woken = 0
+    for line in _lines_to_wake(shards, using):
+        with skipping_if_locked(f"limit {line.limit_id}", using), transaction.atomic(using=using):
+            woken += wake_line(line)
+    return woken
+
+
+def _lines_to_wake(shards: Collection[int], using: str) -> list[Line]:
+    """Return lines in which a run waits and may start, unless a freeze holds it back."""
+    limits = {row.pk: row for row in Limit.objects.using(using).all() if _shard(row.pk) in shards}
+    places = LimitPlace.objects.using(using).order_by().values_list("limit_id", "key")
+    counted = places.annotate(
+        rows=Count("pk"),
+        taken=Count("number"),
+        unstarted=Count("number", filter=~Q(run__state=State.RUNNING)),
+    )
+    waiting = counted.filter(rows__gt=F("taken"), limit__in=limits)
+    started = _recent_starts(limits.values(), using)
+    lines = []
+    for limit_id, key, _rows, taken, unstarted in waiting:
+        line, limit = Line(limit_id, key), limits[limit_id]
+        facts = LineFacts(
+            limit.max_running, limit.max_started, range(taken), unstarted, started[line]
+        )
+        if places_to_give(facts, 1):
+            lines.append(line)
+    return lines[:LINES_AT_ONCE]
+
+
+def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[Line]:
+    """Return how many runs have started in each line within the interval of its limit."""
+    now = database_now(using)
+    recent = [
+        Q(limit=limit.pk, started_at__gt=now - limit.interval)
+        for limit in limits
+        if limit.interval is not None
+    ]
+    if not recent:
+        return Counter()
+    starts = LimitStart.objects.using(using).filter(reduce(or_, recent))
+    counted = starts.order_by().values_list("limit_id", "key").annotate(number=Count("pk"))
+    return Counter({Line(limit_id, key): number for limit_id, key, number in counted})
+
+
+def prune_starts(shards: Collection[int]) -> None:
+    """Delete the starts whose interval is over, so that former keys take no room."""
+    using = alias_for(LimitStart)
+    for limit in Limit.objects.using(using).exclude(interval=None):
+        if _shard(limit.pk) in shards and limit.interval is not None:
+            over = database_now(using) - limit.interval
+            rows = LimitStart.objects.using(using).filter(limit=limit.pk, started_at__lt=over)
+            keys = list(rows.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
+            rows.filter(pk__in=keys).delete()
+
+
+def _shard(name: str) -> int:
+    return crc32(name.encode()) % settings.SHARDS

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -33,12 +33,14 @@ from django_dcron.admin.display import EMPTY
 from django_dcron.admin.json_input import json_input
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
-from django_dcron.contrib.ics import LONGEST_FILE, OmittedEvent, can_read_ics, read_ics
 from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.days import DAY
+
+if TYPE_CHECKING:
+    from django_dcron.contrib.ics import OmittedEvent
 
 DATES_SHOWN = 20
 YEARS_READ = 5
@@ -78,6 +80,8 @@ class CalendarForm(VersionedForm[Calendar]):
 
     def _add_events(self, cleaned: dict[str, Any]) -> None:
         """Add the events of the uploaded file to the entries."""
+        from django_dcron.contrib.ics import LONGEST_FILE, read_ics
+
         today = localdate(clock.now())
         try:
             read = read_ics(
@@ -131,6 +135,8 @@ class CalendarAdmin(
         return super().get_queryset(request).annotate(number_of_jobs=Count("jobs", filter=visible))
 
     def get_fields(self, request: HttpRequest, obj: Calendar | None = None) -> tuple[str, ...]:
+        from django_dcron.contrib.ics import can_read_ics
+
         without = {"next_dates"} if obj is None else set()
         may_edit = self.has_change_permission(request, obj) if obj else True
         if not may_edit or not can_read_ics():

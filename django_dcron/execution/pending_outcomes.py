@@ -85,7 +85,8 @@ class PendingOutcomes:
                 try:
                     recorded = self._record_unlocked(pending)
                 except Exception:  # for example, a migration has renamed a column
-                    logger.exception("no outcome recorded: pending=%d", len(pending))
+                    extra = {"event": "outcomes_pending", "runs": len(pending)}
+                    logger.exception("no outcome recorded: runs=%d", len(pending), extra=extra)
                     recorded = 0
                 if recorded:
                     pause = FIRST_PAUSE

@@ -76,7 +76,7 @@ _RUN = [field.attname for field in Run._meta.concrete_fields]
 
 _NOT_READ = {
     *("description", "declared", "import_source", "import_key", "imported"),
-    *("created_at", "updated_at"),
+    *("pause_reason", "paused_until", "created_at", "updated_at"),
 }
 """Columns of the job that aren't needed to execute a run. Django loads them if they are accessed.
 

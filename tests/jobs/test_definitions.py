@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import DataError, IntegrityError, OperationalError, connection
@@ -245,7 +246,7 @@ def _definitions_of(job: Job, *ages: timedelta) -> list[Definition]:
     Definition.objects.filter(job_id=job.pk).delete()
     rows = [
         Definition(
-            id=f"00000000-0000-5000-8000-{job.pk:06}{number:06}",
+            id=uuid4(),
             job_id=job.pk,
             version=number,
             content={},

@@ -38,7 +38,8 @@ NOW = {
     "mysql": (re.compile(r"UTC_TIMESTAMP\(6\)"), "TIMESTAMP'{}'"),
 }
 """For each database, the pattern of ``UtcNow`` in SQL and the literal of an instant."""
-WRITES = ("UPDATE", "INSERT", "DELETE", "WITH")
+WRITES = ("UPDATE", "INSERT", "DELETE", "WITH", "SET STATEMENT")
+"""How a statement begins that writes. On MariaDB, a limited one begins with ``SET STATEMENT``."""
 
 
 class Crash(BaseException):

@@ -27,6 +27,17 @@ def own_transactions_only() -> Iterator[None]:
                 _drop(connection)
 
 
+def drop_idle_connections() -> None:
+    """Close this thread's connections, except those in a transaction.
+
+    An exception from another thread may have hit a driver between a request and its response.
+    MySQLdb then refuses all statements on that connection.
+    """
+    for connection in _used_connections():
+        if _transaction_state(connection) == UNTOUCHED:
+            _drop(connection)
+
+
 def release_connections() -> None:
     """Keep this thread's connections as long as ``CONN_MAX_AGE`` allows, as between requests.
 

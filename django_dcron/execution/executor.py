@@ -29,7 +29,7 @@ from django.utils.module_loading import import_string
 
 from django_dcron import targets, tracing
 from django_dcron.conf import settings
-from django_dcron.db.open_transactions import own_transactions_only
+from django_dcron.db.open_transactions import drop_idle_connections, own_transactions_only
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.current import CurrentRun, as_current
@@ -115,6 +115,8 @@ def execute(
         heartbeat.enter_context(kept_alive)
         with own_transactions_only():
             ending, fatal = _call(run)
+            if run.interruption.used:
+                drop_idle_connections()
         if run.unheard and ending.outcome is Outcome.CANCELLED:
             message = "stopped because the worker couldn't write the heartbeat"
             ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())

@@ -47,6 +47,11 @@ class Interruption:
         """Whether the job's code is being executed and may be interrupted."""
         return self._armed
 
+    @property
+    def used(self) -> bool:
+        """Whether an exception was raised in the job's code, or is about to be."""
+        return self._used
+
     def arm(self) -> None:
         if self._in_main:
             _main_thread.listen_for(self)

@@ -8,6 +8,7 @@ refused.
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import Any, cast
 
 from django.db import DataError, InterfaceError, InternalError, OperationalError, connections
 from django.db.utils import Error
@@ -59,7 +60,7 @@ NOW_NUMBERS = frozenset(
 """Contention, disk or table full, storage engine, read-only, too many connections, no access,
 shutdown, no such column or table, network, killed, timeout."""
 CLIENT_NUMBERS = range(2000, 3000)
-"""Errors of MariaDB's client: the connection was lost or couldn't be opened."""
+"""Errors of MariaDB's client: the connection was lost, couldn't be opened, or is out of sync."""
 TEXTS_CODES = frozenset({18})
 """Error code of SQLite: too big."""
 NOW_CODES = frozenset({3, 5, 6, 7, 8, 10, 11, 13, 14, 15})
@@ -69,9 +70,12 @@ protocol."""
 
 def refusal_of(error: Exception, ending: Ending, using: str) -> Refusal:
     """Return why the database that raised ``error`` didn't store ``ending``."""
-    if not isinstance(error, Error) or isinstance(error, DataError):
+    wrapped = isinstance(error, Error)
+    # Django doesn't wrap exceptions of MySQLdb's ``cursor.close()``.
+    of_driver = wrapped or isinstance(error, cast(Any, connections[using]).Database.Error)
+    if not of_driver or isinstance(error, DataError):
         return Refusal.TEXTS  # the driver couldn't even send the texts
-    cause = error.__cause__  # the driver's exception
+    cause = error.__cause__ if wrapped else error  # the driver's exception
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state:
         return _first_of(state.startswith(TEXTS_STATES), state.startswith(NOW_STATES))

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 from uuid import uuid4
 
@@ -688,13 +688,22 @@ def test_unknown_database_error_records_the_outcome_without_texts(
 
 
 @pytest.mark.mariadb
-def test_lost_connection_blames_the_texts_only_if_they_are_too_large() -> None:
-    lost = OperationalError(2006, "Server has gone away")
+@pytest.mark.parametrize(
+    "lost",
+    [
+        lambda: OperationalError(2006, "Server has gone away"),
+        # from ``cursor.close()``, whose exceptions Django doesn't wrap
+        lambda: cast(Any, connection).Database.ProgrammingError(2014, "Commands out of sync"),
+    ],
+)
+def test_lost_connection_blames_the_texts_only_if_they_are_too_large(
+    lost: Callable[[], Exception],
+) -> None:
     small, large = (
         Ending(Outcome.SUCCEEDED, result="x" * size) for size in (1000, 32 * 1024 * 1024)
     )
-    assert refusal_of(lost, small, "default") is Refusal.NOW
-    assert refusal_of(lost, large, "default") is Refusal.TEXTS
+    assert refusal_of(lost(), small, "default") is Refusal.NOW
+    assert refusal_of(lost(), large, "default") is Refusal.TEXTS
 
 
 @pytest.mark.usefixtures("no_pauses")

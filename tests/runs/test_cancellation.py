@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from pytest_django import Settings
 
 from django_dcron import control, dispatch
@@ -128,12 +128,14 @@ def test_code_in_this_process_is_interrupted_at_once(
     settings.DCRON_RUN_LEASE = timedelta(hours=1)
     make_run(make_idle_job())
     seen: list[bool] = []
+    used: list[object] = []
 
     def cancels_itself() -> str:
         import django_dcron
         from django_dcron.exceptions import RunCancelled
 
         run = django_dcron.current_run()
+        used.append(connection.connection)
         try:
             control.cancel(Run.objects.get(pk=run.id), "by hand")
             wait_until(lambda: False, LONG)
@@ -144,6 +146,7 @@ def test_code_in_this_process_is_interrupted_at_once(
     row = make_run(make_idle_job(target=make_target(cancels_itself), max_attempts=3))
     execute(row.pk, 1, worker="w")
     assert seen == [True]
+    assert connection.connection not in used, "an interrupted connection is used again"
     after, attempt = reread(row), attempt_of(row)
     assert (after.state, after.reason, after.attempt) == ("cancelled", "by hand", 1)
     assert (attempt.outcome, attempt.result) == ("cancelled", '"tidied up"')

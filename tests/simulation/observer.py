@@ -80,6 +80,7 @@ class Observer:
         due_at: str,
         trigger: str,
         frees_slot: int,
+        takes_slot: int,
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
         self.changes.append(
@@ -93,6 +94,7 @@ class Observer:
                 trigger=trigger,
                 attempts=attempt - old_attempt,
                 frees_slot=bool(frees_slot),
+                takes_slot=bool(takes_slot),
             )
         )
         if old != new:
@@ -110,15 +112,17 @@ class Observer:
         if old == "running" and new != "running":
             self._ended(about, heartbeat_at)
         if trigger != "backfill":
-            self._waits(about, job, (due_at, run), old, new)
+            self._waits(about, job, (due_at, run), old, new, bool(takes_slot))
 
-    def _waits(self, about: str, job: int, turn: tuple[str, str], old: str, new: str) -> None:
+    def _waits(
+        self, about: str, job: int, turn: tuple[str, str], old: str, new: str, takes_slot: bool
+    ) -> None:
         """Of the runs that wait for a job's slot, the oldest one gets it."""
         waiting = self._waiting.setdefault(job, set())
         if new == "waiting":
             waiting.add(turn)
         elif old == "waiting":
-            if new == "pending" and (first := min(waiting, default=turn)) < turn:
+            if takes_slot and (first := min(waiting, default=turn)) < turn:
                 self.report(f"{about}, although run {first[1][-6:]} is next in line")
             waiting.discard(turn)
 

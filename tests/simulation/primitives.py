@@ -271,6 +271,9 @@ class Interruption:
         self._armed = False
         self._used = False
 
+    used = False
+    """All tasks share one connection, and no interruption happens within a statement."""
+
     @property
     def armed(self) -> bool:
         return self._armed

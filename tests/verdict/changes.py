@@ -18,20 +18,27 @@ CREATE TABLE verdict_change (
     attempts integer NOT NULL,
     due_at timestamptz NOT NULL,
     "trigger" text NOT NULL,
-    frees_slot boolean NOT NULL
+    frees_slot boolean NOT NULL,
+    takes_slot boolean NOT NULL
 );
 CREATE FUNCTION verdict_record() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO verdict_change (run, job, old, new, attempts, due_at, "trigger", frees_slot)
-        VALUES (NEW.id, NEW.job_id, 'absent', NEW.state, 0, NEW.due_at, NEW."trigger", false);
+        INSERT INTO verdict_change
+            (run, job, old, new, attempts, due_at, "trigger", frees_slot, takes_slot)
+        VALUES (
+            NEW.id, NEW.job_id, 'absent', NEW.state, 0, NEW.due_at, NEW."trigger", false,
+            coalesce(NEW.slot, '') = 'running'
+        );
     ELSIF (OLD.state, OLD.attempt, OLD.slot) IS DISTINCT FROM (NEW.state, NEW.attempt, NEW.slot)
     THEN
-        INSERT INTO verdict_change (run, job, old, new, attempts, due_at, "trigger", frees_slot)
+        INSERT INTO verdict_change
+            (run, job, old, new, attempts, due_at, "trigger", frees_slot, takes_slot)
         VALUES (
             NEW.id, NEW.job_id, OLD.state, NEW.state, NEW.attempt - OLD.attempt, NEW.due_at,
             NEW."trigger",
-            coalesce(OLD.slot, '') = 'running' AND coalesce(NEW.slot, '') <> 'running'
+            coalesce(OLD.slot, '') = 'running' AND coalesce(NEW.slot, '') <> 'running',
+            coalesce(OLD.slot, '') <> 'running' AND coalesce(NEW.slot, '') = 'running'
         );
     END IF;
     RETURN NULL;

@@ -140,6 +140,8 @@ class Change:
     """By how much the number of the attempt grows."""
     frees_slot: bool = False
     """Whether the run gives up the slot of its job."""
+    takes_slot: bool = False
+    """Whether the run gets the slot. A run that waits for its limit, or for a retry, keeps it."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def turns(history: History) -> list[Finding]:
         for change in changes:
             if change.new == "waiting":
                 waiting.setdefault(change.run, change)
-            elif (mine := waiting.pop(change.run, None)) and change.new == "pending":
+            elif (mine := waiting.pop(change.run, None)) and change.takes_slot:
                 passed_over = [
                     other.run
                     for other in waiting.values()

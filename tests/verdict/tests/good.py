@@ -170,20 +170,38 @@ def good_history() -> History:
 
 
 def _changes() -> list[Change]:
-    """Two runs of a job wait while another has the slot. Then they get it in turn."""
+    """Two runs of a job wait while another has the slot. Then they get it in turn.
+
+    The second one is due again later. It keeps the slot, and waits for its limit.
+    """
     told = [
-        ("first", "queued", "running", 1, False),
-        ("second", "queued", "waiting", 2, False),
-        ("third", "queued", "waiting", 3, False),
-        ("first", "running", "succeeded", 1, True),
-        ("second", "waiting", "pending", 2, False),
-        ("second", "pending", "running", 2, False),
-        ("second", "running", "failed", 2, True),
-        ("third", "waiting", "pending", 3, False),
+        ("first", "queued", "running", 1, "takes"),
+        ("second", "queued", "waiting", 2, ""),
+        ("third", "queued", "waiting", 3, ""),
+        ("first", "running", "succeeded", 1, "frees"),
+        ("second", "waiting", "pending", 2, "takes"),
+        ("second", "pending", "running", 2, ""),
+        ("second", "running", "pending", 4, ""),
+        ("second", "pending", "waiting", 4, ""),
+        ("second", "waiting", "pending", 4, ""),
+        ("second", "pending", "running", 4, ""),
+        ("second", "running", "failed", 4, "frees"),
+        ("third", "waiting", "pending", 3, "takes"),
     ]
     return [
-        Change(number, run, LATE, old, new, T + second * SECOND, "schedule", 0, frees)
-        for number, (run, old, new, second, frees) in enumerate(told, 1)
+        Change(
+            number,
+            run,
+            LATE,
+            old,
+            new,
+            T + second * SECOND,
+            "schedule",
+            attempts=int((old, new) == ("running", "pending")),
+            frees_slot=slot == "frees",
+            takes_slot=slot == "takes",
+        )
+        for number, (run, old, new, second, slot) in enumerate(told, 1)
     ]
 
 

@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TypeVar
 
 from django.db import connections
 
@@ -21,8 +20,6 @@ from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.utils.messages import gettext_noop as _
-
-N = TypeVar("N", Calendar, Limit)
 
 LOCKED_AT_ONCE = 1000
 """Keys in one statement."""
@@ -94,21 +91,6 @@ def lock_version_for_deletion(job_id: int, expected_version: int | None, using: 
     return check_version(lock_job(job_id, using, for_deletion=True), expected_version)
 
 
-def lock_named(
-    model: type[N], name: str, expected_version: int | None, using: str, deleted: str
-) -> N:
-    """Lock a calendar or a limit and check its version. None accepts any version.
-
-    Raises ``Conflict``, with the text ``deleted`` if there is no such row.
-    """
-    row = model._default_manager.using(using).select_for_update().filter(pk=name).first()
-    if row is None:
-        raise Conflict(deleted, code="deleted")
-    if expected_version is not None and row.version != expected_version:
-        raise _changed(row)
-    return row
-
-
 def check_version(row: Job | None, expected_version: int | None) -> Job:
     """Check the version of a locked job. None accepts any version.
 
@@ -117,10 +99,11 @@ def check_version(row: Job | None, expected_version: int | None) -> Job:
     if row is None:
         raise Conflict(_("The job has been deleted. Nothing was saved."), code="deleted")
     if expected_version is not None and row.version != expected_version:
-        raise _changed(row)
+        raise changed_by_another(row)
     return row
 
 
-def _changed(row: Job | Calendar | Limit) -> Conflict:
+def changed_by_another(row: Job | Calendar | Limit) -> Conflict:
+    """Return the error for a row whose version isn't the expected one."""
     text = _("%(job)s was changed by someone else. Nothing was saved. Reload it and try again.")
     return Conflict(text, job=str(row), code="changed")

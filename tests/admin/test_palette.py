@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.admin import site
 from django.test import Client
 from django.urls import reverse
 
@@ -70,6 +71,12 @@ def test_run_is_found_by_its_id(admin_client: Client, jobs: list[Job]) -> None:
     run = make_run(jobs[0])
     assert find(admin_client, f" {run.pk} ") == [run_url(run)]
     assert find(admin_client, str(uuid4())) == []
+
+
+def test_each_list_has_a_shortcut_of_its_own() -> None:
+    models = {model for model in site._registry if model._meta.app_label == "django_dcron"}
+    assert {model for model, _ in palette.PAGES} == models
+    assert len({keys for _, keys in palette.PAGES}) == len(palette.PAGES)
 
 
 def test_pages_are_found_by_their_titles(admin_client: Client) -> None:

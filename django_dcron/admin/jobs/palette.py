@@ -38,6 +38,7 @@ from django_dcron.models import (
     Freeze,
     Incident,
     Job,
+    Limit,
     Node,
     Run,
 )
@@ -61,6 +62,7 @@ PAGES: tuple[tuple[type[Model], str], ...] = (
     (Alert, "gl"),
     (Node, "gn"),
     (Calendar, "gc"),
+    (Limit, "gm"),
     (Freeze, "gf"),
     (AuditEntry, "gu"),
 )

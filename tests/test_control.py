@@ -26,7 +26,7 @@ from django_dcron.jobs import manual_runs
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
 from django_dcron.runs.chains import follower_key
 from django_dcron.scheduler.claim import claim
 from django_dcron.schedules.timetable import MICROSECOND
@@ -334,7 +334,7 @@ def test_finished_run_cannot_be_cancelled(state: State) -> None:
 
 def test_cancel_is_retried_if_the_run_started_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job(), "queued")
-    original: Callable[..., bool] = transitions.end_unstarted
+    original: Callable[..., bool] = endings.end_unstarted
 
     def started_meanwhile(*args: Any) -> bool:
         transitions.mark_running(
@@ -342,7 +342,7 @@ def test_cancel_is_retried_if_the_run_started_meanwhile(monkeypatch: pytest.Monk
         )
         return original(*args)
 
-    monkeypatch.setattr(transitions, "end_unstarted", started_meanwhile)
+    monkeypatch.setattr(endings, "end_unstarted", started_meanwhile)
     cancelled = control.cancel(run)
     assert cancelled.state == "running"
     assert cancelled.cancel_requested_at is not None
@@ -350,14 +350,14 @@ def test_cancel_is_retried_if_the_run_started_meanwhile(monkeypatch: pytest.Monk
 
 def test_cancel_gives_up_if_the_state_keeps_changing(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job())
-    monkeypatch.setattr(transitions, "end_unstarted", lambda *args: False)
+    monkeypatch.setattr(endings, "end_unstarted", lambda *args: False)
     with refusal(NotPossible, "busy"):
         control.cancel(run)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_cancel_is_retried_after_contention(monkeypatch: pytest.MonkeyPatch) -> None:
-    original: Callable[..., bool] = transitions.end_unstarted
+    original: Callable[..., bool] = endings.end_unstarted
     errors = [OperationalError("deadlock detected")] * MAX_RETRIES
 
     def contended(*args: Any) -> bool:
@@ -365,7 +365,7 @@ def test_cancel_is_retried_after_contention(monkeypatch: pytest.MonkeyPatch) -> 
             raise errors.pop()
         return original(*args)
 
-    monkeypatch.setattr(transitions, "end_unstarted", contended)
+    monkeypatch.setattr(endings, "end_unstarted", contended)
     run = make_run(make_idle_job())
     assert control.cancel(run).state == "cancelled"
     another = make_run(make_idle_job())

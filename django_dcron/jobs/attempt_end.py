@@ -13,7 +13,7 @@ from django_dcron.jobs import pausing
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs.completion import Ending, complete_attempt
-from django_dcron.runs.transitions import LastHeartbeat
+from django_dcron.runs.endings import LastHeartbeat
 
 
 def end_attempt(

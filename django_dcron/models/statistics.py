@@ -1,6 +1,6 @@
 """Counters of a job's ended runs. Pruning runs doesn't change them.
 
-A run is counted by the transaction that ends it (``runs/transitions.py``, ``runs/creation.py``).
+A run is counted by the transaction that ends it (``runs/endings.py``, ``runs/creation.py``).
 ``followed`` is in this table because the end of a run updates the row anyway. Only
 ``jobs/chains.py`` writes ``followed``, together with the links.
 

@@ -3,8 +3,8 @@
 Invariants:
 
 - A run never leaves a final state. A rerun is a new run.
-- Each change of state is listed in ``TRANSITIONS``. ``runs/transitions.py`` derives WHERE clauses
-  from the table.
+- Each change of state is listed in ``TRANSITIONS``. ``runs/transitions.py`` and
+  ``runs/endings.py`` derive WHERE clauses from the table.
 - ``pending -> pending`` doesn't exist: a retry is ``running -> pending``, a redelivery is
   ``queued -> pending``.
 """

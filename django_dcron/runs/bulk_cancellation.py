@@ -3,7 +3,7 @@
 Invariants:
 
 - Each run gets the result of ``control.cancel``. A refused run doesn't stop the others.
-- Rows are locked in the order of ``transitions``: the runs by their keys, the runs that are woken,
+- Rows are locked in the order of ``endings``: the runs by their keys, the runs that are woken,
   the jobs that follow, statistics, limits. A batch may have a run of a job that follows. A save of
   that job locks the job first, so one of both may have to repeat its transaction.
 - Runs are woken after all ends of the batch, so that none wakes only to be cancelled.
@@ -32,7 +32,8 @@ from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import cancellation, chains, limits
-from django_dcron.runs.transitions import final_columns, runs, wake_next
+from django_dcron.runs.endings import final_columns
+from django_dcron.runs.transitions import runs, wake_next
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from django_dcron.dispatch import Dispatcher, RevokesMany
 from django_dcron.dispatch.best_effort import try_request
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -44,7 +44,7 @@ def request_cancel(run_id: UUID, reason: str) -> bool:
 
 def cancel_unstarted(run: Run, reason: str) -> bool:
     """Cancel a run that hasn't started. Returns False if it has started or ended by now."""
-    if not transitions.end_unstarted(run, State.CANCELLED, reason):
+    if not endings.end_unstarted(run, State.CANCELLED, reason):
         return False
     if State(run.state) is State.QUEUED:  # when it was read; a worker may have received it
         transaction.on_commit(

@@ -5,7 +5,7 @@ Invariants:
 - When a run ends with an outcome that a link names, exactly one run is created of each following
   job that isn't paused.
 - The followers are created in the transaction that ends the run, and a run ends once
-  (``transitions``). So a crash, a second delivery or a late report neither loses nor duplicates a
+  (``endings``). So a crash, a second delivery or a late report neither loses nor duplicates a
   follower.
 - The idempotency key of a follower names the run it follows, UNIQUE (job, idempotency_key).
 - Links and pauses are read when the run ends. Later changes don't affect the followers. A pause

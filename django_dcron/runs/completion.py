@@ -4,7 +4,7 @@
 
 Invariants:
 
-- Exactly one caller wins (``transitions``, guarded by run, attempt and state running). The others
+- Exactly one caller wins (``endings``, guarded by run, attempt and state running). The others
   change nothing, but may record a late outcome.
 - A lost or timed out attempt counts as failed: the retry policy decides.
 - A run whose cancellation was requested is never retried, regardless of when the request came.
@@ -27,9 +27,9 @@ from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.models.statistics import count_late_success
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
+from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.runs.immediate_dispatch import dispatch_now
-from django_dcron.runs.transitions import LastHeartbeat
 from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.targets.shadow import PREFIX as SHADOW
 
@@ -129,7 +129,7 @@ def _retry_or_fail(
     wait = run.job.retry.retry_after(ending.failure or WITHOUT_EXCEPTION, attempt)
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
-        if transitions.retry(
+        if endings.retry(
             run,
             attempt,
             due_at,
@@ -168,7 +168,7 @@ def _finish(
     concludes the attempt, nodes dispatch them.
     """
     dispatch = None if token is None else dispatch_now
-    return transitions.finish(
+    return endings.finish(
         run, attempt, state, reason, ending.columns(), token, dispatch, last_heartbeat
     )
 

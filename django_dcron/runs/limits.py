@@ -10,7 +10,7 @@ Invariants:
 - A freed place passes directly to the run that has waited longest, by due time. No newcomer gets in
   between: while others wait, it joins their line.
 - Runs that a freeze holds back are passed over. They don't block the runs of other namespaces.
-- Rows are locked in this order: the own run and what ``transitions`` locks, then the limit. A
+- Rows are locked in this order: the own run and what ``endings`` locks, then the limit. A
   transaction that has locked a limit waits for no other lock: it passes over locked runs. A run
   that starts locks two limits only if its job has changed limits meanwhile, in order of their
   names.

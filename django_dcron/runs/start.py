@@ -59,7 +59,7 @@ from django_dcron.policies.start_decision import (
     WaitInBackfill,
     decide_start,
 )
-from django_dcron.runs import cancellation, deliveries, limits, transitions
+from django_dcron.runs import cancellation, deliveries, endings, limits, transitions
 from django_dcron.runs.ordinary_start import read_or_start
 from django_dcron.runs.start_facts import Delivery, current_release, read_run, run_label
 
@@ -234,7 +234,7 @@ def _replaced_by(run: Run) -> str:
 
 def _end(run: Run, state: State, reason: str) -> None:
     with _transaction(savepoint=False):
-        ended = transitions.end_unstarted(run, state, reason, attempt=run.attempt)
+        ended = endings.end_unstarted(run, state, reason, attempt=run.attempt)
     if ended:
         logger.info(
             "run %s: job=%s run=%s attempt=%d reason=%s",

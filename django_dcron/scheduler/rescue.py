@@ -41,9 +41,9 @@ from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import deliveries, transitions
+from django_dcron.runs import deliveries, endings, transitions
+from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.runs.start_deadline import why_too_late
-from django_dcron.runs.transitions import LastHeartbeat
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -209,9 +209,7 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
 def _end_if_too_late(run: Run, now: datetime) -> bool:
     """End the run as missed if it is too late to start. Return whether it was ended."""
     reason = why_too_late(run, now, ignore_other_runs=True)
-    return bool(reason) and transitions.end_unstarted(
-        run, State.MISSED, reason, attempt=run.attempt
-    )
+    return bool(reason) and endings.end_unstarted(run, State.MISSED, reason, attempt=run.attempt)
 
 
 def _redeliver(run: Run, now: datetime) -> bool:

@@ -33,7 +33,7 @@ from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Incident, Job, LimitStart, PendingCount, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import State
-from django_dcron.runs import deliveries, incidents, transitions
+from django_dcron.runs import deliveries, endings, incidents, transitions
 from django_dcron.runs.pending_counts import COUNTS_AT_ONCE, add_pending_counts
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
@@ -331,7 +331,7 @@ class Ticker:
             ended = False
             with isolating_errors("refuse", alias_for(Run)):  # It is adopted and refused again.
                 row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
-                ended = row is not None and transitions.end_unstarted(
+                ended = row is not None and endings.end_unstarted(
                     row, State.FAILED, reason, attempt=run.attempt
                 )
             if ended:

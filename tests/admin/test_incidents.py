@@ -20,7 +20,7 @@ from django_dcron.jobs import incident_retry
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Attempt, AuditEntry, Incident, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.runs import transitions
+from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
 from tests.admin.conftest import StaffWith, job_url, list_url, run_url
@@ -312,7 +312,7 @@ def test_runs_with_other_arguments_need_the_permission_for_them(staff_with: Staf
 
 def test_run_that_failed_without_an_attempt_is_retried(admin_client: Client) -> None:
     run = make_run(make_idle_job(), "pending")
-    assert transitions.end_unstarted(run, State.FAILED, "UnknownTarget: gone")
+    assert endings.end_unstarted(run, State.FAILED, "UnknownTarget: gone")
     for _ in range(2):
         retry(admin_client, Incident.objects.get())
     assert [each.rerun_of_id for each in retried()] == [run.pk]

@@ -25,7 +25,7 @@ from django_dcron.db.statements import Given, Insert, Select, Update
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import transitions
+from django_dcron.runs import endings
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT, wait_until
 
@@ -358,11 +358,11 @@ def test_finish_rechecks_a_run_that_changed_while_it_waited_for_a_lock() -> None
     won: list[bool] = []
 
     def finish_when_unlocked() -> None:
-        finish = partial(transitions.finish, run, 1, State.SUCCEEDED, "", closing, token)
+        finish = partial(endings.finish, run, 1, State.SUCCEEDED, "", closing, token)
         won.append(despite_contention(finish, "default"))
 
     with transaction.atomic():
-        transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+        endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
         thread = threading.Thread(target=lambda: in_threads([finish_when_unlocked]))
         thread.start()
         wait_until(_is_a_session_waiting_for_a_lock, 60)

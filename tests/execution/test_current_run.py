@@ -18,7 +18,7 @@ from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
 from tests.execution.conftest import MakeTarget, RunFunction, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 
@@ -224,7 +224,7 @@ def test_heartbeat_raises_at_once_after_the_attempt_was_lost(
 ) -> None:
     def target() -> None:
         run = django_dcron.current_run()
-        transitions.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)
+        endings.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)
         run.heartbeat()
         raise AssertionError("the code continued")
 

@@ -29,7 +29,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.runs import deliveries, transitions
+from django_dcron.runs import deliveries, endings
 from django_dcron.runs.completion import Ending
 from tests.execution.conftest import RunFunction, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
@@ -462,7 +462,7 @@ def test_code_is_not_called_if_the_attempt_was_lost_while_the_process_was_suspen
             monkeypatch.setattr(executor.time, "monotonic", lambda: monotonic() + 3600)
             Run.objects.update(heartbeat_at=long_ago)
             if declared_lost:
-                transitions.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
+                endings.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
         elif point == "work.done":
             beats.append(reread(run).heartbeat_at)
 
@@ -489,7 +489,7 @@ def test_repeated_start_renews_the_heartbeat(
         assert real(*given, **how) is not None
         Run.objects.update(heartbeat_at=long_ago)
         if declared_lost:
-            transitions.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
+            endings.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
         monkeypatch.setattr(executor, "start_attempt", real)
         raise InterfaceError("connection already closed")
 
@@ -726,7 +726,7 @@ def test_answers_returns_whether_the_database_responds() -> None:
 def test_late_outcome_of_a_run_declared_lost_is_only_noted(make_target: Any) -> None:
     def be_lost() -> str:
         current = django_dcron.current_run()
-        transitions.retry(current.run, 1, current.started_at, "lost", {"outcome": "lost"}, None)
+        endings.retry(current.run, 1, current.started_at, "lost", {"outcome": "lost"}, None)
         return "too late"
 
     run = make_run(make_idle_job(target=make_target(be_lost), max_attempts=2))

@@ -28,7 +28,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.unheard import RunHeartbeat
 from django_dcron.models import Attempt, Run
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
 from django_dcron.scheduler.tick import RESCUE_EVERY
 from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
@@ -107,7 +107,7 @@ def test_heartbeat_reads_the_cancel_request(run: CurrentRun) -> None:
 
 
 def test_heartbeat_stops_a_run_that_was_declared_lost(run: CurrentRun) -> None:
-    transitions.retry(run.run, 1, run.started_at, "", {"outcome": "lost"}, None)
+    endings.retry(run.run, 1, run.started_at, "", {"outcome": "lost"}, None)
     run.log.write("output after the loss")
     wait_until(lambda: run.cancelled)
     assert attempt_of(run.run).log == ""

@@ -9,7 +9,7 @@ from django.db import InterfaceError, OperationalError
 from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 from tests.logs import logged
@@ -31,7 +31,7 @@ def test_retry_policy_decides_about_killed_attempt(outcome: Outcome) -> None:
 
 def test_concluded_attempt_is_kept() -> None:
     run = make_run(make_idle_job(), "running")
-    transitions.finish(run, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(run, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     end(run)
     assert (state_of(run), attempt_of(run).outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED)
 

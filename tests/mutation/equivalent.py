@@ -44,7 +44,7 @@ _START = "django_dcron/runs/start.py"
 _START_FACTS = "django_dcron/runs/start_facts.py"
 _START_DECISION = "django_dcron/policies/start_decision.py"
 _COMPLETION = "django_dcron/runs/completion.py"
-_TRANSITIONS = "django_dcron/runs/transitions.py"
+_ENDINGS = "django_dcron/runs/endings.py"
 
 _NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
 _FIELD = " = field(compare=False, repr=False)"
@@ -81,7 +81,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         ONE_TOKEN,
     ),
     Equivalent(
-        _TRANSITIONS,
+        _ENDINGS,
         "_executing",
         'Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_heartbeat.token))',
         "Exists(Attempt.objects.filter(token=last_heartbeat.token))",

@@ -34,7 +34,7 @@ class Part:
 PARTS = (
     Part(
         "transitions",
-        ("runs/transitions.py", "runs/deliveries.py"),
+        ("runs/transitions.py", "runs/endings.py", "runs/deliveries.py"),
         (
             "tests/runs/test_transitions.py",
             "tests/runs/test_start.py",

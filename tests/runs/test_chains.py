@@ -32,7 +32,7 @@ from django_dcron.locks import get_lock
 from django_dcron.models import Attempt, Job, Link, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 from django_dcron.policies.misfire import PlannedRun
-from django_dcron.runs import transitions
+from django_dcron.runs import endings
 from django_dcron.runs.chains import follower_key, parse_follower_key
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.creation import insert, row_for
@@ -171,7 +171,7 @@ def test_follower_is_not_created_before_the_end_of_a_pause_that_a_node_has_ended
 def test_unstarted_run_has_no_follower(state: State) -> None:
     run = make_run(make_idle_job())
     follower(run.job)
-    assert transitions.end_unstarted(run, state, "why")
+    assert endings.end_unstarted(run, state, "why")
     assert not followers(run)
 
 
@@ -200,7 +200,7 @@ def test_run_cancelled_between_attempts_has_a_follower_on_ended() -> None:
 def test_undeliverable_run_has_a_follower_on_failed() -> None:
     run = make_run(make_idle_job())
     follower(run.job, "failed")
-    assert transitions.end_unstarted(run, State.FAILED, "no such queue")
+    assert endings.end_unstarted(run, State.FAILED, "no such queue")
     assert len(followers(run)) == 1
 
 

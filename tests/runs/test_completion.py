@@ -24,7 +24,7 @@ from django_dcron.policies.slots import Slot
 from django_dcron.runs import completion as module
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
-from django_dcron.runs.transitions import LastHeartbeat
+from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run

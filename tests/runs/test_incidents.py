@@ -16,8 +16,8 @@ from django_dcron.models import Attempt, Incident, Job, Run, Statistics
 from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.runs import endings
 from django_dcron.runs import incidents as module
-from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts, prune_incidents, resolve_recovered
 from django_dcron.utils import sync_points
@@ -119,11 +119,11 @@ def test_retried_lost_and_timed_out_attempts_count_but_no_others() -> None:
 
 def test_run_that_fails_without_an_attempt_becomes_an_incident_at_once() -> None:
     run = make_run(make_idle_job(), "pending")
-    assert transitions.end_unstarted(run, State.FAILED, "UnknownTarget: no target 'x'")
+    assert endings.end_unstarted(run, State.FAILED, "UnknownTarget: no target 'x'")
     incident = only_incident()
     assert (incident.exception_class, incident.message) == ("UnknownTarget", "no target 'x'")
     assert (incident.count, incident.last_run, incident.last_attempt) == (1, run.pk, None)
-    assert not transitions.end_unstarted(run, State.FAILED, "UnknownTarget: no target 'x'")
+    assert not endings.end_unstarted(run, State.FAILED, "UnknownTarget: no target 'x'")
     assert only_incident().count == 1
 
 

@@ -22,8 +22,8 @@ from django_dcron.execution.database_outage import wait_out
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot, backfill_number
+from django_dcron.runs import endings, start_facts, transitions
 from django_dcron.runs import start as module
-from django_dcron.runs import start_facts, transitions
 from django_dcron.runs.ordinary_start import ReadOrStarted
 from django_dcron.runs.start import start_attempt
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
@@ -118,7 +118,7 @@ def test_start_with_the_token_of_a_finished_attempt_is_refused() -> None:
     token = uuid4()
     started = start_attempt(run.pk, 1, token=token, worker="w")
     assert started
-    transitions.finish(started[0], 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, token)
+    endings.finish(started[0], 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, token)
     assert start_attempt(run.pk, 1, token=token, worker="w") is None
 
 
@@ -381,7 +381,7 @@ def deliver_as_read(read: Any, **changed: Any) -> Run | None:
 
 
 def finish(run: Run, state: State = State.SUCCEEDED) -> None:
-    assert transitions.finish(reread(run), run.attempt, state, "", {"outcome": "succeeded"}, None)
+    assert endings.finish(reread(run), run.attempt, state, "", {"outcome": "succeeded"}, None)
 
 
 def test_allow_starts_overlapping_runs() -> None:
@@ -486,7 +486,7 @@ def test_cancel_running_also_replaces_the_waiting_run() -> None:
 
 
 def wait_for_retry(holder: Run, now: datetime) -> None:
-    assert transitions.retry(holder, 1, now + MINUTE, "failed", {"outcome": "failed"}, None)
+    assert endings.retry(holder, 1, now + MINUTE, "failed", {"outcome": "failed"}, None)
 
 
 @pytest.mark.parametrize(
@@ -847,9 +847,9 @@ def test_each_start_has_a_greater_fence_than_all_starts_before() -> None:
     first = make_run(make_idle_job(max_attempts=3), "queued")
     fences = [fence_of(first, uuid4())]
     for attempt in (1, 2):
-        assert transitions.retry(reread(first), attempt, NOON, "lost", {"outcome": "lost"}, None)
+        assert endings.retry(reread(first), attempt, NOON, "lost", {"outcome": "lost"}, None)
         fences.append(fence_of(reread(first), uuid4()))
-    assert transitions.finish(reread(first), 3, State.FAILED, "", {"outcome": "lost"}, None)
+    assert endings.finish(reread(first), 3, State.FAILED, "", {"outcome": "lost"}, None)
     first.delete()  # such as by retention
     fences.append(fence_of(make_run(first.job, "queued"), uuid4()))
     fences.append(fence_of(make_run(make_idle_job(), "queued"), uuid4()))

@@ -17,7 +17,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
 from django_dcron.policies.slots import Slot, backfill_number
-from django_dcron.runs import completion, deliveries, transitions
+from django_dcron.runs import completion, deliveries, endings, transitions
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
 
@@ -39,7 +39,7 @@ class Case:
 
 
 def end_unstarted(state: State, sources: set[State]) -> Case:
-    return Case(lambda run: transitions.end_unstarted(run, state, "why"), sources, state)
+    return Case(lambda run: endings.end_unstarted(run, state, "why"), sources, state)
 
 
 def start(run: Run, attempt: int, slot: Slot | None) -> int | None:
@@ -50,7 +50,7 @@ def start(run: Run, attempt: int, slot: Slot | None) -> int | None:
 
 def finish(state: State, token: UUID | None = None) -> Case:
     return Case(
-        lambda run: transitions.finish(run, run.attempt, state, "why", CLOSING, token),
+        lambda run: endings.finish(run, run.attempt, state, "why", CLOSING, token),
         {State.RUNNING},
         state,
     )
@@ -109,7 +109,7 @@ CASES = {
     "succeed by itself": finish(State.SUCCEEDED, uuid4()),
     "fail by itself": finish(State.FAILED, uuid4()),
     "retry": Case(
-        lambda run: transitions.retry(run, run.attempt, LATER, "why", CLOSING, None),
+        lambda run: endings.retry(run, run.attempt, LATER, "why", CLOSING, None),
         {State.RUNNING},
         State.PENDING,
     ),
@@ -272,7 +272,7 @@ def test_end_of_a_backfilled_run_wakes_the_waiting_run(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
     run = make_run(job, "running", slot=Slot.RUNNING, trigger="backfill")
     waiting = make_run(job, "waiting")
-    assert transitions.finish(run, 1, State.SUCCEEDED, "", CLOSING, Attempt.objects.get().token)
+    assert endings.finish(run, 1, State.SUCCEEDED, "", CLOSING, Attempt.objects.get().token)
     waiting.refresh_from_db()
     assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
@@ -325,7 +325,7 @@ def test_frozen_transaction_is_limited_to_the_run_lease(
         begun.append((using, timeout, options))
         return brief_transaction(using, timeout, **options)
 
-    monkeypatch.setattr(transitions, "brief_transaction", brief)
+    monkeypatch.setattr(endings, "brief_transaction", brief)
     limit, nested = (
         ("default", timedelta(seconds=7), {"lock": transitions.LOCK_TIMEOUT}),
         ("default", timedelta(seconds=7), {"savepoint": False}),
@@ -407,7 +407,7 @@ def test_end_of_a_waiting_run_wakes_no_run_if_the_slot_is_taken() -> None:
     make_run(job, "running", slot=Slot.RUNNING)
     first = make_run(job, "waiting", scheduled_at=NOW)
     make_run(job, "waiting", scheduled_at=LATER)
-    assert transitions.end_unstarted(first, State.CANCELLED, "why")
+    assert endings.end_unstarted(first, State.CANCELLED, "why")
     assert Run.objects.filter(state="waiting").count() == 1
     assert not transitions.wake_next(job.pk)
 
@@ -442,13 +442,13 @@ def test_attempt_is_closed_only_with_its_own_token(name: str) -> None:
     attempt = Attempt.objects.get()
     ours, another = attempt.token, uuid4()
     with transaction.atomic():
-        assert transitions.finish(run, 1, State.FAILED, "why", CLOSING, another)
+        assert endings.finish(run, 1, State.FAILED, "why", CLOSING, another)
         attempt.refresh_from_db()
         assert attempt.outcome == ""
         transaction.set_rollback(True)
     call = {
-        "succeed": lambda: transitions.finish(run, 1, State.FAILED, "why", CLOSING, ours),
-        "retry": lambda: transitions.retry(run, 1, LATER, "why", CLOSING, ours),
+        "succeed": lambda: endings.finish(run, 1, State.FAILED, "why", CLOSING, ours),
+        "retry": lambda: endings.retry(run, 1, LATER, "why", CLOSING, ours),
     }[name]
     assert call()
     attempt.refresh_from_db()
@@ -545,7 +545,7 @@ def test_second_cancel_request_is_ignored() -> None:
     {
         "end_unstarted": (
             "queued",
-            lambda run, why: transitions.end_unstarted(run, State.MISSED, why),
+            lambda run, why: endings.end_unstarted(run, State.MISSED, why),
         ),
         "mark_waiting": (
             "queued",
@@ -559,14 +559,14 @@ def test_second_cancel_request_is_ignored() -> None:
             "running",
             lambda run, why: transitions.mark_cancel_requested(run.pk, why),
         ),
-        "retry": ("running", lambda run, why: transitions.retry(run, 1, LATER, why, CLOSING, None)),
+        "retry": ("running", lambda run, why: endings.retry(run, 1, LATER, why, CLOSING, None)),
         "finish": (
             "running",
-            lambda run, why: transitions.finish(run, 1, State.FAILED, why, CLOSING, None),
+            lambda run, why: endings.finish(run, 1, State.FAILED, why, CLOSING, None),
         ),
         "finish by itself": (
             "running",
-            lambda run, why: transitions.finish(run, 1, State.FAILED, why, CLOSING, uuid4()),
+            lambda run, why: endings.finish(run, 1, State.FAILED, why, CLOSING, uuid4()),
         ),
     }.values(),
 )
@@ -580,9 +580,9 @@ def test_long_reasons_are_truncated(state: str, call: Callable[[Run, str], bool]
 def test_success_resets_consecutive_failures() -> None:
     job = make_idle_job()
     for state in (State.FAILED, State.FAILED, State.SKIPPED, State.FAILED):
-        transitions.count([job.pk], state)
+        endings.count([job.pk], state)
     assert Statistics.objects.get(pk=job.pk).consecutive_failures == 3
-    transitions.count([job.pk], State.SUCCEEDED)
+    endings.count([job.pk], State.SUCCEEDED)
     statistics = Statistics.objects.get(pk=job.pk)
     assert (statistics.consecutive_failures, statistics.failed, statistics.succeeded) == (0, 3, 1)
 
@@ -591,7 +591,7 @@ def test_missing_statistics_are_created() -> None:
     job = make_idle_job()
     Statistics.objects.all().delete()
     another = make_idle_job()
-    transitions.count([job.pk, another.pk, 10**6], State.MISSED, 7)
+    endings.count([job.pk, another.pk, 10**6], State.MISSED, 7)
     assert list(Statistics.objects.values_list("missed", flat=True)) == [7, 7]
 
 
@@ -601,7 +601,7 @@ def test_late_outcome_is_noted_on_its_own_attempt() -> None:
     completion.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
     attempt.refresh_from_db()
     assert attempt.late_outcome == "", "an open attempt can't have a late outcome"
-    assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+    assert endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
     completion.record_late_outcome(run, uuid4(), Outcome.SUCCEEDED)
     completion.record_late_outcome(run, attempt.token, Outcome.LOST)
     attempt.refresh_from_db()
@@ -616,7 +616,7 @@ def test_late_outcome_is_noted_on_its_own_attempt() -> None:
 def test_late_success_is_counted_once_and_not_as_succeeded(late: Outcome, counted: int) -> None:
     run = make_run(make_idle_job(), "running")
     token = Attempt.objects.get().token
-    assert transitions.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+    assert endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
     assert completion.record_late_outcome(run, token, late)
     assert not completion.record_late_outcome(run, token, late), "the answer was lost"
     row = Statistics.objects.get(pk=run.job_id)
@@ -679,7 +679,7 @@ def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
             0.5
             # By now it waits for the run. If it doesn't, this test passes without proving anything.
         )
-        assert transitions.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None)
+        assert endings.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None)
     asker.join(TIMEOUT)
     assert len(found) == 1
     assert found[0] is None or found == [holder], (
@@ -693,7 +693,7 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
 ) -> None:
     job = make_idle_job(overlap_policy="queue_all")
     failures: list[BaseException] = []
-    original = transitions.count
+    original = endings.count
 
     def concurrently(calls: list[Callable[[], Any]], both_have_counted: threading.Barrier) -> None:
         def count(*args: Any) -> None:
@@ -710,7 +710,7 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
             finally:
                 connections.close_all()
 
-        monkeypatch.setattr(transitions, "count", count)
+        monkeypatch.setattr(endings, "count", count)
         threads = [threading.Thread(target=work, args=(call,)) for call in calls]
         for thread in threads:
             thread.start()
@@ -722,10 +722,8 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
         waiting = make_run(job, "waiting", due_at=LATER)
         concurrently(
             [
-                lambda holder=holder: transitions.finish(
-                    holder, 1, State.SUCCEEDED, "", CLOSING, None
-                ),
-                lambda waiting=waiting: transitions.end_unstarted(waiting, State.CANCELLED, ""),
+                lambda holder=holder: endings.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None),
+                lambda waiting=waiting: endings.end_unstarted(waiting, State.CANCELLED, ""),
             ],
             threading.Barrier(2),
         )
@@ -742,6 +740,6 @@ def test_run_of_a_job_with_an_unknown_policy_ends_normally() -> None:
     job.refresh_from_db()
     queued = make_run(job, "queued")
     running = make_run(job, "running", slot=Slot.RUNNING)
-    assert transitions.end_unstarted(queued, State.MISSED, "no worker started it")
-    assert transitions.finish(running, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert endings.end_unstarted(queued, State.MISSED, "no worker started it")
+    assert endings.finish(running, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert (Statistics.objects.get().missed, Statistics.objects.get().succeeded) == (1, 1)

@@ -16,7 +16,7 @@ from django_dcron.jobs.pausing import end_pauses
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot, backfill_number
-from django_dcron.runs import transitions
+from django_dcron.runs import endings, transitions
 from django_dcron.scheduler import backfill_release as module
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.backfill_release import release
@@ -60,9 +60,7 @@ def run_of(hour: int) -> Run:
 def end(run: Run) -> None:
     started = deliver(run)
     assert started
-    assert transitions.finish(
-        started, run.attempt, State.SUCCEEDED, "", {"outcome": "succeeded"}, None
-    )
+    assert endings.finish(started, run.attempt, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
 
 
 # --- the turn -----------------------------------------------------------------------------------
@@ -131,7 +129,7 @@ def test_earlier_occurrences_of_a_later_backfill_are_released_first(now: datetim
 def fail_with_retry_at(run: Run, until: datetime) -> None:
     started = deliver(run)
     assert started
-    transitions.retry(started, 1, until, "again", {"outcome": "failed"}, None)
+    endings.retry(started, 1, until, "again", {"outcome": "failed"}, None)
 
 
 def test_run_awaiting_retry_counts_towards_the_limit(settings: Settings, now: datetime) -> None:
@@ -236,7 +234,7 @@ def test_exclusive_job_releases_one_run_at_a_time(now: datetime, policy: str) ->
     job = backfilled(3, overlap_policy=policy)
     live = make_run(job, "running", slot=Slot.RUNNING)
     assert release(ALL, now) == 0
-    transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert release(ALL, now) == 1
     assert hours() == [0]
 
@@ -290,7 +288,7 @@ def test_waiting_backfilled_runs_are_not_woken_by_rescue_or_finish(now: datetime
     job = backfilled(3, overlap_policy="queue_all")
     assert rescue(ALL, now, 15 * SECOND) == 0
     live = make_run(job, "running", slot=Slot.RUNNING)
-    transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert not transitions.wake_next(job.pk)
     assert hours("waiting") == [0, 1, 2]
 
@@ -317,7 +315,7 @@ def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) 
                 .order_by("scheduled_at")
                 .first()
             )
-            if oldest and transitions.end_unstarted(oldest, State.SKIPPED, "done"):
+            if oldest and endings.end_unstarted(oldest, State.SKIPPED, "done"):
                 ended.append(oldest.scheduled_at)
 
     def observe() -> None:
@@ -363,7 +361,7 @@ def test_backfilled_run_waits_again_if_the_slot_is_taken(now: datetime, policy: 
     assert (run.slot, run.slot_number) == (Slot.BACKFILL, backfill_number(T))
     assert f"({live.pk}) was unfinished: running" in run.reason
     assert reread(live).cancel_requested_at is None
-    transitions.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert release(ALL, now) == 1
     assert hours() == [0], "it kept its place"
     assert deliver(run_of(0))
@@ -380,7 +378,7 @@ def test_live_run_waits_for_a_backfilled_run_and_runs_next(now: datetime, policy
     assert deliver(live) is None
     assert state_of(live) == "waiting"
     assert reread(started).cancel_requested_at is None
-    transitions.finish(started, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(started, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert (state_of(live), reread(live).slot) == ("pending", Slot.RUNNING)
     assert release(ALL, now) == 0, "the live run has the slot"
     assert deliver(reread(live))
@@ -414,7 +412,7 @@ def test_live_run_does_not_wait_for_retry_of_a_backfilled_run(now: datetime, pol
     assert started
     live = make_run(job, "queued")
     deliver(live)
-    transitions.retry(started, 1, now, "again", {"outcome": "failed"}, None)
+    endings.retry(started, 1, now, "again", {"outcome": "failed"}, None)
     assert (state_of(live), reread(live).slot, reread(started).slot) == (
         "pending",
         Slot.RUNNING,
@@ -424,7 +422,7 @@ def test_live_run_does_not_wait_for_retry_of_a_backfilled_run(now: datetime, pol
     assert (state_of(started), reread(started).attempt) == ("waiting", 2)
     again = deliver(reread(live))
     assert again
-    transitions.finish(again, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(again, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     assert release(ALL, now) == 1
     assert hours() == [0]
     assert deliver(run_of(0))

@@ -22,7 +22,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.policies.start_decision import Start
-from django_dcron.runs import chains, creation, deliveries, start, transitions
+from django_dcron.runs import chains, creation, deliveries, endings, start, transitions
 from django_dcron.runs.start import Started
 from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
 from django_dcron.schedules.timetable import Timetable
@@ -41,9 +41,9 @@ def guard(breaking: Breaking) -> Breaking:
 def broken(name: str) -> Iterator[None]:
     """Break this guard within the block."""
     with ExitStack() as stack:
-        transitions._finish.cache_clear()
+        endings._finish.cache_clear()
         GUARDS[name](stack)
-        stack.callback(transitions._finish.cache_clear)
+        stack.callback(endings._finish.cache_clear)
         yield
 
 
@@ -212,7 +212,7 @@ def the_end_of_an_attempt_is_not_guarded(stack: ExitStack) -> None:
     def any_run(run_id: Any, attempt: Any, last_heartbeat: Any = None) -> Any:
         return transitions.runs().filter(pk=run_id)
 
-    put(stack, transitions, "_executing", any_run)
+    put(stack, endings, "_executing", any_run)
 
 
 @guard
@@ -224,14 +224,14 @@ def the_end_of_an_attempt_ignores_its_number(stack: ExitStack) -> None:
             return transitions.runs().running().filter(pk=run_id)
         return real(run_id, attempt, last_heartbeat)
 
-    real = put(stack, transitions, "_executing", any_attempt)
-    put(stack, transitions, "_others_may_wait", lambda run: True)
+    real = put(stack, endings, "_executing", any_attempt)
+    put(stack, endings, "_others_may_wait", lambda run: True)
 
 
 @guard
 def attempts_stay_open(stack: ExitStack) -> None:
     """A failed attempt isn't closed when its run is retried."""
-    put(stack, transitions, "_close_attempt", lambda *arguments: None)
+    put(stack, endings, "_close_attempt", lambda *arguments: None)
 
 
 @guard
@@ -241,7 +241,7 @@ def attempts_are_closed_after_the_commit(stack: ExitStack) -> None:
     def later(*arguments: Any) -> None:
         transaction.on_commit(lambda: real(*arguments))
 
-    real = put(stack, transitions, "_close_attempt", later)
+    real = put(stack, endings, "_close_attempt", later)
 
 
 @guard
@@ -253,7 +253,7 @@ def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
         del columns["slot"], columns["slot_number"]
         return columns
 
-    real = put(stack, transitions, "final_columns", final)
+    real = put(stack, endings, "final_columns", final)
 
 
 @guard
@@ -284,7 +284,7 @@ def statistics_are_counted_after_the_commit(stack: ExitStack) -> None:
     def later(*arguments: Any) -> None:
         transaction.on_commit(lambda: real(*arguments))
 
-    real = put(stack, transitions, "count", later)
+    real = put(stack, endings, "count", later)
 
 
 @guard
@@ -334,7 +334,7 @@ def a_cancelled_run_is_retried(stack: ExitStack) -> None:
         found.__class__ = Careless
         return found
 
-    real = put(stack, transitions, "_executing", executing)
+    real = put(stack, endings, "_executing", executing)
 
 
 # --- rescue ---------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def a_late_heartbeat_does_not_save_an_attempt(stack: ExitStack) -> None:
     def stale(run_id: Any, attempt: Any, last_heartbeat: Any = None) -> Any:
         return real(run_id, attempt)
 
-    real = put(stack, transitions, "_executing", stale)
+    real = put(stack, endings, "_executing", stale)
 
 
 @guard

@@ -25,7 +25,7 @@ from django.db.models.expressions import RawSQL
 from django_dcron.db.statements import UpdateUnlocked
 from django_dcron.execution import pending_outcomes, unrecorded_outcome
 from django_dcron.models import statistics
-from django_dcron.runs import pending_counts, transitions
+from django_dcron.runs import endings, pending_counts, transitions
 from tests.simulation import primitives
 from tests.simulation.cursor import short_way
 from tests.simulation.engine import Engine, Killed, Process
@@ -271,7 +271,7 @@ class Database:
     @contextmanager
     def locks_of_attempts(self) -> Iterator[None]:
         """Let the package find the rows of attempts locked while they are."""
-        real_finish, real_retry = transitions.finish, transitions.retry
+        real_finish, real_retry = endings.finish, endings.retry
         real_unlocked = pending_outcomes._unlocked
 
         def finish(*arguments: Any) -> bool:
@@ -286,8 +286,8 @@ class Database:
             return real_unlocked(run_ids) if self._attempts_are_unlocked() else set()
 
         with (
-            patch.object(transitions, "finish", finish),
-            patch.object(transitions, "retry", retry),
+            patch.object(endings, "finish", finish),
+            patch.object(endings, "retry", retry),
             patch.object(pending_outcomes, "_unlocked", unlocked),
             patch.object(unrecorded_outcome, "can_skip_locked_rows", lambda using: True),
         ):

@@ -18,7 +18,7 @@ from django_dcron.jobs.pausing import open_circuits
 from django_dcron.models import Alert, Attempt, Incident, Job, Notice, Run, Statistics
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.runs import transitions
+from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
 from tests.contrib.alerts.conftest import Service
@@ -47,14 +47,12 @@ def end(job: Job, state: State = State.FAILED, message: str = "no more beans") -
     run = make_run(job, "running")
     columns = {"outcome": state, "message": message}
     token = Attempt.objects.get(run=run).token
-    assert transitions.finish(
-        run, 1, state, message if state is State.FAILED else "", columns, token
-    )
+    assert endings.finish(run, 1, state, message if state is State.FAILED else "", columns, token)
 
 
 def miss(job: Job, number: int = 1) -> None:
     for _ in range(number):
-        assert transitions.end_unstarted(make_run(job), State.MISSED, "its time was over")
+        assert endings.end_unstarted(make_run(job), State.MISSED, "its time was over")
 
 
 def test_failure_is_reported_once_with_its_message_and_links(
@@ -123,7 +121,7 @@ def test_automatic_pause_is_reported_even_if_a_run_ends_afterwards(
     job = make_idle_job(name="grind", pause_after_failures=1)
     end(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
-    assert transitions.end_unstarted(make_run(job), State.CANCELLED, "no use")
+    assert endings.end_unstarted(make_run(job), State.CANCELLED, "no use")
     alerter.check_and_send()
     assert service.subjects == ["[dcron] grind was paused automatically"]
 

@@ -1,0 +1,247 @@
+"""End attempts and runs: finish a run, retry it, or end it before its start.
+
+Invariants, besides those of ``transitions``:
+
+- An execution is declared lost only if its heartbeat hasn't changed since the node read it.
+- The transaction that ends a run also frees its slot and counts it in the job's statistics. It
+  wakes the run that waits for the slot and creates the runs that follow (``chains``).
+- It never waits for locked statistics (``models.statistics``).
+- Rows are locked in this order: the run that ends, the run that is woken, the jobs that follow,
+  statistics, attempt or incident. So ending a waiting run and waking it compete for that run, not
+  for the statistics.
+- The transaction that ends an attempt also frees the run's place in a limit, last of all. While it
+  has the limit locked, it waits for no other lock (``limits``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from django_dcron.conf import settings
+from django_dcron.db.change_sequence import ChangeSequence
+from django_dcron.db.now import UtcNow, database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
+from django_dcron.db.statements import Given, Update
+from django_dcron.models import Attempt, Run, Statistics
+from django_dcron.models.run import REASON_LIMIT, RunQuerySet
+from django_dcron.models.statistics import count, counting
+from django_dcron.policies.chains import conditions_met_by
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.slots import NO_SLOT
+from django_dcron.runs import chains, incidents, limits, transitions
+from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
+from django_dcron.utils.sync_points import reach_sync_point
+
+QUEUEING_POLICIES = frozenset(
+    {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
+)
+"""The overlap policies under which runs wait for the slot."""
+
+
+def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:
+    """Pending, queued or waiting -> skipped, missed, cancelled or failed."""
+    unstarted = transitions.run_that_may_become(state, run.pk, attempt).exclude(state=State.RUNNING)
+    if state is not State.FAILED:
+        return _end(run, unstarted, state, reason) is not None
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
+        if _end(run, unstarted, state, reason) is None:
+            return False
+        now = database_now(alias_for(Run))
+        incidents.record_unstarted_failure(run.job_id, run.pk, reason, now)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class LastHeartbeat:
+    """The last heartbeat of an execution, as read by the process that may declare it lost."""
+
+    heartbeat_at: datetime | None
+    token: UUID | None
+    """Token of the attempt; None if the attempt has no row."""
+
+
+def finish(
+    run: Run,
+    attempt: int,
+    state: State,
+    reason: str,
+    closing: dict[str, Any],
+    token: UUID | None,
+    dispatch_now: Callable[[Run], None] | None = None,
+    last_heartbeat: LastHeartbeat | None = None,
+) -> bool:
+    """Running -> succeeded, failed or cancelled.
+
+    ``closing``: Columns to write to the attempt's row.
+    ``dispatch_now``: Called after the commit with the run that is woken and each run that follows.
+    Without it, nodes dispatch these runs.
+    ``last_heartbeat``: Returns False if the execution has sent a newer heartbeat.
+    """
+    if token is not None and not run.limited and not _others_may_wait(run):
+        run_values = {
+            "id": run.pk,
+            "attempt": attempt,
+            "reason": reason[:REASON_LIMIT],
+            "job_id": run.job_id,
+        }
+        attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **closing}
+        if _finish(state, tuple(closing)).execute(**run_values, **attempt_values):
+            return True
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
+        next_runs = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
+        if next_runs is None:
+            return False
+        reach_sync_point("finish.ended")
+        _close_attempt(run, attempt, closing, token)
+        _dispatch_after_commit(next_runs, dispatch_now)
+    return True
+
+
+@cache
+def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
+    """Return the statements for the usual case.
+
+    No run waits for the slot, none follows, the run has no place in a limit, the execution itself
+    reports its end, and the job has a row of statistics.
+    """
+    unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
+    return ChangeSequence(
+        Update(
+            Run,
+            lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(
+                unfollowed, limited=False
+            ),
+            **final_columns(state, Given(Run, "reason")),
+        ),
+        counting(state, Given(Run, "job_id")),
+        _closing(("run_id", "number", "token"), columns),
+        lock_timeout=LOCK_TIMEOUT,
+    )
+
+
+def retry(
+    run: Run,
+    attempt: int,
+    due_at: datetime,
+    reason: str,
+    closing: dict[str, Any],
+    token: UUID | None,
+    dispatch_now: Callable[[Run], None] | None = None,
+    last_heartbeat: LastHeartbeat | None = None,
+) -> bool:
+    """Running -> pending for the next attempt, unless the run was asked to stop.
+
+    An unfinished run keeps its slot, but frees its place in a limit. A backfilled run passes the
+    slot on, so that no other run waits for its backoff. ``dispatch_now`` and ``last_heartbeat``:
+    see ``finish``.
+    """
+    backfilled = run.trigger == Trigger.BACKFILL
+    executing = _executing(run.pk, attempt, last_heartbeat).filter(cancel_requested_at=None)
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
+        limited = limits.update_and_unmark(
+            run,
+            executing,
+            state=State.PENDING,
+            attempt=attempt + 1,
+            due_at=due_at,
+            reason=reason[:REASON_LIMIT],
+            deliveries=0,
+            node=NOBODY,
+            heartbeat_at=None,
+            **(NO_SLOT if backfilled else {}),
+        )
+        if limited is None:
+            return False
+        if backfilled:
+            transitions.wake_next(run.job_id)
+        reach_sync_point("retry.written")
+        _close_attempt(run, attempt, closing, token)
+        _dispatch_after_commit(limits.free_places([run.pk]) if limited else (), dispatch_now)
+    return True
+
+
+def _executing(
+    run_id: UUID | Given, attempt: int | Given, last_heartbeat: LastHeartbeat | None = None
+) -> RunQuerySet:
+    executing = transitions.runs().running().filter(pk=run_id, attempt=attempt)
+    if last_heartbeat is None:
+        return executing
+    # The UPDATE may have waited for the same lock that delayed the worker's heartbeat.
+    executing = executing.filter(heartbeat_at=last_heartbeat.heartbeat_at)
+    if last_heartbeat.token is None:
+        return executing
+    return executing.filter(
+        Exists(Attempt.objects.filter(run=OuterRef("pk"), token=last_heartbeat.token))
+    )
+
+
+def final_columns(state: State, reason: str | Given) -> dict[str, Any]:
+    return {"state": state, "reason": reason, "finished_at": UtcNow(), **NO_SLOT}
+
+
+def _others_may_wait(run: Run) -> bool:
+    """Return whether runs may wait for this one. For a backfilled run, they do under any policy."""
+    return run.job.overlap in QUEUEING_POLICIES or run.trigger == Trigger.BACKFILL
+
+
+def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:
+    """End the run. Return the runs to dispatch now, or None if another process was first.
+
+    These are the runs that have waited for the slot or the place in a limit, and the runs that
+    follow this one.
+    """
+    # No savepoint is needed, because nothing within catches an error.
+    with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
+        limited = limits.update_and_unmark(
+            run, guarded, **final_columns(state, reason[:REASON_LIMIT])
+        )
+        if limited is None:
+            return None
+        woken = None
+        has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))
+        if has_line or followed:
+            taken, followed = chains.slot_and_followers(run.job_id, state)
+            if has_line and not taken:
+                woken = transitions.wake_next(run.job_id)
+        followers = chains.create_followers(run, state) if followed else []
+        count([run.job_id], state)
+        placed = limits.free_places([run.pk]) if limited else []
+    return [*([] if woken is None else [woken]), *followers, *placed]
+
+
+def _dispatch_after_commit(
+    next_runs: Iterable[Run], dispatch_now: Callable[[Run], None] | None
+) -> None:
+    if dispatch_now is not None:
+        for next_run in next_runs:
+            transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
+
+
+def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
+    """Close the attempt's row. ``token`` is None if another process closes it."""
+    own = {"run_id": run.pk, "number": attempt}
+    if token is not None:
+        own["token"] = token
+    _closing(tuple(own), tuple(closing)).execute(**own, **closing)
+
+
+@cache
+def _closing(own: tuple[str, ...], columns: tuple[str, ...]) -> Update:
+    """Return the update that closes an attempt, identified by the columns ``own``."""
+    attempt = {name: Given(Attempt, name) for name in own}
+    return Update(
+        Attempt,
+        lambda: Attempt.objects.filter(**attempt, outcome=""),
+        finished_at=UtcNow(),
+        **{name: Given(Attempt, name) for name in columns},
+    )

@@ -27,7 +27,7 @@ from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs import deliveries, transitions
-from django_dcron.runs.creation import NewRun, insert, row_for
+from django_dcron.runs.creation import NewRun, insert_runs, new_run
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -132,7 +132,7 @@ def write_placements(placements: Iterable[Placement], now: datetime, using: str)
     if placed_before := [each.cursor.pk for each in moved if not each.is_new]:
         deliveries.delete_claimed_ahead(placed_before, now, using)
     if due := [run for each in moved for run in each.due]:
-        insert(due, using)
+        insert_runs(due, using)
     if enabled := [each.cursor.pk for each in moved if each.enables]:
         statistics.filter(pk__in=enabled).update(consecutive_failures=0)
     Cursor.objects.using(using).bulk_create(
@@ -205,7 +205,7 @@ def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
 
     def account_for(planned: PlannedRun, reason: str = "") -> None:
         rows.append(
-            row_for(
+            new_run(
                 planned,
                 job_id=job.pk,
                 jitter=job.jitter,

@@ -4,10 +4,10 @@ Invariants:
 
 - Each run gets the result of ``control.cancel``. A refused run doesn't stop the others.
 - Rows are locked in the order of ``endings``: the runs by their keys, the runs that are woken,
-  the jobs that follow, statistics, limits. A batch may have a run of a job that follows. A save of
-  that job locks the job first, so one of both may have to repeat its transaction.
-- Runs are woken after all ends of the batch, so that none wakes only to be cancelled.
-- Only an end after a start can be followed (``chains``).
+  the jobs that follow, statistics, limits. A batch may contain a run of a following job. A save of
+  that job locks the job first, so one of the two transactions may have to be repeated.
+- Runs are woken after all runs of the batch have ended, so that no run wakes only to be cancelled.
+- Runs follow only the runs that had started (``chains``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from django_dcron.runs.transitions import runs, wake_next
 @dataclass(slots=True)
 class CancelledBatch:
     finished: dict[UUID, State] = field(default_factory=dict)
-    """The runs that had ended before."""
+    """The runs that had already ended, with their states."""
     changed: set[UUID] = field(default_factory=set)
     """The runs that were cancelled or asked to stop."""
     deleted: set[UUID] = field(default_factory=set)
@@ -110,7 +110,7 @@ def _create_followers(rows: Sequence[Run]) -> None:
 
 
 def _jobs_with_free_slot(job_ids: Collection[int]) -> list[int]:
-    """Return the jobs whose runs wait for a slot that nobody has."""
+    """Return the jobs whose slot is free and whose runs wait for it."""
     holder = runs().in_slot(Slot.RUNNING, OuterRef("job"))
     waiting = runs().waiting_for_slot().filter(job__in=job_ids)
     free = waiting.exclude(Exists(holder)).order_by("job").values_list("job", flat=True)

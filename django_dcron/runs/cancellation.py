@@ -31,11 +31,11 @@ from django_dcron.runs import endings, transitions
 logger = logging.getLogger("django_dcron.runs")
 
 listeners: list[Callable[[], None]] = []
-"""Called when a running run was asked to stop, because this process may be executing the run."""
+"""Called after a running run was asked to stop, because this process may be executing the run."""
 
 
 def request_cancel(run_id: UUID, reason: str) -> bool:
-    """Ask a running run to stop. Returns False if it isn't running or was already asked to."""
+    """Ask a running run to stop. Returns False if it isn't running or was asked before."""
     if not transitions.mark_cancel_requested(run_id, reason):
         return False
     transaction.on_commit(partial(notify_workers, [run_id]), using=alias_for(Run))
@@ -78,7 +78,10 @@ def _revoke_started(attempt: Attempt, dispatcher: Dispatcher) -> None:
 
 
 def revoke_unstarted(attempts: Sequence[tuple[UUID, int]]) -> None:
-    """Make workers drop the messages of ended runs: (run, attempt) of each. Never raises."""
+    """Make workers drop the messages of ended runs. Never raises.
+
+    ``attempts``: the id and the current attempt of each run.
+    """
 
     def revoke(dispatcher: Dispatcher) -> None:
         if isinstance(dispatcher, RevokesMany):

@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connections
@@ -63,16 +63,19 @@ def parse_follower_key(key: str | None) -> UUID | None:
         return None
 
 
-def slot_and_followers(job_id: int, state: State) -> tuple[bool, bool]:
-    """Return whether the job's slot is taken, and whether any job follows it.
+class SlotAndFollowers(NamedTuple):
+    slot_taken: bool
+    """Whether a run has the job's slot."""
+    followed: bool
+    """Whether a run that started and has ended as given makes any job follow."""
 
-    A follower counts if its link is met by a run that started and ended in ``state``.
-    """
+
+def slot_and_followers(job_id: int, state: State) -> SlotAndFollowers:
+    """Return what the end of a run of the job in ``state`` depends on, in one query."""
     found = _slot_and_followers_after(state).first(id=job_id)
     if found is None:
         raise Job.DoesNotExist(f"job {job_id} doesn't exist")
-    taken, followed = found
-    return bool(taken), bool(followed)
+    return SlotAndFollowers(*map(bool, found))
 
 
 @cache
@@ -100,14 +103,21 @@ def create_followers_of_started(ended: Sequence[Run], state: State) -> list[Run]
 
 
 def _create(ended: Sequence[Run], state: State, ends: Collection[str], using: str) -> list[Run]:
-    features = connections[using].features
     now = database_now(using)
-    first_instant = avoid_whole_second(now)
+    following = _lock_following({run.job_id for run in ended}, ends, now, using)
+    made = _insert(_rows_of_followers(ended, state, following, now), using)
+    reach_sync_point("follow.made")
+    return made
+
+
+def _lock_following(
+    job_ids: Collection[int], ends: Collection[str], now: datetime, using: str
+) -> dict[int, list[Job]]:
+    """Lock the jobs that follow ``job_ids`` and aren't paused. Return them by the followed job."""
+    features = connections[using].features
     unpaused = Q(enabled=True) | Q(paused_until__lte=now)
     following = Job.objects.using(using).filter(
-        unpaused,
-        links__after__in={run.job_id for run in ended},
-        links__on__in=sorted(ends),
+        unpaused, links__after__in=job_ids, links__on__in=sorted(ends)
     )
     locked = following.select_for_update(
         of=("self",) if features.has_select_for_update_of else (),
@@ -119,6 +129,14 @@ def _create(ended: Sequence[Run], state: State, ends: Collection[str], using: st
     for job in jobs:
         if job.pk not in resumed_later:
             followers[job.followed].append(job)
+    return followers
+
+
+def _rows_of_followers(
+    ended: Sequence[Run], state: State, following: dict[int, list[Job]], now: datetime
+) -> list[Run]:
+    """Return the unsaved runs of the following jobs, each at an instant of its own."""
+    first_instant = avoid_whole_second(now)
     number: Counter[int] = Counter()
     rows = []
     for run in ended:
@@ -126,7 +144,7 @@ def _create(ended: Sequence[Run], state: State, ends: Collection[str], using: st
             f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC "
             f"{state} (run {run.pk})"
         )
-        for job in followers[run.job_id]:
+        for job in following.get(run.job_id, ()):
             rows.append(
                 Run(
                     id=new_run_id(),
@@ -140,15 +158,13 @@ def _create(ended: Sequence[Run], state: State, ends: Collection[str], using: st
                 )
             )
             number[job.pk] += 1
-    made = _insert(rows, using)
-    reach_sync_point("follow.made")
-    return made
+    return rows
 
 
 def _resumed_later(jobs: list[Job], now: datetime, using: str) -> set[int]:
     """Return the keys of the locked ``jobs`` that a node has enabled before the end of a pause.
 
-    Read after the jobs are locked, because the end of a pause changes a job's row, too.
+    The cursors are read after the jobs are locked, because the end of a pause changes both rows.
     """
     keys = [job.pk for job in jobs if job.enabled]
     ended = Cursor.objects.using(using).filter(pk__in=keys, enabled=True, resumes_at__gt=now)
@@ -156,6 +172,7 @@ def _resumed_later(jobs: list[Job], now: datetime, using: str) -> set[int]:
 
 
 def _insert(rows: list[Run], using: str) -> list[Run]:
+    """Insert the runs and return them. A taken instant is replaced by a later one."""
     made: list[Run] = []
     runs = Run.objects.using(using)
     for number in range(MAX_TRIES):

@@ -4,8 +4,8 @@
 
 Invariants:
 
-- Exactly one caller wins (``endings``, guarded by run, attempt and state running). The others
-  change nothing, but may record a late outcome.
+- Exactly one caller wins: the UPDATE in ``endings`` is guarded by run, attempt and state. The
+  others change nothing, but may record a late outcome.
 - A lost or timed out attempt counts as failed: the retry policy decides.
 - A run whose cancellation was requested is never retried, regardless of when the request came.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django_dcron.conf import settings
@@ -100,10 +100,10 @@ def complete_attempt(
 ) -> Completion:
     """Record how ``attempt`` ended and decide what comes next.
 
-    This call doesn't win if another process has concluded the attempt, or if the attempt has sent
-    a heartbeat since ``last_heartbeat``.
+    This call doesn't win if another process has ended the attempt, or if the attempt has sent a
+    heartbeat since ``last_heartbeat``.
 
-    ``token``: Token of the execution itself; None if another process concludes the attempt.
+    ``token``: the token of the execution itself; None if another process ends the attempt.
     """
     retry_in, run_failed = None, False
     match ending.outcome:
@@ -122,10 +122,18 @@ def complete_attempt(
     return Completion(won, run_failed)
 
 
+class _AfterFailure(NamedTuple):
+    won: bool
+    retry_in: timedelta | None = None
+    """The wait until the next attempt; None if there is none."""
+    run_failed: bool = False
+    """See ``Completion.run_failed``."""
+
+
 def _retry_or_fail(
     run: Run, attempt: int, ending: Ending, token: UUID | None, last_heartbeat: LastHeartbeat | None
-) -> tuple[bool, timedelta | None, bool]:
-    """Return whether this call won, the wait until the next attempt, if any, and ``run_failed``."""
+) -> _AfterFailure:
+    """Retry the run if its job's policy says so and it isn't cancelled; otherwise finish it."""
     wait = run.job.retry.retry_after(ending.failure or WITHOUT_EXCEPTION, attempt)
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
@@ -139,18 +147,15 @@ def _retry_or_fail(
             None if token is None else dispatch_now,
             last_heartbeat,
         ):
-            return True, wait, False
+            return _AfterFailure(won=True, retry_in=wait)
     if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():
         why = _why_cancelled(run)
-        return (
-            _finish(run, attempt, State.CANCELLED, why, ending, token, last_heartbeat),
-            None,
-            False,
-        )
+        won = _finish(run, attempt, State.CANCELLED, why, ending, token, last_heartbeat)
+        return _AfterFailure(won)
     if wait is not None:
-        return False, None, False
+        return _AfterFailure(won=False)
     won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_heartbeat)
-    return won, None, True
+    return _AfterFailure(won, run_failed=True)
 
 
 def _finish(
@@ -162,10 +167,10 @@ def _finish(
     token: UUID | None,
     last_heartbeat: LastHeartbeat | None,
 ) -> bool:
-    """Finish the run.
+    """Finish the run. Returns whether this call won.
 
-    An execution dispatches the runs that follow at once. If a node or the main process of a worker
-    concludes the attempt, nodes dispatch them.
+    If the execution itself reports its end, it also dispatches the runs that follow. If a node or
+    the main process of a worker ends the attempt, nodes dispatch them.
     """
     dispatch = None if token is None else dispatch_now
     return endings.finish(
@@ -220,7 +225,7 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
     text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s%s"
     if not won:  # Another process ended the attempt, or the worker of a lost run is back.
         text = (
-            "outcome ignored, attempt already concluded: job=%s attempt=%d/%d "
+            "outcome ignored, attempt has already ended: job=%s attempt=%d/%d "
             f"outcome={ending.outcome}%s%s%s"
         )
     logger.log(

@@ -40,7 +40,7 @@ class NewRun:
 COLUMNS = tuple(each.name for each in fields(NewRun))
 
 
-def row_for(
+def new_run(
     planned: PlannedRun,
     *,
     job_id: int,
@@ -67,24 +67,23 @@ def row_for(
     )
     if planned.missed:
         row.state, row.finished_at = State.MISSED.value, now
-        row.reason = (reason or f"not started within {write_duration(misfire_grace)}")[
-            :REASON_LIMIT
-        ]
+        reason = reason or f"not started within {write_duration(misfire_grace)}"
+        row.reason = reason[:REASON_LIMIT]
     return row
 
 
-def insert(rows: list[NewRun], using: str) -> None:
+def insert_runs(rows: list[NewRun], using: str) -> None:
     """Insert the runs and count their missed occurrences in the statistics.
 
-    If an occurrence already has a run, that run stays and takes over the count of earlier missed
-    occurrences. Example: the run was cancelled ahead of time, before the job was changed.
+    An occurrence may already have a run, for example one that was cancelled ahead of time before
+    the job was changed. That run stays and takes over the count of earlier missed occurrences.
     """
     inserted = 0
     for start in range(0, len(rows), INSERTED_AT_ONCE):
         batch = rows[start : start + INSERTED_AT_ONCE]
         columns = {name: [getattr(row, name) for row in batch] for name in COLUMNS}
         inserted += insert_new(Run, columns, using)
-    missing = [row for row in rows if missed_by(row)]
+    missing = [row for row in rows if missed_count(row)]
     for displaced in _not_inserted(missing, using) if inserted < len(rows) else ():
         kept = Run.objects.using(using).filter(
             job=displaced.job_id, scheduled_at=displaced.scheduled_at
@@ -106,7 +105,7 @@ def _not_inserted(rows: list[NewRun], using: str) -> list[NewRun]:
     return [row for row in rows if row.id not in present]
 
 
-def missed_by(row: NewRun) -> int:
+def missed_count(row: NewRun) -> int:
     """Return how many missed occurrences the row accounts for."""
     return row.missed_before + (row.state == State.MISSED)
 
@@ -118,7 +117,7 @@ def _jobs_by_missed(rows: Iterable[NewRun]) -> dict[int, list[int]]:
     """
     missed: Counter[int] = Counter()
     for row in rows:
-        missed[row.job_id] += missed_by(row)
+        missed[row.job_id] += missed_count(row)
     jobs: defaultdict[int, list[int]] = defaultdict(list)
     for job_id, number in missed.items():
         if number:

@@ -1,6 +1,7 @@
 """Change the state of runs on their way from a node to a worker, each time by one guarded UPDATE.
 
-The invariants are those of ``transitions``."""
+The invariants are those of ``transitions``.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +42,20 @@ _MARK_ONE = Update(
 """The usual case: the node that has dispatched a run marks it."""
 
 
-def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **still: Any) -> int:
+def mark_queued(
+    delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **unchanged: Any
+) -> int:
     """Pending -> queued for all dispatched (run, attempt). Runs that have started stay as they are.
 
-    ``still`` names columns that must have kept these values. After the dispatch, a run may have
+    ``unchanged`` names columns that must have kept these values. After the dispatch, a run may have
     waited for the slot and been woken. It is then pending again and has the slot, but it is on no
     node's agenda and has *not* been dispatched.
     """
     keys = list(delivered)
-    if len(keys) == 1 and still.keys() == {"node"} and isinstance(at, datetime):
+    if len(keys) == 1 and unchanged.keys() == {"node"} and isinstance(at, datetime):
         ((run_id, attempt),) = keys
-        return _MARK_ONE.execute(id=run_id, attempt=attempt, queued_at=at, **still)
-    pending = runs().pending().filter(**still)
+        return _MARK_ONE.execute(id=run_id, attempt=attempt, queued_at=at, **unchanged)
+    pending = runs().pending().filter(**unchanged)
     by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)
     for run_id, attempt in keys:
         by_attempt[attempt].append(run_id)
@@ -67,7 +70,7 @@ def mark_queued(delivered: Iterable[tuple[UUID, int]], at: datetime | UtcNow, **
 
 @contextmanager
 def unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
-    """Yield the runs that nobody else has locked or that no longer exist.
+    """Yield the runs that no other transaction has locked, or that no longer exist.
 
     Their rows stay locked within the block. On a database without row locks, yields all runs.
     """
@@ -92,8 +95,8 @@ def redeliver(run_id: UUID, attempt: int, queued_at: datetime | None) -> bool:
 def redeliver_dropped(run_id: UUID, attempt: int, queued_at: datetime, deliveries: int) -> bool:
     """Queued -> pending, same attempt, because a worker of another database dropped the message.
 
-    ``queued_at`` identifies the dropped delivery. It doesn't count, because no message of it is
-    left in the broker.
+    ``queued_at`` identifies the dropped delivery. The delivery no longer counts, because the broker
+    has no message of it.
     """
     dropped = (
         runs()
@@ -114,7 +117,7 @@ def unqueue(unstarted: Iterable[tuple[UUID, int]]) -> int:
 def return_to_nodes(run_id: UUID, attempt: int) -> bool:
     """Return a run that can't start now: it becomes pending without a node.
 
-    Its delivery is used up. A node dispatches it again.
+    Its delivery still counts. A node dispatches the run again.
     """
     # Pending runs first: without the node's name, that node no longer marks the run as queued.
     pending = runs().pending().filter(pk=run_id, attempt=attempt)
@@ -141,7 +144,7 @@ def hold(run: Run) -> bool:
 
 
 def hold_if_frozen(run: Run) -> bool:
-    """Do ``hold`` if a freeze holds back the run."""
+    """Call ``hold`` if a freeze holds back the run. Returns whether the run is held."""
     return is_run_frozen(run) and hold(run)
 
 

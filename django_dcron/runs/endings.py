@@ -82,10 +82,11 @@ def finish(
 ) -> bool:
     """Running -> succeeded, failed or cancelled.
 
-    ``closing``: Columns to write to the attempt's row.
-    ``dispatch_now``: Called after the commit with the run that is woken and each run that follows.
+    ``closing``: the columns to write to the attempt's row.
+    ``dispatch_now``: called after the commit with the run that is woken and each run that follows.
     Without it, nodes dispatch these runs.
-    ``last_heartbeat``: Returns False if the execution has sent a newer heartbeat.
+    ``last_heartbeat``: if the execution has sent a newer heartbeat, nothing changes and False is
+    returned.
     """
     if token is not None and not run.limited and not _others_may_wait(run):
         run_values = {
@@ -109,10 +110,10 @@ def finish(
 
 @cache
 def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
-    """Return the statements for the usual case.
+    """Return the statements for the usual end of a run.
 
-    No run waits for the slot, none follows, the run has no place in a limit, the execution itself
-    reports its end, and the job has a row of statistics.
+    In the usual case, no run waits for the slot, none follows, and the run has no place in a limit.
+    The execution itself reports its end, and the job has a row of statistics.
     """
     unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
     return ChangeSequence(
@@ -186,6 +187,7 @@ def _executing(
 
 
 def final_columns(state: State, reason: str | Given) -> dict[str, Any]:
+    """Return the columns of an UPDATE that ends a run."""
     return {"state": state, "reason": reason, "finished_at": UtcNow(), **NO_SLOT}
 
 
@@ -197,8 +199,8 @@ def _others_may_wait(run: Run) -> bool:
 def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:
     """End the run. Return the runs to dispatch now, or None if another process was first.
 
-    These are the runs that have waited for the slot or the place in a limit, and the runs that
-    follow this one.
+    The runs to dispatch are those that waited for the slot or the place in a limit, and those that
+    follow this run.
     """
     # No savepoint is needed, because nothing within catches an error.
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, savepoint=False):
@@ -207,13 +209,15 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
         )
         if limited is None:
             return None
-        woken = None
-        has_line, followed = _others_may_wait(run), bool(conditions_met_by(state, started=True))
-        if has_line or followed:
-            taken, followed = chains.slot_and_followers(run.job_id, state)
-            if has_line and not taken:
+        woken: Run | None = None
+        followers: list[Run] = []
+        others_may_wait = _others_may_wait(run)
+        if others_may_wait or conditions_met_by(state, started=True):
+            found = chains.slot_and_followers(run.job_id, state)
+            if others_may_wait and not found.slot_taken:
                 woken = transitions.wake_next(run.job_id)
-        followers = chains.create_followers(run, state) if followed else []
+            if found.followed:
+                followers = chains.create_followers(run, state)
         count([run.job_id], state)
         placed = limits.free_places([run.pk]) if limited else []
     return [*([] if woken is None else [woken]), *followers, *placed]

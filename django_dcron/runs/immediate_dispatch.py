@@ -27,11 +27,11 @@ def dispatch_now(run: Run) -> None:
 
 
 def dispatch_all_now(runs: Sequence[Run]) -> None:
-    """Dispatch the runs, in as few messages to the broker as it accepts. See ``dispatch_now``."""
+    """Dispatch the runs in batches as large as the dispatcher accepts. See ``dispatch_now``."""
 
     def on_error(error: Exception) -> None:
         for run in runs:
-            _left_to_node(run, error)
+            _log_deferred(run, error)
 
     try_request(partial(_deliver, runs), on_error=on_error)
 
@@ -48,7 +48,8 @@ def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
     began = time_ns()
     dispatcher.publish([dispatcher.prepare(each) for each in due])
     tracing.record_dispatch(due, began, time_ns())
-    # The slot and the place distinguish a woken run from one that waits again: see ``mark_queued``.
+    # A run may have waited and been woken since. Its slot or its place then differs: see
+    # ``mark_queued``.
     by_place: dict[tuple[str | None, bool], list[DueRun]] = {}
     for run, each in zip(runs, due, strict=True):
         by_place.setdefault((run.slot, run.limited), []).append(each)
@@ -59,11 +60,20 @@ def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
 
 def _due_run(run: Run) -> DueRun:
     job = run.job
-    of_job = job.pk, job.name, job.target, job.queue, job.priority, job.timeout
-    return DueRun(run.pk, run.attempt, run.due_at, *of_job)
+    return DueRun(
+        run.pk,
+        run.attempt,
+        run.due_at,
+        job.pk,
+        job.name,
+        job.target,
+        job.queue,
+        job.priority,
+        job.timeout,
+    )
 
 
-def _left_to_node(run: Run, error: Exception) -> None:
+def _log_deferred(run: Run, error: Exception) -> None:
     extra = {
         "event": "dispatch_deferred",
         "job": str(run.job),

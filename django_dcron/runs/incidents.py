@@ -7,9 +7,10 @@ transaction that ends them.
 Invariants:
 
 - Each failed attempt is counted once. One transaction changes the incident and sets the attempt's
-  ``incident``, guarded by 0. If a process dies, its transaction has changed nothing.
-- Two processes that group the same attempts lock the same incidents. The second one finds no
-  attempt left at 0 and changes nothing.
+  ``incident``, if that is still ``NOT_GROUPED``. If a process dies, its transaction has changed
+  nothing.
+- Two processes that group the same attempts lock the same incidents. The second process finds no
+  ungrouped attempt and changes nothing.
 - Rows are locked in this order: incidents by key, attempts. Nothing that locks an incident locks a
   run afterwards.
 - A job has at most ``LIMIT_PER_JOB`` incidents with a message. After that, failures with a new
@@ -48,7 +49,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 GROUPED_AT_ONCE = 500
 LIMIT_PER_JOB = 200
 MESSAGE_READ = 2 * MESSAGE_LIMIT
-"""Characters. The first line of a message may begin with blanks."""
+"""Characters to read of a message, more than are kept: its first line may begin with blanks."""
 RETENTION = timedelta(days=90)
 """How long a resolved incident is kept after its latest failure."""
 PRUNED_AT_ONCE = 500
@@ -89,7 +90,7 @@ def record_unstarted_failure(job_id: int, run_id: UUID, reason: str, at: datetim
 
 
 def exception_and_message(reason: str) -> tuple[str, str]:
-    """Split the reason of a run that failed without an attempt."""
+    """Split the reason of a run that failed without an attempt into exception and message."""
     exception_class, colon, message = reason.partition(": ")
     return (exception_class, message) if colon and exception_class.isidentifier() else ("", reason)
 
@@ -159,11 +160,10 @@ def _ungrouped(
     rows = _of_jobs(rows, "run__job", shards, namespace, job_id)
     columns = ("run__job_id", "exception_class", Substr("message", 1, MESSAGE_READ))
     read = rows.order_by("pk").values_list(*columns, "finished_at", "started_at", "run_id", "pk")
+    oldest = read[:GROUPED_AT_ONCE]
     return [
         FailureFacts(job, exception_class, message, finished_at or started_at, run_id, key)
-        for job, exception_class, message, finished_at, started_at, run_id, key in read[
-            :GROUPED_AT_ONCE
-        ]
+        for job, exception_class, message, finished_at, started_at, run_id, key in oldest
     ]
 
 
@@ -202,6 +202,10 @@ def _record(failures: Sequence[FailureFacts]) -> None:
 
 
 def _by_key(failures: Iterable[FailureFacts], using: str) -> dict[Key, list[FailureFacts]]:
+    """Group the failures by incident.
+
+    Once a job has ``LIMIT_PER_JOB`` incidents, failures with a new message lose their message.
+    """
     grouped: dict[Key, list[FailureFacts]] = {}
     for failure in failures:
         grouped.setdefault((failure.job_id, failure.fingerprint), []).append(failure)
@@ -267,6 +271,7 @@ WRITTEN = (
 
 
 def _add(incident: Incident, failures: Sequence[FailureFacts]) -> None:
+    """Add the failures to the incident. A failure after its resolution opens the incident again."""
     latest = max(failures, key=lambda failure: failure.at)
     if incident.state == IncidentState.RESOLVED and latest.at > (
         incident.resolved_at or incident.last_seen_at

@@ -4,15 +4,15 @@ Invariants:
 
 - A place is given or freed under the lock of the limit's row, in the transaction that starts or
   ends the attempt. So no more runs execute than the limit allows, whatever process dies.
-- UNIQUE (limit, key, number) also holds that: no two runs have the same place.
+- UNIQUE (limit, key, number) also ensures that no two runs have the same place.
 - A run that starts takes a number for the interval at the time of its start. A run that was woken
   and hasn't started yet counts as well, so that it finds a number.
 - A freed place passes directly to the run that has waited longest, by due time. No newcomer gets in
   between: while others wait, it joins their line.
 - Runs that a freeze holds back are passed over. They don't block the runs of other namespaces.
-- Rows are locked in this order: the own run and what ``endings`` locks, then the limit. A
-  transaction that has locked a limit waits for no other lock: it passes over locked runs. A run
-  that starts locks two limits only if its job has changed limits meanwhile, in order of their
+- Rows are locked in this order: the run itself and the rows that ``endings`` locks, then the
+  limit. A transaction that has locked a limit waits for no other lock: it passes over locked runs.
+  If its job has changed limits meanwhile, a run that starts locks two limits, in order of their
   names.
 - If a process dies before it wakes runs, or a limit is raised, a node wakes them
   (``scheduler.limit_lines``).
@@ -53,6 +53,21 @@ class Line(NamedTuple):
     key: str
 
 
+class _OwnPlace(NamedTuple):
+    """The place of one run, or its wait for one."""
+
+    limit_id: str
+    key: str
+    number: int | None
+    """None while the run waits."""
+    max_started: int | None
+    """The maximum of started runs of the limit."""
+
+    @property
+    def line(self) -> Line:
+        return Line(self.limit_id, self.key)
+
+
 def take_slot(run: Run, slot: Slot | None) -> bool:
     """Let a pending or queued run take its slot before it asks for a place in its job's limit.
 
@@ -69,21 +84,20 @@ def take_place(run: Run) -> str:
     The caller has locked the run. Returns why the run must wait, or an empty text if it has a place
     or needs none.
     """
-    columns = "limit_id", "key", "number", "limit__max_started"
-    own = _places().filter(run=run.pk).values_list(*columns).first()
-    has, number, counts_starts = (None, None, None) if own is None else (Line(*own[:2]), *own[2:])
-    name = run.job.limit_id
-    was_given = has is not None and has.limit_id == name and number is not None
-    if was_given and counts_starts is None:
-        return ""  # the run has waited, and a place was passed to it
-    limits = _lock({each for each in (has and has.limit_id, name) if each is not None})
-    if has is not None and not was_given:  # the job names another limit now
+    own, name = _own_place(run), run.job.limit_id
+    line = None  # that of a place which was passed to the run while it waited
+    if own is not None and own.limit_id == name and own.number is not None:
+        if own.max_started is None:
+            return ""
+        line = own.line
+    limits = _lock({each for each in (own and own.limit_id, name) if each is not None})
+    if own is not None and line is None:  # a wait, or a place in a limit that the job had before
         _places().filter(run=run.pk).delete()
-        _pass_on(has, limits)
+        _pass_on(own.line, limits)
     if name is None:
         return ""
-    line, limit = has, limits[name]
-    if line is None or not was_given:
+    limit = limits[name]
+    if line is None:
         line = Line(name, _key_of(run, limit))
         _places().create(run_id=run.pk, limit_id=name, key=line.key, due_at=run.due_at)
         reach_sync_point("limit.joined")
@@ -95,8 +109,14 @@ def take_place(run: Run) -> str:
     return _why_full(line, limit)
 
 
+def _own_place(run: Run) -> _OwnPlace | None:
+    columns = "limit_id", "key", "number", "limit__max_started"
+    own = _places().filter(run=run.pk).values_list(*columns).first()
+    return own and _OwnPlace(*own)
+
+
 def _count_start(line: Line, limit: Limit) -> bool:
-    """Take a number for a start now. Returns False if all were taken within the interval."""
+    """Take a number for a start now. Returns False if the interval has no number left."""
     if limit.max_started is None or limit.interval is None:
         return True
     now = database_now(alias_for(LimitStart))
@@ -112,7 +132,7 @@ def _count_start(line: Line, limit: Limit) -> bool:
 
 
 def leave_line(run: Run) -> None:
-    """Free the place of a run that was about to start and doesn't."""
+    """Free the place of a run that was about to start but doesn't, or end its wait for one."""
     if run.limited and _runs().filter(pk=run.pk, limited=True).update(limited=False):
         run.limited = False
         free_places([run.pk])
@@ -133,10 +153,10 @@ def free_places(run_ids: Collection[UUID]) -> list[Run]:
 
 
 def update_and_unmark(run: Run, guarded: RunQuerySet, **columns: Any) -> bool | None:
-    """Update the run, which frees its place next. Return whether it has one, or waits for one.
+    """Update the run and clear ``limited``. The caller then frees its place (``free_places``).
 
-    Returns None if no row matched: another process was first. ``run`` may be outdated: it may have
-    got a place, or freed it, since it was read.
+    Returns whether the run has a place or waits for one, or None if no row matched, because another
+    process was first. ``run`` may be outdated: it may have got or freed a place since it was read.
     """
     for limited in (run.limited, not run.limited):
         if guarded.filter(limited=limited).update(limited=False, **columns):
@@ -152,8 +172,8 @@ def wake_line(line: Line) -> int:
 def _pass_on(line: Line, limits: Mapping[str, Limit], joining: UUID | None = None) -> list[UUID]:
     """Give the free places to the runs that have waited longest, and wake them.
 
-    ``joining``: A run that has just joined the line, in order to start. It isn't woken. Returns the
-    runs that got a place.
+    ``joining``: a run that has just joined the line in order to start, and so needs no waking.
+    Returns the runs that got a place.
     """
     limit = limits.get(line.limit_id)
     if limit is None:
@@ -168,12 +188,12 @@ def _pass_on(line: Line, limits: Mapping[str, Limit], joining: UUID | None = Non
 
 
 def _next_in_line(line: Line, room: int, joining: UUID | None) -> list[UUID]:
-    """Return at most ``room`` runs, in order. Locks them, unless another transaction has."""
+    """Lock and return at most ``room`` runs, in order. Omits runs that others have locked."""
     is_frozen = Q(frozen_job("run__job_id", "run__job__namespace"), run__trigger__in=AUTOMATIC)
     may_start = Q(run__state=State.WAITING) & ~is_frozen
     if joining is not None:
         may_start |= Q(run=joining)
-    waiting = _in(line).filter(may_start, number=None).order_by("due_at", "run_id")
+    waiting = _places_in(line).filter(may_start, number=None).order_by("due_at", "run_id")
     first = list(waiting.values_list("run_id", flat=True)[: room + SPARE])
     unlocked = _runs().waiting().filter(pk__in=first).order_by()
     using = alias_for(Run)
@@ -203,7 +223,7 @@ def _why_full(line: Line, limit: Limit) -> str:
 
 
 def _facts(line: Line, limit: Limit) -> LineFacts:
-    given = _in(line).filter(number__isnull=False)
+    given = _places_in(line).filter(number__isnull=False)
     if limit.max_started is None or limit.interval is None:
         return LineFacts(limit.max_running, None, _numbers(given.values_list("number", flat=True)))
     states = dict(given.values_list("number", "run__state"))
@@ -226,7 +246,7 @@ def _starts(line: Line) -> QuerySet[LimitStart]:
     return starts.filter(limit=line.limit_id, key=line.key)
 
 
-def _in(line: Line) -> QuerySet[LimitPlace]:
+def _places_in(line: Line) -> QuerySet[LimitPlace]:
     return _places().filter(limit=line.limit_id, key=line.key)
 
 

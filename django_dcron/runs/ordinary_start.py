@@ -1,13 +1,13 @@
 """Read a run, and start it in the same statement if it is ordinary.
 
 Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot and without a
-limit. On PostgreSQL, one statement reads such a run and starts it. It only reads any other run, and
-``policies.start_decision`` decides from the same facts.
+limit. On PostgreSQL, one statement reads such a run and starts it. The same statement only reads
+any other run, and ``policies.start_decision`` decides from the facts that it returns.
 
 Invariants:
 
 - The statement starts only runs for which ``decide_start`` would return ``Start``, with the same
-  slot. It may leave such a run to ``decide_start``.
+  slot. It need not start all of them: ``decide_start`` decides about the rest.
 - It changes and locks only the same rows as ``transitions.mark_running``.
 """
 

@@ -132,7 +132,7 @@ def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | 
 
 
 class _Latest:
-    """Counts instants, newest first. Keeps the first one and the one that completes ``number``."""
+    """Counts instants, newest first. Keeps the newest one and the ``number``-th."""
 
     def __init__(self, number: int) -> None:
         self._missing = number
@@ -158,9 +158,9 @@ def _page(job_id: int, after: datetime | None, end: datetime) -> list[FinishedRu
             scheduled_at,
             state,
             finished_at or scheduled_at,
-            trigger == Trigger.BACKFILL,
-            attempt,
-            run_id in needed,
+            is_backfilled=trigger == Trigger.BACKFILL,
+            attempts=attempt,
+            is_needed=run_id in needed,
         )
         for run_id, scheduled_at, state, finished_at, trigger, attempt in read
     ]

@@ -67,7 +67,8 @@ logger = logging.getLogger("django_dcron.runs")
 
 MAX_TRIES = 10
 """How often a start retries after it lost a race for the slot. After each loss, another run has
-made progress."""
+made progress.
+"""
 
 
 class NotDueYet(Exception):
@@ -114,13 +115,13 @@ def start_attempt(
     if fence is not None:
         return Started(read.run, read.at, fence, read.definition)
     delivery = Delivery(read, attempt, token=token, worker=worker, punctual=punctual)
-    for look in range(MAX_TRIES):
+    for attempted in range(1, MAX_TRIES + 1):
         try:
             with ExitStack() as transactions:
                 action = _decide(delivery, transactions)
                 started = _apply(action, delivery)
         except IntegrityError:  # another run was faster to take the slot, or the place in line
-            if look == MAX_TRIES - 1:
+            if attempted == MAX_TRIES:
                 raise
         else:
             if not isinstance(action, EndHolder):
@@ -206,21 +207,20 @@ def _start(delivery: Delivery, slot: Slot | None) -> Started | None:
 
 
 def _resume(run: Run, token: UUID) -> Started | None:
-    """Return the answer of an earlier call of this execution whose answer was lost, or None."""
+    """Return the result of an earlier call of this execution whose answer was lost, or None."""
     attempt = Attempt.objects.using(alias_for(Attempt)).filter(run=run, token=token).first()
     if attempt is None:
         return None
-    if not transitions.renew_heartbeat(
-        run.pk, run.attempt
-    ):  # the attempt was declared lost in the meantime
-        return None
+    if not transitions.renew_heartbeat(run.pk, run.attempt):
+        return None  # the attempt was declared lost in the meantime
     return Started(run, attempt.started_at, attempt.pk, attempt.definition_id)
 
 
 def _wait(delivery: Delivery, slot: Slot | None) -> None:
     reason = delivery.text_of(Reason.HOLDER_UNFINISHED)
     if transitions.mark_waiting(delivery.run, slot=slot, reason=reason):
-        limits.leave_line(delivery.run)  # It got a place before its job's overlap policy changed.
+        # It may have got a place before its job's overlap policy changed.
+        limits.leave_line(delivery.run)
 
 
 def _skip_next_in_line(delivery: Delivery) -> None:

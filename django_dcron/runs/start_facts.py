@@ -6,7 +6,8 @@ Invariants:
 - Other runs are read only if the decision asks for them. They stay locked for the transaction.
 - Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
 - A jump of the database's clock ends no run as missed. For ten seconds, the time without the jump
-  counts, too, because nodes dispatched the run by that time."""
+  counts, too, because nodes dispatched the run by that time.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.utils.sync_points import reach_sync_point
 
 _clock = clock.ClusterClock()
-"""Notices that the database's clock has jumped between two starts of this process."""
+"""Detects jumps of the database's clock between two starts of this process."""
 
 _clock_lock = threading.Lock()
 
@@ -126,9 +127,8 @@ def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
     try:
         row = query()
     except (ProgrammingError, OperationalError) as error:
-        if not is_contention(error) and lacks_table(
-            Run, using
-        ):  # another project's database, or one without migrations
+        # The table is missing in another project's database, or in one without migrations.
+        if not is_contention(error) and lacks_table(Run, using):
             raise UnknownRun(f"{database_name(using)} has no table of runs") from error
         raise
     if row is None:
@@ -155,9 +155,9 @@ class Delivery:
     """A run that a worker has received, and the facts that have been loaded about it."""
 
     holder: Run
-    """The run that has the slot. Set if it has been looked for and exists."""
+    """The run that has the slot. Set once ``load`` has found one."""
     next_in_line: Run
-    """The run that is next in line. Set if it has been looked for and exists."""
+    """The run that is next in line. Set once ``load`` has found one."""
     missed_because: str
     """Why the run is too late, or empty. Set once the start deadline has been checked."""
 
@@ -187,9 +187,9 @@ class Delivery:
             is_limited=run.job.limit_id is not None or run.limited,
         )
 
-    def load(self, look: LoadFact) -> None:
-        """Load the facts that ``look`` asks for. Locks the holder, the run, the next in line."""
-        match look:
+    def load(self, fact: LoadFact) -> None:
+        """Load one fact. Locks the other run, and with the holder also the run itself."""
+        match fact:
             case LoadFact.START_DEADLINE:
                 self.missed_because = why_too_late(self.run, self._earliest)
                 self.facts = replace(self.facts, too_late=bool(self.missed_because))

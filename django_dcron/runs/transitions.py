@@ -111,7 +111,7 @@ def mark_running(
 def mark_waiting(run: Run, *, slot: Slot | None, reason: str) -> bool:
     """Pending or queued -> waiting.
 
-    Raises ``IntegrityError`` if another run has ``slot``, the place in the queue.
+    Raises ``IntegrityError`` if another run has ``slot``.
     """
     return bool(
         run_that_may_become(State.WAITING, run.pk, run.attempt).update(
@@ -121,7 +121,7 @@ def mark_waiting(run: Run, *, slot: Slot | None, reason: str) -> bool:
 
 
 def mark_waiting_in_backfill(run: Run, *, reason: str) -> bool:
-    """Pending or queued -> waiting for a backfilled run that found the slot taken.
+    """Pending or queued -> waiting, for a backfilled run that found the slot taken.
 
     The run returns to its place among the other backfilled runs.
     """
@@ -137,7 +137,7 @@ def mark_waiting_in_backfill(run: Run, *, reason: str) -> bool:
 
 
 def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
-    """Waiting -> pending for a backfilled run whose turn has come. It is on no node's agenda."""
+    """Waiting -> pending, for a backfilled run whose turn has come. It is on no node's agenda."""
     backfilled = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
     return bool(
         backfilled.update(
@@ -178,7 +178,7 @@ _ANY_IN_LINE = Select(
 
 
 def wake_next(job_id: int) -> Run | None:
-    """Waiting -> pending for the run that has waited longest. It gets the slot.
+    """Waiting -> pending, for the run that has waited longest. It gets the slot.
 
     Returns that run, with its job. Returns None if no run waits or the slot is taken. Backfilled
     runs don't take part (``release_backfilled``).

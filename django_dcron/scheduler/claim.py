@@ -44,7 +44,7 @@ from django_dcron.models import Cursor, Freeze, Job, Run
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.scheduled import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
-from django_dcron.runs.creation import NewRun, insert, missed_by, row_for
+from django_dcron.runs.creation import NewRun, insert_runs, missed_count, new_run
 from django_dcron.runs.start_deadline import freeze_reason
 from django_dcron.schedules.schedule import has_hash
 from django_dcron.schedules.timetable import ClaimPlan, Timetable
@@ -305,7 +305,7 @@ class _Batch:
         return plan
 
     def _add_run(self, cursor: DueCursor, planned: PlannedRun) -> None:
-        row = row_for(
+        row = new_run(
             planned,
             job_id=cursor.job_id,
             jitter=cursor.jitter,
@@ -315,7 +315,7 @@ class _Batch:
             reason=self._freeze_reason(cursor) if planned.missed else "",
         )
         self.rows.append(row)
-        self.claim.missed += missed_by(row)
+        self.claim.missed += missed_count(row)
         if not planned.missed:
             self.claim.runs.append(_due_run(cursor, row.id, row.due_at))
 
@@ -337,7 +337,7 @@ class _Batch:
 
     def write(self, using: str) -> None:
         if self.rows:
-            insert(self.rows, using)
+            insert_runs(self.rows, using)
         if self.moved["job_id"]:
             update_by_key(Cursor, self.moved, using)
         if self.exhausted:

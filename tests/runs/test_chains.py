@@ -35,7 +35,7 @@ from django_dcron.policies.misfire import PlannedRun
 from django_dcron.runs import endings
 from django_dcron.runs.chains import follower_key, parse_follower_key
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
-from django_dcron.runs.creation import insert, row_for
+from django_dcron.runs.creation import insert_runs, new_run
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.claim import claim
 from django_dcron.testing import set_clock
@@ -180,8 +180,8 @@ def test_run_missed_at_the_claim_has_no_follower() -> None:
     follower(job)
     now = database_now("default")
     span = PlannedRun(now.replace(microsecond=0) - MINUTE, missed=True)
-    insert(
-        [row_for(span, job_id=job.pk, jitter=timedelta(), misfire_grace=MINUTE, now=now, node="")],
+    insert_runs(
+        [new_run(span, job_id=job.pk, jitter=timedelta(), misfire_grace=MINUTE, now=now, node="")],
         "default",
     )
     assert Run.objects.filter(state="missed").count() == Run.objects.count() == 1

@@ -71,12 +71,12 @@ def cursors_move_from_now(stack: ExitStack) -> None:
 @guard
 def runs_are_inserted_after_the_cursors_are_committed(stack: ExitStack) -> None:
     """The claim commits its cursors, and inserts the runs in a second transaction."""
-    real = creation.insert
+    real = creation.insert_runs
 
     def later(rows: list[creation.NewRun], using: str) -> None:
         transaction.on_commit(lambda: real(rows, using), using=using)
 
-    put(stack, claim, "insert", later)
+    put(stack, claim, "insert_runs", later)
 
 
 @guard
@@ -88,7 +88,7 @@ def missed_occurrences_are_not_counted(stack: ExitStack) -> None:
         row.missed_before, row.missed_from = 0, None
         return row
 
-    real = put(stack, claim, "row_for", without)
+    real = put(stack, claim, "new_run", without)
 
 
 @guard

@@ -19,7 +19,7 @@ from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.actor import acting_as
 from django_dcron.jobs.audit.recording import Change, record
 from django_dcron.jobs.backfill import backfill
-from django_dcron.jobs.batching import OnProgress, change_in_batches
+from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
@@ -106,7 +106,7 @@ def cancel_many(
     """
     using = alias_for(Run)
 
-    def change(batch: Sequence[Run]) -> tuple[int, dict[int, Exception]]:
+    def change(batch: Sequence[Run]) -> BatchResult:
         result = despite_contention(lambda: _cancel_batch(batch, reason, using), using)
         refused: dict[int, Exception] = {}
         for position, run in enumerate(batch):
@@ -115,7 +115,7 @@ def cancel_many(
             elif run.pk in result.finished:
                 refused[position] = _finished(run, result.finished[run.pk])
         _reload(batch, using)
-        return len(batch), refused
+        return BatchResult(len(batch), refused)
 
     return change_in_batches(
         list(runs), change, using, on_progress or (lambda done: None), CANCELLED_AT_ONCE

@@ -12,7 +12,7 @@ from django_dcron.utils.messages import gettext_noop
 from django_dcron.utils.time_format import format_site_time
 
 LONGEST_REASON = 150
-"""Characters of a reason, without the name."""
+"""The maximum number of characters of a reason, without the name."""
 
 STATE_NAMES = {
     State.PENDING: gettext_noop("pending"),
@@ -25,7 +25,7 @@ STATE_NAMES = {
     State.MISSED: gettext_noop("missed"),
     State.CANCELLED: gettext_noop("cancelled"),
 }
-"""The names of states as used within a sentence. Labels begin with a capital letter."""
+"""Names of states for use within a sentence. Labels begin with a capital letter."""
 
 
 def triggered_text(run: Run) -> str:
@@ -63,7 +63,7 @@ def backfilled_text(made: Backfill) -> str:
         "Backfilled %(count)d runs, from %(first)s to %(last)s",
         len(made.occurrences),
     )
-    first, last = (format_site_time(made.occurrences[place]) for place in (0, -1))
+    first, last = map(format_site_time, (made.occurrences[0], made.occurrences[-1]))
     return text % {"count": len(made.occurrences), "first": first, "last": last}
 
 

@@ -43,7 +43,7 @@ LIMIT = 1000
 LARGEST_LIMIT = 10_000
 BATCH_SIZE = 1000
 READ_LIMIT = 100_000
-"""How many occurrences one call checks, with or without a run."""
+"""The maximum number of occurrences that one call checks, with or without a run."""
 INSERTED_AT_ONCE = 2000
 
 WHY_WAITING = "backfilled; waiting for its turn"
@@ -86,11 +86,11 @@ def backfill(
     dry_run: bool = False,
     over_pruned: bool = False,
 ) -> Backfill:
-    """Create runs for the past occurrences of ``job`` that have none, from ``start`` (included) to
-    ``end`` (excluded).
+    """Create runs for the past occurrences of ``job`` that have none.
 
-    The occurrences are those of the job's current schedule, between its ``starts_at`` and
-    ``ends_at``. The runs execute oldest first, a few at a time, while the job isn't paused.
+    The range is from ``start`` (included) to ``end`` (excluded). The occurrences are those of the
+    job's current schedule, between its ``starts_at`` and ``ends_at``. The runs execute oldest
+    first, a few at a time, while the job isn't paused.
 
     ``limit`` is the maximum number of runs. With ``dry_run``, nothing is written. With
     ``over_pruned``, runs are also created where older rows were pruned, so occurrences that ran
@@ -104,8 +104,8 @@ def backfill(
     start, end = _check_range(start, end, limit, now)
     planned = _plan(job, start, end, limit, using)
     if planned.occurrences and not over_pruned:
-        _refuse_forgotten_range(job, planned.occurrences[0], now)
-    return planned if dry_run else _make(job, planned, now, using)
+        _refuse_pruned_range(job, planned.occurrences[0], now)
+    return planned if dry_run else _create_runs(job, planned, now, using)
 
 
 def _check_range(
@@ -148,7 +148,7 @@ def _check_range(
     return start.astimezone(UTC), min(end, now).astimezone(UTC)
 
 
-def _refuse_forgotten_range(job: Job, oldest: datetime, now: datetime) -> None:
+def _refuse_pruned_range(job: Job, oldest: datetime, now: datetime) -> None:
     if kept := kept_from(job.pk, oldest, now):
         raise NotPossible(
             _(
@@ -173,15 +173,15 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
     examined = 0
     following = next(ahead, None)
     while following is not None and len(without_run) < limit and examined < READ_LIMIT:
-        some = [following, *islice(ahead, BATCH_SIZE - 1)]
-        have_run = _with_run(job, some[0], some[-1], using)
-        for number, occurrence in enumerate(some):
+        batch = [following, *islice(ahead, BATCH_SIZE - 1)]
+        have_run = _with_run(job, batch[0], batch[-1], using)
+        for number, occurrence in enumerate(batch):
             if len(without_run) == limit:
                 examined += number
                 return Backfill(tuple(without_run), examined - limit, occurrence, until)
             if occurrence not in have_run:
                 without_run.append(occurrence)
-        examined += len(some)
+        examined += len(batch)
         following = next(ahead, None)
     return Backfill(tuple(without_run), examined - len(without_run), following, until)
 
@@ -237,13 +237,14 @@ def _occurrences(cursor: Cursor, start: datetime, until: datetime) -> Iterator[d
 
 
 def _with_run(job: Job, first: datetime, last: datetime, using: str) -> set[datetime]:
+    """Return the occurrences from ``first`` to ``last`` that have a run."""
     runs = Run.objects.using(using).filter(
         job=job.pk, scheduled_at__gte=first, scheduled_at__lte=last
     )
     return set(runs.order_by().values_list("scheduled_at", flat=True))
 
 
-def _make(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
+def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
     rows = [
         Run(
             id=new_run_id(),
@@ -271,8 +272,8 @@ def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
     """
     runs = Run.objects.using(using)
     with transaction.atomic(using=using):
-        # The lock order of a claim. A claim skips a job whose cursor is locked, so that the
-        # caller's transaction may be long.
+        # The lock order of a claim. A claim skips a job whose cursor is locked, so the caller's
+        # transaction may be long.
         if locking.lock_job(job.pk, using) is None:
             raise NotPossible(
                 _("%(job)s can't be backfilled, because it has been deleted."),

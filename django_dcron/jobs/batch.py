@@ -42,6 +42,7 @@ from django_dcron.jobs.batch_reading import (
     clean_each,
     read_stored,
 )
+from django_dcron.jobs.batching import BatchResult
 from django_dcron.jobs.chains import Follows
 from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.jobs.locking import check_version
@@ -50,7 +51,7 @@ from django_dcron.models import Job
 from django_dcron.policies.chains import label_of, split_label
 
 MAX_DUE = 5_000
-"""A batch ends after about this many runs of occurrences that were due before the changes."""
+"""A batch ends once its changes create about this many runs for earlier due occurrences."""
 CHOSEN_FIELDS = [
     each
     for each in Job._meta.concrete_fields
@@ -92,11 +93,11 @@ class Accepted:
     placed: Placement
 
 
-def save_batch(changes: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
+def save_batch(changes: Sequence[JobToSave], using: str) -> BatchResult:
     """Save the first jobs of ``changes``, or all of them, in one transaction.
 
-    Returns the number of changes that were decided, and the errors of the refused ones by position.
-    The other changes need another call. If there is only one change, raises its error instead.
+    The changes that weren't tried need another call. If there is only one change, raises its error
+    instead of returning it.
     """
     jobs = [change.job for change in changes]
     originals = [Original.of(job) for job in jobs]
@@ -110,7 +111,7 @@ def save_batch(changes: Sequence[JobToSave], using: str) -> tuple[int, dict[int,
         restore_originals(originals)
         raise
     restore_originals(originals[position] for position in batch.refused)
-    return done, batch.refused
+    return BatchResult(done, batch.refused)
 
 
 def restore_originals(originals: Iterable[Original]) -> None:
@@ -171,7 +172,10 @@ class _Batch:
         return len(self.changes)
 
     def _needs_another_batch(self, position: int) -> bool:
-        """Return whether one statement can't save both the job and an earlier one it depends on."""
+        """Return whether one statement can't save both the job and an earlier one.
+
+        The job is the same row again, or depends on a name or key that the batch changes.
+        """
         job, errors = self.changes[position].job, self.errors[position]
         if id(job) in self._instances or job.pk in self._keys:
             return True
@@ -206,7 +210,7 @@ class _Batch:
         follows, followed_before = None, stored.edges.get(node, set())
         if is_rechained:
             jobs_of = partial(self._jobs_of, present={node: job})
-            follows = chains.follows(job, node, stored.names.ids, stored.edges, jobs_of)
+            follows = chains.resolve_follows(job, node, stored.names.ids, stored.edges, jobs_of)
         placed = placement.decide_placement(job, stored.cursors.get(node), stored.now, before)
         try:
             placement.require_occurrence(job, placed.cursor)

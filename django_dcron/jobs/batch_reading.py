@@ -18,10 +18,10 @@ from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.policies.chains import split_label
 
 NAME = ("namespace", "name")
-"""The fields of a unique constraint."""
+"""The fields of the unique constraint on names."""
 
 IMPORT_KEY = ("import_source", "import_key")
-"""The fields of a unique constraint."""
+"""The fields of the unique constraint on import keys."""
 
 Errors = dict[str, list[ValidationError]]
 """The problems of a job by field."""
@@ -52,7 +52,7 @@ def keys_of(changes: Iterable[JobToSave]) -> set[int]:
 
 @dataclass(slots=True)
 class Owners:
-    """Which job has each value of a unique constraint, as far as the batch needs to know."""
+    """Which job has which value of a unique constraint, for the values that the batch needs."""
 
     fields: tuple[str, ...]
     ids: dict[Key, int]
@@ -68,6 +68,7 @@ class Owners:
         return owner is not None and owner != job.pk
 
     def move(self, before: Job | None, job: Job, node: int) -> None:
+        """Give ``node`` the value of ``job``, and release the value that it had ``before``."""
         value = self.value_of(job)
         if before is not None and (old := self.value_of(before)) not in (None, value):
             self.released.add(old)
@@ -79,7 +80,7 @@ class Owners:
 
 @dataclass(slots=True)
 class Stored:
-    """What the database has about the jobs of a batch. Decisions keep it up to date."""
+    """The rows that decisions about a batch depend on. Each decision updates them for the next."""
 
     names: Owners
     import_keys: Owners

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError, OperationalError, connections
@@ -29,6 +29,14 @@ T = TypeVar("T")
 OnProgress = Callable[[int], object]
 """Called after each batch with the number of jobs that are done."""
 
+
+class BatchResult(NamedTuple):
+    done: int
+    """How many items were tried: the first ones of the batch."""
+    refused: dict[int, Exception]
+    """The errors of the refused items by their position in the batch."""
+
+
 NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
 """Exceptions for values that pass validation but that the database or its driver can't store."""
 REFUSALS = (ValidationError, Conflict, NotPossible, IntegrityError, *NOT_STORABLE)
@@ -37,16 +45,15 @@ REFUSALS = (ValidationError, Conflict, NotPossible, IntegrityError, *NOT_STORABL
 
 def change_in_batches(
     items: Sequence[T],
-    change: Callable[[Sequence[T]], tuple[int, dict[int, Exception]]],
+    change: Callable[[Sequence[T]], BatchResult],
     using: str,
     on_progress: OnProgress,
     at_once: int,
 ) -> dict[int, Exception]:
     """Change all ``items``. Returns the errors of the refused ones by their position.
 
-    ``change`` gets a batch and changes the first of its items in one transaction. It returns how
-    many it has tried, and the errors of the refused ones by position. If there is only one item, it
-    raises its error instead.
+    ``change`` gets a batch and changes its first items, or all of them, in one transaction. If
+    there is only one item, it raises that item's error instead of returning it.
     """
     refused: dict[int, Exception] = {}
     position, size = 0, at_once
@@ -68,9 +75,9 @@ def change_in_batches(
 
 
 def _is_temporary(error: Exception, using: str) -> bool:
-    """Return whether the next batch may succeed, because only other transactions were in the way.
+    """Return whether the next batch may succeed, because another transaction caused the error.
 
-    Such an error has broken a surrounding transaction.
+    Within a surrounding transaction, no further batch can succeed: the error has broken it.
     """
     return is_contention(error) and not connections[using].in_atomic_block
 

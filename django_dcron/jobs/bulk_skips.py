@@ -1,7 +1,7 @@
 """Jobs that a pause or resume of selected jobs leaves unchanged.
 
-A selection by a pattern or a filter may contain jobs that its user doesn't know. A job that is
-named, by its name or id, is never skipped.
+A pattern or a filter may select jobs that the user didn't think of. A job that is selected by its
+name or id is never skipped.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from django_dcron.utils.messages import gettext_noop as _
 
 
 def why_not_paused(job: Job) -> TranslatableText | None:
-    """Return why the job is skipped, or None. Its pause keeps its reason and end."""
+    """Return why the job isn't paused again, or None. A paused job keeps its reason and end."""
     return None if job.enabled else TranslatableText(_("The job is already paused."))
 
 
 def why_not_resumed(job: Job) -> TranslatableText | None:
-    """Return why the job is skipped, or None. Only a sync or a person resumes an undeclared job."""
+    """Return why the job isn't resumed, or None.
+
+    Only a sync or a person who names it resumes a job that is no longer declared.
+    """
     if job.enabled:
         return TranslatableText(_("The job isn't paused."))
     if job.pause_reason == NO_LONGER_DECLARED:

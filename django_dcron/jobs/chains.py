@@ -58,25 +58,25 @@ def check_links(
         require_visible(job, visible_keys([job], visible), named_before)
     ids = read_ids(map(split_label, job.after), using)
     shown = Job.objects.using(using) if visible is None else visible
-    follows(job, job.pk, ids, read_edges(using), lambda cycle: shown.in_bulk(cycle))
+    resolve_follows(job, job.pk, ids, read_edges(using), lambda cycle: shown.in_bulk(cycle))
 
 
 def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
-    """Return the keys of the jobs in ``visible`` that ``jobs`` are about to follow, and others."""
+    """Return the keys of the jobs in ``visible`` whose names occur in the ``after`` of ``jobs``."""
     names = {split_label(label).name for job in jobs for label in job.after}
     rows = visible.filter(name__in=names).values_list("namespace", "name") if names else ()
     return set(rows)
 
 
 def require_visible(job: Job, keys: Collection[Key], named_before: Collection[str]) -> None:
-    """Raise ``ValidationError`` if ``after`` names another job than ``keys`` and the old ones."""
+    """Raise ``ValidationError`` if ``after`` names a job outside ``keys`` and ``named_before``."""
     for label in sorted(job.after):
         if split_label(label) not in keys and label not in named_before:
-            raise _unknown(label)
+            raise _unknown_job(label)
 
 
 def without_names(error: ValidationError) -> ValidationError:
-    """Return the error of a job for a user who may not see all jobs of a cycle."""
+    """Return the error for a user who may not see all jobs of a cycle: it names none of them."""
     found = {
         name: [_hidden_cycle() if each.code == "cycle" else each for each in errors]
         for name, errors in error.error_dict.items()
@@ -147,7 +147,7 @@ def connected(job_ids: Iterable[int], edges: Edges) -> set[int]:
     return found
 
 
-def follows(
+def resolve_follows(
     job: Job,
     node: int | None,
     ids: Mapping[Key, int],
@@ -157,24 +157,25 @@ def follows(
     """Return the jobs that ``job`` is about to follow, and enter them in ``edges``.
 
     ``node`` is the job in ``edges``, or None if no other job can follow it yet. ``ids`` has the
-    existing jobs. ``jobs_of`` returns the jobs of a cycle that a message may name. Raises
-    ``ValidationError`` if ``after`` names a missing job or forms a cycle. Then ``edges`` is
-    unchanged.
+    existing jobs. ``jobs_of`` returns the jobs of a cycle that a message may name.
+
+    Raises ``ValidationError`` if ``after`` names a missing job or forms a cycle. In both cases,
+    ``edges`` is unchanged.
     """
     named = {label: ids.get(split_label(label)) for label in job.after}
     if unknown := sorted(label for label, pk in named.items() if pk is None):
-        raise _unknown(unknown[0])
+        raise _unknown_job(unknown[0])
     found = {pk: job.after[label] for label, pk in named.items() if pk is not None}
     if node is not None:
         before = edges.get(node, set())
         edges[node] = {*found}
         if cycle := find_cycle(edges, node):
             edges[node] = before
-            raise _cycle(cycle, jobs_of(cycle))
+            raise _cycle_error(cycle, jobs_of(cycle))
     return found
 
 
-def _cycle(cycle: list[int], jobs: Mapping[int, Job]) -> ValidationError:
+def _cycle_error(cycle: list[int], jobs: Mapping[int, Job]) -> ValidationError:
     if len(jobs) < len({*cycle}):
         return ValidationError({"after": _hidden_cycle()})
     text = _("The jobs would wait for each other in a cycle: %(jobs)s.") % {
@@ -187,7 +188,7 @@ def _hidden_cycle() -> ValidationError:
     return ValidationError(_("The jobs would wait for each other in a cycle."), code="cycle")
 
 
-def _unknown(label: str) -> ValidationError:
+def _unknown_job(label: str) -> ValidationError:
     text = _("There is no job %(job)s. To name a job in another namespace, write namespace/name.")
     return ValidationError({"after": text % {"job": label}})
 

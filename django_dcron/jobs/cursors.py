@@ -2,11 +2,10 @@
 
 Invariants:
 
-- ``move_outdated_cursors`` finds definitions that were written without ``saving`` by comparing
-  rows.
+- ``move_outdated_cursors`` compares rows to find definitions that were written without ``saving``.
 - ``placement`` decides where a cursor is placed, so a change made while no node was running loses
   no occurrence.
-- One invalid job doesn't keep the others from being moved.
+- An error in one job doesn't stop the cursors of the others from moving.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ def move_outdated_cursors(now: datetime, jobs: JobQuerySet) -> int:
 def retry_quarantined(now: datetime, jobs: JobQuerySet) -> int:
     """Try quarantined ``jobs`` again: this node may accept them, or the cause may be corrected.
 
-    If the next occurrence is known, the claim decides from there. Returns the number of jobs tried.
+    If the cursor has a next occurrence, the claim tries again from there. Returns the number of
+    jobs tried.
     """
     quarantined = jobs.filter(enabled=True, cursor__problem__gt="").values_list("pk", flat=True)
     placed = list(quarantined.exclude(cursor__next_at=None)[:MOVED_AT_ONCE])

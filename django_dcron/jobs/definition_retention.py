@@ -26,7 +26,7 @@ from django_dcron.models import Definition, Job, Run
 
 BATCH_SIZE = 500
 CLOCK_TOLERANCE = timedelta(days=1)
-"""How far the database's clock may have been set back or forward."""
+"""How far the database's clock may have jumped without a needed definition being deleted."""
 
 
 class _Stored(NamedTuple):
@@ -60,9 +60,11 @@ def prune_definitions(*, dry_run: bool = False) -> Iterator[int]:
     while page:
         unneeded = {each.key: each.current_since for each in page if not each.is_needed}
         yield len(unneeded) if dry_run or not unneeded else _delete(unneeded)
-        job_id, current_since, key = page[-1][:3]
-        later = Q(current_since__gt=current_since) | Q(current_since=current_since, pk__gt=key)
-        following = rows.filter(Q(job_id__gt=job_id) | Q(later, job_id=job_id))
+        last = page[-1]
+        later = Q(current_since__gt=last.current_since) | Q(
+            current_since=last.current_since, pk__gt=last.key
+        )
+        following = rows.filter(Q(job_id__gt=last.job_id) | Q(later, job_id=last.job_id))
         page = list(map(_Stored._make, following[:BATCH_SIZE]))
 
 

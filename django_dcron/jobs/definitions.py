@@ -1,15 +1,14 @@
-"""Record what a job was when a worker started one of its runs.
+"""Record the definition of a job with which a worker starts one of its runs.
 
 A save stores the job's definition. The start of an attempt references the latest one, which costs
 no statement (``runs.start_facts``). Before the worker calls the job's code, it compares the
-definition with the job that it has read, and stores another one if they differ: the job may have
-been written without ``saving``.
+definition with the job that it has read. If they differ, because the job was written without
+``saving``, the worker stores another definition.
 
 Invariants:
 
 - The attempt references its definition before the job's code is called.
-- The definition is the job as the worker has read it. That is what runs, even if the job has been
-  changed since.
+- The definition is the job as the worker has read it, even if the job has been changed since.
 - Equal definitions of a job are one row, whoever stores it.
 - The definition that was stored last is the latest one. Retention relies on it
   (``jobs.definition_retention``).
@@ -50,9 +49,9 @@ _ENCODER = json.JSONEncoder(default=to_json, sort_keys=True)
 
 
 def definition_id(job: Job) -> UUID:
-    """Return the key of the definition that ``job`` has now. It needs no query.
+    """Return the key of the definition that ``job`` has now.
 
-    Each start calls it.
+    It needs no query and must be fast, because each start calls it.
     """
     values = zip(_NAMES, _VALUES_OF(job), _DEFAULTS, strict=True)
     changed = [(name, value) for name, value, default in values if value != default]
@@ -78,7 +77,7 @@ def definitions() -> QuerySet[Definition]:
 
 
 def store_definitions(jobs: Sequence[Job]) -> None:
-    """Make the definitions that ``jobs`` have the latest ones, in one statement."""
+    """Store the current definitions of ``jobs`` as the latest ones, in one statement."""
     if not jobs:
         return
     now: Any = UtcNow()
@@ -102,16 +101,16 @@ def store_definitions(jobs: Sequence[Job]) -> None:
 
 
 def record_definition(job: Job, attempt: int) -> None:
-    """Store the definition that ``job`` has, and let an attempt reference it.
+    """Store the current definition of ``job``, and let an attempt reference it.
 
-    ``attempt`` is the key of its row.
+    ``attempt`` is the key of the attempt's row.
     """
     store_definitions([job])
     _reference(attempt, definition_id(job))
 
 
 def forget_definition(attempt: int) -> None:
-    """Let an attempt reference no definition."""
+    """Let the attempt with this key reference no definition."""
     _reference(attempt, None)
 
 

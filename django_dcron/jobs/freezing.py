@@ -28,7 +28,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs.audit.recording import Change, record
-from django_dcron.jobs.pausing import check_ahead
+from django_dcron.jobs.pausing import require_future
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditAction, Freeze, Job, Run
 from django_dcron.models.job_fields import NAME
@@ -72,7 +72,7 @@ def freeze(
     if scope:
         _check_namespace(scope)
     if until is not None:
-        check_ahead(until, database_now(using))
+        require_future(until, database_now(using))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
     made = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)

@@ -1,14 +1,14 @@
-"""Run the failed runs of an incident again, any number of them, in batches.
+"""Rerun all failed runs of an incident, in batches.
 
 The new runs queue like a backfill: oldest first, a few at a time, after due runs of the schedule.
 
 Invariants:
 
-- A failed run is retried once, however often its batch is repeated: a run with a later rerun is
-  left out, and the incident's row is locked meanwhile.
+- A failed run is retried once, however often its batch is repeated: the incident's row is locked,
+  and a run with a later rerun is left out.
 - A batch is one transaction with a bounded number of rows.
-- Failures after the first batch, such as those of the new runs, don't extend the work: ``until``
-  ends it.
+- Failures after the first batch, such as those of the new runs, aren't retried: ``until`` is the
+  last failure.
 - A new run has the same arguments, and the code sees the same occurrence (``rerun_of``). Its
   ``scheduled_at`` lies just after that occurrence, in a separate second (``backfill_number``).
 """
@@ -41,7 +41,7 @@ from django_dcron.utils.messages import gettext_noop as _
 RETRIED_AT_ONCE = 500
 SECOND = timedelta(seconds=1)
 MARGIN = timedelta(minutes=1)
-"""The time between a run's end and the record of its failure, which is much shorter."""
+"""More than the time between the end of a run and the record of its failure."""
 WHY_RETRIED = "retried; waiting for its turn"
 
 
@@ -102,21 +102,22 @@ def _retry(
         if locked is None:
             raise NotPossible(_("The incident has been deleted."), code="deleted")
         if locked.last_attempt is None:
-            found, last = _failed_without_attempt(locked, runs), None
+            found, next_after = _failed_without_attempt(locked, runs), None
         else:
-            found, last = _failed_runs(locked, after, until, runs, using)
+            found, next_after = _failed_runs(locked, after, until, runs, using)
         failed = _without_later_rerun(list(filter(may_retry, found)), using)
         created = _reruns(failed, using)
         Run.objects.using(using).bulk_create(created)
         if created:
             number = {"runs": len(created)}
             record([Change(AuditAction.RERUN, locked, after=number)], using)
-    return RetriedBatch(len(created), last)
+    return RetriedBatch(len(created), next_after)
 
 
 def _failed_runs(
     incident: Incident, after: int, until: int, runs: QuerySet[Run], using: str
 ) -> tuple[list[Run], int | None]:
+    """Return the runs of a batch by time, and the ``after`` of the next batch, if any."""
     attempts = Attempt.objects.using(using).filter(
         incident=incident.pk, pk__gt=after, pk__lte=until
     )
@@ -128,6 +129,7 @@ def _failed_runs(
 
 
 def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run]:
+    """Return the latest runs that failed without an attempt, by time."""
     failed = runs.filter(
         job=incident.job_id, state=State.FAILED, finished_at__gte=incident.first_seen_at - MARGIN
     )
@@ -143,7 +145,8 @@ def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run
 def _without_later_rerun(found: Sequence[Run], using: str) -> list[Run]:
     """Return the runs that no run repeats. Of several reruns of one run, this is the latest.
 
-    The order is that of the database's clock. Keys have the clock of the machine that created them.
+    The order is that of the database's clock. Keys depend on the clocks of the machines that
+    created them.
     """
     originals = {_original(run) for run in found}
     reruns = Run.objects.using(using).filter(rerun_of__in=originals).order_by("claimed_at", "pk")
@@ -181,7 +184,10 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
 
 
 def _free_times(job_id: int, wanted: Sequence[datetime], using: str) -> list[datetime]:
-    """Return a time for each of these ascending ones, each in a second without another new run."""
+    """Return a ``scheduled_at`` for each of the ascending ``wanted`` times.
+
+    It lies after the wanted time, in a second that no other waiting run of the job has.
+    """
     runs = Run.objects.using(using).filter(job=job_id)
     seconds: set[int] = set()
 

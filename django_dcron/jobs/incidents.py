@@ -16,7 +16,7 @@ from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 LONGEST_NAME, LONGEST_NOTE = 150, 255
-"""Longer texts are cut to these numbers of characters."""
+"""Longer names and notes are cut to these numbers of characters."""
 SET_COLUMNS = ("state", "resolved_at", "changed_by", "changed_at", "note")
 INCIDENT_STATE_NAMES = {
     IncidentState.OPEN: _("open"),
@@ -24,7 +24,7 @@ INCIDENT_STATE_NAMES = {
     IncidentState.MUTED: _("muted"),
     IncidentState.RESOLVED: _("resolved"),
 }
-"""The names of states as used within a sentence."""
+"""Names of states for use within a sentence."""
 
 
 def set_incident_state(
@@ -67,5 +67,5 @@ def _set_state(
 
 
 def _only_self(using: str) -> tuple[str, ...]:
-    """Return which rows to lock. SQLite and MariaDB can't lock the rows of one table only."""
+    """Return the tables to lock. SQLite and MariaDB can't lock the rows of only one of them."""
     return ("self",) if connections[using].features.has_select_for_update_of else ()

@@ -22,13 +22,13 @@ from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.utils.messages import gettext_noop as _
 
 LOCKED_AT_ONCE = 1000
-"""Keys in one statement."""
+"""The maximum number of keys in one statement."""
 
 
 def lock_job(
     job_id: int, using: str, *, nowait: bool = False, for_deletion: bool = False
 ) -> Job | None:
-    """Lock the cursor, then the job, until the transaction ends. None if there is no job.
+    """Lock the cursor, then the job, until the transaction ends. Return None if there is no job.
 
     With ``for_deletion``, nobody can insert a run of the job.
     """
@@ -43,8 +43,8 @@ def lock_cursors(
 ) -> dict[int, Cursor]:
     """Lock the cursors of jobs. The result lacks the jobs that have none.
 
-    With ``skip_locked``, it also lacks those that somebody else has locked, if the database can
-    skip them.
+    With ``skip_locked``, it also lacks those that another transaction has locked, if the database
+    can skip them.
     """
     skip = skip_locked and can_skip_locked_rows(using)
     rows = Cursor.objects.using(using).select_for_update(skip_locked=skip).order_by("pk")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
@@ -19,7 +20,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.recording import record_new_runs
-from django_dcron.jobs.batching import change_in_batches
+from django_dcron.jobs.batching import BatchResult, change_in_batches
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
@@ -58,9 +59,7 @@ def trigger(
         _check_key(idempotency_key)
     _check_storable("args", args)
     _check_storable("kwargs", kwargs)
-    targets.check_arguments(
-        job.target, job.args if args is None else args, job.kwargs if kwargs is None else kwargs
-    )
+    _check_arguments(job, args, kwargs)
     return _make_run(job, Trigger.MANUAL, args=args, kwargs=kwargs, idempotency_key=idempotency_key)
 
 
@@ -71,11 +70,11 @@ def trigger_many(
     kwargs: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> list[Run | Exception]:
-    """Create a run of each job, with the same results as ``trigger``, in few statements per 500
-    jobs.
+    """Create a run of each job, with the same results as ``trigger`` of each.
 
-    Each batch of jobs is a transaction. Returns for each job its run, or the error with which
-    ``trigger`` refuses it. Each job may have its own run with ``idempotency_key``.
+    Each batch of 500 jobs is a transaction of a few statements. Returns for each job its run, or
+    the error with which ``trigger`` refuses it. Each job may have its own run with
+    ``idempotency_key``.
 
     Raises:
 
@@ -92,25 +91,21 @@ def trigger_many(
     accepted: list[int] = []
     for position, job in enumerate(jobs):
         try:
-            targets.check_arguments(
-                job.target,
-                job.args if args is None else args,
-                job.kwargs if kwargs is None else kwargs,
-            )
+            _check_arguments(job, args, kwargs)
         except (UnknownTarget, InvalidArguments) as error:
             results[position] = error
         else:
             accepted.append(position)
 
-    def create(batch: Sequence[int]) -> tuple[int, dict[int, Exception]]:
+    def create(batch: Sequence[int]) -> BatchResult:
         if len(batch) == 1:
             results[batch[0]] = _make_run(jobs[batch[0]], Trigger.MANUAL, **columns)
-            return 1, {}
+            return BatchResult(1, {})
         made = despite_contention(
             lambda: _make_runs([jobs[position] for position in batch], using, columns), using
         )
         results.update(zip(batch, made, strict=True))
-        return len(batch), {}
+        return BatchResult(len(batch), {})
 
     refused = change_in_batches(accepted, create, using, lambda done: None, CREATED_AT_ONCE)
     results |= {accepted[number]: error for number, error in refused.items()}
@@ -124,14 +119,10 @@ def _make_runs(jobs: Sequence[Job], using: str, columns: Mapping[str, Any]) -> l
     """
     key = columns["idempotency_key"]
     with transaction.atomic(using=using):
-        existing = (
-            {
-                run.job_id: run
-                for run in Run.objects.using(using).filter(job__in=jobs, idempotency_key=key)
-            }
-            if key is not None
-            else {}
-        )
+        existing: dict[int, Run] = {}
+        if key is not None:
+            runs = Run.objects.using(using).filter(job__in=jobs, idempotency_key=key)
+            existing = {run.job_id: run for run in runs}
         now = database_now(using)
         times = {"due_at": now, "claimed_at": now, "trigger": Trigger.MANUAL}
         made = Run.objects.using(using).bulk_create(
@@ -145,6 +136,13 @@ def _make_runs(jobs: Sequence[Job], using: str, columns: Mapping[str, Any]) -> l
     return [existing.get(job.pk) or next(new) for job in jobs]
 
 
+def _check_arguments(job: Job, args: list[Any] | None, kwargs: dict[str, Any] | None) -> None:
+    """Check the arguments of a run: those given, otherwise the job's."""
+    targets.check_arguments(
+        job.target, job.args if args is None else args, job.kwargs if kwargs is None else kwargs
+    )
+
+
 def _check_key(key: str) -> None:
     if not 0 < len(key) <= LONGEST_KEY:
         raise InvalidValue(
@@ -154,9 +152,8 @@ def _check_key(key: str) -> None:
             most=LONGEST_KEY,
             code="invalid_length",
         )
-    if key.casefold().startswith(
-        FOLLOWER_KEY_PREFIX
-    ):  # Some databases compare keys without regard to case.
+    # Some databases compare keys without regard to case.
+    if key.casefold().startswith(FOLLOWER_KEY_PREFIX):
         raise InvalidValue(
             "idempotency_key",
             _(
@@ -232,17 +229,7 @@ def _make_run(
                 )
                 record_new_runs([run], using)
         except IntegrityError:
-            if not Job.objects.using(using).filter(pk=job.pk).exists():
-                raise NotPossible(
-                    _("%(job)s can't be run, because it has been deleted."),
-                    job=str(job),
-                    code="deleted",
-                ) from None
-            original = columns.get("rerun_of_id")
-            if original and not Run.objects.using(using).filter(pk=original).exists():
-                raise NotPossible(
-                    _("The run can't be run again, because it has been pruned."), code="pruned"
-                ) from None
+            _require_existing(job, columns.get("rerun_of_id"), using)
             now += MICROSECOND  # Another run exists for this instant or with this key.
             continue
         transaction.on_commit(partial(dispatch_now, run), using=using)
@@ -255,3 +242,15 @@ def _make_run(
         job=str(job),
         code="busy",
     )
+
+
+def _require_existing(job: Job, original: UUID | None, using: str) -> None:
+    """Raise ``NotPossible`` if the job, or the run to repeat, has been deleted."""
+    if not Job.objects.using(using).filter(pk=job.pk).exists():
+        raise NotPossible(
+            _("%(job)s can't be run, because it has been deleted."), job=str(job), code="deleted"
+        ) from None
+    if original is not None and not Run.objects.using(using).filter(pk=original).exists():
+        raise NotPossible(
+            _("The run can't be run again, because it has been pruned."), code="pruned"
+        ) from None

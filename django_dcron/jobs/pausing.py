@@ -35,7 +35,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import NAIVE_DATETIME, InvalidValue
 from django_dcron.jobs.audit.actor import Actor, acting
-from django_dcron.jobs.batching import OnProgress, change_in_batches
+from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
 from django_dcron.jobs.switching import Switch, end_pauses_of, leave_paused, switch_batch
@@ -62,16 +62,16 @@ AUTO_PAUSED = "paused automatically after "
 
 
 def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
-    """Pause a job: it has no new occurrences, and runs claimed ahead are withdrawn. Running runs
-    continue.
+    """Pause a job, so that it has no new occurrences.
 
-    At ``until``, an aware datetime, the job resumes. By default, it stays paused. Pausing a paused
-    job replaces reason and end. Raises ``ValueError`` if ``until`` is naive or in the past.
+    Runs that were claimed ahead are withdrawn. Running runs continue. At ``until``, an aware
+    datetime, the job resumes. By default, it stays paused. Pausing a paused job replaces reason and
+    end. Raises ``ValueError`` if ``until`` is naive or in the past.
     """
     return _switch(job, _pause_of(reason, until))
 
 
-def check_ahead(until: datetime, now: datetime) -> None:
+def require_future(until: datetime, now: datetime) -> None:
     """Raise ``InvalidValue`` unless ``until`` is an aware datetime after ``now``."""
     if until.utcoffset() is None:
         raise InvalidValue("until", NAIVE_DATETIME, value=until.isoformat(), code="naive")
@@ -100,12 +100,13 @@ def pause_many(
     replace: bool = True,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
-    """Pause jobs with the same results as ``pause`` of each, in a few statements per 500 jobs.
+    """Pause jobs with the same results as ``pause`` of each.
 
-    Each batch of jobs is a transaction. Returns the errors of the refused jobs by their position in
-    ``jobs``; the others are paused. Without ``replace``, a job that is already paused is refused
-    and keeps its reason and end. ``on_progress`` is called after each batch with the number of jobs
-    that are done. Raises ``ValueError`` if ``until`` is naive or in the past.
+    Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
+    jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
+    already paused is refused and keeps its reason and end. ``on_progress`` is called after each
+    batch with the number of jobs that are done. Raises ``ValueError`` if ``until`` is naive or in
+    the past.
     """
     return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 
@@ -127,7 +128,7 @@ def resume_many(
 
 def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> Switch:
     if until is not None:
-        check_ahead(until, database_now(alias_for(Job)))
+        require_future(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
     return Switch(enabled=False, reason=reason[:255], until=until, replaces=replaces)
@@ -144,7 +145,7 @@ def _switch_many(
 ) -> dict[int, Exception]:
     using = alias_for(Job)
 
-    def change(batch: Sequence[Job]) -> tuple[int, dict[int, Exception]]:
+    def change(batch: Sequence[Job]) -> BatchResult:
         return despite_contention(lambda: switch_batch(batch, switch, using), using)
 
     return change_in_batches(
@@ -192,7 +193,7 @@ def end_pauses(jobs: JobQuerySet) -> int:
     Many pauses may end at once, and the nodes' other work must not wait for them. So they end in
     transactions of many jobs. Quarantined jobs are left to ``retry_ends_of_pauses``.
     """
-    over = _whose_pause_ends(jobs).filter(Q(cursor__problem="") | Q(cursor=None))
+    over = _with_pause_over(jobs).filter(Q(cursor__problem="") | Q(cursor=None))
     job_ids = list(over.order_by("paused_until").values_list("pk", flat=True)[:SWITCHED_AT_ONCE])
     return sum(
         _end_pauses(job_ids[start : start + PAUSES_ENDED_AT_ONCE], jobs.db)
@@ -203,16 +204,17 @@ def end_pauses(jobs: JobQuerySet) -> int:
 def retry_ends_of_pauses(jobs: JobQuerySet) -> int:
     """Try again to resume quarantined ``jobs`` whose pause is over. Returns how many are resumed.
 
-    They probably fail again, so this is done less often, and each has its own transaction.
+    They probably fail again. So nodes try less often, and each job has its own transaction.
     """
-    over = _whose_pause_ends(jobs).filter(cursor__problem__gt="")
+    over = _with_pause_over(jobs).filter(cursor__problem__gt="")
     job_ids = list(over.order_by("?").values_list("pk", flat=True)[:PAUSES_RETRIED_AT_ONCE])
     return sum(_end_pauses([job_id], jobs.db) for job_id in job_ids)
 
 
 def forget_problems_of_pauses(jobs: JobQuerySet) -> int:
-    """Clear the problems of paused ``jobs`` whose pause doesn't end now, for example after an
-    edit by SQL. Returns their number.
+    """Clear the problems of paused ``jobs`` whose pause doesn't end now. Returns their number.
+
+    An edit by SQL may have moved the end of a pause that couldn't end.
     """
     ends_later = Q(paused_until=None) | Q(paused_until__gt=UtcNow() + settings.LOOK_AHEAD)
     paused = jobs.filter(ends_later, enabled=False).order_by().values("pk")
@@ -220,7 +222,8 @@ def forget_problems_of_pauses(jobs: JobQuerySet) -> int:
     return cursors.update(problem="")
 
 
-def _whose_pause_ends(jobs: JobQuerySet) -> JobQuerySet:
+def _with_pause_over(jobs: JobQuerySet) -> JobQuerySet:
+    """Return the paused ``jobs`` whose pause is over or will be within the look-ahead."""
     return jobs.filter(enabled=False, paused_until__lte=UtcNow() + settings.LOOK_AHEAD)
 
 
@@ -274,9 +277,9 @@ def _postpone(job_id: int, error: Exception, using: str) -> None:
         problem = str(TranslatableText(END_FAILED, error=type(error).__name__))
         with transaction.atomic(using=using):
             job = lock_job(job_id, using, nowait=True)
-            still_over = _whose_pause_ends(Job.objects.using(using).filter(pk=job_id)).exists()
-            begins = still_over and leave_paused(job_id, problem, using)
-        if begins:
+            is_over = _with_pause_over(Job.objects.using(using).filter(pk=job_id)).exists()
+            is_quarantined = is_over and leave_paused(job_id, problem, using)
+        if is_quarantined:
             extra = {"event": "quarantined", "job": str(job)}
             logger.error(
                 "job quarantined, pause can't end: job=%s", job, exc_info=error, extra=extra

@@ -34,7 +34,8 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 CLAIMED_BEFORE_A_CHANGE = 1000
 """About how many runs a change of definition creates for earlier due occurrences. One more run
-stands for the rest."""
+stands for the rest.
+"""
 WRITTEN_FIELDS = [field.name for field in Cursor._meta.concrete_fields if not field.primary_key]
 
 
@@ -49,7 +50,7 @@ class Placement:
     due: list[NewRun] = field(default_factory=list)
     """The unsaved runs of the occurrences that were due by the previous definition."""
     enables: bool = False
-    """Whether the failures in a row count from zero."""
+    """Whether the job becomes enabled, so that its failures in a row count from zero."""
 
 
 def timetable_of(definition: Job | Cursor) -> Timetable:
@@ -87,17 +88,17 @@ def decide_placement(
     """Compute the job's cursor from its definition, unless it is up to date and not quarantined.
 
     ``cursor``: The stored cursor, which is changed; None if there is none.
-    ``before``: The previous definition, if known. Its policies decide about what was due, unless
-    the job was quarantined. If its pause is over and no node has noticed, the occurrences since the
-    end of the pause are due.
-    ``since``: Instant after which occurrences count instead of ``now``, unless the cursor's
-    definition is newer.
+    ``before``: The previous definition, if known. Its policies decide about the occurrences that
+    were due, unless the job was quarantined. If its pause is over and no node has noticed, the
+    occurrences since the end of the pause are due.
+    ``since``: The instant after which occurrences count, instead of ``now``. The time of the
+    cursor's definition counts if it is later.
     ``resumes``: Whether a user resumes the job now. If a node has ended the pause early, the
     occurrences before its end count, too.
     """
     if cursor is None:
         placement = Placement(Cursor(job=job), is_new=True)
-        _compute(placement.cursor, job, now)
+        _set_cursor(placement.cursor, job, now)
         return placement
     pause_over = _end_of_pause(before or job, now)
     if ends_early := resumes and cursor.is_resumed_after(now):
@@ -105,13 +106,13 @@ def decide_placement(
     is_current = matches_definition(cursor, job) and not cursor.problem
     if is_current and not pause_over and not ends_early:
         return Placement(cursor, is_current=True)
-    judge = job if before is None or cursor.problem else before
+    policies_of = job if before is None or cursor.problem else before
     if pause_over:
         _make_due_since(pause_over, cursor)
     since = since or _end_of_ended_pause(cursor, job, now)
     placement = Placement(cursor, enables=job.enabled and not cursor.enabled)
-    placement.due = _claim_due(cursor, judge, now)
-    _compute(cursor, job, max(since, cursor.placed_at) if since else now)
+    placement.due = _claim_due(cursor, policies_of, now)
+    _set_cursor(cursor, job, max(since, cursor.placed_at) if since else now)
     cursor.resumes_at = since + MICROSECOND if since and since >= now else None
     return placement
 
@@ -144,7 +145,7 @@ def write_placements(placements: Iterable[Placement], now: datetime, using: str)
 
 
 def _unique_fields(using: str) -> list[str] | None:
-    """Return the key of an upsert. MariaDB doesn't accept one: it considers every unique key."""
+    """Return the key of an upsert; None on MariaDB, whose upsert considers every unique key."""
     named = connections[using].features.supports_update_conflicts_with_target
     return ["job"] if named else None
 
@@ -153,7 +154,8 @@ def require_occurrence(job: Job, cursor: Cursor) -> None:
     """Require a future occurrence of an enabled job, like the validation.
 
     The job's last occurrence may have passed since the validation, for example while the save
-    waited for a lock. Or it may lie before the end of the job's pause. Raises ``ValidationError``.
+    waited for a lock. It may also lie before the end of the job's pause. Raises
+    ``ValidationError``.
     """
     if (
         job.enabled
@@ -221,10 +223,8 @@ def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
         late_before, reason = now - job.misfire_grace, ""
         while cursor.next_at is not None and cursor.next_at <= now:
             if len(rows) >= CLAIMED_BEFORE_A_CHANGE:  # one planned run accounts for the rest
-                late_before, misfire = (
-                    now + MICROSECOND,
-                    Misfire(MisfirePolicy.SKIP, job.misfire_grace, 1),
-                )
+                late_before = now + MICROSECOND
+                misfire = Misfire(MisfirePolicy.SKIP, job.misfire_grace, 1)
                 reason = "the job was changed before all due occurrences could be claimed"
             plan = timetable.plan_claim(
                 cursor.next_at, late_before=late_before, horizon=now, misfire=misfire
@@ -232,7 +232,7 @@ def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
             for planned in plan.planned_runs:
                 account_for(planned, reason)
             cursor.next_at, cursor.previous_at = plan.next_at, plan.previous_at
-    # The invalid definition is being replaced, and that must not fail.
+    # An invalid definition must not prevent its own replacement.
     except Exception as error:
         extra = {"event": "due_not_claimed", "job": str(job)}
         logger.exception("due occurrences not recorded: job=%s", job, extra=extra)
@@ -249,7 +249,8 @@ def matches_definition(cursor: Cursor, job: Job) -> bool:
     return all(getattr(cursor, field) == getattr(job, field) for field in COPIED_FIELDS)
 
 
-def _compute(cursor: Cursor, job: Job, now: datetime) -> None:
+def _set_cursor(cursor: Cursor, job: Job, now: datetime) -> None:
+    """Copy the job's definition to the cursor, and set its next occurrence after ``now``."""
     for name in COPIED_FIELDS:
         setattr(cursor, name, getattr(job, name))
     cursor.placed_at = now

@@ -15,7 +15,7 @@ Invariants:
   gives the same definitions.
 - A document has the calendars that its jobs name. If no job names one, ``calendars`` is omitted. A
   calendar missing from the document, as with earlier releases, must exist where it is read. So must
-  the limits that the jobs name: how much an installation can bear is its own.
+  the limits that the jobs name, because each installation has its own capacity.
 - Jobs are ordered by namespace and name, fields as in the model. There is no timestamp and nothing
   else that differs between two exports.
 - The names and formats of the fields are those of ``representation``.
@@ -93,15 +93,15 @@ class DocumentProblem:
 class Calendars:
     """The calendars of a document."""
 
-    sound: dict[str, Calendar] = field(default_factory=dict)
-    """Calendars without a problem, by name, as new, unsaved rows."""
+    valid: dict[str, Calendar] = field(default_factory=dict)
+    """The calendars without a problem, by name, as new, unsaved rows."""
     problems: list[DocumentProblem] = field(default_factory=list)
     mentioned: set[str] = field(default_factory=set)
     """The names of all calendars in the document, with or without a problem."""
 
-    def why_not(self, name: str | None) -> str:
+    def why_unusable(self, name: str | None) -> str:
         """Return why no job can name the calendar; empty if jobs can."""
-        if name is None or name in self.sound:
+        if name is None or name in self.valid:
             return ""
         if name in self.mentioned:
             return "this calendar has a problem itself"
@@ -165,10 +165,10 @@ def _calendars_of(jobs: Iterable[Job]) -> list[Calendar]:
 
 
 def read_document(text: str, syntax: Syntax = Syntax.JSON) -> DocumentReading:
-    """Read a document and check fields, types and the rules of each single job and calendar.
+    """Read a document, and check each job and calendar on its own.
 
-    Existing jobs aren't considered. Raises ``UnreadableDocument``, or ``ImproperlyConfigured`` like
-    ``write_document``.
+    The check doesn't consider the jobs in the database. Raises ``UnreadableDocument``, or
+    ``ImproperlyConfigured`` like ``write_document``.
     """
     calendars, items = _items(_parse_document(text, syntax))
     reading = DocumentReading(calendars=_read_calendars(calendars))
@@ -237,9 +237,9 @@ def _read_job(item: Any, number: int, reading: DocumentReading) -> None:
     if not problems:
         own_namespace = {"namespace": Job._meta.get_field("namespace").get_default()}
         entry = DocumentEntry(
-            own_namespace | values, reading.calendars.sound.get(values.get("calendar", ""))
+            own_namespace | values, reading.calendars.valid.get(values.get("calendar", ""))
         )
-        problems = list(_rules_broken(entry, label, reading.calendars))
+        problems = list(_broken_rules(entry, label, reading.calendars))
         if not problems:
             reading.entries.append(entry)
     if problems and isinstance(item, dict) and isinstance(name := item.get("calendar"), str):
@@ -254,7 +254,7 @@ def _read_calendars(items: list[Any]) -> Calendars:
     for name, times in named.items():
         if times > 1:
             read.problems.append(_duplicate(f"calendar {name}", times))
-    read.sound = {each.name: each for each in found if each and named[each.name] == 1}
+    read.valid = {each.name: each for each in found if each and named[each.name] == 1}
     return read
 
 
@@ -287,11 +287,11 @@ def _read_item(
     ]
 
 
-def _rules_broken(
+def _broken_rules(
     entry: DocumentEntry, label: str, calendars: Calendars
 ) -> Iterator[DocumentProblem]:
     job = entry.job()
-    if why := calendars.why_not(job.calendar_id):
+    if why := calendars.why_unusable(job.calendar_id):
         yield DocumentProblem(label, "calendar", job.calendar_id, why, "unknown_calendar")
         job.calendar = None
     try:
@@ -320,23 +320,23 @@ def check_rules(job: Job) -> None:
 
     Raises ``ValidationError``.
     """
-    if (
-        not Job._meta.get_field("calendar").is_cached(job)
-        or not job.calendar
-        or not job.calendar._state.adding
-    ):
+    is_loaded = Job._meta.get_field("calendar").is_cached(job)
+    if not (is_loaded and job.calendar and job.calendar._state.adding):
         job.clean_fields()
         return
+    # The validation of the field would look for the calendar in the database.
     job.clean_fields(exclude={"calendar"})
     if errors := definition_errors(job):
         raise ValidationError(errors)
 
 
 def quoted_json(value: Any) -> str:
+    """Return the value as JSON, shortened."""
     return shortened(json.dumps(value, ensure_ascii=False, default=str), VALUE_SHOWN)
 
 
 def _label(item: Any, number: int) -> str:
+    """Return the label of a job in messages, or its number (from 1) if it has no name."""
     if not isinstance(item, dict):
         return f"job {number}"
     name, namespace = item.get("name"), item.get("namespace", "default")

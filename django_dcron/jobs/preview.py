@@ -11,15 +11,14 @@ from django_dcron.models import Cursor, Job
 
 
 def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list[datetime]:
-    """Return the next ``count`` occurrences of a job as aware UTC datetimes, as if the job were
-    enabled.
+    """Return the next ``count`` occurrences of a job, as if the job were enabled.
 
-    The job needn't be saved. ``after`` is an aware datetime to begin from instead of now. Raises
-    ``InvalidSchedule``.
+    The occurrences are aware UTC datetimes. The job needn't be saved. ``after`` is an aware
+    datetime to begin from instead of now. Raises ``InvalidSchedule``.
     """
     using = alias_for(Job)
     timetable = placement.timetable_of(job)
-    # The cursor isn't the beginning: it has passed the claimed runs, which are still upcoming.
+    # Not from the cursor: it has passed the claimed occurrences, which are still upcoming.
     occurrence = timetable.first_after(after or database_now(using), _phase(job, using))
     occurrences: list[datetime] = []
     while occurrence is not None and len(occurrences) < count:

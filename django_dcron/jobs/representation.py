@@ -1,4 +1,4 @@
-"""The representation of jobs, calendars and limits as JSON: which fields, which format, for whom.
+"""Represent jobs, calendars and limits as JSON: their fields, formats, and who may see them.
 
 Exports, imports, the sync of declared jobs, the REST API, the command line, the admin's export and
 the change history all use these fields. A new field of a model appears in all of them.
@@ -74,7 +74,7 @@ class Field:
     format: Format
     nullable: bool
     writable: bool
-    """Whether people and programs set it. The others are read-only."""
+    """Whether people and programs set it; otherwise, it is read-only."""
     portable: bool
     """Whether it is part of the definition, which another installation can read."""
     confidential: bool
@@ -109,7 +109,7 @@ class Field:
 Document = dict[str, Any]
 
 
-def _described(field: models.Field[Any, Any]) -> Field:
+def _describe_field(field: models.Field[Any, Any]) -> Field:
     return Field(
         model_field=field,
         name=field.name,
@@ -123,6 +123,7 @@ def _described(field: models.Field[Any, Any]) -> Field:
 
 
 def field_format_of(field: models.Field[Any, Any]) -> Format:
+    """Return the format in which values of the model field are written."""
     for kind, form in _FORMATS.items():
         if isinstance(field, kind):
             return form
@@ -144,7 +145,7 @@ _FORMATS: Mapping[type[models.Field[Any, Any]], Format] = {
 FIELDS: Mapping[type[models.Model], Mapping[str, Field]] = MappingProxyType(
     {
         model: MappingProxyType(
-            {field.name: _described(field) for field in model._meta.concrete_fields}
+            {field.name: _describe_field(field) for field in model._meta.concrete_fields}
         )
         for model in (Job, Calendar, Limit)
     }
@@ -171,7 +172,7 @@ def definition_of(row: Job | Calendar) -> Document:
 
 
 def summary_of(job: Job) -> Document:
-    """Return the fields of the job in a list."""
+    """Return the fields of the job that a list of jobs shows."""
     fields = JOB_FIELDS.values()
     return {field.name: field.json_of(job) for field in fields if not field.confidential}
 
@@ -187,7 +188,7 @@ def public(document: Document) -> Document:
 def read_fields(
     document: Mapping[Any, Any], fields: Sequence[Field], required: Iterable[str]
 ) -> tuple[Document, dict[str, InvalidField]]:
-    """Return the values by the names of fields, and the errors of the others by name."""
+    """Return the valid values by the names of their fields, and the errors of the other fields."""
     known = {field.name: field for field in fields}
     values, errors = {}, {}
     for name, written in document.items():
@@ -277,7 +278,7 @@ def _read_duration(written: Any) -> timedelta:
 
 
 def _read_time(written: Any) -> datetime:
-    try:  # YAML has times
+    try:  # YAML documents contain datetimes
         found = written if isinstance(written, datetime) else parse_datetime(written)
     except (TypeError, ValueError):
         found = None

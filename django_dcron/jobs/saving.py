@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -26,7 +26,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError
 from django_dcron.jobs.batch import Original, restore_originals, save_batch
 from django_dcron.jobs.batch_reading import JobToSave, keys_of
-from django_dcron.jobs.batching import change_in_batches
+from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.locking import lock_all
 from django_dcron.models import Job
 
@@ -60,13 +60,13 @@ def save_many(
     *,
     expected_versions: Iterable[int | None] | None = None,
     keep_going: bool = False,
-    on_progress: Callable[[int], object] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
-    """Save jobs in their order, with the same results as ``save`` of each, in few statements.
+    """Save jobs in order, with the same results as ``save`` of each, in few statements.
 
-    By default, all jobs are saved in one transaction, or none: raises ``BulkSaveError`` with the
-    error of each refused job. With ``keep_going``, the other jobs are saved, and the errors are
-    returned by the position of the job in ``jobs``. Then each batch of jobs is a transaction.
+    By default, one transaction saves all jobs. If a job is refused, it saves none and raises
+    ``BulkSaveError`` with the error of each refused job. With ``keep_going``, the other jobs are
+    saved, each batch in a transaction, and the errors are returned by the positions of their jobs.
 
     ``expected_versions``: for each job, the ``expected_version`` of ``save``. ``on_progress`` is
     called after each batch with the number of jobs that are done.
@@ -81,7 +81,7 @@ def save_many(
     return {}
 
 
-def _save_all(changes: list[JobToSave], using: str, on_progress: Callable[[int], object]) -> None:
+def _save_all(changes: list[JobToSave], using: str, on_progress: OnProgress) -> None:
     originals = [Original.of(change.job) for change in changes]
     try:
         with transaction.atomic(using=using):
@@ -96,6 +96,7 @@ def _save_all(changes: list[JobToSave], using: str, on_progress: Callable[[int],
 
 
 def _raise_invalid(changes: list[JobToSave]) -> None:
+    """Raise ``BulkSaveError`` if another process has made a job invalid, such as by its name."""
     errors: dict[int, Exception] = {}
     for position, change in enumerate(changes):
         try:
@@ -107,15 +108,15 @@ def _raise_invalid(changes: list[JobToSave]) -> None:
 
 
 def _save_in_batches(
-    changes: list[JobToSave], using: str, on_progress: Callable[[int], object]
+    changes: list[JobToSave], using: str, on_progress: OnProgress
 ) -> dict[int, Exception]:
     return change_in_batches(
         changes, lambda batch: _save_in_one_batch(batch, using), using, on_progress, SAVED_AT_ONCE
     )
 
 
-def _save_in_one_batch(batch: Sequence[JobToSave], using: str) -> tuple[int, dict[int, Exception]]:
+def _save_in_one_batch(batch: Sequence[JobToSave], using: str) -> BatchResult:
     if len(batch) > 1:
         return despite_contention(lambda: save_batch(batch, using), using)
     despite_contention(lambda: _save_one(batch[0], using), using)
-    return 1, {}
+    return BatchResult(1, {})

@@ -32,6 +32,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
 from django_dcron.jobs.audit.recording import record_switches
+from django_dcron.jobs.batching import BatchResult
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.locking import check_version, lock_cursors, lock_jobs
 from django_dcron.jobs.placement import (
@@ -65,6 +66,7 @@ class Switch:
     """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused."""
 
     def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
+        """Return whether the stored job already is in the wanted state."""
         wanted = (self.enabled, self.reason, self.until)
         if (row.enabled, row.pause_reason, row.paused_until) != wanted:
             return False
@@ -83,13 +85,11 @@ class _Accepted:
     """Whether only backfilled runs are left, so that the job stays disabled."""
 
 
-def switch_batch(
-    jobs: Sequence[Job], switch: Switch, using: str
-) -> tuple[int, dict[int, Exception]]:
+def switch_batch(jobs: Sequence[Job], switch: Switch, using: str) -> BatchResult:
     """Switch the first jobs of ``jobs``, or all of them, in one transaction.
 
-    Returns the number of jobs that were decided, and the errors of the refused ones by position.
-    The other jobs need another call. If there is only one job, raises its error instead.
+    The jobs that weren't tried need another call. If there is only one job, raises its error
+    instead of returning it.
     """
     jobs = _until_repeated(jobs)
     with transaction.atomic(using=using):
@@ -97,7 +97,7 @@ def switch_batch(
         refused = batch.decide()
         batch.write()
     batch.update_instances(refused)
-    return len(jobs), refused
+    return BatchResult(len(jobs), refused)
 
 
 def _until_repeated(jobs: Sequence[Job]) -> Sequence[Job]:
@@ -154,7 +154,7 @@ class _Batch:
                 raise NotPossible(
                     _("%(job)s can't be resumed: %(why)s."),
                     job=str(row),
-                    why=_without_occurrences(row, cursor),
+                    why=_why_no_occurrence(row, cursor),
                     code="nothing_to_run",
                 )
             accepted.is_exhausted = True
@@ -216,16 +216,14 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
     """Resume the jobs whose pauses are over or soon will be, in one transaction.
 
     Their occurrences count from the ends of the pauses. A job that is locked, deleted or changed
-    meanwhile is omitted. So is a job whose schedule is invalid.
+    meanwhile is omitted. A job whose schedule is invalid is quarantined.
     """
     ended: list[EndedPause] = []
     quarantined: list[tuple[Job, InvalidSchedule]] = []
     with transaction.atomic(using=using):
         cursors = lock_cursors(job_ids, using, skip_locked=True)
-        with_cursor = (
-            Cursor.objects.using(using).filter(pk__in=job_ids).values_list("pk", flat=True)
-        )
-        locked_elsewhere = {*with_cursor} - {*cursors}
+        present = Cursor.objects.using(using).filter(pk__in=job_ids)
+        locked_elsewhere = {*present.values_list("pk", flat=True)} - {*cursors}
         rows = lock_jobs({*job_ids} - locked_elsewhere, using, skip_locked=True)
         now = database_now(using)
         _set_calendars(rows, using)
@@ -241,13 +239,7 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
                 if leave_paused(pk, str(error), using):
                     quarantined.append((row, error))
                 continue
-            before = copy(row)
-            _set(row, Switch(enabled=True), using)
-            placed = decide_placement(row, cursors.get(pk), now, since=until - MICROSECOND)
-            # Unlike in ``resume``, nobody could read an error.
-            is_exhausted = placed.cursor.next_at is None and not placed.cursor.problem
-            is_exhausted = is_exhausted and not runs_without_schedule(row)
-            accepted.append(_Accepted(row, before, placed, is_exhausted))
+            accepted.append(_resume_at(until, row, cursors.get(pk), now, using))
             ended.append(EndedPause(row, until))
         _write(accepted, now, using)
     for row, invalid in quarantined:
@@ -258,6 +250,20 @@ def end_pauses_of(job_ids: Sequence[int], using: str) -> list[EndedPause]:
             extra={"event": "quarantined", "job": str(row)},
         )
     return ended
+
+
+def _resume_at(
+    until: datetime, row: Job, cursor: Cursor | None, now: datetime, using: str
+) -> _Accepted:
+    """Resume a locked job whose occurrences count from ``until``, the end of its pause.
+
+    Unlike ``resume``, this disables a job without occurrences, because nobody would read an error.
+    """
+    before = copy(row)
+    _set(row, Switch(enabled=True), using)
+    placed = decide_placement(row, cursor, now, since=until - MICROSECOND)
+    has_no_occurrence = placed.cursor.next_at is None and not placed.cursor.problem
+    return _Accepted(row, before, placed, has_no_occurrence and not runs_without_schedule(row))
 
 
 def leave_paused(job_id: int, problem: str, using: str) -> bool:
@@ -271,7 +277,7 @@ def leave_paused(job_id: int, problem: str, using: str) -> bool:
 
 
 class _Backlog:
-    """Which jobs have backfilled runs that wait. Read once, if any decision needs it."""
+    """Which jobs have waiting backfilled runs. The runs are read once a decision needs them."""
 
     def __init__(self, jobs: Sequence[Job], using: str) -> None:
         self._jobs, self._using = jobs, using
@@ -295,7 +301,7 @@ def _set_calendars(rows: Mapping[int, Job], using: str) -> None:
             row.calendar = calendars[row.calendar_id]
 
 
-def _without_occurrences(job: Job, cursor: Cursor) -> TranslatableText:
+def _why_no_occurrence(job: Job, cursor: Cursor) -> TranslatableText:
     try:
         timetable_of(job)
     except InvalidSchedule as error:

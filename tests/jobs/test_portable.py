@@ -158,7 +158,7 @@ def test_all_problems_of_calendars_are_reported_together() -> None:
     reading = portable.read_document(
         document(MINIMAL | {"calendar": "twice"}, calendars=items)
     ).calendars
-    assert [*reading.sound] == ["good"]
+    assert [*reading.valid] == ["good"]
     assert problems_of(reading) == [
         ("calendar 2", "", "not_an_object"),
         ("calendar 3", "name", "invalid"),

@@ -38,7 +38,7 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
         )
         for label, why in _problem_lines(document.problems)
     ]
-    calendars = [_calendar_of(item) for item in document.calendars.sound.values()]
+    calendars = [_calendar_of(item) for item in document.calendars.valid.values()]
     calendars += [
         SourceCalendar(label.removeprefix("calendar "), refused=why)
         for label, why in _problem_lines(document.calendars.problems)

@@ -1,8 +1,8 @@
-"""Who acts: the user of a request or of the command line, the scheduler, or code.
+"""Determine who acts: the user of a request or of the command line, the scheduler, or code.
 
 Invariants:
 
-- The actor belongs to the thread or task that acts. A context manager sets it and restores it.
+- Each thread and each asyncio task has its own actor. A context manager sets and restores it.
 - The actor is determined only when an entry is written, so that a request that changes nothing
   never loads its user.
 """
@@ -64,7 +64,7 @@ def acting_as(name: str, address: str = "") -> Iterator[None]:
 def request_actor(request: Any, via: Via) -> Actor:
     """Return the user and the address of a request.
 
-    The address is the one that the web server reports. Behind a proxy, the project corrects it.
+    The address is ``REMOTE_ADDR``. Behind a proxy, a middleware of the project has to correct it.
     """
     user = getattr(request, "user", None)
     name = getattr(user, "get_username", lambda: "")() if user is not None else ""

@@ -14,7 +14,7 @@ from django_dcron.jobs.representation import FIELDS, Field, text_of, to_json
 from django_dcron.utils.bounded_text import shortened
 
 LONGEST = 300
-"""Longest value in the log, in characters. A description may have thousands."""
+"""The maximum number of characters of a value in the log. A description may have thousands."""
 
 Values = dict[str, Any]
 
@@ -39,14 +39,20 @@ def values_of(row: Model) -> Values:
 
 
 def differences(model: type[Model], before: Values, after: Values) -> list[FieldChange]:
-    """Return the changed fields. Secrets are redacted: everyone who sees the job sees them."""
+    """Return the changed fields, with secrets redacted: everyone who sees the job sees the log."""
     fields = FIELDS.get(model, {})
-    return [
-        FieldChange(
-            name, stored_value(fields[name], before[name]), stored_value(fields[name], value)
-        )
+    changed = [
+        name
         for name, value in after.items()
         if name in before and not fields[name].is_same(before[name], value)
+    ]
+    return [
+        FieldChange(
+            name,
+            old=stored_value(fields[name], before[name]),
+            new=stored_value(fields[name], after[name]),
+        )
+        for name in changed
     ]
 
 

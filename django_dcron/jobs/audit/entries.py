@@ -4,7 +4,8 @@ Invariants:
 
 - Each entry has the row's ``version``, which counts every save. Therefore, changes without an entry
   are visible, such as those by the ORM alone and the end of a schedule.
-- The runs of a job are recorded with the runs, so they don't slow down reading its changes.
+- The entries about a job's runs belong to the runs, so they don't slow down reading the job's
+  changes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from django_dcron.models import AuditAction, AuditEntry, Job, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
 READ = 500
-"""How many of the latest entries are read."""
+"""The maximum number of entries to read, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)

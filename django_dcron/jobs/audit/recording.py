@@ -4,8 +4,8 @@ Invariants:
 
 - The caller has begun a transaction that contains the change. A change whose entry can't be
   written is rolled back.
-- The entries of one call are one INSERT, unless a receiver of their signals needs each of them.
-- Values are redacted and shortened, because everyone who sees the job sees them.
+- The entries of one call are one INSERT, unless a receiver of ``pre_save`` or ``post_save`` exists.
+- Values are redacted and shortened, because everyone who sees the job sees the log.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def record_deletion(row: Saved, using: str) -> None:
 
 
 def record_new_runs(runs: Sequence[Run], using: str) -> None:
-    """Record runs that somebody started."""
+    """Record runs that were triggered or rerun."""
     record([_start_of(run) for run in runs], using)
 
 
@@ -78,7 +78,7 @@ def record(changes: Sequence[Change], using: str, *, by: str = "") -> None:
     if not changes:
         return
     actor = current_actor()
-    # Projects forward entries from the signals, which a bulk insertion doesn't send.
+    # Projects may forward entries in receivers. A bulk insertion sends no signals.
     has_listeners = pre_save.has_listeners(AuditEntry) or post_save.has_listeners(AuditEntry)
     at: Any = database_now(using) if has_listeners else UtcNow()
     entries = [

@@ -8,8 +8,7 @@ Invariants:
 - A job that a person created is never changed. A declaration of the same name is refused, and one
   of the two must be deleted or renamed.
 - A job that is no longer declared is disabled, never deleted. A new declaration enables it.
-- If some task modules can't be imported, a missing declaration proves nothing, and no job is
-  disabled.
+- If some task modules can't be imported, their declarations are missing. Then no job is disabled.
 - Each job is written on the version that was compared, in a transaction of up to 500 jobs.
 - Nodes that sync at the same time repeat the comparison and find the work done.
 - One invalid declaration doesn't stop the others.

@@ -1,4 +1,4 @@
-"""The result of comparing code and database, job by job, and its text."""
+"""What a sync has to change, job by job, and how it is shown."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ class SyncChange:
 
 
 def messages_of(error: ValidationError) -> tuple[str, ...]:
+    """Return one line for each message, with the name of its field."""
     return tuple(
         f"{name}: {message}" if name != "__all__" else message
         for name, messages in error.message_dict.items()

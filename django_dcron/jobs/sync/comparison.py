@@ -62,9 +62,9 @@ def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
     gone = [
         job
         for key, job in rows.items()
-        if key not in declared and job.declared is not None and _has_or_will_run(job)
+        if key not in declared and job.declared is not None and _is_or_becomes_enabled(job)
     ]
-    return [*changes, *(_disabling(job) for job in gone)]
+    return [*changes, *(_disable_change(job) for job in gone)]
 
 
 def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iterable[Job]:
@@ -128,7 +128,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
     if updates or switched_on or wanted != job.declared:
         candidate = copy.copy(job)
         assign(candidate, values)
-        candidate.full_clean(validate_constraints=False)  # its names stay as they are
+        candidate.full_clean(validate_constraints=False)  # its names don't change
         details = [
             f"{name}: {field.text(field.json_of(job))} -> {field.text(field.json_of(candidate))}"
             for name, field in ((name, JOB_FIELDS[name]) for name in updates)
@@ -155,7 +155,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
 def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the fields to write, in stored form, and the names of fields that a person changed.
 
-    A field that one of the declarations omits has the model's default in it.
+    If the present or the previous declaration omits a field, the field's default counts.
     """
     last: dict[str, Any] = job.declared or {}
     updates, kept = {}, []
@@ -175,23 +175,22 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
 
 
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the new values of ``enabled`` and its reason.
+    """Return the new values of ``enabled`` and its reason, or nothing if they stay.
 
     A person's pause stays. A pause by this package, or by the end of a schedule, ends when its
     cause is gone.
     """
-    returning = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
+    is_declared_again = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
     is_exhausted = not job.enabled and job.pause_reason == EXHAUSTED
     retimed = bool(values.keys() & TIMING)
-    was_disabled_in_code = wanted.get("enabled") is False and (job.declared or {}).get(
-        "enabled", True
-    )
-    ends_by_itself = job.paused_until is not None
+    was_enabled_in_code = (job.declared or {}).get("enabled", True)
+    is_disabled_now = wanted.get("enabled") is False and was_enabled_in_code
+    ends_automatically = job.paused_until is not None
     if (
         "enabled" in values
-        or returning
+        or is_declared_again
         or (is_exhausted and retimed)
-        or (ends_by_itself and was_disabled_in_code)
+        or (ends_automatically and is_disabled_now)
     ):
         enabled = bool(values.get("enabled", wanted.get("enabled", True)))
         reason = "" if enabled else DECLARED_DISABLED
@@ -207,8 +206,8 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     return {"enabled": enabled, "pause_reason": reason, "paused_until": None}
 
 
-def _has_or_will_run(job: Job) -> bool:
-    """Return whether the job runs without anybody enabling it. A pause may have an end."""
+def _is_or_becomes_enabled(job: Job) -> bool:
+    """Return whether the job is enabled, or paused with an end."""
     return job.enabled or job.paused_until is not None
 
 
@@ -216,7 +215,7 @@ def _is_paused_by_sync(job: Job) -> bool:
     return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, EXHAUSTED)
 
 
-def _disabling(job: Job) -> SyncChange:
+def _disable_change(job: Job) -> SyncChange:
     return SyncChange(
         ChangeKind.DISABLE,
         str(job),
@@ -242,6 +241,7 @@ def _disabled_because(values: Mapping[str, Any]) -> list[str]:
 
 
 def _cautions(job: Job) -> list[str]:
+    """Return what a person should check, although it isn't an error."""
     timed = not placement.runs_without_schedule(job)
     counts_every_date = timed and placement.timetable_of(job).schedule.counts_every_date
     return [WORKING_DAYS_CAUTION] if counts_every_date else []

@@ -35,6 +35,7 @@ def stored_declaration(declaration: targets.Declaration) -> dict[str, Any]:
 
 
 def to_stored(value: Any) -> Any:
+    """Return a field's value as plain JSON."""
     return json.loads(json.dumps(to_json(value), allow_nan=False))
 
 
@@ -52,7 +53,7 @@ def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgrade_stored_value(field: Field, written: Any) -> Any:
-    """Return a value that an earlier release stored, in the present form."""
+    """Return a value that an earlier release stored, in the form of this release."""
     try:
         return to_stored(field.read(written))
     except InvalidField:

@@ -24,7 +24,7 @@ from django_dcron.models import Job
 from django_dcron.policies.chains import in_dependency_order, split_label
 
 MAX_TRIES = 5
-"""How often a job is compared and written again if other processes write it at the same time."""
+"""How often a job is compared and written if other processes write it at the same time."""
 
 
 def apply(
@@ -35,7 +35,7 @@ def apply(
     Changes that another process applied in the meantime are omitted. ``on_progress`` is called
     with the number of jobs that are written and their total.
     """
-    ordered = _earlier_first(list(changes))
+    ordered = _in_dependency_order(list(changes))
     total = sum(change.is_difference for change in ordered)
     show = on_progress or (lambda done, total: None)
     saved = _save_together(
@@ -78,7 +78,7 @@ def _new(change: SyncChange) -> Job:
     return Job(namespace=namespace, name=name, **change.values)
 
 
-def _earlier_first(changes: list[SyncChange]) -> list[SyncChange]:
+def _in_dependency_order(changes: list[SyncChange]) -> list[SyncChange]:
     """Order the changes so that a job is created before the jobs that follow it."""
     before: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for change in changes:
@@ -90,6 +90,7 @@ def _earlier_first(changes: list[SyncChange]) -> list[SyncChange]:
 
 
 def _apply_alone(change: SyncChange) -> list[SyncChange]:
+    """Write one job. After a failure, compare it again and write the new difference."""
     last_error: Exception | None = None
     for attempt in range(MAX_TRIES):
         try:

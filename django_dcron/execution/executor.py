@@ -31,6 +31,7 @@ from django_dcron import targets, tracing
 from django_dcron.conf import settings
 from django_dcron.db.open_transactions import drop_idle_connections, own_transactions_only
 from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import wait_out
@@ -143,9 +144,14 @@ class _Started(NamedTuple):
 def _record_definition(started: _Started, using: str) -> None:
     """Let the attempt reference what it runs. A database that refuses this prevents no run."""
     job = started.run.job
+
+    def write(reference: Callable[[], None]) -> None:
+        with brief_transaction(using, settings.RUN_LEASE, lock=transitions.LOCK_TIMEOUT):
+            reference()
+
     try:
         wait_out(
-            lambda: record_definition(job, started.fence),
+            lambda: write(lambda: record_definition(job, started.fence)),
             f"record definition of {job}",
             using,
             give_up_after=RECORDING_TIMEOUT,
@@ -153,7 +159,9 @@ def _record_definition(started: _Started, using: str) -> None:
     except (DatabaseError, InterfaceError) as error:
         extra = {"event": "definition_refused", "job": str(job), "run": str(started.run.pk)}
         logger.error("definition not recorded: job=%s", job, exc_info=error, extra=extra)
-        wait_out(lambda: forget_definition(started.fence), f"start run of {job}", using)
+        wait_out(
+            lambda: write(lambda: forget_definition(started.fence)), f"start run of {job}", using
+        )
 
 
 def _time_of_fresh_heartbeat(

@@ -4,11 +4,19 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
+from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import DataError, IntegrityError, OperationalError, connection
+from django.db import (
+    DataError,
+    IntegrityError,
+    OperationalError,
+    connection,
+    connections,
+    transaction,
+)
 from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -17,7 +25,7 @@ from pytest_django import Settings
 
 from django_dcron import RetryLater, control, current_run
 from django_dcron.db.now import database_now
-from django_dcron.execution import executor
+from django_dcron.execution import database_outage, executor
 from django_dcron.execution.executor import execute
 from django_dcron.jobs import definition_retention
 from django_dcron.jobs.definition_retention import prune_definitions
@@ -33,6 +41,7 @@ from tests.execution.conftest import make_target as make_target
 from tests.factories import make_idle_job, make_run
 from tests.jobs.test_save_many import NOW, undone
 from tests.threads import in_threads
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -160,6 +169,43 @@ def test_recording_is_repeated_after_an_outage(
     perform(make_idle_job(target=target))
     assert recorded() == ran
     assert len(ran) == 1
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_locked_attempt_is_recorded_when_it_is_unlocked(
+    target: str, ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker doesn't wait for the lock without a limit. It logs that it waits."""
+    locked, refused, unlocked = Event(), Event(), Event()
+    real = executor.record_definition
+
+    def lock(attempt: int) -> None:
+        with transaction.atomic():
+            assert Attempt.objects.select_for_update().get(pk=attempt)
+            locked.set()
+            assert refused.wait(TIMEOUT)
+        unlocked.set()
+        connections.close_all()
+
+    def record(job: Job, attempt: int) -> None:
+        if not locked.is_set():
+            Thread(target=lock, args=[attempt]).start()
+            assert locked.wait(TIMEOUT)
+        real(job, attempt)
+
+    def pause(seconds: float) -> None:
+        refused.set()
+        assert unlocked.wait(TIMEOUT)
+
+    monkeypatch.setattr(executor, "record_definition", record)
+    monkeypatch.setattr(database_outage.time, "sleep", pause)
+    job = make_idle_job(target=target)
+    change_by_orm(job, queue="reports")
+    perform(job)
+    assert refused.is_set()
+    assert recorded() == ran
 
 
 @pytest.mark.parametrize("error", [DataError, IntegrityError, OperationalError])

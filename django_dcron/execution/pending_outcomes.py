@@ -78,6 +78,18 @@ class PendingOutcomes:
         with self._changed:
             return self._changed.wait_for(lambda: not self._heartbeats, timeout)
 
+    def flush_before_exit(self) -> None:
+        """Wait for the outcomes as long as their runs can't be declared lost anyway."""
+        seconds = settings.RUN_LEASE.total_seconds()
+        if self.flush(0):
+            return
+        text = "process waits for locked runs before it exits: runs=%d at_most=%gs"
+        extra = {"event": "exit_waits_for_outcomes", "runs": len(self._heartbeats)}
+        logger.warning(text, len(self._heartbeats), seconds, extra=extra)
+        if not self.flush(seconds):
+            extra = {"event": "outcomes_lost", "runs": len(self._heartbeats)}
+            logger.error("outcomes lost: runs=%d", len(self._heartbeats), extra=extra)
+
     def _run(self) -> None:
         pause = FIRST_PAUSE
         try:
@@ -146,7 +158,7 @@ def process_outcomes() -> PendingOutcomes:
 
 
 def _flush_before_exit() -> None:
-    process_outcomes().flush(settings.RUN_LEASE.total_seconds())
+    process_outcomes().flush_before_exit()
 
 
 before_exit(_flush_before_exit)

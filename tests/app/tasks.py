@@ -82,6 +82,13 @@ def guarded(directory: str) -> None:
 
 
 @shared_task
+def wait_for_file(path: str) -> str:
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "found"
+
+
+@shared_task
 def nap(seconds: float) -> None:
     """Sleep in short steps, because an exception reaches a thread only between two steps."""
     end = time.monotonic() + seconds

@@ -3,22 +3,26 @@
 The process keeps the outcome, executes other runs, and records the outcome once the rows are free.
 """
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connections
 
 import django_dcron
+from django_dcron import control
 from django_dcron.execution import executor, pending_outcomes
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.execution.pending_outcomes import PendingOutcomes
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
+from tests.conftest import StartProcess
 from tests.execution.conftest import MakeTarget, attempt_of, reread, state_of
 from tests.execution.test_locked_start import lock_limit
 from tests.factories import make_idle_job, make_run
@@ -169,6 +173,43 @@ def test_circuit_of_a_locked_job_does_not_delay_the_worker(make_target: MakeTarg
         assert state_of(run) == State.FAILED
     job.refresh_from_db()
     assert job.enabled, "a node pauses it later"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_worker_records_its_outcomes_before_it_exits(
+    start_worker: StartProcess, tmp_path: Path, pool: str
+) -> None:
+    file, worker = tmp_path / "file", start_worker(pool=pool)
+    run = _run_that_waits_for(file)
+    with keeping_locked(Run.objects.filter(pk=run.pk)):
+        file.touch()
+        worker.wait_for_log("outcome kept")
+        worker.terminate()
+        worker.wait_for_log("waits for locked runs before it exits")
+    assert worker.wait() == 0
+    assert (state_of(run), attempt_of(run).result) == ("succeeded", '"found"')
+
+
+def test_worker_exits_although_a_run_stays_locked(
+    start_worker: StartProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    worker = start_worker(env={"DCRON_TEST_SETTINGS": json.dumps({"RUN_LEASE": 1})})
+    run = _run_that_waits_for(file)
+    with keeping_locked(Run.objects.filter(pk=run.pk)):
+        file.touch()
+        worker.wait_for_log("outcome kept")
+        worker.terminate()
+        assert worker.wait() == 0
+    assert "outcomes lost: runs=1" in worker.log
+    assert state_of(run) == "running", "a node declares the attempt lost"
+
+
+def _run_that_waits_for(file: Path) -> Run:
+    job = make_idle_job(target="tests.app.tasks.wait_for_file", args=[str(file)])
+    run = control.trigger(job)
+    wait_until(lambda: state_of(run) == "running", what="the start of the run")
+    return run
 
 
 def test_unexpected_error_does_not_keep_other_outcomes_from_being_recorded(

@@ -26,8 +26,7 @@ MARKED_AT_ONCE = 1000
 
 Key = tuple[UUID, int]
 
-# In the order of the fields of ``DueRun``.
-COLUMNS = (
+COLUMNS = (  # in the order of the fields of ``DueRun``
     "pk",
     "attempt",
     "due_at",
@@ -82,8 +81,8 @@ def adopt(
     - A locked run is passed to ``on_locked`` and left for a later call.
     - A run for which ``known`` returns True stays unchanged. The agenda may have dispatched it
       before a worker let it wait for the slot, and it may have been woken since. If this call
-      assigned the run, the mark for the earlier dispatch would set it to queued. But the message of
-      that dispatch is used up. The next call adopts the run, once the agenda has forgotten it.
+      assigned the run, the mark for the earlier dispatch would set it to queued, although a worker
+      has consumed that message. A later call adopts the run, once the agenda has forgotten it.
     """
     led = frozenset(shards), settings.SHARDS, namespace
     if not shards:

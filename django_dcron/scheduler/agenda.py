@@ -47,14 +47,14 @@ from django_dcron.scheduler.backlog import (
     head_of,
     kind_of,
 )
-from django_dcron.scheduler.publishing import PublishOutcome, publish_batch, reason_of
+from django_dcron.scheduler.publishing import PublishOutcome, Refused, publish_batch, reason_of
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 CONNECT_AHEAD = 2.0
-"""Seconds before a run is due in which the thread connects to the broker. It tries at most once in
-this time.
+"""How many seconds before a run is due the thread connects to the broker. It tries at most once
+within this time.
 """
 
 Key = tuple[UUID, int]
@@ -80,15 +80,15 @@ class Agenda:
         self._heap: list[Entry] = []
         self._backlogs: dict[Kind, PublishBacklog] = {}
         self._publishing_due_at: datetime | None = None
-        """The earliest due time of the batch that is being published. The batch is on no heap."""
+        """The earliest due time of the batch that is being published, which is on no heap."""
         self._known: set[Key] = set()
         self._dispatched: list[DueRun] = []
-        self._refused: list[tuple[DueRun, str]] = []
+        self._refused: list[Refused] = []
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
         self._connect_from = -inf if isinstance(dispatcher, ConnectsAhead) else inf
-        """The monotonic time of the earliest next try to connect ahead. While the broker is
+        """The earliest monotonic time of the next try to connect ahead. While the broker is
         unreachable, only ``publish`` tries.
         """
         self.broker_unreachable = False
@@ -109,21 +109,22 @@ class Agenda:
         waiting = [head for head in next_runs if head is not None]
         return max(self._clock.now() - min(waiting), timedelta()) if waiting else timedelta()
 
-    def add(self, runs: Iterable[DueRun]) -> list[tuple[DueRun, str]]:
+    def add(self, runs: Iterable[DueRun]) -> list[Refused]:
         """Add the runs that are not on the agenda yet, and build their messages ahead of time.
 
-        Return the runs that can't be dispatched, each with the reason.
+        Return the runs that can't be dispatched.
         """
         refused = []
         for run in runs:
             if run.key in self._known:
                 continue
             try:
-                entry = (run.due_at, next(self._order), run, self._dispatcher.prepare(run))
+                message = self._dispatcher.prepare(run)
             except Exception as error:
-                # The error may come from a router of the project. The other runs don't wait for it.
-                refused.append((run, reason_of(run, error)))
+                # The error may come from the project's router. It must not stop the other runs.
+                refused.append(Refused(run, reason_of(run, error)))
                 continue
+            entry = Entry(run.due_at, next(self._order), run, message)
             with self._changed:
                 self._known.add(run.key)
                 heapq.heappush(self._heap, entry)
@@ -138,7 +139,7 @@ class Agenda:
             return (
                 not self.broker_unreachable
                 and bool(self._heap)
-                and self._heap[0][0] <= self._clock.now()
+                and self._heap[0].due_at <= self._clock.now()
             )
 
     def knows(self, key: Key) -> bool:
@@ -154,14 +155,14 @@ class Agenda:
             dispatched, self._dispatched = self._dispatched, []
             return dispatched
 
-    def take_refused(self) -> list[tuple[DueRun, str]]:
-        """Return the runs refused since the last call, with the reasons, for the caller to end.
+    def take_refused(self) -> list[Refused]:
+        """Return the runs refused since the last call, for the caller to end.
 
         The agenda forgets them, so a run that isn't ended is adopted again.
         """
         with self._changed:
             refused, self._refused = self._refused, []
-            self._known.difference_update(run.key for run, _ in refused)
+            self._known.difference_update(each.run.key for each in refused)
             return refused
 
     def forget(self, runs: Iterable[DueRun]) -> None:
@@ -232,12 +233,12 @@ class Agenda:
     def _connect_ahead(self, head: Entry) -> None:
         self._on_activity(0.0)
         self._connect_from = self._clock.monotonic() + CONNECT_AHEAD
-        cast(ConnectsAhead, self._dispatcher).connect_ahead(head[3])
+        cast(ConnectsAhead, self._dispatcher).connect_ahead(head.message)
 
     def _seconds_to_next(self) -> float | None:
         times = [backlog.next_at for backlog in self._backlogs.values() if len(backlog)]
         if self._heap:
-            times.append(self._heap[0][0])
+            times.append(self._heap[0].due_at)
         return (min(times) - self._clock.now()) / timedelta(seconds=1) if times else None
 
     def _take_due(self) -> list[Entry]:
@@ -245,9 +246,8 @@ class Agenda:
         with self._changed:
             now = self._clock.now()
             batch: list[Entry] = []
-            while (
-                self._heap and self._heap[0][0] <= now and len(batch) < self._dispatcher.batch_size
-            ):
+            most = self._dispatcher.batch_size
+            while self._heap and self._heap[0].due_at <= now and len(batch) < most:
                 entry = heapq.heappop(self._heap)
                 backlog = self._backlogs.get(kind_of(entry)) if self._backlogs else None
                 if backlog is None:
@@ -278,7 +278,7 @@ class Agenda:
             batch = take()
             if not batch:
                 continue  # Nothing is due, or a draining thread was faster.
-            self._publishing_due_at = batch[0][0]
+            self._publishing_due_at = batch[0].due_at
             reach_sync_point("publish.begun")
             try:
                 outcome = publish_batch(batch, self._dispatcher)
@@ -298,10 +298,10 @@ class Agenda:
     def _record_outcome(self, batch: list[Entry], outcome: PublishOutcome) -> None:
         with self._changed:
             self._refused.extend(outcome.refused)
-            self._dispatched.extend(run for _, _, run, _ in outcome.published)
+            self._dispatched.extend(outcome.runs)
             if outcome.left or self._backlogs:
                 self._update_backlogs(batch, outcome)
-            more_is_due = bool(self._heap) and self._heap[0][0] <= self._clock.now()
+            more_is_due = bool(self._heap) and self._heap[0].due_at <= self._clock.now()
         if not more_is_due:  # In a burst, dispatch comes before marking.
             self._on_dispatched()
 

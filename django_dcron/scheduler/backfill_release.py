@@ -17,7 +17,7 @@ Invariants:
 - No run is released during a freeze of its job's namespace.
 - The release waits for no lock: a job with locked rows is skipped. The database ends the
   transaction of a frozen node, so the node keeps its locks no longer than its shards (``tick``).
-- One call is short, regardless of the number of jobs.
+- The duration of a call is bounded, regardless of the number of jobs.
 - No state is kept between calls, so any node that leads the shard can continue.
 """
 
@@ -50,7 +50,7 @@ FULL_JOBS_PER_NODE = 4
 progress at once. It is small, because scheduled runs queue behind backfilled runs.
 """
 BUDGET = 0.5
-"""Seconds after which a call handles no further job: scheduled runs wait for the same thread."""
+"""Seconds after which a call starts no further job, because the same thread claims runs."""
 FIRST_JOB = 0
 """The lower bound of job ids."""
 IN_PROGRESS = UNFINISHED - {State.WAITING}
@@ -81,9 +81,9 @@ def _runs_of_shards(shards: Collection[int], namespace: str) -> RunQuerySet:
 
 
 def _jobs_with_room(runs: RunQuerySet) -> Iterator[tuple[int, bool]]:
-    """Yield the jobs with waiting backfilled runs and a free slot.
+    """Yield each job with waiting backfilled runs and a free slot.
 
-    Each job comes with whether its runs must not overlap. A job costs at most one read of the
+    The second value is whether the job's runs must not overlap. A job costs at most one read of the
     slot index, regardless of its number of waiting runs.
     """
     eligible = runs.filter(Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED)).not_frozen()

@@ -22,27 +22,36 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_dcron.dispatch.base import DueRun
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
-"""Seconds between tries of rejected runs. The pause doubles from the first to the longest. It is
-short, so that dispatch resumes soon after the broker recovers.
+"""Seconds between tries of rejected runs. The pause doubles from the first to the longest. The
+longest is short, so that dispatch resumes soon after the broker recovers.
 """
 LONGEST_PAUSE_WITHOUT_BROKER = 1.0
 """The longest pause in seconds while the broker is unreachable. A try may also wait for a lost
 answer (``dispatch.broker_connection.TIMEOUT``). Dispatch resumes within the sum of both.
 """
 
-Entry = tuple[datetime, int, DueRun, Any]
-"""The due time, a tie-breaking number, the run, and the message that the dispatcher prepared."""
 Kind = tuple[str, str]
+"""Target and queue."""
+
+
+class Entry(NamedTuple):
+    """A run in the order of its due time. No two entries have the same ``order``."""
+
+    due_at: datetime
+    order: int
+    run: DueRun
+    message: Any
+    """The message that the dispatcher has prepared."""
 
 
 def kind_of(entry: Entry) -> Kind:
-    return entry[2].target, entry[2].queue
+    return entry.run.target, entry.run.queue
 
 
 def by_kind(entries: Iterable[Entry]) -> dict[Kind, list[Entry]]:
@@ -55,7 +64,7 @@ def by_kind(entries: Iterable[Entry]) -> dict[Kind, list[Entry]]:
 def head_of(heap: list[Entry]) -> datetime | None:
     """Return the earliest due time. Needs no lock, even while another thread changes ``heap``."""
     try:
-        return heap[0][0]
+        return heap[0].due_at
     except IndexError:
         return None
 
@@ -72,7 +81,7 @@ class PublishBacklog:
         self.next_at = now
         """The earliest time of the next portion. The backlog with the smallest value is next."""
         self.full = False
-        """Whether the broker had no room for some of its runs."""
+        """Whether the broker has rejected some of its runs."""
 
     def __len__(self) -> int:
         return len(self._heap) + len(self._last)

@@ -132,7 +132,6 @@ def _any_due(shards: frozenset[int], of: int, namespace: str) -> Select:
 
     The shards of a node seldom change, so its statements stay the same.
     """
-
     return Select(Cursor, lambda: _due(shards, of, namespace).values_list("pk")[:1])
 
 
@@ -142,7 +141,7 @@ def _due_with_jobs(
 ) -> Select:
     """Return the query that locks and reads up to ``number`` due cursors, with ``COLUMNS``.
 
-    ``skips``: it skips locked rows. ``names_tables``: it names the only table to lock.
+    ``skips``: whether it skips locked rows. ``names_tables``: whether it names the table to lock.
     """
 
     def build() -> CursorQuerySet:
@@ -221,9 +220,8 @@ def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor
     no_key = connections[using].features.has_select_for_no_key_update
     jobs = Job.objects.using(using).filter(pk__in=job_ids)
     lockable = jobs.select_for_update(skip_locked=True, no_key=no_key)
-    locked_jobs = set(jobs.values_list("pk", flat=True)) - set(
-        lockable.values_list("pk", flat=True)
-    )
+    present = set(jobs.values_list("pk", flat=True))
+    locked_jobs = present - set(lockable.values_list("pk", flat=True))
     return [cursor for cursor in cursors if cursor.job_id not in locked_jobs]
 
 
@@ -242,7 +240,7 @@ class _Batch:
         self.quarantined: dict[int, str] = {}
         self._plans: dict[Any, ClaimPlan] = {}
         self._freezes: list[Freeze] | None = None
-        """All freezes. None if they haven't been needed yet."""
+        """All freezes; None until they are needed."""
 
     def plan(self, cursor: DueCursor) -> None:
         self.claim.considered += 1
@@ -266,9 +264,9 @@ class _Batch:
         self.moved["previous_at"].append(plan.previous_at)
 
     def _plan_for(self, cursor: DueCursor) -> ClaimPlan:
-        """Return the job's occurrences.
+        """Return what to claim for the job.
 
-        Jobs with the same schedule and next occurrence share the result.
+        Jobs with the same schedule, policies and next occurrence share the result.
         """
         key = (
             cursor.schedule,

@@ -1,4 +1,4 @@
-"""Runs whose heartbeats a lock may have delayed; they aren't declared lost at once.
+"""Remember the runs whose heartbeats a lock may have delayed, so that they aren't declared lost.
 
 A transaction that locks a run's row blocks the worker's heartbeat. Once the row is free, the worker
 needs a moment for its next try, because it tries about once a second. A run that was found locked

@@ -86,11 +86,8 @@ def probe(path: str | Path) -> ProbeResult:
         with open(path, encoding="utf-8") as file:
             age = time.time() - os.fstat(file.fileno()).st_mtime
             content = json.load(file)
-        name, status, interval = (
-            content["name"],
-            Status(content["status"]),
-            float(content["interval"]),
-        )
+        name, interval = content["name"], float(content["interval"])
+        status = Status(content["status"])
         text = "; ".join(content["reasons"]).replace("\n", " ")
     except FileNotFoundError:
         return ProbeResult(False, f"{path} doesn't exist: no node is running")

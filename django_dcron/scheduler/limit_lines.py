@@ -1,13 +1,13 @@
 """Wake runs that wait for a limit with a free place.
 
-Usually, the end of a run passes its place on (``runs.limits``). This step does it when an interval
-is over, and after a limit was raised, a freeze has ended, a job was deleted, or a row was locked.
+Usually, the end of a run passes its place on (``runs.limits``). This step handles the other cases:
+an interval is over, a limit was raised, a freeze has ended, a job was deleted, or a row was locked.
 
 Invariants:
 
-- The same few statements find the lines with a free place and a run that waits, however many wait.
-- The line of a limit is the task of the node that leads its shard. If two nodes consider themselves
-  the leader, the lock of the limit's row decides.
+- A few statements find the lines with a free place and a waiting run, however many runs wait.
+- The node that leads a limit's shard wakes its runs. If two nodes consider themselves the leader,
+  the lock of the limit's row decides.
 - A locked limit is left for the next tick.
 """
 
@@ -61,7 +61,7 @@ def find_waiting() -> Waiting:
 
 
 def wake_runs_with_place(shards: Collection[int]) -> int:
-    """Wake the runs that wait for limits led in ``shards`` and have a place. Return the number."""
+    """Give free places in the limits of ``shards`` to waiting runs. Return how many are woken."""
     using = alias_for(LimitPlace)
     woken = 0
     for line in _lines_to_wake(shards, using):
@@ -71,7 +71,7 @@ def wake_runs_with_place(shards: Collection[int]) -> int:
 
 
 def _lines_to_wake(shards: Collection[int], using: str) -> list[Line]:
-    """Return lines in which a run waits and may start, unless a freeze holds it back."""
+    """Return the lines with a waiting run and a free place. A freeze may hold the run back."""
     limits = {row.pk: row for row in Limit.objects.using(using).all() if _shard(row.pk) in shards}
     places = LimitPlace.objects.using(using).order_by().values_list("limit_id", "key")
     counted = places.annotate(
@@ -108,7 +108,7 @@ def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[Line]:
 
 
 def prune_starts(shards: Collection[int]) -> None:
-    """Delete the starts whose interval is over, so that former keys take no room."""
+    """Delete the starts whose interval is over, so that unused keys take no space."""
     using = alias_for(LimitStart)
     for limit in Limit.objects.using(using).exclude(interval=None):
         if _shard(limit.pk) in shards and limit.interval is not None:

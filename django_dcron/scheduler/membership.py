@@ -48,8 +48,8 @@ from django_dcron.scheduler.ring import LiveNodes
 logger = logging.getLogger("django_dcron.scheduler")
 
 FOREIGN_AFTER = 2.0
-"""Leases during which other nodes hold locks of this node's shards until it looks for the cause. A
-node that has ended leaves its locks for one lease.
+"""How many leases other nodes may hold locks of this node's shards before it looks for the cause.
+The locks of a node that has ended expire after one lease.
 """
 KEEP_DEAD_NODES_FOR = timedelta(days=1)
 """How long the row of a dead node is kept for display."""
@@ -218,13 +218,14 @@ class Membership:
                 self._broker_unreachable_since = self._broker_back_at = None
 
     def _set_ring(self, ring: frozenset[str]) -> None:
-        is_sharing, was_sharing = self.id in ring, self.id in self._ring
-        self._ring = ring
-        extra = {"event": "shards_without_broker", "node": self.name}
-        if was_sharing and not is_sharing and self._broker_unreachable_since is not None:
-            text = "broker unreachable, shards released to other nodes: node=%s since=%s"
+        was_sharing, self._ring = self.id in self._ring, ring
+        since = self._broker_unreachable_since
+        if was_sharing and self.id not in ring and since is not None:
             logger.warning(
-                text, self.name, f"{self._broker_unreachable_since:%H:%M:%S} UTC", extra=extra
+                "broker unreachable, shards released to other nodes: node=%s since=%s",
+                self.name,
+                f"{since:%H:%M:%S} UTC",
+                extra={"event": "shards_without_broker", "node": self.name},
             )
 
     def _renew_without_database(self) -> None:
@@ -294,7 +295,7 @@ class Membership:
     def _renew(self) -> None:
         held_before = set(self._leases)
         if not held_before and not self._assigned:
-            return  # The lock server isn't called, so its state stays unknown.
+            return  # Without a call, whether the lock server is reachable stays unknown.
         try:
             if to_release := held_before - self._assigned:
                 self._lock.release([self._lock_name(shard) for shard in to_release], self.id)

@@ -39,7 +39,7 @@ from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE
 logger = logging.getLogger("django_dcron.scheduler")
 
 FIRST_AFTER = 60.0
-"""Seconds from the start to the first round, because due runs come first."""
+"""Seconds from the node's start to the first round. Due runs come first."""
 ROUND_EVERY = 600.0
 """Seconds from the end of a round to the start of the next."""
 SHARE = 0.1
@@ -109,7 +109,7 @@ class Pruner:
             self._log(logging.INFO, "definitions_pruned", text, deleted)
 
     def _delete_all(self, batches: Iterator[int]) -> int:
-        """Make the ``batches`` until the node stops. Return the number of deleted rows."""
+        """Delete batch by batch until the node stops. Return the number of deleted rows."""
         self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
         started_at, deleted = self._clock.monotonic(), 0
         for number in batches:

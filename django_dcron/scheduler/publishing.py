@@ -1,4 +1,4 @@
-"""Publishing of one batch, and the outcome of each of its runs."""
+"""Publish one batch, and return the outcome of each of its runs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ from django_dcron.scheduler.backlog import Entry
 logger = logging.getLogger("django_dcron.scheduler")
 
 
+class Refused(NamedTuple):
+    """A run that can't be dispatched."""
+
+    run: DueRun
+    reason: str
+
+
 class PublishOutcome(NamedTuple):
     published: Sequence[Entry]
-    refused: Sequence[tuple[DueRun, str]]
+    refused: Sequence[Refused]
     left: Sequence[Entry]
     """Runs to try again, separately from other runs."""
     no_room: str = ""
@@ -36,14 +43,14 @@ class PublishOutcome(NamedTuple):
     @property
     def runs(self) -> list[DueRun]:
         """The published runs."""
-        return [entry[2] for entry in self.published]
+        return [entry.run for entry in self.published]
 
 
 @tracing.trace_dispatch
 def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> PublishOutcome:
     """Publish a batch. Raises ``DispatchFailed`` if all of it has to be tried again."""
     try:
-        dispatcher.publish([prepared for _, _, _, prepared in batch])
+        dispatcher.publish([entry.message for entry in batch])
     except PartlyPublished as error:
         left = [entry for position, entry in enumerate(batch) if position in error.rejected]
         published = [
@@ -55,8 +62,8 @@ def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> PublishOutcome:
     except Exception as error:
         if len(batch) > 1:
             return PublishOutcome([], [], batch)
-        run = batch[0][2]
-        return PublishOutcome([], [(run, reason_of(run, error))], [])
+        run = batch[0].run
+        return PublishOutcome([], [Refused(run, reason_of(run, error))], [])
     return PublishOutcome(batch, [], [])
 
 

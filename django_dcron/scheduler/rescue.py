@@ -57,14 +57,12 @@ _ANY_CANDIDATE = Select(
         .values_list("pk")[:1]
     ),
 )
-"""Checks whether any run may need a rescue. Building the queries below takes longer than this
-check.
-"""
+"""Checks whether any run may need a rescue. Building the queries below takes longer than this."""
 
 RESCUED_AT_ONCE = 500
 """The maximum number of rows that each query returns."""
 DOUBLINGS = 10
-"""How often the limit doubles: up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
+"""How often the limit doubles, which is up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
 
 
 def rescue(
@@ -199,10 +197,10 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
         queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
     )
     with deliveries.unlocked([run.pk for run in overdue]) as free:
-        pass  # Skip locked runs, because each would cost a separate wait.
+        pass  # Only to skip locked runs: each would be waited for separately.
     redelivered = [run for run in overdue if run.pk in free and _rescue_one(_redeliver, run, now)]
     if redelivered:
-        _report(redelivered, now)
+        _report_redelivered(redelivered, now)
     return len(redelivered)
 
 
@@ -218,7 +216,7 @@ def _redeliver(run: Run, now: datetime) -> bool:
     )
 
 
-def _report(runs: list[Run], now: datetime) -> None:
+def _report_redelivered(runs: list[Run], now: datetime) -> None:
     """Log one line for all runs, because they usually wait for the same reason."""
     oldest = runs[0]
     logger.warning(

@@ -31,6 +31,20 @@ class _Member(NamedTuple):
     broker_reached: bool
 
 
+class _LiveNode(NamedTuple):
+    """A row of the query for all live nodes."""
+
+    id: str
+    broker_lost: bool
+    broker_reached: bool
+    namespace: str
+    shard_count: int
+
+    @property
+    def member(self) -> _Member:
+        return _Member(self.id, bool(self.broker_lost), bool(self.broker_reached))
+
+
 class LiveNodes:
     """The live nodes that the node ``name`` shares its work with."""
 
@@ -70,13 +84,12 @@ class LiveNodes:
 
         Such nodes do work twice, but no run starts twice.
         """
-        nodes = self._all.rows()
-        others = {namespace for *_, namespace, _ in nodes if namespace != self._namespace}
+        nodes = [_LiveNode(*row) for row in self._all.rows()]
+        others = {node.namespace for node in nodes} - {self._namespace}
         self._report_overlap("" in others or (not self._namespace and bool(others)))
-        of_namespace = [node for node in nodes if node[3] == self._namespace]
-        self._report_counts(sorted({node[4] for node in of_namespace} - {settings.SHARDS}))
-        sharing = (node for node in of_namespace if node[4] == settings.SHARDS)
-        return _ring(_Member(pk, bool(lost), bool(reached)) for pk, lost, reached, *_ in sharing)
+        of_namespace = [node for node in nodes if node.namespace == self._namespace]
+        self._report_counts(sorted({node.shard_count for node in of_namespace} - {settings.SHARDS}))
+        return _ring(node.member for node in of_namespace if node.shard_count == settings.SHARDS)
 
     def _report_overlap(self, overlaps: bool) -> None:
         """Warn once if nodes of one namespace and nodes of all namespaces serve the same jobs."""

@@ -72,8 +72,8 @@ EXIT_FAILED = 1
 EXIT_AT_ONCE = 3
 """Exit code: a second signal arrived, and no runs were returned."""
 SAME_SIGNAL_WITHIN = 0.5
-"""Seconds. A signal that is repeated within this time counts as one signal: a supervisor may send
-it to both the process and its group.
+"""Seconds within which a repeated signal counts as the same signal: a supervisor may send it to
+both the process and its group.
 """
 MAX_JOB_NAMES = 5
 """The maximum number of job names in a log line."""
@@ -207,26 +207,28 @@ class Runner:
                 self._thread(ALERTS, alerts).start()
             if isinstance(self._dispatcher, AsksWorkers):
                 probe = WorkerProbe(self.membership, self.clock, self._dispatcher)
-                self._thread(
-                    WORKERS, partial(probe.run, self._stopping, self.watchdog, WORKERS)
-                ).start()
-            stop_requested_at = (
-                self.clock.monotonic() if self._signals.wait(seconds) is not None else None
-            )
-            self.stop()
-            self._may_close.set()
-            while not self._closed.is_set():
-                if self._signals.wait() is None:
-                    continue
-                if stop_requested_at is None:
-                    # The drain began without a signal: the time was over or a thread died.
-                    stop_requested_at = self.clock.monotonic()
-                elif self.clock.monotonic() - stop_requested_at > SAME_SIGNAL_WITHIN:
-                    self._log("exited_at_once", "node exits at once: node=%s reason=second signal")
-                    os._exit(EXIT_AT_ONCE)
+                ask = partial(probe.run, self._stopping, self.watchdog, WORKERS)
+                self._thread(WORKERS, ask).start()
+            self._wait_for_signals(seconds)
         watch.join(WATCH_TIMEOUT)
         self._log("stopped", "node stopped: node=%s")
         return EXIT_OK if self._failure is None else EXIT_FAILED
+
+    def _wait_for_signals(self, seconds: float | None) -> None:
+        """Wait for a signal, at most ``seconds``, and drain. A second signal exits at once."""
+        was_signalled = self._signals.wait(seconds) is not None
+        stop_requested_at = self.clock.monotonic() if was_signalled else None
+        self.stop()
+        self._may_close.set()
+        while not self._closed.is_set():
+            if self._signals.wait() is None:
+                continue
+            if stop_requested_at is None:
+                # The drain began without a signal: the time was over or a thread died.
+                stop_requested_at = self.clock.monotonic()
+            elif self.clock.monotonic() - stop_requested_at > SAME_SIGNAL_WITHIN:
+                self._log("exited_at_once", "node exits at once: node=%s reason=second signal")
+                os._exit(EXIT_AT_ONCE)
 
     def stop(self) -> None:
         """Start to drain. Any thread may call this."""

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as bytes in a pipe, so that the main thread can wait for them.
+"""Write SIGTERM and SIGINT as bytes to a pipe, so that the main thread can wait for them.
 
 The interpreter writes the bytes as soon as a signal arrives, in any thread
 (``signal.set_wakeup_fd``). A Python handler isn't enough, because it runs only in the main thread

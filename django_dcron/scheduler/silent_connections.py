@@ -49,8 +49,8 @@ from django_dcron.utils.threads import DcronThread
 logger = logging.getLogger("django_dcron.scheduler")
 
 DATABASE_MODULES = ("django.db.backends.", "django.db.utils", "psycopg", "MySQLdb")
-"""How the names of modules start that call the database. Rows of a server-side cursor are fetched
-without a frame of Django's backend.
+"""Prefixes of the names of modules that call the database. The drivers are included because rows of
+a server-side cursor are fetched without a frame of Django's backend.
 """
 
 

@@ -1,4 +1,4 @@
-"""Steps of the tick: intervals, contention and signs of activity, in one place for all steps.
+"""Run the steps of a tick: intervals, contention and activity are handled alike for all steps.
 
 Invariants:
 

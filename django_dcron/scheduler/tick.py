@@ -42,6 +42,7 @@ from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.limit_lines import find_waiting, prune_starts, wake_runs_with_place
 from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.publishing import Refused
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
 from django_dcron.utils.sync_points import reach_sync_point
@@ -58,8 +59,8 @@ GROUP_FAILURES_EVERY = 5.0
 PRUNE_EVERY = 3600.0
 COUNT_EVERY = 2.0
 REPORT_EVERY = 60.0
-"""Seconds. These aren't settings: they only have to be longer than a tick and shorter than users
-notice.
+"""Seconds. These aren't settings: they only have to be longer than a tick, and short enough for
+users.
 """
 LOCK_TIMEOUT = timedelta(seconds=1)
 """The longest wait for a lock. A few of these waits in one tick must not look like a stalled
@@ -70,10 +71,10 @@ SHORTEST_SILENCE = timedelta(seconds=5)
 longer, the database ends the transaction.
 """
 LONGEST_BURST = 2.0
-"""Seconds for which marking waits during a burst, so that due runs are dispatched first."""
+"""The maximum number of seconds that marking waits for due runs to be dispatched first."""
 ONCE_FACTOR = 3
-"""Run leases without a heartbeat after which a single tick declares a run lost. It can't know
-whether the database was available before.
+"""How many run leases without a heartbeat make a single tick declare a run lost. A single tick
+can't know whether the database was available before.
 """
 
 
@@ -298,7 +299,7 @@ class Ticker:
         )
 
     def _group_failures(self) -> None:
-        """Group failed attempts into incidents. No error in it stops the schedule."""
+        """Group failed attempts into incidents. Its errors don't stop the tick."""
         jobs = self.membership.shards, self.membership.namespace
         with isolating_errors("incidents", alias_for(Incident)):
             if incidents.group_failed_attempts(*jobs) >= incidents.GROUPED_AT_ONCE:
@@ -326,10 +327,12 @@ class Ticker:
         self._end_refused(self.agenda.add(runs))
         return max(len(self.agenda) - before, 0)
 
-    def _end_refused(self, refused: Iterable[tuple[DueRun, str]]) -> None:
+    def _end_refused(self, refused: Iterable[Refused]) -> None:
+        """End the runs as failed, because they can't be dispatched."""
         for run, reason in refused:
             ended = False
-            with isolating_errors("refuse", alias_for(Run)):  # It is adopted and refused again.
+            # After an error, the run is adopted and refused again.
+            with isolating_errors("refuse", alias_for(Run)):
                 row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
                 ended = row is not None and endings.end_unstarted(
                     row, State.FAILED, reason, attempt=run.attempt

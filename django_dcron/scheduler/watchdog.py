@@ -1,7 +1,7 @@
 """The watchdog measures how long threads have been silent and how long ago events happened.
 
-A thread records its activity when it begins a step. Before it rests, it records for how long at
-most.
+A thread records its activity when it begins a step. Before it rests, it records the maximum
+duration of the rest.
 
 Invariants:
 
@@ -107,7 +107,8 @@ class Watchdog:
         for name, last_seen in threads.items():
             if last_seen.silence > limit:
                 last_seen.hangs = last_seen.hangs or answers or not _waits_for_database(last_seen)
-                (hanging if last_seen.hangs else waiting)[name] = last_seen.silence
+                found = hanging if last_seen.hangs else waiting
+                found[name] = last_seen.silence
         self.hanging, self.waiting = hanging, waiting
         for name in hanging.keys() - previously_hanging.keys():
             text = "thread hangs: node=%s thread=%s silent=%ds\n%s"
@@ -122,11 +123,8 @@ class Watchdog:
         for name in waiting.keys() - previously_waiting.keys():
             text = "thread blocked by the database: node=%s thread=%s waited=%ds"
             self._log(logging.ERROR, "thread_blocked", name, text, waiting[name])
-        for name in (
-            (previously_hanging.keys() | previously_waiting.keys())
-            - hanging.keys()
-            - waiting.keys()
-        ):
+        before = previously_hanging.keys() | previously_waiting.keys()
+        for name in before - hanging.keys() - waiting.keys():
             self._log(logging.INFO, "thread_recovered", name, "thread recovered: node=%s thread=%s")
 
     def _log(self, level: int, event: str, thread: str, text: str, *args: object) -> None:

@@ -44,8 +44,8 @@ CHECK_EVERY = 2.0
 ASK_EVERY = 5.0
 """Seconds between two requests to the workers while runs wait."""
 ASK_IDLE_EVERY = 60.0
-"""Seconds between two requests while no run waits. As long as another worker executes the runs, a
-foreign worker only delays them.
+"""Seconds between two requests while no run waits. A foreign worker only delays runs as long as
+another worker executes them.
 """
 LONGEST_REQUEST = 30.0
 """The maximum duration of a request in seconds, with a slow broker."""
@@ -65,7 +65,7 @@ class WaitingRun:
 
 
 class Leader(Protocol):
-    """The membership of the node that asks."""
+    """The part of the node's membership that the probe uses."""
 
     id: str
     name: str
@@ -75,7 +75,7 @@ class Leader(Protocol):
 
 
 class ActivityRecorder(Protocol):
-    """The node's watchdog."""
+    """The part of the watchdog that the probe uses."""
 
     def record_activity(self, thread: str, rest: float = 0.0) -> None: ...
 
@@ -160,7 +160,7 @@ class WorkerProbe:
                 self.check()
                 self._failed = False
             except Exception as error:
-                # The database or broker is unreachable, which other threads report, or there is a
+                # The database or the broker is unreachable, which other threads report. Or it is a
                 # bug.
                 connections.close_all()
                 if not self._failed:

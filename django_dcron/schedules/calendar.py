@@ -1,4 +1,6 @@
-"""The dates and times that a calendar excludes, and the search for those that it doesn't.
+"""The dates and times that a calendar excludes, and the search for open ones.
+
+A date or time is *open* if the calendar doesn't exclude it.
 
 Invariants:
 
@@ -6,7 +8,7 @@ Invariants:
 - A date is excluded if all of its times are.
 - A calendar is a value. Two calendars with the same text are equal.
 - Whether a calendar excludes a date depends only on its text, the date and its holidays.
-- The search for a date that isn't excluded covers at most ``HORIZON`` in either direction.
+- The search for an open date covers at most ``HORIZON`` in either direction.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from datetime import date, datetime, time, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 from django_dcron.schedules.days import DAY, FIRST_DAY, HORIZON, LAST_DAY
 from django_dcron.schedules.times_of_day import (
@@ -35,6 +38,12 @@ LEAP_YEAR = 2000
 
 HolidaysOf = Callable[[int], frozenset[date]]
 """Returns the public holidays of one country or subdivision in a given year."""
+
+
+class DateRange(NamedTuple):
+    first: date
+    last: date
+    """Included."""
 
 
 class ExclusionPolicy(StrEnum):
@@ -54,7 +63,7 @@ class ExcludedDates:
     """Weekday numbers as in ``date.weekday()`` (Monday is 0)."""
     yearly: frozenset[tuple[int, int]] = field(compare=False, repr=False)
     """Pairs of (month, day)."""
-    ranges: tuple[tuple[date, date], ...] = field(compare=False, repr=False)
+    ranges: tuple[DateRange, ...] = field(compare=False, repr=False)
     """Sorted ranges that neither overlap nor touch."""
     holidays: tuple[HolidaysOf, ...] = field(compare=False, repr=False)
     windows: tuple[DailyWindow, ...] = field(default=(), compare=False, repr=False)
@@ -63,7 +72,7 @@ class ExcludedDates:
 
     @cached_property
     def _entries(self) -> tuple[ExcludedDates, ...]:
-        """The entries with a time or ``only``, and the others as one."""
+        """This calendar's whole dates as one entry, and each entry with a time or ``only``."""
         return (self, *(each.entry for each in chain(self.windows, self.only) if each.entry))
 
     @cached_property
@@ -86,7 +95,7 @@ class ExcludedDates:
 
     @cached_property
     def _edges(self) -> list[date]:
-        """The first dates of ranges, and the first dates after them."""
+        """The first date of each range, and the first date after it."""
         ranges = chain.from_iterable(entry.ranges for entry in self._entries)
         return sorted({edge for first, last in ranges for edge in (first, last + DAY)})
 
@@ -98,9 +107,8 @@ class ExcludedDates:
             for number in range(366 if entry.yearly else 0):
                 day = date(LEAP_YEAR, 1, 1) + number * DAY
                 before = day - DAY
-                if ((day.month, day.day) in entry.yearly) != (
-                    (before.month, before.day) in entry.yearly
-                ):
+                was_excluded = (before.month, before.day) in entry.yearly
+                if ((day.month, day.day) in entry.yearly) != was_excluded:
                     found.add((day.month, day.day))
         return sorted(found)
 
@@ -170,9 +178,9 @@ class ExcludedDates:
         return merge_intervals([*closed, *outside(opened)] if self.only else closed)
 
     def possible_times(self, weekday: int) -> tuple[Interval, ...]:
-        """Return the times that aren't excluded on each date of the weekday, sorted.
+        """Return the times that may be open on dates of the weekday, sorted.
 
-        Some of them may be excluded on each date, too, by entries that don't name weekdays.
+        Entries that don't name weekdays may still exclude some of them on each date.
         """
         if weekday in self.weekdays:
             return ()
@@ -183,7 +191,7 @@ class ExcludedDates:
         return outside(merge_intervals(closed))
 
     def open_time_from(self, local: datetime) -> datetime | None:
-        """Return the first second from ``local`` on that isn't excluded, None past the horizon."""
+        """Return the first open second from ``local`` on, or None past the horizon."""
         day: date | None = local.date()
         second = _second_of_day(local)
         while day is not None:
@@ -196,7 +204,7 @@ class ExcludedDates:
         return None
 
     def open_time_until(self, local: datetime) -> datetime | None:
-        """Return the last second up to ``local`` that isn't excluded, None past the horizon."""
+        """Return the last open second up to ``local``, or None past the horizon."""
         day: date | None = local.date()
         second = _second_of_day(local)
         while day is not None:
@@ -209,7 +217,7 @@ class ExcludedDates:
         return None
 
     def names(self, day: date) -> bool:
-        """Return whether an entry without a time names the day."""
+        """Return whether an entry for whole dates names the day."""
         return (
             day.weekday() in self.weekdays
             or (day.month, day.day) in self.yearly
@@ -218,13 +226,13 @@ class ExcludedDates:
         )
 
     def open_from(self, day: date) -> date | None:
-        """Return the first date from ``day`` on that isn't excluded, None past the horizon."""
+        """Return the first open date from ``day`` on, or None past the horizon."""
         last = min(day, LAST_DAY - HORIZON) + HORIZON
         while FIRST_DAY <= day <= last:
             if within := self._range_with(day):
-                if within[1] >= last:
+                if within.last >= last:
                     return None
-                day = within[1] + DAY
+                day = within.last + DAY
             elif self.excludes(day):
                 day += DAY
             else:
@@ -232,22 +240,23 @@ class ExcludedDates:
         return None
 
     def open_until(self, day: date) -> date | None:
-        """Return the last date up to ``day`` that isn't excluded, None past the horizon."""
+        """Return the last open date up to ``day``, or None past the horizon."""
         first = max(day, FIRST_DAY + HORIZON) - HORIZON
         while first <= day <= LAST_DAY:
             if within := self._range_with(day):
-                if within[0] <= first:
+                if within.first <= first:
                     return None
-                day = within[0] - DAY
+                day = within.first - DAY
             elif self.excludes(day):
                 day -= DAY
             else:
                 return day
         return None
 
-    def _range_with(self, day: date) -> tuple[date, date] | None:
+    def _range_with(self, day: date) -> DateRange | None:
+        """Return the range that contains the day."""
         number = bisect_right(self.ranges, (day, date.max)) - 1
-        return self.ranges[number] if number >= 0 and day <= self.ranges[number][1] else None
+        return self.ranges[number] if number >= 0 and day <= self.ranges[number].last else None
 
 
 def _in_year(year: int, month: int, day: int) -> date:

@@ -7,7 +7,7 @@ A calendar has one entry per line, or several separated by commas. Text after a 
 - ``SAT``, ``MON-FRI``: weekdays.
 - ``holidays DE``, ``holidays DE-BY``: the public holidays of a country or a subdivision.
 - ``22:00-06:00``: this time of every day, up to its end; ``SAT-SUN 22:00-06:00``: of the days of an
-  entry. A time that ends before it begins ends on the next day.
+  entry. A time whose end is before its begin ends on the next day.
 - ``only MON-FRI 09:00-17:00``: if there are such entries, all times outside them are excluded.
 
 Invariants:
@@ -25,7 +25,7 @@ from datetime import date
 from itertools import chain
 
 from django_dcron.exceptions import InvalidCalendar
-from django_dcron.schedules.calendar import LEAP_YEAR, ExcludedDates, HolidaysOf
+from django_dcron.schedules.calendar import LEAP_YEAR, DateRange, ExcludedDates, HolidaysOf
 from django_dcron.schedules.days import DAY
 from django_dcron.schedules.times_of_day import WHOLE_DAY, DailyWindow, Interval
 from django_dcron.utils.messages import TOO_LONG
@@ -44,7 +44,7 @@ MAX_HOLIDAYS = 20
 A search looks up the holidays of each in each year up to ``HORIZON``. A year takes a millisecond.
 """
 MAX_WINDOWS = 50
-"""The maximum number of entries with a time or ``only``: each is checked for each day."""
+"""The maximum number of entries with a time or ``only``. A search checks each one for each day."""
 WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 
 _ENTRIES = (
@@ -120,26 +120,33 @@ def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
             )
     if not (named or windows or only):
         raise InvalidCalendar(_NOTHING, code="no_dates")
-    of_places = {each.text.casefold(): each.holidays for each in named if each.holidays}
-    result = ExcludedDates(
-        text,
-        frozenset(chain.from_iterable(each.weekdays for each in named)),
-        frozenset(chain.from_iterable(each.yearly for each in named)),
-        _merge_ranges([each for dates in named for each in dates.ranges]),
-        tuple(chain.from_iterable(of_places.values())),
-        tuple(windows),
-        tuple(only),
-    )
+    result = _combine(text, named, windows, only)
     if len(result.weekdays) == 7 or len(result.yearly) == 366:
         raise InvalidCalendar(_EVERYTHING, code="no_dates_left")
     return result
+
+
+def _combine(
+    text: str, named: list[ExcludedDates], windows: list[DailyWindow], only: list[DailyWindow]
+) -> ExcludedDates:
+    """Return the calendar of these entries. Holidays of a place that is named twice count once."""
+    of_places = {each.text.casefold(): each.holidays for each in named if each.holidays}
+    return ExcludedDates(
+        text,
+        weekdays=frozenset(chain.from_iterable(each.weekdays for each in named)),
+        yearly=frozenset(chain.from_iterable(each.yearly for each in named)),
+        ranges=_merge_ranges([each for dates in named for each in dates.ranges]),
+        holidays=tuple(chain.from_iterable(of_places.values())),
+        windows=tuple(windows),
+        only=tuple(only),
+    )
 
 
 def _dates(found: re.Match[str], line: int, value: str, holidays_in: HolidaysIn) -> ExcludedDates:
     """Return the dates that one entry names, without its time."""
     weekdays: frozenset[int] = frozenset()
     yearly: frozenset[tuple[int, int]] = frozenset()
-    ranges: tuple[tuple[date, date], ...] = ()
+    ranges: tuple[DateRange, ...] = ()
     holidays: tuple[HolidaysOf, ...] = ()
     text = ""
     if found["first"]:
@@ -165,7 +172,7 @@ def _every_day(_day: date) -> bool:
 
 
 def _seconds(begin: str, end: str, line: int, value: str) -> Interval:
-    """Return a time of day in seconds; one that ends on the next day ends past the day."""
+    """Return a time of day in seconds. An end on the next day is past ``WHOLE_DAY``."""
     first, last = (int(text[:2]) * 3600 + int(text[3:]) * 60 for text in (begin, end))
     is_valid = int(begin[3:]) < 60 and int(end[3:]) < 60 and last <= WHOLE_DAY[1]
     if not is_valid or first >= WHOLE_DAY[1] or first == last:
@@ -181,12 +188,12 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
                 yield number, plain
 
 
-def _range(first: str, last: str | None, line: int, value: str) -> tuple[date, date]:
+def _range(first: str, last: str | None, line: int, value: str) -> DateRange:
     begin = _date(first, line, value)
     end = _date(last, line, value) if last else begin
     if end < begin:
         raise InvalidCalendar(_BACKWARDS, line=line, value=repr(value), code="reversed_range")
-    return begin, end
+    return DateRange(begin, end)
 
 
 def _date(text: str, line: int, value: str) -> date:
@@ -214,12 +221,12 @@ def _weekdays(first: str, last: str | None) -> Iterator[int]:
     yield from ((begin + number) % 7 for number in range((end - begin) % 7 + 1))
 
 
-def _merge_ranges(ranges: list[tuple[date, date]]) -> tuple[tuple[date, date], ...]:
-    """Sort the ranges and merge adjacent or overlapping ranges."""
-    joined: list[tuple[date, date]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + DAY:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+def _merge_ranges(ranges: list[DateRange]) -> tuple[DateRange, ...]:
+    """Sort the ranges, and merge adjacent or overlapping ranges."""
+    merged: list[DateRange] = []
+    for each in sorted(ranges):
+        if merged and each.first <= merged[-1].last + DAY:
+            merged[-1] = DateRange(merged[-1].first, max(merged[-1].last, each.last))
         else:
-            joined.append((first, last))
-    return tuple(joined)
+            merged.append(each)
+    return tuple(merged)

@@ -70,19 +70,27 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
     if line.wall_clock is None:
         return
     cron, zone = line.wall_clock
-    instant, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
-    while (
-        FIRST <= instant < LAST and (instant := offset_period_at(zone, instant).end) <= end < LAST
-    ):
-        period = offset_period_at(zone, instant)
-        before, now = instant + period.offset_before, instant + period.offset
+    begin, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
+    for period in _periods_begun(zone, begin, end):
+        before, now = period.start + period.offset_before, period.start + period.offset
         if isinstance(line.rule, Windowed):
             low, high = sorted((before, now))
             open_time = line.rule.calendar.open_time_from(low)
             if open_time is None or open_time >= high:
                 continue  # All skipped or repeated times are excluded.
         if effect := effect_at(cron, period):
-            yield ClockChange(zone, instant.replace(tzinfo=UTC), before, now, effect)
+            yield ClockChange(zone, period.start.replace(tzinfo=UTC), before, now, effect)
+
+
+def _periods_begun(zone: str, after: datetime, until: datetime) -> Iterator[OffsetPeriod]:
+    """Yield the periods of constant offset that begin in ``(after, until]``, in naive UTC."""
+    if not FIRST <= after < LAST:
+        return
+    start = offset_period_at(zone, after).end
+    while start <= until < LAST:
+        period = offset_period_at(zone, start)
+        yield period
+        start = period.end
 
 
 def effect_at(cron: Cron, period: OffsetPeriod) -> Effect | None:

@@ -10,7 +10,7 @@ Only movable jobs can form a crowd. These jobs aren't movable:
 - A job with ``@every`` or ``@at``: it has no minute field.
 - A job with a recurrence rule: it has no minute field.
 - A job with several schedule lines: it isn't counted in the average.
-- A job whose minutes no ``H`` form can express, or that starts every few minutes.
+- A job whose minutes no ``H`` form can express, or that starts more often than every 5 minutes.
 
 Invariants:
 
@@ -36,7 +36,7 @@ MANY = 10
 TIMES = 3
 MAX_CROWDS = 3
 LEAST_STEP = 5
-"""Minutes. A job that starts more often coincides with others wherever it begins."""
+"""Minutes between two starts. A job that starts more often coincides with others anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _MovableGroup:
     group: TimetableGroup
     form: str
     starts: frozenset[int]
-    """The minutes of its starts, counted from the first hour's first minute."""
+    """The minutes in which it starts, numbered from 0 over all hours."""
 
 
 def crowded_minutes_of(hours: RealHours, groups: Sequence[TimetableGroup]) -> list[CrowdedMinute]:
@@ -134,15 +134,15 @@ def _crowd(
         starting.update({start // 60: number for start in each.starts if start % 60 == minute})
         texts[each.group.text, each.group.timetable.schedule.timezone] += number
         forms[each.form] += number
-    crowded = sorted((-number, hour) for hour, number in starting.items() if number >= enough)
+    crowded = {hour: number for hour, number in starting.items() if number >= enough}
     return CrowdedMinute(
-        jobs,
-        minute,
-        tuple(hour for _, hour in crowded),
-        -crowded[-1][0],
-        tuple(form for form, _ in forms.most_common()),
-        at_most,
-        tuple((*schedule, number) for schedule, number in texts.most_common()),
+        jobs=jobs,
+        minute=minute,
+        hours=tuple(sorted(crowded, key=lambda hour: (-crowded[hour], hour))),
+        fewest=min(crowded.values()),
+        forms=tuple(form for form, _ in forms.most_common()),
+        at_most=at_most,
+        texts=tuple((*schedule, number) for schedule, number in texts.most_common()),
     )
 
 
@@ -156,14 +156,9 @@ def _form(minutes: Sequence[int]) -> str:
     """Return the ``H`` form equivalent to these minutes, or an empty string if there is none."""
     if len(minutes) == 1:
         return "H"
-    step = minutes[1] - minutes[0]
-    if step < LEAST_STEP:
-        return ""
-    return (
-        f"H/{step}"
-        if minutes[0] < step and tuple(minutes) == tuple(range(minutes[0], 60, step))
-        else ""
-    )
+    first, step = minutes[0], minutes[1] - minutes[0]
+    is_even = first < step and tuple(minutes) == tuple(range(first, 60, step))
+    return f"H/{step}" if step >= LEAST_STEP and is_even else ""
 
 
 def _spread(together: list[_MovableGroup]) -> int:

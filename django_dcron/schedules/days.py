@@ -35,8 +35,8 @@ HORIZON = timedelta(days=18_263)
 FIRST_DAY, LAST_DAY = date(2, 1, 1), date(9998, 12, 31)
 
 _MINUTE = timedelta(minutes=1)
-# Days to test one by one before croniter searches. The windows of ``LW`` and ``nW`` are as wide,
-# and the tests are much faster.
+# Days to test one by one before croniter searches. The tests are much faster, and the windows of
+# ``LW`` and ``nW`` aren't longer.
 _WEEK = 7
 # A year has one of 14 shapes (leap or not, first weekday). These 28 years include all of them.
 _ALL_SHAPES = range(2000, 2028)

@@ -138,12 +138,12 @@ def _period(rule: Recurrence, cron: Cron, language: Language) -> str:
 
 def _days(cron: Cron, language: Language) -> str:
     by_month = _month_days(cron.day_of_month, language)
+    must_match_both = cron.day_of_month.starred or cron.day_of_week.starred
     if cron.day_of_month.everything or cron.day_of_week.everything:
-        # If one field is enough for a match, a field that covers everything makes the other
-        # irrelevant.
-        both = cron.day_of_month.starred or cron.day_of_week.starred
-        return by_month or _weekdays(cron.day_of_week, language) if both else ""
-    if cron.day_of_month.starred or cron.day_of_week.starred:
+        if not must_match_both:
+            return ""  # the field that covers everything is enough for a match
+        return by_month or _weekdays(cron.day_of_week, language)
+    if must_match_both:
         return language.gettext("%(month_days)s, only if it is %(weekdays)s") % {
             "month_days": by_month,
             "weekdays": _weekday_condition(cron.day_of_week, language),

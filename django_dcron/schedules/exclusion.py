@@ -7,12 +7,12 @@ or move the occurrences themselves (see ``windows``).
 
 Invariants:
 
-- A date is a date in the schedule's local time, even if a clock change moves the occurrence past
+- Dates are those of the schedule's local time, even if a clock change moves the occurrence past
   midnight.
 - The n-th working day of a month is counted in the dates that the calendar doesn't exclude.
-- Skipped: a date counts if the schedule falls on it and the calendar doesn't exclude it.
-- Moved: a date that isn't excluded counts if the schedule falls on it or on one of the excluded
-  dates directly before it.
+- With ``SKIP``, a date counts if the schedule falls on it and the calendar doesn't exclude it.
+- With ``NEXT_DAY``, a date that isn't excluded counts if the schedule falls on it or on one of the
+  excluded dates directly before it.
 - All times of an excluded date move together, each to the same time of day. An occurrence that is
   already there absorbs the moved one.
 - ``at_or_after`` and ``at_or_before`` agree with ``on`` and mirror each other. The horizon bounds
@@ -83,29 +83,30 @@ def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPoli
         if not calendar.excludes(local.date()):
             return replace(schedule, calendar=calendar, exclusion=policy)
         rule = WallClock(parse_cron(f"{local:%S %M %H %d %m ? %Y}"), schedule.timezone)
-    kept = _kept_off(rule.cron, calendar, policy)
-    return replace(schedule, calendar=calendar, exclusion=policy, rule=WallClock(kept, rule.zone))
+    cron = _excluding_dates(rule.cron, calendar, policy)
+    return replace(schedule, calendar=calendar, exclusion=policy, rule=WallClock(cron, rule.zone))
 
 
 def _windowed(rule: WallClock | Once, calendar: ExcludedDates, zone: str, moves: bool) -> Windowed:
     if isinstance(rule, Once):
         return Windowed(rule, calendar, zone, moves, horizon=LAST - FIRST)
-    rule = WallClock(replace(rule.cron, days=_counted(rule.cron, calendar)), rule.zone)
+    rule = WallClock(replace(rule.cron, days=_with_working_days(rule.cron, calendar)), rule.zone)
     kept = None if moves else WallClock(cast("Cron", OpenTimes(rule.cron, calendar)), rule.zone)
     return Windowed(rule, calendar, zone, moves, kept)
 
 
-def _kept_off(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
-    kept = MovedDays if policy is ExclusionPolicy.NEXT_DAY else Skipped
-    return replace(cron, days=kept(_counted(cron, calendar), calendar))
+def _excluding_dates(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
+    """Return the fields with the days that remain, or to which excluded days move."""
+    days_of = MovedDays if policy is ExclusionPolicy.NEXT_DAY else RemainingDays
+    return replace(cron, days=days_of(_with_working_days(cron, calendar), calendar))
 
 
-def _counted(cron: Cron, calendar: ExcludedDates) -> Days:
+def _with_working_days(cron: Cron, calendar: ExcludedDates) -> Days:
     """Return the days of the fields, with working days counted in the calendar."""
     return cron.days.with_calendar(calendar) if isinstance(cron.days, DayRule) else cron.days
 
 
-class Skipped:
+class RemainingDays:
     """The days of a rule that the calendar doesn't exclude."""
 
     def __init__(self, days: Days, calendar: ExcludedDates):

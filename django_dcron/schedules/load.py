@@ -184,7 +184,7 @@ class RealHours:
         yield from sorted((hour, number) for hour, number in hours.items() if number)
 
     def _first_ends(self, rule: Windowed) -> set[datetime | None]:
-        """Return the end of the excluded time at the beginning, if it has an occurrence."""
+        """Return the end of the excluded time in which the hours begin, if it has an occurrence."""
         before = self.begin.replace(tzinfo=None) - SECOND
         if not (rule.moves and rule.excludes(before)):
             return set()
@@ -253,8 +253,8 @@ class RealHours:
         """Yield each unit of time in ``inside`` with its number of ``@every`` occurrences."""
         step, length = interval // _MICROSECOND, unit // _MICROSECOND
         ahead = (known - self.begin) // _MICROSECOND
-        before = -((ahead - inside.start * length) // step)
         # The index, counted from ``known``, of the first occurrence at or after ``inside``'s start.
+        before = -((ahead - inside.start * length) // step)
         for number in inside:
             following = -((ahead - (number + 1) * length) // step)
             yield number, following - before
@@ -288,7 +288,7 @@ class Minute:
     def has_start(self, timetable: Timetable, known: datetime | None = None) -> bool:
         """Return whether an occurrence falls in this minute.
 
-        ``known`` is as in ``Hours.occurrences``.
+        ``known`` is as in ``RealHours.occurrences``.
         """
         if timetable.starts_at and timetable.starts_at >= self.begin + MINUTE:
             return False

@@ -12,7 +12,7 @@ Invariants:
 - The days are those that dateutil lists from the start on. The start itself is a day only if it
   matches.
 - ``BYWEEKNO`` isn't supported: in a week that spans two years, dateutil deviates from RFC 5545.
-- A rule has no end (``COUNT``, ``UNTIL``). A job has one (``ends_at``).
+- A rule has no end (``COUNT``, ``UNTIL``). A job may have one (``ends_at``).
 - A rule that matches no day within the horizon is refused.
 """
 
@@ -41,7 +41,7 @@ FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 LONGEST_INTERVAL = 1000
 _YEARS_TO_SKIP = 10_000
-"""An interval with which dateutil lists the first year only, even if no day of it matches."""
+"""An interval of years with which dateutil lists only the first year, even if no day matches."""
 EXAMPLE = "@rrule 2026-01-02T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"
 
 
@@ -98,22 +98,19 @@ class Recurrence:
         All are ``*`` if the fields can't express the days of the rule.
         """
         months = ",".join(map(str, self.months)) or "*"
-        numbered = [(day + 1) % 7 for day, _number in self.weekdays]
         unusual = self.positions or self.year_days
         if unusual or (self.weekdays and self.month_days):
             return "*", "*", "*"
         if self.month_days:
             days = (str(day) if day > 0 else f"L-{-1 - day}" for day in self.month_days)
             return ",".join(days).replace("L-0", "L"), months, "*"
+        counted_in_year = self.frequency == "YEARLY" and not self.months
         items = []
-        for day, (_weekday, number) in zip(numbered, self.weekdays, strict=True):
-            if number is not None and not (number == -1 or 1 <= number <= 5):
+        for day, number in self.weekdays:
+            suffix = _number_suffix(number)
+            if suffix is None or (suffix and counted_in_year):
                 return "*", "*", "*"
-            if number is not None and self.frequency == "YEARLY" and not self.months:
-                return "*", "*", "*"
-            items.append(
-                f"{day}" if number is None else f"{day}L" if number < 0 else f"{day}#{number}"
-            )
+            items.append(f"{(day + 1) % 7}{suffix}")  # cron counts from Sunday
         return "*", months, ",".join(items)
 
     @property
@@ -130,6 +127,15 @@ class Recurrence:
         if self.frequency == "WEEKLY":
             return (day.toordinal() - 1 - self.week_start) // 7  # ordinal 1 is a Monday
         return day.toordinal()
+
+
+def _number_suffix(number: int | None) -> str | None:
+    """Return how a cron field writes the number of a weekday in the month; None if it can't."""
+    if number is None:
+        return ""
+    if number == -1:
+        return "L"
+    return f"#{number}" if 1 <= number <= 5 else None
 
 
 @lru_cache(maxsize=1024)
@@ -219,7 +225,23 @@ def parse_recurrence(text: str) -> ParsedRule:
         )
     parts = _parts(match["rule"])
     days = _days(match["rule"], start.date(), parts)
-    times = {
+    times = _times(start, parts)
+    for name, values in times.items():
+        if days.positions and len(values) > 1:
+            _refuse_together("BYSETPOS", f"{name}={parts[name]}")
+    _check_start(start, times)
+    if days.at_or_after(days.start) is None:
+        raise InvalidSchedule(
+            _("Recurrence rule %(value)s matches no date within 50 years after its start."),
+            value=repr(match["rule"]),
+            code="never_matches",
+        )
+    return ParsedRule(days, *(",".join(map(str, values)) for values in times.values()))
+
+
+def _times(start: datetime, parts: dict[str, str]) -> dict[str, tuple[int, ...]]:
+    """Return seconds, minutes and hours by the names of their parts; by default, the start's."""
+    return {
         name: _numbers(parts, name, 0, most) or (own,)
         for name, most, own in (
             ("BYSECOND", 59, start.second),
@@ -227,9 +249,10 @@ def parse_recurrence(text: str) -> ParsedRule:
             ("BYHOUR", 23, start.hour),
         )
     }
-    for name, values in times.items():
-        if days.positions and len(values) > 1:
-            _refuse_together("BYSETPOS", f"{name}={parts[name]}")
+
+
+def _check_start(start: datetime, times: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a start after the first time of its day, because it would have no occurrence then."""
     first = time(min(times["BYHOUR"]), min(times["BYMINUTE"]), min(times["BYSECOND"]))
     if start.time() > first:
         raise InvalidSchedule(
@@ -241,13 +264,6 @@ def parse_recurrence(text: str) -> ParsedRule:
             first=f"{first:%H:%M:%S}",
             code="late_start",
         )
-    if days.at_or_after(days.start) is None:
-        raise InvalidSchedule(
-            _("Recurrence rule %(value)s matches no date within 50 years after its start."),
-            value=repr(match["rule"]),
-            code="never_matches",
-        )
-    return ParsedRule(days, *(",".join(map(str, values)) for values in times.values()))
 
 
 def _moment(text: str) -> datetime | None:
@@ -297,7 +313,7 @@ def _days(rule: str, start: date, parts: dict[str, str]) -> Recurrence:
         if name in parts and frequency not in allowed:
             _refuse_together(name, f"FREQ={frequency}")
     if "BYSETPOS" in parts and not any(name in parts for name in _DAY_PARTS):
-        _refuse_alone("BYSETPOS", _DAY_PARTS)
+        _refuse_without("BYSETPOS", _DAY_PARTS)
     months = _numbers(parts, "BYMONTH", 1, 12)
     month_days = _numbers(parts, "BYMONTHDAY", 1, 31, from_end=True)
     weekdays = _weekdays(parts, frequency)
@@ -382,7 +398,7 @@ def _refuse_together(name: str, other: str) -> NoReturn:
     )
 
 
-def _refuse_alone(name: str, needed: tuple[str, ...]) -> NoReturn:
+def _refuse_without(name: str, needed: tuple[str, ...]) -> NoReturn:
     raise InvalidSchedule(
         _("A recurrence rule with %(part)s needs %(needed)s, too."),
         part=name,

@@ -1,6 +1,6 @@
 """The rules of schedule lines: each computes the occurrences of one kind of line.
 
-Instants are naive UTC. No result of cron fields is further away than the horizon.
+Instants are naive UTC. Results of cron fields are within the horizon.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WallClock(NamedTuple):
 
 
 class Every(NamedTuple):
-    """``@every``: elapsed time, in phase with the caller's instant to the microsecond."""
+    """``@every``: elapsed time from the caller's instant, exact to the microsecond."""
 
     interval: timedelta
 

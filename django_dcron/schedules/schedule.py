@@ -95,12 +95,7 @@ class Schedule:
     @property
     def counts_every_date(self) -> bool:
         """Whether ``WD#n`` counts every date as a working day, because of the calendar."""
-        if self.calendar is None or not any(
-            isinstance(special, NthWorkingDay)
-            for line in self.lines
-            if line.wall_clock
-            for special in line.wall_clock.cron.day_of_month.specials
-        ):
+        if self.calendar is None or not any(map(_counts_working_days, self.lines)):
             return False
         return not self.calendar.excludes_dates
 
@@ -241,6 +236,12 @@ def _parse_lines(text: str, zone: str, hash_key: str) -> Schedule:
         lines.append(schedule)
     zones = {line.timezone for line in lines}
     return Schedule(text, zones.pop() if len(zones) == 1 else zone, hash_key, AnyOf(tuple(lines)))
+
+
+def _counts_working_days(line: Schedule) -> bool:
+    """Return whether the line has a ``WD#n``."""
+    specials = line.wall_clock.cron.day_of_month.specials if line.wall_clock else ()
+    return any(isinstance(special, NthWorkingDay) for special in specials)
 
 
 def _naive_utc(instant: datetime) -> datetime | None:

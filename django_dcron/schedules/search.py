@@ -1,4 +1,4 @@
-"""A search for dates or times that remembers the period in which it found nothing.
+"""Search for dates or times, and remember the period without a result.
 
 A claim asks a schedule for one occurrence after the other. Without the memory, a line that never
 fires would be searched up to the horizon for each occurrence of the other lines.
@@ -13,12 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T", date, datetime)
 
 AHEAD = timedelta(days=366)
 """How far beyond the limit a search looks. Later searches without a result are then free."""
+
+
+class _LastSearch(NamedTuple, Generic[T]):
+    start: T
+    reached: T
+    """The result, or the limit if there was none. Nothing lies between it and the start."""
+    found: T | None
 
 
 class Search(Generic[T]):
@@ -32,28 +39,27 @@ class Search(Generic[T]):
         self._find: Callable[[T, T], T | None] = find
         self._first: T = first
         self._last: T = last
-        self._known: tuple[T, T, T | None] | None = None
-        """The start, the result or else the limit, and the result of the last search."""
+        self._last_search: _LastSearch[T] | None = None
 
     def __call__(self, start: T, limit: T) -> T | None:
-        known = self._known
-        if known is not None and _is_between(start, *known[:2]):
-            begin, reached, found = known
-            if found is None and not _is_between(limit, begin, reached):
-                found = self._remember(begin, reached, limit)
+        last = self._last_search
+        if last is not None and _is_between(start, last.start, last.reached):
+            found = last.found
+            if found is None and not _is_between(limit, last.start, last.reached):
+                found = self._search(last.start, last.reached, limit)
         else:
-            found = self._remember(start, start, limit)
+            found = self._search(start, start, limit)
         return found if found is not None and _is_between(found, start, limit) else None
 
-    def _remember(self, begin: T, start: T, limit: T) -> T | None:
-        """Search from ``start``; there is nothing from ``begin`` to ``start``."""
+    def _search(self, begin: T, start: T, limit: T) -> T | None:
+        """Search from ``start``, and remember the result. Nothing lies between ``begin`` and it."""
         further: T = (
             limit + min(AHEAD, self._last - limit)
             if start <= limit
             else limit - min(AHEAD, limit - self._first)
         )
         found: T | None = self._find(start, further)
-        self._known = (begin, further if found is None else found, found)
+        self._last_search = _LastSearch(begin, further if found is None else found, found)
         return found
 
 

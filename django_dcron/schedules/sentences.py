@@ -180,13 +180,13 @@ def _of_month(found: re.Match[str]) -> DayFields | None:
     if kind == "day":
         return ",".join("L" if n is None else str(n) for n in ordinals), "*", "*"
     if kind in {"working day", "workday", "business day"}:
-        numbers = [f"WD#{'L' if n is None else n}" for n in ordinals]
-        return (
-            (",".join(numbers), "*", "?") if all(n is None or n <= 23 for n in ordinals) else None
-        )
+        if any(n is not None and n > 23 for n in ordinals):
+            return None
+        return ",".join(f"WD#{'L' if n is None else n}" for n in ordinals), "*", "?"
     if kind == "weekday":
-        known = {1: "1W", None: "LW"}
-        return (known[ordinals[0]], "*", "?") if [*ordinals] in ([1], [None]) else None
+        if ordinals == [1]:
+            return "1W", "*", "?"
+        return ("LW", "*", "?") if ordinals == [None] else None
     at = _DAYS.index(_day(kind))
     days = [f"{at}L" if n is None else f"{at}#{n}" for n in ordinals]
     return ("*", "*", ",".join(days)) if all(n is None or n <= 5 for n in ordinals) else None

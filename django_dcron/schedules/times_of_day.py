@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from django_dcron.schedules.calendar import ExcludedDates
 
 Interval = tuple[int, int]
-"""The seconds of a day from the first up to, and without, the second."""
+"""Seconds of a day: the first one, and the one after the last."""
 WHOLE_DAY: Interval = (0, 86_400)
 ALL_TIMES = (WHOLE_DAY,)
 
 
 @dataclass(frozen=True)
 class DailyWindow:
-    """A time of day on some dates. ``end`` is past the end of the day if it is on the next one."""
+    """A time of day on some dates. An ``end`` on the next day is past ``WHOLE_DAY``."""
 
     on: Callable[[date], bool]
     start: int
@@ -43,10 +43,13 @@ class DailyWindow:
 
         ``by_date``: the answer if the date decides.
         """
-        if weekday in self.weekdays if self.weekdays else by_date:
+
+        def is_on(number: int) -> bool:
+            return number in self.weekdays if self.weekdays else by_date
+
+        if is_on(weekday):
             yield self.start, min(self.end, WHOLE_DAY[1])
-        before = (weekday - 1) % 7
-        if self.end > WHOLE_DAY[1] and (before in self.weekdays if self.weekdays else by_date):
+        if self.end > WHOLE_DAY[1] and is_on((weekday - 1) % 7):
             yield 0, self.end - WHOLE_DAY[1]
 
 

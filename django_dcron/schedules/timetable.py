@@ -62,7 +62,7 @@ class Timetable:
     def first_after(self, now: datetime, previous: datetime | None = None) -> datetime | None:
         """Return the first occurrence after ``now`` and not before ``starts_at``.
 
-        A new cursor starts there.
+        A new cursor starts at this occurrence.
 
         ``@every`` counts from the start. Without a start, it counts from ``previous``, the last
         claimed occurrence, or else from now.
@@ -84,11 +84,9 @@ class Timetable:
 
         Only the first ``limit`` are listed.
         """
-        last = (
-            before - MICROSECOND
-            if self.ends_at is None
-            else min(before - MICROSECOND, self.ends_at)
-        )
+        last = before - MICROSECOND
+        if self.ends_at is not None:
+            last = min(last, self.ends_at)
         oldest = [first, *self.schedule.occurrences(first, last, limit - 1)]
         if len(oldest) < limit:
             return MissedOccurrences(oldest, oldest[-1], len(oldest))

@@ -2,12 +2,12 @@
 
 Invariants:
 
-- A time is excluded if the calendar excludes the local time of the rule's zone at that instant. In
-  a repeated hour, both passes are.
-- Dropped: an occurrence is dropped if its time in the fields or its instant is excluded. The two
-  differ only where the clocks skip the time in the fields.
-- Moved: an occurrence at an excluded time becomes one at the first instant after it that isn't
-  excluded. All occurrences of one excluded period become the same one.
+- An instant is excluded if the calendar excludes its local time in the rule's zone. In a repeated
+  hour, the instants of both passes are excluded.
+- Without ``moves``, an occurrence is dropped if its instant is excluded, or the local time that the
+  fields name. The two differ only where the clocks skip that local time.
+- With ``moves``, an occurrence at an excluded instant moves to the first open instant after it. All
+  occurrences of one excluded period become one occurrence.
 - Within the horizon, ``next_after`` and ``previous_before`` mirror each other. No result is further
   away than the horizon, except that of an ``@at``. Nothing else limits the search.
 """
@@ -25,7 +25,7 @@ from django_dcron.schedules.times_of_day import Interval, outside
 from django_dcron.schedules.zones import FIRST, LAST, SECOND, SLACK, offset_period_at
 
 KNOWN = 100
-"""How many different excluded times of a date a search remembers."""
+"""For how many different sets of excluded times a search remembers the answer."""
 WEEK = timedelta(days=7)
 
 
@@ -38,10 +38,9 @@ class OccurrenceRule(Protocol):
 
 
 class OpenTimes:
-    """The local times of cron fields that a calendar doesn't exclude; a ``Cron`` for ``daylight``.
+    """The open local times of cron fields. ``daylight`` uses it in place of a ``Cron``.
 
-    It looks at one date after the other, but passes over periods in which no weekday has an open
-    time.
+    A search checks date by date, but skips periods in which no weekday has an open time.
     """
 
     def __init__(self, cron: Cron, calendar: ExcludedDates) -> None:
@@ -112,7 +111,10 @@ class OpenTimes:
         return None
 
     def _previous_day(self, day: date, limit: date) -> date | None:
-        """Return the last such date before ``day``; mirrors ``_next_day``."""
+        """Return the last date of the fields before ``day`` with an open time, from ``limit`` on.
+
+        ``day`` has no open time. Mirrors ``_next_day``.
+        """
         while (day := self._steady_dates(day)[0] - DAY) >= limit:
             found = self._cron.days.at_or_before(day)
             if found is None or self._has_time(found):
@@ -121,9 +123,9 @@ class OpenTimes:
         return None
 
     def _steady_dates(self, day: date) -> tuple[date, date]:
-        """Return the first and the last of the dates around this one, which has no open time.
+        """Return the first and last date of a period around ``day`` without open times.
 
-        None of the dates between has one either.
+        ``day`` has no open time. The period may be ``day`` alone.
         """
         first, last = self._calendar.steady_dates(day)
         if last - first < WEEK:
@@ -133,7 +135,7 @@ class OpenTimes:
         return (day, day) if any(map(self._has_time, dates)) else (first, last)
 
     def _has_time(self, day: date) -> bool:
-        """Return whether the fields have a time that isn't excluded on this date."""
+        """Return whether the fields have an open time on this date."""
         excluded = self._calendar.excluded_times(day)
         found = self._known.get(excluded)
         if found is None:
@@ -206,7 +208,7 @@ class Windowed:
         return any(begin <= second < end for begin, end in times)
 
     def open_from(self, instant: datetime) -> datetime | None:
-        """Return the first second from ``instant`` on that isn't excluded."""
+        """Return the first open second from ``instant`` on."""
         while FIRST <= instant < LAST:
             period = offset_period_at(self.zone, instant)
             local = self.calendar.open_time_from(instant + period.offset)
@@ -219,7 +221,7 @@ class Windowed:
         return None
 
     def _open_until(self, instant: datetime) -> datetime | None:
-        """Return the last second up to ``instant`` that isn't excluded."""
+        """Return the last open second up to ``instant``."""
         while FIRST <= instant < LAST:
             period = offset_period_at(self.zone, instant)
             local = self.calendar.open_time_until(instant + period.offset)
@@ -238,7 +240,10 @@ class Windowed:
         return self.rule.next_after(before) or self.rule.next_after(instant - SECOND)
 
     def _find_next_moved(self, first: datetime, limit: datetime) -> datetime | None:
-        """Moving keeps the order, so the first suitable occurrence has the first result."""
+        """Return the first moved occurrence from ``first`` to ``limit``.
+
+        Moving keeps the order, so the first suitable occurrence gives the first result.
+        """
         while first <= limit:
             # Occurrences since the last open second before ``first`` move to ``first`` or later.
             source = self._first_since_open(first)

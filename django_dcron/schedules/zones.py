@@ -77,7 +77,7 @@ def _zone_names() -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _block(zone: str, number: int) -> tuple[tuple[datetime, ...], tuple[OffsetPeriod, ...]]:
-    """Return a block's periods, with their starts for bisecting."""
+    """Return the starts of a block's periods, for bisecting, and the periods."""
     tz = ZoneInfo(zone)
     begin = max(FIRST, datetime(max(1, number * _BLOCK_YEARS), 1, 1))
     end = min(LAST, datetime(min(9999, (number + 1) * _BLOCK_YEARS), 1, 1))
@@ -102,7 +102,7 @@ def _transitions(tz: ZoneInfo, begin: datetime, end: datetime) -> list[datetime]
 
 
 def _bisect(tz: ZoneInfo, left: datetime, right: datetime) -> datetime:
-    """Return the first instant after ``left`` with another offset."""
+    """Return the first instant after ``left`` whose offset differs from that of ``left``."""
     before = _offset(tz, left)
     while right - left > SECOND:
         middle = left + (right - left) // SECOND // 2 * SECOND

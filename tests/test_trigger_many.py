@@ -73,7 +73,7 @@ def test_runs_are_dispatched_and_queries_do_not_grow(settings: Settings) -> None
     """In a process without a node, threads execute nothing, so a node dispatches the runs."""
     settings.DCRON_DISPATCHER = "thread"
     counts = []
-    for number in (3, 40):
+    for number in (3, 30):  # SQLite would need another statement for more rows
         jobs = [make_idle_job() for _ in range(number)]
         with CaptureQueriesContext(connection) as queries:
             control.trigger_many(jobs)
@@ -85,7 +85,7 @@ def test_runs_are_dispatched_and_queries_do_not_grow(settings: Settings) -> None
 @pytest.mark.django_db(transaction=True)
 def test_runs_are_published_to_celery_and_marked_in_few_queries() -> None:
     counts = []
-    for number in (3, 40):
+    for number in (3, 30):  # SQLite would need another statement for more rows
         jobs = [make_idle_job() for _ in range(number)]
         with CaptureQueriesContext(connection) as queries:
             made = control.trigger_many(jobs)

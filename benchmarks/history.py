@@ -36,9 +36,9 @@ def measure(place: Place, runs: int, jobs: int) -> dict[str, Any]:
     made = make_jobs(jobs, far, schedule="0 0 1 1 *")
     first, last = made[0].pk, made[-1].pk
     empty = _time_tick(first)
-    _make_history(PAGEFUL * jobs, jobs, first)
+    fill_history(PAGEFUL * jobs, jobs, first)
     small = _time_pages(last)
-    _make_history(runs, jobs, first)
+    fill_history(runs, jobs, first)
     size = _size()
     return {
         "jobs": jobs,
@@ -149,7 +149,7 @@ def _pages(job: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "jobs", page("job")
 
 
-def _make_history(runs: int, jobs: int, first_job: int) -> None:
+def fill_history(runs: int, jobs: int, first_job: int) -> None:
     """Replace the rows by ``runs`` finished runs and their attempts, in chronological order."""
     from django.db import connection, transaction
 

@@ -19,7 +19,8 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
     using = alias_for(Job)
     timetable = placement.timetable_of(job)
     # Not from the cursor: it has passed the claimed occurrences, which are still upcoming.
-    occurrence = timetable.first_after(after or database_now(using), _phase(job, using))
+    phase = _phase(job, using) if timetable.schedule.interval else None
+    occurrence = timetable.first_after(after or database_now(using), phase)
     occurrences: list[datetime] = []
     while occurrence is not None and len(occurrences) < count:
         occurrences.append(occurrence)

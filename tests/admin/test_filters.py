@@ -90,8 +90,9 @@ def test_tag_filter_offers_first_tags_and_chosen_tag(
     assert _choices(admin_client, "job", "tag") == ["All", "x (1)", "y (2)"]
     assert _choices(admin_client, "run", "tag") == ["All", "x", "y"]
     assert _choices(admin_client, "job", "tag", "tag=z") == ["All", "x (1)", "y (2)", "z (1)"]
-    monkeypatch.setattr(tags, "LISTS_READ_LIMIT", 1)
-    assert _choices(admin_client, "job", "tag", "tag=z") == ["All", "x", "y", "z"]
+    monkeypatch.setattr(tags, "LISTS_READ_LIMIT", 1)  # the database chooses the list to read
+    choices = _choices(admin_client, "job", "tag", "tag=z")
+    assert choices in (["All", "x", "y", "z"], ["All", "y", "z"])
 
 
 # --- Jobs -----------------------------------------------------------------------------------------
@@ -132,7 +133,18 @@ def test_jobs_are_filtered_by_state_and_kind(
     assert len(found) == len(expected)  # each job once, even if several of its runs are running
 
 
-@pytest.mark.parametrize("query", ["", "state=running&namespace=shop", "q=shop", "kind=command"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "state=running&namespace=shop",
+        "state=enabled&last=failed",
+        "state=nonsense&last=none",
+        "last=nonsense",
+        "q=shop",
+        "kind=command",
+    ],
+)
 def test_count_of_choice_is_number_of_jobs_that_its_link_lists(
     admin_client: Client, find_rows: Find, jobs: None, query: str
 ) -> None:
@@ -495,6 +507,7 @@ def _make_hundred_of_each() -> None:
     ("model", "query", "max_queries"),
     [
         ("job", "", 13),
+        ("job", "tag=billing", 14),
         ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 15),
         ("run", "", 11),
         (

@@ -456,3 +456,11 @@ def test_running_and_latest_runs_use_indexes(job: Job) -> None:
     assert "dcron_run_due (state=?)" in plans[0]
     assert "dcron_run_occurrence" in plans[1] or "(job_id=?)" in plans[1]
     assert "TEMP B-TREE" not in plans[1]
+
+
+def test_page_of_paused_job_needs_few_queries(admin_client: Client, job: Job) -> None:
+    control.pause(job, "deploy")
+    admin_client.get(job_url(job))
+    with CaptureQueriesContext(connection) as queries:
+        admin_client.get(job_url(job))
+    assert len(queries) <= 15

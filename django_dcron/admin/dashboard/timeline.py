@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import admin
-from django.urls import reverse
 from django.utils.timezone import get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 TIME_STEP = timedelta(seconds=15)
 GRID = timedelta(minutes=15)
+NO_RUN = UUID(int=0)
+"""Takes the place of a run's id in the pattern of its URL."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LANE, BAR = 24, 12
 """Height of a lane and of a bar in it, in pixels."""
@@ -168,6 +171,9 @@ class _Drawing:
         )
         self._site = site
         self._shows_runs = shows_runs
+        # A picture has thousands of links. To reverse each URL would take a tenth of its time.
+        self._list_url = list_url(Run, site)
+        self._run_url = change_url(Run(pk=NO_RUN), site)
 
     def picture(self) -> TimelinePicture:
         data = self._timeline
@@ -273,16 +279,14 @@ class _Drawing:
 
     def _url(self, job: Job, runs: Runs) -> str:
         if runs.run_id:
-            return reverse(
-                "admin:django_dcron_run_change", args=[runs.run_id], current_app=self._site.name
-            )
+            return self._run_url.replace(str(NO_RUN), str(runs.run_id))
         lookups = {
             "job__id__exact": str(job.pk),
             "state__exact": runs.state,
             "scheduled_at__gte": str(runs.scheduled_at),
             "scheduled_at__lte": str(runs.last_scheduled_at),
         }
-        return list_url(Run, self._site, **lookups)
+        return f"{self._list_url}?{urlencode(lookups)}"
 
 
 def _symbol(states: Iterable[str]) -> str:

@@ -36,21 +36,22 @@ def runs_title(job: Job, runs: Runs) -> str:
         "state": _LABELS[runs.state],
         "number": runs.number,
         "at": time_of(runs.scheduled_at),
-        "last": time_of(runs.last_scheduled_at),
-        "started": time_of(runs.started_at or runs.scheduled_at),
-        "late": duration_or_empty(max((runs.started_at or runs.due_at) - runs.due_at, timedelta())),
-        "took": duration_or_empty(runs.finished_at - runs.started_at)
-        if runs.finished_at and runs.started_at
-        else "",
     }
     if runs.number > 1:
+        values["last"] = time_of(runs.last_scheduled_at)
         title = _("%(job)s: %(state)s, %(number)d runs scheduled from %(at)s to %(last)s") % values
-    elif not has_run(runs):
+    elif runs.started_at is None or not has_run(runs):
         title = _("%(job)s: %(state)s, scheduled %(at)s") % values
-    elif runs.state == State.RUNNING:
-        title = _("%(job)s: %(state)s since %(started)s, scheduled %(at)s, %(late)s late") % values
     else:
-        title = _("%(job)s: %(state)s, scheduled %(at)s, %(late)s late, took %(took)s") % values
+        values["late"] = duration_or_empty(max(runs.started_at - runs.due_at, timedelta()))
+        if runs.finished_at is None or runs.state == State.RUNNING:
+            values["started"] = time_of(runs.started_at)
+            title = (
+                _("%(job)s: %(state)s since %(started)s, scheduled %(at)s, %(late)s late") % values
+            )
+        else:
+            values["took"] = duration_or_empty(runs.finished_at - runs.started_at)
+            title = _("%(job)s: %(state)s, scheduled %(at)s, %(late)s late, took %(took)s") % values
     if runs.missed_before:
         missed = ngettext(
             "Also covers %(missed)d missed occurrence.",

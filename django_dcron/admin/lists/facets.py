@@ -4,24 +4,28 @@ Invariants:
 
 - A filter counts the jobs that the search and the other filters match. A count is the number of
   jobs that its link lists.
-- A filter needs one query for its counts, whatever the number of choices. Namespaces and tags need
-  none while the list isn't filtered, because the query for the choices counts them.
+- A filter needs one query for its counts, whatever the number of choices. State and last outcome
+  share one. Namespaces and tags need none while the list isn't filtered, because the query for the
+  choices counts them.
 - A count that could be incomplete is left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib.admin.utils import build_q_object_from_lookup_parameters
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import number_format
+from django.utils.functional import cached_property
 
 from django_dcron.admin.lists import filters
 from django_dcron.admin.lists.base import ShortRowsChangeList
 from django_dcron.admin.lists.filters import (
+    NO_OUTCOME,
     JobStateFilter,
     LastOutcomeFilter,
     NamespaceFilter,
@@ -33,6 +37,8 @@ from django_dcron.diagnosis.tags import count_tags
 from django_dcron.models import Job
 
 Counts = Mapping[Any, int]
+JobFilter = TypeVar("JobFilter", JobStateFilter, LastOutcomeFilter)
+ALL = "all"
 
 
 class FacetChangeList(ShortRowsChangeList):
@@ -51,16 +57,42 @@ class FacetChangeList(ShortRowsChangeList):
             self.query or self._other_lookups or any(each.used_parameters for each in others)
         )
 
-    def jobs_without(self, excluded: Any) -> QuerySet[Job]:
+    def jobs_without(self, *excluded: Any) -> QuerySet[Job]:
         """Return the jobs that the search and all filters except ``excluded`` match."""
         model_admin: Any = self.model_admin
         rows: QuerySet[Job] = admin_scope(self._request, model_admin.admin_site).jobs
         for spec in self.filter_specs:
-            narrowed = spec.queryset(self._request, rows) if spec is not excluded else None
+            narrowed = spec.queryset(self._request, rows) if spec not in excluded else None
             rows = rows if narrowed is None else narrowed
         rows = rows.filter(build_q_object_from_lookup_parameters(self._other_lookups))
         rows, _is_ambiguous = model_admin.get_search_results(self._request, rows, self.query)
         return rows.order_by()
+
+    def filter_of(self, kind: type[JobFilter]) -> JobFilter | None:
+        return next((spec for spec in self.filter_specs if isinstance(spec, kind)), None)
+
+    @cached_property
+    def state_table(self) -> dict[str, Counter[str]]:
+        """The number of jobs by last outcome and state, as if neither filter was in use.
+
+        The state ``ALL`` has the jobs in all states.
+        """
+        by_state, by_outcome = self.filter_of(JobStateFilter), self.filter_of(LastOutcomeFilter)
+        conditions = (
+            {value: by_state.condition(value) for value, _label in by_state.lookup_choices}
+            if by_state
+            else {}
+        )
+        # The prefix keeps the names apart from the fields of Job.
+        numbers = {f"in_{value}": Count("pk", filter=each) for value, each in conditions.items()}
+        jobs = self.jobs_without(by_state, by_outcome).values("statistics__last_state")
+        table: dict[str, Counter[str]] = {}
+        rows: Iterable[Any] = jobs.annotate(**numbers, **{f"in_{ALL}": Count("pk")})
+        for row in rows:
+            counts = {value: row[f"in_{value}"] for value in (*conditions, ALL)}
+            outcome = row["statistics__last_state"] or NO_OUTCOME
+            table.setdefault(outcome, Counter()).update(counts)
+        return table
 
 
 class _Facets:
@@ -70,15 +102,15 @@ class _Facets:
     totals: Counts | None = None
     """The counts of all visible jobs, if the query for the choices has counted them."""
 
-    def counts(self, jobs: QuerySet[Job]) -> Counts | None:
-        """Return the number of ``jobs`` for each choice; choices without jobs may be missing."""
+    def counts(self, changelist: FacetChangeList) -> Counts | None:
+        """Return the number of jobs for each choice; choices without jobs may be missing."""
         raise NotImplementedError
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         every, *others = super().choices(changelist)  # type: ignore[misc]  # of the filter
         counts = self.totals
         if counts is None or changelist.is_narrowed_without(self):
-            counts = self.counts(changelist.jobs_without(self))
+            counts = self.counts(changelist)
         yield every
         for choice, (value, _label) in zip(others, self.lookup_choices, strict=True):
             if counts is not None:
@@ -88,21 +120,20 @@ class _Facets:
 
 
 class JobStateFacet(_Facets, JobStateFilter):
-    def counts(self, jobs: QuerySet[Job]) -> Counts:
-        conditions = {value: self.condition(value) for value, _label in self.lookup_choices}
-        numbers = jobs.aggregate(
-            **{f"in_{value}": Count("pk", filter=each) for value, each in conditions.items()}
-        )
-        return {value: numbers[f"in_{value}"] for value in conditions}
+    def counts(self, changelist: FacetChangeList) -> Counts:
+        by_outcome, table = changelist.filter_of(LastOutcomeFilter), changelist.state_table
+        if by_outcome and by_outcome.value():
+            return table.get(str(by_outcome.value()), Counter())
+        return sum(table.values(), Counter())
 
 
 class LastOutcomeFacet(_Facets, LastOutcomeFilter):
-    def counts(self, jobs: QuerySet[Job]) -> Counts:
-        rows = jobs.values_list("statistics__last_state").annotate(number=Count("pk"))
-        counts: dict[str, int] = {}
-        for state, number in rows:
-            counts[state or "none"] = counts.get(state or "none", 0) + number
-        return counts
+    def counts(self, changelist: FacetChangeList) -> Counts:
+        by_state = changelist.filter_of(JobStateFilter)
+        chosen = by_state.value() if by_state else None
+        known = {value for value, _label in by_state.lookup_choices} if by_state else set()
+        column = str(chosen) if chosen in known else ALL
+        return {outcome: row[column] for outcome, row in changelist.state_table.items()}
 
 
 class NamespaceFacet(_Facets, NamespaceFilter):
@@ -113,9 +144,9 @@ class NamespaceFacet(_Facets, NamespaceFilter):
             self.totals = totals if selected in totals else None
         return totals
 
-    def counts(self, jobs: QuerySet[Job]) -> Counts:
+    def counts(self, changelist: FacetChangeList) -> Counts:
         listed = Q(namespace__in=[value for value, _label in self.lookup_choices])
-        return dict(_count_namespaces(jobs.filter(listed)))
+        return dict(_count_namespaces(changelist.jobs_without(self).filter(listed)))
 
 
 class TagFacet(_Facets, TagFilter):
@@ -123,8 +154,8 @@ class TagFacet(_Facets, TagFilter):
         self.totals = count_tags(scope.jobs)
         return super().values(scope) if self.totals is None else self.totals
 
-    def counts(self, jobs: QuerySet[Job]) -> Counts | None:
-        return count_tags(jobs)
+    def counts(self, changelist: FacetChangeList) -> Counts | None:
+        return count_tags(changelist.jobs_without(self))
 
 
 def _count_namespaces(jobs: QuerySet[Job]) -> Any:

@@ -40,6 +40,9 @@ JOBS_SEARCHED = 500
 """A query contains at most this many ids. For more jobs, it contains a subquery."""
 ATTEMPTS_READ_LIMIT = 1_000
 
+NO_OUTCOME = "none"
+"""The value of the filter by last outcome for jobs without an outcome."""
+
 Choices = list[tuple[Any, Any]]
 
 
@@ -164,12 +167,12 @@ class LastOutcomeFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         return [
             *((value, label) for value, label in STATE_LABELS if value in FINAL),
-            ("none", _("None yet")),
+            (NO_OUTCOME, _("None yet")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         value = self.value()
-        if value == "none":
+        if value == NO_OUTCOME:
             return queryset.filter(Q(statistics=None) | Q(statistics__last_state=""))
         return queryset.filter(statistics__last_state=value) if value else queryset
 

@@ -1,4 +1,4 @@
-"""Forms of the admin's actions: reason, end of a pause, arguments."""
+"""Forms of the admin's actions: reason and end of a pause."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.forms.utils import from_current_timezone
-from django.utils import translation
 from django.utils.timezone import get_current_timezone, get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron import targets
 from django_dcron.admin.durations import parse_storable_duration
-from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.models import Job
 from django_dcron.models.job_fields import MAX_DURATION
-from django_dcron.models.job_validation import wrong_type
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.time_ahead import next_time_of_day
 from django_dcron.utils.time_format import format_site_time
@@ -150,61 +145,3 @@ class EditPauseForm(PauseForm):
             self.fields["reason"].help_text = _("Leave empty to keep “%(reason)s”.") % {
                 "reason": row.pause_reason
             }
-
-
-class ArgumentsForm(ObjectActionForm):
-    """Arguments that replace the job's own, with the same validation."""
-
-    args = JsonInput(
-        label=gettext_lazy("Arguments"),
-        required=False,
-        widget=json_input(rows=3),
-        help_text=gettext_lazy("A JSON list of positional arguments, such as [1, true]."),
-    )
-    kwargs = JsonInput(
-        label=gettext_lazy("Keyword arguments"),
-        required=False,
-        widget=json_input(rows=3),
-        help_text=gettext_lazy('A JSON object, such as {"city": "Berlin"}.'),
-    )
-
-    def __init__(self, data: Any = None, *, row: Job, **options: Any):
-        super().__init__(data, row=row, initial=self._initial_arguments(row), **options)
-        self.job = row
-
-    @staticmethod
-    def _initial_arguments(job: Job) -> dict[str, Any]:
-        """Return the job's arguments without secrets.
-
-        The permission to run a job doesn't include the right to see its definition. Values that
-        stay masked are replaced with the job's own values when the form is cleaned.
-        """
-        return {
-            "args": targets.redact_secrets(job.args),
-            "kwargs": targets.redact_secrets(job.kwargs),
-        }
-
-    def clean_args(self) -> Any:
-        return self._json_value("args", list)
-
-    def clean_kwargs(self) -> Any:
-        return self._json_value("kwargs", dict)
-
-    def _json_value(self, name: str, kind: type) -> Any:
-        value = self.cleaned_data[name]
-        if value is None:  # an emptied text area
-            return kind()
-        if not isinstance(value, kind):
-            raise ValidationError(wrong_type(value, kind))
-        return targets.restore_secrets(value, getattr(self.job, name))
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        if not self.errors:
-            try:
-                targets.check_arguments(self.job.target, cleaned["args"], cleaned["kwargs"])
-            except InvalidArguments as error:
-                self.add_error(error.field, error.translate(translation))
-            except UnknownTarget as error:
-                self.add_error(None, error.translate(translation))
-        return cleaned

@@ -185,7 +185,7 @@ class ActionAdmin(BaseAdmin[M]):
             "back": change_url(obj, self.admin_site),
             "action": action,
             "form": form,
-            "media": self.media,
+            "media": self.media + form.media,
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/django_dcron/object_action.html", context)

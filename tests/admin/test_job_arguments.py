@@ -10,13 +10,23 @@ from django.test import Client
 from django.urls import reverse
 
 from django_dcron import targets
-from django_dcron.models import Job
+from django_dcron.admin.jobs.argument_fields import JobArguments
+from django_dcron.models import Job, Run
 from django_dcron.targets import functions
 from django_dcron.targets.parameters import InputKind
-from tests.admin.conftest import add_url, as_rendered, errors, fill_in, job_url, make_job
+from tests.admin.conftest import (
+    action_url,
+    add_url,
+    as_rendered,
+    errors,
+    fill_in,
+    job_url,
+    make_job,
+)
 
 KEY = "tests.report"
 OTHER = "tests.other"
+OPEN = "tests.open"
 
 
 class Color(enum.Enum):
@@ -44,10 +54,15 @@ def other(city: str = "", limit: int | None = None) -> None:
     """Share one parameter with ``report``."""
 
 
+def log_in(city: str, password: str) -> None:
+    """Have a parameter with a secret."""
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(functions.registered, KEY, report)
     monkeypatch.setitem(functions.registered, OTHER, other)
+    monkeypatch.setitem(functions.registered, OPEN, log_in)
 
 
 def as_page(client: Client, url: str) -> dict[str, str]:
@@ -56,8 +71,10 @@ def as_page(client: Client, url: str) -> dict[str, str]:
 
 
 def submitted(response: Any) -> dict[str, str]:
-    arguments = response.context["adminform"].form.arguments
-    sent = as_rendered(response)
+    return _submitted(as_rendered(response), response.context["adminform"].form.arguments)
+
+
+def _submitted(sent: dict[str, str], arguments: JobArguments) -> dict[str, str]:
     sent |= {"arguments_target": arguments.target, "arguments_json": arguments.as_json}
     for bound in arguments.inputs or ():
         value = bound.value()
@@ -239,3 +256,52 @@ def test_preview_replaces_what_the_user_has_not_edited(
     marks = {"inputs": 'id="dcron-argument-inputs"', "json": '<textarea name="kwargs"'}
     assert {name for name, mark in marks.items() if mark in page} == replaced
     assert 'id="dcron-argument-state"' in page
+
+
+# --- Run with arguments ---------------------------------------------------------------------------
+
+
+def _run_with(client: Client, job: Job, **typed: str) -> Any:
+    """Submit the form that runs ``job`` with other arguments, after typing."""
+    url = action_url(job, "run_with")
+    form = client.get(url).context["form"]
+    sent = {name: form[name].value() for name in ("args", "kwargs")}
+    return client.post(url, {**_submitted(sent, form.arguments), **typed})
+
+
+@pytest.mark.parametrize(
+    ("typed", "ran"),
+    [
+        ({}, (["Oslo", 5], {"full": True})),
+        ({"argument-days": "6"}, (["Oslo", 6], {"full": True})),
+        ({"argument-color": '"b"'}, (["Oslo", 5], {"full": True, "color": "b"})),
+        ({"kwargs": '{"ratio": 0.5}'}, (["Oslo", 5], {"ratio": 0.5})),
+        ({"kwargs": '{"ratio": 0.5}', "argument-days": "6"}, (["Oslo", 5], {"ratio": 0.5})),
+    ],
+)
+def test_run_with_other_arguments_has_the_inputs_of_the_job_form(
+    admin_client: Client, typed: dict[str, str], ran: tuple[list[Any], dict[str, Any]]
+) -> None:
+    job = make_job(target=KEY, args=["Oslo", 5], kwargs={"full": True})
+    _run_with(admin_client, job, **typed)
+    run = Run.objects.get(job=job)
+    assert (run.args, run.kwargs) == ran
+    job.refresh_from_db()
+    assert (job.args, job.kwargs) == (["Oslo", 5], {"full": True})
+
+
+def test_run_with_invalid_input_shows_the_error_and_keeps_the_input(admin_client: Client) -> None:
+    job = make_job(target=KEY, args=["Oslo"])
+    answer = _run_with(admin_client, job, **{"argument-days": "many"})
+    form = answer.context["form"]
+    assert list(form.errors) == ["kwargs"]
+    assert list(form.arguments.inputs.errors) == ["days"]
+    assert 'value="many"' in answer.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_run_with_inputs_keeps_masked_secrets(admin_client: Client) -> None:
+    job = make_job(target=OPEN, kwargs={"city": "Oslo", "password": "hunter2"})
+    assert "hunter2" not in admin_client.get(action_url(job, "run_with")).content.decode()
+    _run_with(admin_client, job, **{"argument-city": "Rome"})
+    assert Run.objects.get().kwargs == {"city": "Rome", "password": "hunter2"}

@@ -117,6 +117,7 @@ def pause_it_with_a_reason_and_resume_it(page: Page) -> None:
 
 def cancel_a_long_one_while_it_runs(page: Page) -> None:
     page.locator(".dcron-action a[href$='/do/run_with/']").click()
+    page.get_by_text("Edit as JSON").click()
     field(page, "kwargs").fill('{"seconds": "soon"')
     page.locator(".submit-row [type=submit]").click()
     expect(page.get_by_text("Please correct the error")).to_be_visible()

@@ -28,6 +28,7 @@ from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets.parameters import InputKind, TargetParameter
 
 if TYPE_CHECKING:
+    from django_dcron.admin.jobs.arguments_form import ArgumentsForm
     from django_dcron.admin.jobs.form import JobForm
 
 PREFIX = "argument"
@@ -80,18 +81,23 @@ class ArgumentFields(forms.Form):
 class JobArguments:
     """The arguments of the form: which of the raw JSON and the inputs the user has changed."""
 
-    def __init__(self, form: JobForm):
+    def __init__(self, form: JobForm | ArgumentsForm, target: str, initial: Call):
         self._form = form
+        self.target = target
+        self.call: Call = ([], {})
         self.inputs: ArgumentFields | None = None
         """None if the target is unknown or offers no parameters."""
         self.replaces_inputs = self.replaces_json = False
         """Whether a preview has to replace the inputs or the raw JSON in the page."""
+        if not form.is_bound:
+            self._show(initial)
+
+    @classmethod
+    def of_job_form(cls, form: JobForm) -> JobArguments:
         if form.is_bound:
-            self.target = str(form.data.get(form.add_prefix("target"), ""))
-            self.call: Call = ([], {})
-        else:
-            self.target = str(form.initial.get("target") or form.instance.target)
-            self._show(_call_of(form.initial, form.instance))
+            return cls(form, str(form.data.get(form.add_prefix("target"), "")), ([], {}))
+        target = str(form.initial.get("target") or form.instance.target)
+        return cls(form, target, _call_of(form.initial, form.instance))
 
     @property
     def fieldset(self) -> Fieldset | None:

@@ -164,7 +164,8 @@ class JobForm(JobModelForm):
         for field in self.fields.values():
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
-        self.arguments = JobArguments(self) if self.fields.keys() >= {"args", "kwargs"} else None
+        has_arguments = self.fields.keys() >= {"args", "kwargs"}
+        self.arguments = JobArguments.of_job_form(self) if has_arguments else None
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

@@ -12,8 +12,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
-from django_dcron.admin.action_forms import ArgumentsForm, EditPauseForm, PauseForm
+from django_dcron.admin.action_forms import EditPauseForm, PauseForm
 from django_dcron.admin.actions import submitted_reason, validated_data
+from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions

@@ -1153,6 +1153,60 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="SavedFilter",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "owner",
+                    django_dcron.models.exact_text.ExactCharField(
+                        help_text="The key of the user, who may be in another database.",
+                        max_length=190,
+                        verbose_name="owner",
+                    ),
+                ),
+                (
+                    "listing",
+                    models.CharField(
+                        help_text="The rows of the list: job or run.",
+                        max_length=20,
+                        verbose_name="list",
+                    ),
+                ),
+                (
+                    "name",
+                    django_dcron.models.exact_text.ExactCharField(
+                        max_length=60,
+                        validators=[django_dcron.models.hidden_characters.validate_text],
+                        verbose_name="name",
+                    ),
+                ),
+                (
+                    "query",
+                    models.TextField(
+                        help_text="The filters, the search and the order of the list's URL.",
+                        validators=[django.core.validators.MaxLengthValidator(2000)],
+                        verbose_name="query string",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "saved filter",
+                "verbose_name_plural": "saved filters",
+                "ordering": ("name",),
+                "default_permissions": (),
+                "constraints": (
+                    models.UniqueConstraint(
+                        fields=("owner", "listing", "name"), name="dcron_saved_filter_name"
+                    ),
+                ),
+            },
+        ),
+        migrations.CreateModel(
             name="Statistics",
             fields=[
                 (

@@ -17,6 +17,7 @@ from django_dcron.models.link import Link
 from django_dcron.models.node import Node
 from django_dcron.models.notice import Notice
 from django_dcron.models.run import Run
+from django_dcron.models.saved_filter import SavedFilter
 from django_dcron.models.statistics import PendingCount, Statistics
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Notice",
     "PendingCount",
     "Run",
+    "SavedFilter",
     "Statistics",
     "Via",
 ]

@@ -20,6 +20,7 @@ from django_dcron.models import Attempt, Job, Node, Run
 from tests.admin.conftest import (
     NOON,
     StaffWith,
+    job_url,
     list_url,
     make_attempt,
     make_job,
@@ -232,6 +233,15 @@ def test_lists_need_a_constant_number_of_queries(
         admin_client.get(list_url(model))
     assert len(many) == len(one)
     assert not any('"log"' in query["sql"] for query in many)
+
+
+def test_run_list_links_jobs_for_users_who_may_view_jobs(staff_with: StaffWith, job: Job) -> None:
+    make_run(job)
+    href = f'href="{job_url(job)}"'
+    assert href in staff_with("view_run", "view_job").get(list_url("run")).content.decode()
+    page = staff_with("view_run").get(list_url("run")).content.decode()
+    assert href not in page
+    assert str(job) in page
 
 
 def test_run_page_shows_all_attempts_escaped(admin_client: Client, failed: Run) -> None:

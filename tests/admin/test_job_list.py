@@ -205,7 +205,7 @@ def test_row_draws_latest_runs_and_links_to_them(admin_client: Client) -> None:
     heights = {state: re.findall(r"v(\d+)", path)[0] for state, path in BARS.findall(row)}
     assert len(set(heights.values())) == 3, "the colors alone distinguish the states"
     assert "86%" in row
-    assert {"22.0 s", "33.0 s"} <= set(re.findall(r"\d+\.\d s", row))
+    assert {"22.0\xa0s", "33.0\xa0s"} <= set(re.findall(r"\d+\.\d\ss", row))
     assert run_url(missed) not in row
     assert f'href="{run_url(last)}"' in _row(admin_client, other)
 
@@ -230,6 +230,34 @@ def test_buttons_of_row_act_and_lead_back_to_filtered_list(admin_client: Client)
         assert answer["Location"] == f"{list_url('job')}?tag=a"
         assert Job.objects.get().enabled is enabled
     assert "/do/run_now/" in row
+
+
+def _menu_of(client: Client, job: Job) -> dict[str, str]:
+    """Return the URLs in the row's menu by the last part of their path."""
+    menu = _row(client, job, "tag=a").partition('<div popover class="dcron-menu"')[2]
+    urls = [url.replace("&amp;", "&") for url in re.findall(r'(?:href|formaction)="([^"]*)"', menu)]
+    return {url.partition("?")[0].rstrip("/").rpartition("/")[2]: url for url in urls}
+
+
+def test_menu_of_row_leads_to_pages_and_actions(admin_client: Client) -> None:
+    job = make_job(tags=["a"])
+    menu = _menu_of(admin_client, job)
+    assert list(menu) == ["change", "run", "why", "run_with", "duplicate", "backfill"]
+    assert menu["run"] == f"{list_url('run')}?job__id__exact={job.pk}"
+    for name in menu.keys() - {"duplicate"}:
+        assert admin_client.get(menu[name]).status_code == 200, name
+    assert admin_client.post(menu["duplicate"])["Location"] == f"{list_url('job')}?tag=a"
+    assert Job.objects.count() == 2
+    control.pause(job)
+    assert "change_pause" in _menu_of(admin_client, job)
+
+
+def test_menu_of_row_needs_permissions(staff_with: StaffWith) -> None:
+    job = make_job(tags=["a"])
+    assert list(_menu_of(staff_with("view_job"), job)) == ["change"]
+    assert list(_menu_of(staff_with("view_job", "view_run"), job)) == ["change", "run", "why"]
+    found = _menu_of(staff_with("view_job", "trigger_job"), job)
+    assert list(found) == ["change", "backfill"]
 
 
 def test_buttons_of_row_need_permission(staff_with: StaffWith) -> None:

@@ -37,6 +37,7 @@ from django_dcron.models import (
     Limit,
     Node,
     Run,
+    SavedFilter,
 )
 from tests.admin.conftest import (
     NOON,
@@ -244,6 +245,15 @@ ENDPOINTS = [
         status=302,
     ),
     Endpoint("django_dcron_job_status", "view_job", JOB),
+    *(
+        Endpoint(
+            f"django_dcron_{model}_filters",
+            f"view_{model}",
+            post={"name": "mine", "query": "q=a"},
+            status=302,
+        )
+        for model in ("job", "run")
+    ),
     Endpoint("django_dcron_job_suggestions", "view_job view_run"),
     Endpoint("django_dcron_palette", "view_job"),
     Endpoint("django_dcron_node_list_part", "view_node"),
@@ -363,7 +373,7 @@ def rows(db: None) -> Rows:
 
 
 def _all_rows() -> list[Any]:
-    kept = (Job, Run, Attempt, Incident, Node, Calendar, Limit, Freeze)
+    kept = (Job, Run, Attempt, Incident, Node, Calendar, Limit, Freeze, SavedFilter)
     return [
         *(list(model._default_manager.order_by("pk").values()) for model in kept),
         AuditEntry.objects.count(),

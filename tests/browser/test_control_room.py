@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from django_dcron.models import Job
+from tests.browser.conftest import Browse
 from tests.browser.pages import dcron_url
 from tests.factories import make_idle_job, make_job
 
@@ -115,3 +116,50 @@ def test_shortcuts_open_lists_until_they_are_switched_off(page: Page) -> None:
     page.keyboard.press("Control+k")  # works always
     expect(page.locator(PALETTE)).to_be_focused()
     expect(page).to_have_url(re.compile(r"/job/$"))
+
+
+@pytest.mark.parametrize("has_scripts", [True, False])
+def test_menu_of_row_works_by_keyboard(browse: Browse, has_scripts: bool) -> None:
+    job = make_idle_job(name="grind")
+    page = browse(java_script_enabled=has_scripts)
+    page.goto(dcron_url("job_changelist"))
+    more = page.get_by_role("button", name="More: grind")
+    first = page.get_by_role("link", name="Edit", exact=True)
+    expect(first).to_be_hidden()
+    more.focus()
+    page.keyboard.press("Enter")
+    expect(first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(first).to_be_hidden()
+    expect(more).to_be_focused()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Duplicate: grind").click()
+    page.wait_for_url(f"**{dcron_url('job_changelist')}")
+    assert Job.objects.count() == 2
+    page.get_by_role("button", name="More: grind", exact=True).click()
+    page.get_by_role("link", name="Edit", exact=True).click()
+    page.wait_for_url(f"**{dcron_url('job_change', job.pk)}")
+
+
+@pytest.mark.parametrize("has_scripts", [True, False])
+def test_filter_is_saved_followed_and_deleted(browse: Browse, has_scripts: bool) -> None:
+    make_idle_job(name="grind")
+    page = browse(java_script_enabled=has_scripts)
+    page.goto(f"{dcron_url('job_changelist')}?q=grind")
+    page.get_by_role("button", name="Save filter").click()
+    page.get_by_label("Name of the filter").fill("Mine")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("The filter “Mine” was saved.")).to_be_visible()
+    page.goto(dcron_url("job_changelist"))
+    menu = page.get_by_role("button", name="Saved filters")
+    menu.click()
+    page.get_by_role("link", name="Mine").click()
+    page.wait_for_url("**?q=grind")
+    menu.click()
+    page.get_by_role("button", name="Delete the filter Mine").click()
+    expect(page.get_by_text("The filter was deleted.")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"\?q=grind$"))
+    menu.click()
+    expect(page.get_by_text("No saved filters yet.")).to_be_visible()

@@ -86,7 +86,31 @@ def open_shortcuts(page: Page) -> None:
     page.get_by_role("dialog").wait_for()
 
 
+def open_row_menu(page: Page) -> None:
+    show(page, dcron_url("job_changelist"))
+    page.get_by_role("button", name="More: shop/import-orders").click()
+    page.get_by_role("link", name="View runs").wait_for()
+
+
+def open_saved_filters(page: Page) -> None:
+    show(page, f"{dcron_url('job_changelist')}?state=enabled")
+    page.get_by_role("button", name="Save filter").click()
+    page.get_by_label("Name of the filter").fill("Mine")
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Saved filters").click()
+    page.get_by_role("link", name="Mine").wait_for()
+
+
+def open_form_to_save_filter(page: Page) -> None:
+    show(page, f"{dcron_url('run_changelist')}?state__exact=failed")
+    page.get_by_role("button", name="Save filter").click()
+    page.get_by_label("Name of the filter").wait_for()
+
+
 STEPS = [
+    open_row_menu,
+    open_saved_filters,
+    open_form_to_save_filter,
     submit_invalid_form,
     confirm_list_action,
     preview_backfill,

@@ -54,6 +54,7 @@ from django_dcron.admin.lists.facets import (
     TagFacet,
 )
 from django_dcron.admin.lists.filters import SourceFilter, TargetKindFilter, titled_filter
+from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.object_action import Button
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
@@ -75,7 +76,12 @@ def _public(field: Field, job: Job) -> Any:
 
 @admin.register(Job)
 class JobAdmin(
-    VersionedAdmin[Job], JobViewsAdmin, PreviewedAdmin, ExportedAdmin[Job], ActionAdmin[Job]
+    VersionedAdmin[Job],
+    JobViewsAdmin,
+    PreviewedAdmin,
+    SavedFiltersAdmin[Job],
+    ExportedAdmin[Job],
+    ActionAdmin[Job],
 ):
     form = JobForm
     object_actions = ACTIONS
@@ -115,7 +121,7 @@ class JobAdmin(
         find = self.admin_site.admin_view(require_safe(partial(palette.palette_view, self)))
         return [
             path("palette/", find, name=palette.URL_NAME),
-            path("<path:object_id>/backfill/", view, name="django_dcron_job_backfill"),
+            path("<path:object_id>/backfill/", view, name=backfill_page.URL_NAME),
             *super().get_urls(),
         ]
 
@@ -136,7 +142,7 @@ class JobAdmin(
         buttons = super().buttons(request, obj)
         if self.may_backfill(request, obj):
             url = reverse(
-                "admin:django_dcron_job_backfill", args=[obj.pk], current_app=self.admin_site.name
+                f"admin:{backfill_page.URL_NAME}", args=[obj.pk], current_app=self.admin_site.name
             )
             buttons.append(Button(backfill_page.TITLE, url, has_page=True))
         return buttons

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 PREVIEWED_AT_ENDS = 5
 """How many of the first and of the last occurrences the preview shows."""
 TITLE = gettext_lazy("Backfill")
+URL_NAME = "django_dcron_job_backfill"
 OUTDATED = gettext_lazy(
     "The job was changed after the preview, so no runs were created. The preview now "
     "shows the changed job."

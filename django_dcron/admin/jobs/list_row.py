@@ -7,6 +7,7 @@ Invariants:
   lowest.
 - A button submits the list's own form to the action's URL. The action checks permission and state
   again, and leads back to the filtered list.
+- The browser itself opens and closes the menu of a row, so the menu needs no script.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -25,6 +27,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.actions import FROM_LIST
 from django_dcron.admin.display import change_url, duration_or_empty, list_url, may_view, quiet
+from django_dcron.admin.jobs import backfill_page, why
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.recent_runs import RecentRuns, recent_runs
 from django_dcron.models import Job, Run
@@ -32,9 +35,14 @@ from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
 
 if TYPE_CHECKING:
-    from django_dcron.admin.actions import ActionAdmin
+    from django_dcron.admin.jobs.admin import JobAdmin
+    from django_dcron.admin.object_action import ObjectAction
 
 BUTTONS = ("run_now", "pause", "resume")
+"""The actions beside the menu of a row, which has all others."""
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
+PLACE = "__job__"
+"""Takes the place of a job's key in the pattern of a URL."""
 STEP, BAR, HEIGHT = 4, 3, 18
 HEIGHTS = {State.FAILED: 18, State.SUCCEEDED: 11, State.RUNNING: 14, State.CANCELLED: 7}
 """Height of the bar of a run in this state; all other states have ``LOW``."""
@@ -50,20 +58,21 @@ class JobRow:
     buttons: SafeString
 
 
-def attach_rows(model_admin: ActionAdmin[Job], request: HttpRequest, jobs: Iterable[Any]) -> None:
+def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]) -> None:
     """Set ``row`` of each job."""
     jobs, site = list(jobs), model_admin.admin_site
     sees_runs = may_view(request, Run, site)
     recent = recent_runs(jobs, admin_scope(request, site)) if sees_runs else {}
-    query = urlencode({FROM_LIST: request.GET.urlencode()})
+    actions = _RowActions(model_admin, request)
     for job in jobs:
         runs = recent.get(job.pk, RecentRuns(()))
         last = runs.last_finished
+        runs_url = list_url(Run, site, job__id__exact=str(job.pk))
         job.row = JobRow(
             runs,
-            list_url(Run, site, job__id__exact=str(job.pk)),
+            runs_url,
             change_url(Run(pk=last.run_id), site) if last else "",
-            _buttons(model_admin, request, job, query),
+            actions.of(job, runs_url),
         )
 
 
@@ -113,32 +122,83 @@ def _figures(recent: RecentRuns) -> str:
         ""
         if middle is None
         else _("p50 %(middle)s, p95 %(high)s")
-        % {"middle": duration_or_empty(middle), "high": duration_or_empty(high)}
+        % {"middle": _unbroken(middle), "high": _unbroken(high)}
     )
     return format_html("{}{}", quiet(rate), quiet(durations))
 
 
-def _buttons(
-    model_admin: ActionAdmin[Job], request: HttpRequest, job: Job, query: str
-) -> SafeString:
-    site = model_admin.admin_site
-    buttons = format_html_join(
-        " ",
-        '<button type="submit" class="dcron-row-button" formaction="{}?{}" formnovalidate '
-        'aria-label="{}">{}</button>',
-        (
-            (
-                reverse(
-                    "admin:django_dcron_job_action",
-                    args=[job.pk, action.name],
-                    current_app=site.name,
-                ),
-                query,
-                f"{action.label}: {job}",
-                action.label,
+def _unbroken(duration: timedelta | None) -> str:
+    return duration_or_empty(duration).replace(" ", NO_BREAK_SPACE)
+
+
+class _RowActions:
+    """The buttons and the menu of each row.
+
+    URLs are reversed once per page, because a row has up to ten of them.
+    """
+
+    def __init__(self, model_admin: JobAdmin, request: HttpRequest) -> None:
+        site = model_admin.admin_site
+        self._admin, self._request = model_admin, request
+        self._sees_runs = may_view(request, Run, site)
+        self._backfills = model_admin.may_backfill(request)
+        self._query = urlencode({FROM_LIST: request.GET.urlencode()})
+        self._edit, self._why, self._backfill = (
+            reverse(f"admin:{name}", args=[PLACE], current_app=site.name)
+            for name in ("django_dcron_job_change", why.URL_NAME, backfill_page.URL_NAME)
+        )
+        self._urls = {
+            action.name: reverse(
+                "admin:django_dcron_job_action",
+                args=[PLACE, action.name],
+                current_app=site.name,
             )
             for action in model_admin.object_actions
-            if action.name in BUTTONS and not model_admin.refusal(request, action, job)
-        ),
-    )
-    return format_html('<div class="dcron-row-buttons">{}</div>', buttons) if buttons else buttons
+        }
+
+    def of(self, job: Job, runs_url: str) -> SafeString:
+        possible = [
+            action
+            for action in self._admin.object_actions
+            if not self._admin.refusal(self._request, action, job)
+        ]
+        buttons = [self._button(each, job) for each in possible if each.name in BUTTONS]
+        items = [format_html('<a href="{}">{}</a>', _of(self._edit, job), _("Edit"))]
+        if self._sees_runs:
+            items.append(format_html('<a href="{}">{}</a>', runs_url, _("View runs")))
+            items.append(format_html('<a href="{}">{}</a>', _of(self._why, job), _("Why?")))
+        for action in possible:
+            if action.has_page:
+                url = _of(self._urls[action.name], job)
+                items.append(format_html('<a href="{}">{} …</a>', url, action.label))
+            elif action.name not in BUTTONS:
+                items.append(self._button(action, job))
+        if self._backfills:
+            url = _of(self._backfill, job)
+            items.append(format_html('<a href="{}">{} …</a>', url, _("Backfill")))
+        return format_html(
+            '<div class="dcron-row-buttons">{}<button type="button" class="dcron-row-button" '
+            'popovertarget="dcron-more-{}" aria-label="{}">{}</button></div>'
+            '<div popover class="dcron-menu" id="dcron-more-{}"><ul>{}</ul></div>',
+            format_html_join(" ", "{}", ((button,) for button in buttons)),
+            job.pk,
+            _("More: %(job)s") % {"job": job},
+            _("More"),
+            job.pk,
+            format_html_join("", "<li>{}</li>", ((item,) for item in items)),
+        )
+
+    def _button(self, action: ObjectAction[Job], job: Job) -> SafeString:
+        return format_html(
+            '<button type="submit" class="dcron-row-button" formaction="{}?{}" formnovalidate '
+            'aria-label="{}">{}</button>',
+            _of(self._urls[action.name], job),
+            self._query,
+            f"{action.label}: {job}",
+            action.label,
+        )
+
+
+def _of(pattern: str, job: Job) -> str:
+    """Return the URL for ``job``."""
+    return pattern.replace(PLACE, str(job.pk))

@@ -156,10 +156,6 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
     def state_label(self, obj: Run) -> str:
         return state_badge(obj.state)
 
-    @admin.display(description=gettext_lazy("job"))
-    def job_link(self, run: Run) -> str:
-        return link(run.job, self.admin_site)
-
     @admin.display(description=gettext_lazy("arguments"))
     def arguments(self, run: Run) -> str:
         return _own_arguments(redact_secrets(run.args)) or _job_arguments(run, "args")

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_safe
 from django_dcron.admin.display import (
     EMPTY,
     duration_or_empty,
+    link,
     may_view,
     quiet,
     render_time,
@@ -32,6 +33,7 @@ from django_dcron.admin.lists.filters import (
     titled_filter,
 )
 from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, suggest_jobs
+from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import is_hidden, of_visible_jobs
 from django_dcron.db import clock
@@ -46,8 +48,8 @@ JOB_FILTERS: tuple[Any, ...] = (("job", JobListFilter), NamespaceFilter, TagFilt
 TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 
 
-class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
-    list_display = ("scheduled", "job_name", "state_and_reason", "started", "took")
+class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]):
+    list_display = ("scheduled", "job_link", "state_and_reason", "started", "took")
     list_display_links = ("scheduled",)
     list_filter = ("state", TimeFilter, *JOB_FILTERS, ("trigger", titled_filter(TRIGGER_TITLE)))
     search_fields = ("job__name", "job__namespace")
@@ -86,9 +88,20 @@ class RunListAdmin(HistoryAdmin[Run], ExportedAdmin[Run]):
         trigger = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
         return format_html("{}{}", render_time(run.scheduled_at, near=clock.now()), quiet(trigger))
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Name the jobs without links for users who may not view jobs."""
+        columns = super().get_list_display(request)
+        if may_view(request, Job, self.admin_site):
+            return columns
+        return ["job_name" if column == "job_link" else column for column in columns]
+
     @admin.display(description=gettext_lazy("job"))
     def job_name(self, run: Run) -> str:
         return str(run.job)
+
+    @admin.display(description=gettext_lazy("job"))
+    def job_link(self, run: Run) -> str:
+        return link(run.job, self.admin_site)
 
     @admin.display(description=gettext_lazy("state"))
     def state_and_reason(self, run: Run) -> str:

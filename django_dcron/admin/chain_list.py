@@ -36,7 +36,7 @@ class ChainList:
     def _render(self, steps: list[ChainStep]) -> SafeString:
         items = (
             (
-                SafeString(' aria-current="true"' if self._is_current(step) else ""),
+                SafeString(' aria-current="true"' if self._is_current(step) else ""),  # nosec B703
                 self._name(step),
                 self._state(step),
                 _condition(step.on) if step.on else "",

@@ -17,7 +17,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.safestring import SafeString
+from django.utils.html import conditional_escape
 
 from django_dcron.admin.auto_refresh import REFRESH, PagePart
 from django_dcron.admin.base import ReadOnlyAdmin
@@ -126,7 +126,7 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         facts = []
         for name in self.live_columns:
             column = getattr(self, name)
-            facts.append((name, column.short_description, SafeString(column(node))))
+            facts.append((name, column.short_description, conditional_escape(column(node))))
         return {
             "facts": facts,
             "sees_runs": sees_runs,

@@ -87,7 +87,7 @@ def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
         functions = [_FUNCTIONS[name].format(quote(f"dcron_{name}")) for name in names]
         pairs = zip(["number", *names], ["COUNT(*)", *functions], strict=True)
         outer = ", ".join(f"{function} AS {quote(f's{at}_{name}')}" for name, function in pairs)
-        table = f"(SELECT {outer} FROM ({sql}) {quote(f'r{at}')})"  # noqa: S608
+        table = f"(SELECT {outer} FROM ({sql}) {quote(f'r{at}')})"  # noqa: S608  # nosec B608
         tables.append(f"{table} {quote(f't{at}')}")
         selected += [quote(f"s{at}_{name}") for name in ("number", *names)]
         columns += [(at, name) for name in ("number", *names)]
@@ -96,7 +96,7 @@ def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
     if tables:
         with connections[using].cursor() as cursor:
             # The names and the compiled querysets contain no values.
-            sql = f"SELECT {', '.join(selected)} FROM {' CROSS JOIN '.join(tables)}"  # noqa: S608
+            sql = f"SELECT {', '.join(selected)} FROM {' CROSS JOIN '.join(tables)}"  # noqa: S608  # nosec B608
             cursor.execute(sql, values)
             row = cursor.fetchone()
         for (at, name), value in zip(columns, row, strict=True):

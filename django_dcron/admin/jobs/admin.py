@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import mark_safe
+from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
@@ -170,7 +170,7 @@ class JobAdmin(
     @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
     def when(self, job: Job) -> str:
         lines = format_html_join(
-            mark_safe("<br>"), "<code>{}</code>", ((line,) for line in job.schedule.splitlines())
+            SafeString("<br>"), "<code>{}</code>", ((line,) for line in job.schedule.splitlines())
         )
         return format_html("{}{}", lines, quiet(schedule_in_words(job)))
 

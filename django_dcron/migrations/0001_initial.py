@@ -1763,7 +1763,7 @@ class Migration(migrations.Migration):
                 (
                     "version",
                     models.PositiveIntegerField(
-                        help_text="The version of the job that first had it.",
+                        help_text="The first version of the job with this definition.",
                         verbose_name="version",
                     ),
                 ),
@@ -1777,7 +1777,7 @@ class Migration(migrations.Migration):
                 (
                     "current_since",
                     models.DateTimeField(
-                        help_text="When the job was given this definition, the latest time.",
+                        help_text="The latest time at which the job got this definition.",
                         verbose_name="current since",
                     ),
                 ),

@@ -1,4 +1,4 @@
-"""The tables: fields, constraints and querysets named by state. No orchestration."""
+"""The tables: fields, constraints, validation, and querysets named by state."""
 
 from django_dcron.models.alert import Alert
 from django_dcron.models.attempt import Attempt

@@ -1,6 +1,6 @@
 """An alert for one channel: created when an event is detected, sent later, kept for a while.
 
-UNIQUE (channel, key): if two nodes detect an event, it is sent once. ``try_at`` is null once the
+UNIQUE (channel, key): if two nodes detect an event, one alert is sent. ``try_at`` is null once the
 alert was sent or given up.
 """
 

@@ -40,7 +40,8 @@ OWN_FIELDS = (
 )
 COPIED_FIELDS = (*OWN_FIELDS, "calendar_dates")
 """The fields that decide a job's occurrences, with its calendar's text. Namespace and name count
-because of ``H``."""
+because of ``H``.
+"""
 
 
 class CursorQuerySet(models.QuerySet["Cursor"]):

@@ -1,4 +1,4 @@
-"""A definition: what a job was when a worker started one of its runs.
+"""A definition: a job's fields as they were when a worker started one of its runs.
 
 Invariants:
 
@@ -23,14 +23,14 @@ class Definition(models.Model):
     )
     job_id = models.BigIntegerField(_("job ID"))
     version = models.PositiveIntegerField(
-        _("version"), help_text=_("The version of the job that first had it.")
+        _("version"), help_text=_("The first version of the job with this definition.")
     )
     content = models.JSONField(
         _("content"), help_text=_("The job's fields, in the format of an export.")
     )
     current_since = models.DateTimeField(
         _("current since"),
-        help_text=_("When the job was given this definition, the latest time."),
+        help_text=_("The latest time at which the job got this definition."),
     )
 
     class Meta:

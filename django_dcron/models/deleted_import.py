@@ -1,6 +1,6 @@
 """An imported job that was deleted here. The next import of the same source doesn't recreate it.
 
-``jobs/saving.py`` writes a row when it deletes an imported job.
+``jobs.deletion`` writes a row when it deletes an imported job.
 """
 
 from __future__ import annotations

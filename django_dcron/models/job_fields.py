@@ -25,7 +25,7 @@ QUEUE = RegexValidator(
     r"\A[!-~]+\Z",
     _("“%(value)s” isn't a valid queue name. Use printable ASCII characters without spaces."),
 )
-"""AMQP refuses other names, and with them the messages of all jobs in the batch."""
+"""AMQP refuses other names, and a refused name also fails the other messages of its batch."""
 
 MAX_DURATION = MaxValueValidator(timedelta(days=36_500), _("Use at most 36500d."))
 """The limit for all durations of a job. With longer ones, date arithmetic overflows."""

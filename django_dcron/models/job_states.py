@@ -1,4 +1,4 @@
-"""The states of jobs as conditions of queries. Each job is in one of them."""
+"""The states of jobs as conditions of queries. Each job is in exactly one state."""
 
 from __future__ import annotations
 

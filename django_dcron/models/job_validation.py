@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from django_dcron.models.job import Job
 
 LONGEST_JSON = 10_000
-"""Characters of a column as JSON. Arguments have their own limit, ``DCRON_ARGUMENTS_LIMIT``."""
+"""The maximum number of characters of a column as JSON. Arguments have their own limit,
+``DCRON_ARGUMENTS_LIMIT``.
+"""
 LONGEST_ITEM = 255
-"""Characters of a tag or an exception name."""
+"""The maximum number of characters of a tag or an exception name."""
 TYPE_NAMES: dict[type, StrOrPromise] = {
     list: gettext_lazy("a JSON list"),
     dict: gettext_lazy("a JSON object"),
@@ -42,8 +44,8 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
 def definition_errors(job: Job, invalid: Collection[str] = ()) -> dict[str, str]:
     """Return the problems of ``job`` by field; empty if there are none.
 
-    A check is skipped if it reads a field in ``invalid`` or a field with an earlier error. Its
-    error might only follow from the earlier one.
+    A check is skipped if it reads a field in ``invalid`` or a field with an earlier error, because
+    its error might only follow from the earlier one.
     """
     errors: dict[str, str] = {}
     for reads, check in CHECKS:

@@ -1,4 +1,4 @@
-"""The values that a job's columns stand for: its policies, and the text of its calendar."""
+"""Read a job's columns as values: its policies, and the text of its calendar."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _NO_CALENDAR = _("calendar: there is no “%(name)s” (allowed: the name of a c
 
 
 class JobValues:
+    """Mixin for ``Job``."""
+
     calendar: Calendar | None
     calendar_id: str | None
     misfire_policy: str

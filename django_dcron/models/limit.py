@@ -1,16 +1,16 @@
-"""A shared limit: how many runs of the jobs that name it may execute at once, or start at a time.
+"""A shared limit: how many runs of its jobs may execute at once, or start within an interval.
 
 The name is the primary key, so that exports and declarations can refer to a limit by name.
 
 Invariants:
 
 - UNIQUE (limit, key, number): a place belongs to at most one run. The numbers of a limit's places
-  don't exceed its ``max_running``, so no more runs execute than that.
-- UNIQUE (limit, key, number) of ``LimitStart``: within an interval, no more runs start than there
-  are numbers up to ``max_started``.
+  don't exceed its ``max_running``, so at most that many runs execute.
+- UNIQUE (limit, key, number) of ``LimitStart``: within an interval, at most ``max_started`` runs
+  start, because each start takes a number up to that.
 - Places are given and freed under the lock of the limit's row (``runs.limits``).
-- A run with ``limited`` has one row of ``LimitPlace``: with a number while it executes or is about
-  to, without one while it waits. Other runs have none.
+- A run with ``limited`` has one row of ``LimitPlace``. The row has a number while the run executes
+  or is about to start, and none while the run waits. Other runs have no row.
 - A limit that a job names, or that a run needs, can't be deleted.
 """
 
@@ -28,7 +28,7 @@ from django_dcron.models.hidden_characters import validate_text
 from django_dcron.models.job_fields import optional_duration_field
 from django_dcron.policies.limits import LONGEST_KEY, is_key_template
 
-MOST = 1000
+LARGEST_MAXIMUM = 1000
 
 
 def validate_key(template: str) -> None:
@@ -65,7 +65,7 @@ class Limit(models.Model):
         _("maximum running"),
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST)],
+        validators=[MinValueValidator(1), MaxValueValidator(LARGEST_MAXIMUM)],
         help_text=_(
             "How many runs of all jobs with this limit may execute at the same time, such as 3. "
             "Further runs wait and start in order of their due times. Empty: no limit."
@@ -75,7 +75,7 @@ class Limit(models.Model):
         _("maximum started"),
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST)],
+        validators=[MinValueValidator(1), MaxValueValidator(LARGEST_MAXIMUM)],
         help_text=_("How many runs may start within the interval, such as 100. Empty: no limit."),
     )
     interval = optional_duration_field(

@@ -3,8 +3,8 @@
 Invariants:
 
 - UNIQUE (job, scheduled_at): an occurrence has at most one run.
-- Occurrences fall on whole seconds, manual runs never do. So a manual run can't prevent the run of
-  an occurrence, or the other way round.
+- Occurrences fall on whole seconds, manual runs never do. So neither can take the
+  ``scheduled_at`` of the other.
 - UNIQUE (slot, job, slot_number): a slot belongs to at most one run. The running slot alone
   decides about overlaps (``policies.slots``).
 """
@@ -83,7 +83,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state=State.WAITING)
 
     def waiting_for_slot(self) -> RunQuerySet:
-        """The runs that wait for an earlier run of their job. Backfilled runs don't take part."""
+        """The runs that wait for an earlier run of their job. Backfilled runs aren't among them."""
         return self.waiting().filter(limited=False).exclude(trigger=Trigger.BACKFILL)
 
     def finished(self) -> RunQuerySet:
@@ -93,7 +93,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(due_at__lte=horizon)
 
     def not_frozen(self, namespace: Any = None) -> RunQuerySet:
-        """Runs that no freeze holds back. ``namespace``: that of the runs' job, if it is known."""
+        """Runs that no freeze holds back. ``namespace``: the namespace of their job, if known."""
         is_frozen = frozen(namespace) if namespace else frozen_job("job_id", "job__namespace")
         return self.exclude(Q(is_frozen, trigger__in=AUTOMATIC))
 
@@ -234,9 +234,8 @@ class Run(models.Model):
         )
         indexes = (
             models.Index(fields=("state", "due_at"), name="dcron_run_due"),
-            models.Index(
-                fields=("scheduled_at", "id"), name="dcron_run_latest"
-            ),  # read backwards by the admin's list
+            # The admin's list reads this index backwards.
+            models.Index(fields=("scheduled_at", "id"), name="dcron_run_latest"),
             models.Index(fields=("rerun_of",), name="dcron_run_rerun"),
         )
 

@@ -35,6 +35,7 @@ def with_calendar(schedule: Schedule, calendar_dates: str | None, calendar_polic
 
 
 def read_exclusion_policy(text: str) -> ExclusionPolicy:
+    """Return the policy with this value. Raises ``InvalidSchedule``."""
     try:
         return ExclusionPolicy(text)
     except ValueError:
@@ -46,6 +47,8 @@ def read_exclusion_policy(text: str) -> ExclusionPolicy:
 
 
 class Scheduled:
+    """Mixin for ``Job`` and ``Cursor``."""
+
     namespace: str
     name: str
     schedule: str

@@ -6,12 +6,12 @@ A run is counted by the transaction that ends it (``runs/endings.py``, ``runs/cr
 
 Invariants:
 
-- Counting never waits for a locked row of statistics. The count is then stored as a
-  ``PendingCount``, and a node adds it later (``runs/pending_counts.py``).
+- Counting never waits for a locked row of statistics. If the row is locked, the count is stored as
+  a ``PendingCount``, and a node adds it later (``runs/pending_counts.py``).
 - Counts of a job are added in the order in which its runs ended. While the job has pending counts,
-  further ones are stored behind them. If two runs end within the time of a commit, their counts may
-  be added in the other order. Then only the number of consecutive failures may be wrong, until the
-  next success.
+  further counts are stored behind them. If two runs end within the time of a commit, their counts
+  may be added in reverse order. In that case, only the number of consecutive failures may be wrong,
+  until the next success.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PendingCount(models.Model):
         Job, on_delete=models.CASCADE, related_name="pending_counts", db_constraint=False
     )
     counter = models.CharField(max_length=14)
-    """The column of the statistics."""
+    """The name of the column in ``Statistics``."""
     number = models.PositiveIntegerField(default=1)
     ended_at = models.DateTimeField()
 
@@ -148,7 +148,7 @@ def _update_of(state: State, job_id: Given) -> UpdateUnlocked:
 
 
 def lock_countable(job_ids: Collection[int], using: str) -> list[int]:
-    """Lock the jobs' rows without waiting, and return the jobs for which that was possible.
+    """Lock the jobs' rows without waiting, and return the jobs whose rows are now locked.
 
     Jobs with pending counts are omitted.
     """
@@ -167,7 +167,7 @@ def without_pending_counts() -> Any:
 
 
 def pending_counts(job_ids: Collection[int]) -> dict[int, Counter[str]]:
-    """Return the pending counts of the jobs that have any, by counter."""
+    """Return the pending counts of each job that has any, by column."""
     rows = PendingCount.objects.using(alias_for(PendingCount)).filter(job__in=job_ids)
     counts: dict[int, Counter[str]] = {}
     for job_id, counter, number in rows.values_list("job_id", "counter", "number"):

@@ -31,11 +31,12 @@ class Invocation:
     call_id: str = ""
     """Identifies the call. A Celery task reads it as ``self.request.id``."""
     attempt: int = 1
-    """Counted from 1. A Celery task reads it, less one, as ``self.request.retries``."""
+    """Counted from 1. A Celery task reads ``self.request.retries``, which is one less."""
     worker: str = ""
     max_attempts: int | None = None
     """Attempts of the run; None if unknown. Decides between a Celery task's ``on_retry`` and
-    ``on_failure``."""
+    ``on_failure``.
+    """
 
     @property
     def is_last(self) -> bool:

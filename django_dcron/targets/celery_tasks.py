@@ -1,4 +1,5 @@
 """The project's Celery tasks as targets, under their own names.
+
 Invariants:
 
 - A task runs inside a worker, but not from its own message: django-dcron's message carries it.
@@ -106,7 +107,7 @@ class CeleryTarget(Target):
 
 
 class _TracedCall:
-    """One call with the task's hooks. An exception in a hook is logged and hides no other error."""
+    """One call with the task's hooks. An error in a hook is logged and replaces no other error."""
 
     def __init__(self, task: Task[..., Any], invocation: Invocation):
         self.task = task
@@ -129,7 +130,7 @@ class _TracedCall:
             self._hook("on_success", result, *self.facts)
             self._hook("after_return", states.SUCCESS, result, *self.facts, None)
             return result
-        raise self._answer(retry)
+        raise self._exception_for(retry)
 
     def _body(self) -> Any:
         task, (call_id, args, kwargs) = self.task, self.facts
@@ -138,7 +139,7 @@ class _TracedCall:
         function = task.run if type(task).__call__ is Task.__call__ else task
         return function(*args, **kwargs)
 
-    def _answer(self, retry: Retry) -> Exception:
+    def _exception_for(self, retry: Retry) -> Exception:
         """Return the exception to raise for ``Retry``.
 
         The caller raises it outside its ``except`` block, so that the cause keeps its context.
@@ -194,7 +195,7 @@ def _cause(retry: Retry) -> Exception | None:
 
 
 def _delay(task: Task[..., Any], retry: Retry) -> timedelta | None:
-    """Return how long the task wants to wait; None for Celery's default: the job decides."""
+    """Return how long the task wants to wait, or None for Celery's default: the job decides."""
     when = retry.when
     if isinstance(when, datetime):
         now = datetime.now(UTC) if when.tzinfo else datetime.now(UTC).replace(tzinfo=None)
@@ -236,7 +237,7 @@ def discovered_app() -> Celery:
     """Return the current app with the project's task modules imported.
 
     Only workers import these modules automatically. The import happens once. Concurrent threads may
-    repeat it, which is harmless: none of them may continue with half of the tasks. During the
+    repeat it, which is harmless, so that none of them continues with half of the tasks. During the
     import, and while Django loads its apps, the tasks known so far are used.
     """
     app: Celery = app_or_default()
@@ -252,9 +253,9 @@ def discovered_app() -> Celery:
 
 def _import_task_modules(app: Celery) -> str:
     """Import the modules. Returns the error, or "" if there was none."""
-    # Celery's fixup sets up Django first. Here, that is done. A second setup would run all system
-    # checks and reset the project's logging. With ``disable_existing_loggers``, that would silence
-    # most loggers.
+    # Celery's fixup sets up Django first, which has been done here. A second setup would run all
+    # system checks and reset the project's logging. With ``disable_existing_loggers``, that would
+    # silence most loggers.
     for fixup in getattr(app, "_fixups", ()):
         if isinstance(fixup, DjangoFixup):
             for sender in (app, None):  # the sender depends on Celery's version

@@ -5,10 +5,10 @@ The command's own parser checks the arguments. The check takes the path that run
 
 Invariants:
 
-- A command gets no argument that ``DCRON_COMMANDS`` doesn't list for it, however it is written: in
-  full, abbreviated, by name, inside a value, or below a subcommand.
-- The check happens when the parser assigns words to an argument.
-- The list is checked when the arguments are saved, and again when the command runs.
+- A command gets no argument that ``DCRON_COMMANDS`` doesn't list for it, however the argument is
+  written: in full, abbreviated, by name, inside a value, or below a subcommand.
+- The arguments are checked when the parser assigns words to them.
+- They are checked when they are saved, and again when the command runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMMON_OPTIONS = frozenset(
         "--skip-checks",
     }
 )
-"""Options of every command. They change only its output, or print a text (refused anyway)."""
+"""Options of every command. They change only its output, or only print text, which is refused."""
 
 
 class CommandTarget(Target):
@@ -172,7 +172,7 @@ class _Guard:
                 self._check([name], "kwargs")
 
     def _check(self, names: Sequence[str], field: str) -> None:
-        """Check one argument. ``names`` are all of its names; empty if it needs no permission."""
+        """Check one argument. ``names`` are all of its names, empty if it is always allowed."""
         if not names or not {*names}.isdisjoint({*self.allowed, *COMMON_OPTIONS}):
             return
         argument = max(names, key=len)

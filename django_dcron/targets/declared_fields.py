@@ -38,7 +38,7 @@ OTHER_NAMES = {
     "time_limit": "timeout",
     "tz": "timezone",
 }
-"""What to use instead of the names that Celery and APScheduler have."""
+"""What to use instead of the names in Celery and APScheduler."""
 
 ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
 Duration = timedelta | float
@@ -106,9 +106,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "overlap_policy": tuple(each.value for each in OverlapPolicy),
 }
 CONDITIONS = tuple(each.value for each in ChainCondition)
-"""How a job in ``after`` must end."""
+"""The outcomes that a declaration may require of a job in ``after``."""
 SIMILAR_CHOICE = 0.6
-"""The least similarity of a suggested choice, lower than that of names, because choices are few."""
+"""The similarity above which a choice is suggested: lower than for names, as choices are few."""
 EXAMPLE_RULE = {"on": "failed", "to": ["ops"]}
 
 

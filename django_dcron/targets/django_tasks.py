@@ -109,7 +109,7 @@ def _context(task: Task[Any, Any], invocation: Invocation) -> TaskContext[Any, A
 
 
 def is_django_task(value: object) -> bool:
-    """Return whether ``value`` is a Django task. The check of its type evaluates no lazy object."""
+    """Return whether ``value`` is a Django task, without evaluating a lazy object."""
     if not has_tasks():
         return False
     from django.tasks import Task
@@ -118,6 +118,7 @@ def is_django_task(value: object) -> bool:
 
 
 def has_tasks() -> bool:
+    """Return whether this Django has ``django.tasks``."""
     return django.VERSION >= (6, 0)
 
 
@@ -173,7 +174,7 @@ def _attributes_of(module: object) -> dict[str, Any]:
 # --- Importing the modules that define tasks ------------------------------------------------------
 
 _problems: list[str] | None = None
-"""None until the import."""
+"""The errors of modules that failed to import; None until the import."""
 _importing = threading.local()
 
 

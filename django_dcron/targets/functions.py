@@ -50,7 +50,7 @@ def register_function(function: Callable[..., Any]) -> str:
     """Make ``function`` a target and return its key.
 
     A function may be registered again, also after its module was reloaded. Raises ``TypeError`` if
-    it can't be run by name.
+    it can't be a target.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or name is None:
@@ -76,6 +76,7 @@ def register_function(function: Callable[..., Any]) -> str:
 
 
 def function_key_of(function: Callable[..., Any]) -> str | None:
+    """Return the key of a registered function, or None."""
     return next((key for key, known in registered.items() if known is function), None)
 
 

@@ -21,7 +21,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 MOST_PARAMETERS = 30
-"""A target with more parameters has none here, because a form would be too long."""
+"""A form for more parameters would be too long, so it offers none of them."""
 MOST_CHOICES = 200
 
 
@@ -73,7 +73,7 @@ def parameters_of(
     if len(named) > MOST_PARAMETERS:
         return []
     hints = _type_hints(function)
-    return [_described(each, hints.get(each.name, each.annotation)) for each in named]
+    return [_describe_parameter(each, hints.get(each.name, each.annotation)) for each in named]
 
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _described(parameter: Parameter, hint: Any) -> TargetParameter:
+def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
     is_required = parameter.default is Parameter.empty
     default = None if is_required else _plain(parameter.default)
     hint, accepts_none = _without_none(hint)
@@ -94,18 +94,18 @@ def _described(parameter: Parameter, hint: Any) -> TargetParameter:
     if not choices and isinstance(hint, type):
         kind = _KINDS.get(hint, InputKind.JSON)
     return TargetParameter(
-        parameter.name,
-        kind,
-        is_required,
-        default,
-        accepts_none or (not is_required and parameter.default is None),
-        choices,
-        parameter.kind is Parameter.POSITIONAL_OR_KEYWORD,
+        name=parameter.name,
+        kind=kind,
+        is_required=is_required,
+        default=default,
+        accepts_none=accepts_none or (not is_required and parameter.default is None),
+        choices=choices,
+        is_positional=parameter.kind is Parameter.POSITIONAL_OR_KEYWORD,
     )
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return the type without ``None``, and whether it had it."""
+    """Return the type without ``None``, and whether ``None`` was one of its members."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
     members = typing.get_args(hint)

@@ -1,9 +1,9 @@
 """Decide which queues jobs may name: ``DCRON_QUEUES``, or the queues that the project declares.
 
 On Redis, a queue is a list stored under the queue's name, next to the internal keys of Celery's
-transport. A message to a queue with the name of such a key destroys it, and every worker exits with
-``WRONGTYPE``. A queue with the name of a lock keeps all nodes from their locks. So these names are
-never allowed, whatever the project declares.
+transport. A message to a queue with the name of such a key destroys the key, and every worker exits
+with ``WRONGTYPE``. A queue with the name of a lock prevents all nodes from taking that lock. So
+these names are never allowed, whatever the project declares.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ RESERVED = ("unacked*", "_kombu.*", "*.pidbox", "celeryev*", "amq.*", "*{dcron}:
 OWN_KEYS = ("unacked_key", "unacked_index_key", "unacked_mutex_key")
 """Transport options that rename the internal keys of kombu's Redis transport."""
 SHOWN = 10
+"""The maximum number of names in a message."""
 
 
 def check_queue(name: str) -> None:

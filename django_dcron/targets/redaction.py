@@ -2,9 +2,8 @@
 
 A secret is recognized by its name. The name may be a keyword argument or a key at any depth of a
 JSON object. It may also be a command-line option (``--password=x``, ``--password x``) or a header
-(``X-Api-Key: x``).
-The password in a URL is recognized, too. Any other secret in a positional argument or inside a text
-has no name and isn't recognized.
+(``X-Api-Key: x``). The password in a URL is recognized, too. Any other secret in a positional
+argument or inside a text has no name and isn't recognized.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def redact_secrets(value: Any) -> Any:
 def restore_secrets(value: Any, original: Any) -> Any:
     """Return an edited ``redact_secrets(original)`` with the original secrets in place of masks.
 
-    A mask whose place would show the secret remains a mask: a reader could otherwise move it, for
-    example behind another option.
+    A mask stays a mask if the secret would be readable at its place. Otherwise, an editor could
+    read a secret by moving its mask, for example behind another option.
     """
     return _restore_value(value, original, redact_secrets(original))
 
@@ -95,18 +94,22 @@ def _restore_value(value: Any, original: Any, shown: Any) -> Any:
             for key, inner in value.items()
         }
     if isinstance(value, list) and isinstance(original, list) and isinstance(shown, list):
-        both = list(zip(original, shown, strict=True))
-        restored = [
-            _restore_value(inner, *both[n]) if n < len(both) else inner
-            for n, inner in enumerate(value)
-        ]
-        return [
-            given if _shows_secret(given, *after) else after[0]
-            for given, *after in zip(value, restored, redact_secrets(restored), strict=True)
-        ]
+        return _restore_list(value, original, shown)
     return value
 
 
+def _restore_list(value: list[Any], original: list[Any], shown: list[Any]) -> list[Any]:
+    common = min(len(value), len(original))
+    restored = [
+        *map(_restore_value, value[:common], original[:common], shown[:common]),
+        *value[common:],
+    ]
+    return [
+        given if _shows_secret(given, new, new_shown) else new
+        for given, new, new_shown in zip(value, restored, redact_secrets(restored), strict=True)
+    ]
+
+
 def _shows_secret(given: Any, restored: Any, shown: Any) -> bool:
-    """Return whether the secret that replaced a mask isn't masked at its place."""
+    """Return whether a secret that replaced a mask would be readable at its place."""
     return not isinstance(given, (dict, list)) and restored != given and shown == restored

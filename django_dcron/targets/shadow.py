@@ -1,7 +1,7 @@
-"""Shadow targets: ``shadow:KEY`` has the runs of the target KEY, but doesn't call its code.
+"""Shadow targets: a job with the target ``shadow:KEY`` has runs that don't call the target KEY.
 
-Its runs are claimed, dispatched and recorded as usual. Shadows help with a migration: the other
-scheduler still does the work, and the runs here can be compared with it.
+The runs are claimed, dispatched and recorded as usual. Shadows help with a migration: the other
+scheduler still does the work, and its runs can be compared with those here.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ PREFIX = "shell:"
 END_OF_OPTIONS = "--"
 POLL_SECONDS = 0.2
 """How often a thread that waits for output wakes up. Only a thread that executes Python code
-receives an asynchronous exception, such as a timeout."""
+receives an asynchronous exception, such as a timeout.
+"""
 TERMINATION_SECONDS = 5.0
 """How long an interrupted command may take to end before it is killed."""
 CHUNK_SIZE = 64 * 1024
@@ -90,11 +91,8 @@ class ShellTarget(Target):
                 code="no_arguments",
             )
         for argument in args:
-            if (
-                isinstance(argument, bool)
-                or not isinstance(argument, str | int | float)
-                or "\0" in str(argument)
-            ):
+            is_word = isinstance(argument, str | int | float) and not isinstance(argument, bool)
+            if not is_word or "\0" in str(argument):
                 raise InvalidArguments(
                     _(
                         "%(value)s can't be passed on a command line. Use text without NUL "
@@ -216,9 +214,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with suppress(
-        ProcessLookupError, PermissionError
-    ):  # no process is left, or on macOS only zombies
+    # The errors mean that no process is left, or on macOS only zombies.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 

@@ -66,18 +66,7 @@ def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, A
     positional = [parameter for parameter in parameters if parameter.kind in BY_POSITION]
     filled = positional[: len(args)]
     if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
-        raise InvalidArguments(
-            _TOO_MANY
-            if positional
-            else _NONE_BY_POSITION
-            if len(args) > 1
-            else _NOT_ONE_BY_POSITION,
-            "args",
-            count=len(args),
-            most=len(positional),
-            names=", ".join(parameter.name for parameter in positional),
-            code="too_many_arguments",
-        )
+        raise _too_many(len(args), positional)
     by_name = [parameter.name for parameter in parameters if parameter.kind in BY_NAME]
     for name in kwargs:
         if name in by_name:
@@ -96,6 +85,18 @@ def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, A
 _TOO_MANY = _("%(count)d positional arguments were given (allowed: at most %(most)d, %(names)s)")
 _NOT_ONE_BY_POSITION = _("%(count)d positional argument was given (allowed: none)")
 _NONE_BY_POSITION = _("%(count)d positional arguments were given (allowed: none)")
+
+
+def _too_many(count: int, positional: list[Parameter]) -> InvalidArguments:
+    none_allowed = _NOT_ONE_BY_POSITION if count == 1 else _NONE_BY_POSITION
+    return InvalidArguments(
+        _TOO_MANY if positional else none_allowed,
+        "args",
+        count=count,
+        most=len(positional),
+        names=", ".join(parameter.name for parameter in positional),
+        code="too_many_arguments",
+    )
 
 
 def _no_parameter(name: str, by_name: list[str]) -> InvalidArguments:

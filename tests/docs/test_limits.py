@@ -8,7 +8,7 @@ import pytest
 from django_dcron import control, targets
 from django_dcron.jobs.sync import apply, plan
 from django_dcron.models import Job, Limit, Run
-from django_dcron.models.limit import MOST
+from django_dcron.models.limit import LARGEST_MAXIMUM
 from django_dcron.utils.durations import write_duration
 from tests.docs.test_documents import ROOT
 from tests.execution.conftest import deliver
@@ -55,4 +55,4 @@ def test_examples_limit_the_documented_jobs_and_customers() -> None:
 
 
 def test_documented_range_matches_the_code() -> None:
-    assert f"from 1 to {MOST:,}" in PROSE
+    assert f"from 1 to {LARGEST_MAXIMUM:,}" in PROSE

@@ -23,7 +23,8 @@ from typing import Any
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule, TranslatableError
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY
-from django_dcron.schedules.recurrence import Recurrence, parse_recurrence
+from django_dcron.schedules.recurrence import Recurrence
+from django_dcron.schedules.recurrence_text import parse_recurrence
 from django_dcron.utils.bounded_text import shortened
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _

@@ -9,7 +9,7 @@ Invariants:
 
 - The attempt references its definition before the job's code is called.
 - The definition is the job as the worker has read it, even if the job has been changed since.
-- Equal definitions of a job are one row, whoever stores it.
+- Equal definitions of a job are one row, regardless of the processes that store them.
 - The definition that was stored last is the latest one. Retention relies on it
   (``jobs.definition_retention``).
 - A field with its default value doesn't count, so that a release with a new field doesn't change

@@ -135,7 +135,7 @@ def _lock_following(
 def _rows_of_followers(
     ended: Sequence[Run], state: State, following: dict[int, list[Job]], now: datetime
 ) -> list[Run]:
-    """Return the unsaved runs of the following jobs, each at an instant of its own."""
+    """Return the unsaved runs of the following jobs, each at a separate instant."""
     first_instant = avoid_whole_second(now)
     number: Counter[int] = Counter()
     rows = []

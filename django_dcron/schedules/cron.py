@@ -29,7 +29,8 @@ from django_dcron.schedules.fields import (
     FieldKind,
     parse_field,
 )
-from django_dcron.schedules.recurrence import Recurrence, parse_recurrence
+from django_dcron.schedules.recurrence import Recurrence
+from django_dcron.schedules.recurrence_text import parse_recurrence
 from django_dcron.utils.messages import gettext_noop as _
 
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)

@@ -9,7 +9,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.cron import compile_recurrence, parse_cron
 from django_dcron.schedules.daylight import next_instant
 from django_dcron.schedules.days import HORIZON
-from django_dcron.schedules.recurrence import EXAMPLE
+from django_dcron.schedules.recurrence_text import EXAMPLE
 from django_dcron.schedules.rules import Every, Never, Once, Rule, WallClock
 from django_dcron.schedules.zones import SECOND, SLACK
 from django_dcron.utils.messages import any_of
@@ -118,6 +118,7 @@ _MOMENT = re.compile(
 
 
 def _moment(text: str, zone: str) -> datetime:
+    """Return the instant in naive UTC; a time without an offset is local time of ``zone``."""
     match = _MOMENT.fullmatch(text)
     try:
         at = (

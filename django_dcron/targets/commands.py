@@ -219,14 +219,11 @@ def argument_names(command: BaseCommand) -> list[str]:
     These are options as typed, positionals by name, and subcommands.
     """
     names = [name for action in _actions(command) for name in _names_of(action, [])]
-    subcommands = [
-        choice
-        for parser in _with_subparsers(_parser_of(command))
-        for action in parser._actions
-        if isinstance(action, _SubParsersAction)
-        for choice in action.choices or ()
-    ]
-    return [*names, *subcommands, *command.stealth_options]
+    for parser in _with_subparsers(_parser_of(command)):
+        for action in parser._actions:
+            if isinstance(action, _SubParsersAction):
+                names += action.choices or ()
+    return [*names, *command.stealth_options]
 
 
 def _parser_of(command: BaseCommand) -> ArgumentParser:

@@ -91,30 +91,33 @@ class ShellTarget(Target):
                 code="no_arguments",
             )
         for argument in args:
-            is_word = isinstance(argument, str | int | float) and not isinstance(argument, bool)
-            if not is_word or "\0" in str(argument):
-                raise InvalidArguments(
-                    _(
-                        "%(value)s can't be passed on a command line. Use text without NUL "
-                        "characters, or a number."
-                    ),
-                    "args",
-                    value=repr(argument),
-                    code="not_text",
-                )
-            if str(argument).startswith("-") and not self._has_end_of_options():
-                raise InvalidArguments(
-                    _(
-                        "%(value)s begins with a hyphen, so the program could treat it as "
-                        'an option. To allow it, add "%(end)s" before "%(place)s" to the '
-                        "list in DCRON_SHELL."
-                    ),
-                    "args",
-                    value=repr(argument),
-                    end=END_OF_OPTIONS,
-                    place=ARGUMENTS_PLACEHOLDER,
-                    code="option",
-                )
+            self._check_argument(argument)
+
+    def _check_argument(self, argument: Any) -> None:
+        is_word = isinstance(argument, str | int | float) and not isinstance(argument, bool)
+        if not is_word or "\0" in str(argument):
+            raise InvalidArguments(
+                _(
+                    "%(value)s can't be passed on a command line. Use text without NUL "
+                    "characters, or a number."
+                ),
+                "args",
+                value=repr(argument),
+                code="not_text",
+            )
+        if str(argument).startswith("-") and not self._has_end_of_options():
+            raise InvalidArguments(
+                _(
+                    "%(value)s begins with a hyphen, so the program could treat it as "
+                    'an option. To allow it, add "%(end)s" before "%(place)s" to the '
+                    "list in DCRON_SHELL."
+                ),
+                "args",
+                value=repr(argument),
+                end=END_OF_OPTIONS,
+                place=ARGUMENTS_PLACEHOLDER,
+                code="option",
+            )
 
     def _has_end_of_options(self) -> bool:
         """Return whether ``"--"`` comes before the job's arguments, so that they aren't options."""

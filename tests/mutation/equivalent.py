@@ -54,17 +54,10 @@ _UNITS = '_UNITS = {"weeks": "w", "days": "d", "hours": "h", "minutes": "m", "se
 _KEY = 'Key = TypeVar("Key", bound=Hashable)'
 _SECONDS = '_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5'
 _FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None"
-_DUE = (
-    'Cursor, lambda: Cursor.objects.due(Given(Cursor, "next_at")).not_frozen()'
-    '.values_list("pk")[:1]'
-)
+_DUE = 'return Select(Cursor, lambda: _due(shards, of, namespace).values_list("pk")[:1])'
 
 _OVERDUE = (
     'queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]'
-)
-_FIRST_KEYS, _SECOND_KEYS = (
-    'set(rows.values_list("pk", flat=True))',
-    'set(lockable.values_list("pk", flat=True))',
 )
 _HOLDER_NEWER = (
     "if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:"
@@ -99,7 +92,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     *(
         Equivalent(
-            _START_FACTS, "read_run", line, line.replace(f"{names}, ", "None, ", 1), ALL_COLUMNS
+            _START_FACTS, "run_as_read", line, line.replace(f"{names}, ", "None, ", 1), ALL_COLUMNS
         )
         for names, line in (
             ("_RUN", "run = Run.from_db(using, _RUN, columns[: len(_RUN)])"),
@@ -121,16 +114,19 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(_START, "", "MAX_TRIES = 10", "MAX_TRIES = 11", TUNING),
     # --- claiming ---
-    Equivalent(_CLAIMING, "", _DUE, _DUE.replace("[:1]", "[:2]"), ANY),
+    Equivalent(_CLAIMING, "_any_due", _DUE, _DUE.replace("[:1]", "[:2]"), ANY),
     *(
         Equivalent(
             _CLAIMING,
-            "_locked_ids",
-            f"return {_FIRST_KEYS} - {_SECOND_KEYS}",
-            f"return {_FIRST_KEYS} - {_SECOND_KEYS}".replace(keys, keys.replace('"pk", ', "")),
+            "_without_locked_rows",
+            line,
+            line.replace('"pk", ', ""),
             FIRST_COLUMN,
         )
-        for keys in (_FIRST_KEYS, _SECOND_KEYS)
+        for line in (
+            'present = set(jobs.values_list("pk", flat=True))',
+            'locked_jobs = present - set(lockable.values_list("pk", flat=True))',
+        )
     ),
     Equivalent(_CLAIMING, "", "CLAIMED_AT_ONCE = 2000", "CLAIMED_AT_ONCE = 2001", TUNING),
     # --- pure ---
@@ -158,7 +154,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "django_dcron/schedules/load.py",
-        "Hours._occurrences_per_unit",
+        "RealHours._occurrences_per_unit",
         "ahead = (known - self.begin) // _MICROSECOND",
         "ahead = (known - self.begin) / _MICROSECOND",
         "A whole number of microseconds is exact as a float, too.",
@@ -174,7 +170,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         for file, line in (
             (_CALENDAR, "weekdays: frozenset[int]"),
             (_CALENDAR, "yearly: frozenset[tuple[int, int]]"),
-            (_CALENDAR, "ranges: tuple[tuple[date, date], ...]"),
+            (_CALENDAR, "ranges: tuple[DateRange, ...]"),
             (_CALENDAR, "holidays: tuple[HolidaysOf, ...]"),
             ("django_dcron/schedules/schedule.py", "rule: Rule"),
         )
@@ -268,8 +264,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         _RESCUE,
         "_overdue_deliveries",
-        "for deliveries in range(DOUBLINGS + 1):",
-        "for deliveries in range(DOUBLINGS + 2):",
+        "for number in range(DOUBLINGS + 1):",
+        "for number in range(DOUBLINGS + 2):",
         "The first condition says the same about one more delivery.",
     ),
     Equivalent(

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
-from django_dcron.schedules.recurrence import EXAMPLE
+from django_dcron.schedules.recurrence_text import EXAMPLE
 from django_dcron.schedules.schedule import parse_schedule
 
 START = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday

@@ -15,7 +15,8 @@ from django_dcron.schedules.clock_changes import Effect, clock_changes
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
 from django_dcron.schedules.load import RealHours
-from django_dcron.schedules.recurrence import EXAMPLE, WEEKDAYS, _days_of_year
+from django_dcron.schedules.recurrence import _days_of_year
+from django_dcron.schedules.recurrence_text import EXAMPLE, WEEKDAYS
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests.schedules.test_exclusion import calendar

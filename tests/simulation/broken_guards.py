@@ -139,7 +139,8 @@ def runs_are_dispatched_early(stack: ExitStack) -> None:
 
     def early(self: Any, runs: Any) -> Any:
         entries = real(self, runs)
-        self._heap[:] = [(at - timedelta(minutes=1), *rest) for at, *rest in self._heap]
+        minute = timedelta(minutes=1)
+        self._heap[:] = [each._replace(due_at=each.due_at - minute) for each in self._heap]
         return entries
 
     real = put(stack, agenda.Agenda, "add", early)

@@ -170,3 +170,25 @@ def test_excluded_findings_occur_on_pages_of_django(
         show(page, path)
         found |= {finding.exception for finding in findings(page, include_django=True)}
     assert found >= DJANGO_FINDINGS
+
+
+RIGHT_TO_LEFT = """
+() => [...document.querySelectorAll(
+    "code, pre, .dcron-code, [name=schedule], [name=target], [class*=dcron-] svg"
+)]
+    .filter((element) => getComputedStyle(element).direction !== "ltr")
+    .map((element) => element.outerHTML.slice(0, 200))
+"""
+
+
+def test_code_and_charts_read_from_left_to_right_in_right_to_left_language(
+    page: Page, settings: Any
+) -> None:
+    settings.LANGUAGE_CODE = "ar"
+    sample = make_sample()
+    names = ("dashboard", "job list", "job add", "job", "run with arguments", "why", "failed run")
+    for name in names:
+        show(page, PAGES[name](sample))
+        assert page.evaluate("document.dir") == "rtl"
+        assert page.evaluate(RIGHT_TO_LEFT) == [], name
+        assert elements_wider_than_window(page) == [], name

@@ -93,6 +93,7 @@ class JobAdmin(
 
     list_display = ("label", "status", "last_outcome", "next_run", "when")
     list_select_related = ("cursor", "statistics", "calendar")
+    list_per_page = 50  # each row draws 30 runs
     list_filter = (
         JobStateFacet,
         LastOutcomeFacet,

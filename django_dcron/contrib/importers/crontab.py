@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from django.core.management import get_commands
+
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.names import clean_name, name_digest
 from django_dcron.contrib.importers.reading import (
@@ -49,11 +51,19 @@ _NOT_NEEDED_BY_CALLS = frozenset({"PATH"})
 """Variables that a job doesn't get: its worker has already found Python."""
 _NOT_FOR_CALLS = re.compile(r"--(?:settings|pythonpath)\b")
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
+_SCRIPT_ENDING = re.compile(r"\.(?:bash|js|ksh|php|pl|py|rb|sh|zsh)$")
 _PROGRAM = re.compile(r"[\w.@:-]+")
 _BEFORE_COMMAND = re.compile(
-    r"""cd\s+\S+\s*(?:&&|;)\s*|\w+=(?:"[^"]*"|'[^']*'|\S*)\s+|(?:exec|sudo|nice|env)\s+|-\S+\s+"""
+    r"""
+    cd\s+\S+\s*(?:&&|;)\s*
+    | \w+=(?:"[^"]*"|'[^']*'|\S*)\s+                # a variable
+    | (?:\S*/)?(?:exec|sudo|nice|env)\s+
+    | -\S+\s+                                       # an option of the word before
+    | (?:\S*/)?(?:python[\d.]*|ba?sh|perl|php|ruby|node)\s+(?=[\w./-]+\.\w+(?:\s|$))  # of a script
+    """,
+    re.VERBOSE,
 )
-"""One of the words that may precede a command."""
+"""One of the words that may precede a command, such as the interpreter of a script."""
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
 _STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 OWN_VARIABLES = {
@@ -111,42 +121,15 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     """
     reading = Reading(source=f"crontab {path}")
     lines = list(_lines(text, timezone, system, reading))
-    programs = {
-        program: {tuple(line.argv) for line in lines if line.program == program}
-        for program in {line.program for line in lines}
-    }
-    names = [
-        f"{line.program}-{name_digest(str(line.argv))}"
-        if len(programs[line.program]) > 1
-        else line.program
-        for line in lines
-    ]
-    times = Counter(names)
-    for line, target in zip(lines, names, strict=True):
-        when = f"{line.schedule} {line.timezone}"
-        entry = _entry_of(
-            line, target, f"{target}-{name_digest(when)}" if times[target] > 1 else target
-        )
+    shell_names = _shell_names(lines)
+    times: Counter[str] = Counter()
+    for line in lines:
+        shell_name = shell_names[tuple(line.argv)]
+        entry = _entry_of(line, shell_name, times)
         reading.entries.append(entry)
         if entry.values and entry.values["target"].startswith(shell.PREFIX):
-            reading.shell[target] = line.argv
-    management = {
-        line.program: line.management_call is not None
-        for line, target in zip(lines, names, strict=True)
-        if _MANAGEMENT.search(line.command)
-        and line.schedule.lower() != "@reboot"
-        and not _runs_as_command(line, target)
-    }
-    if management:
-        name = min(management)
-        reading.notes.append(
-            "A job can run a management command without a shell, such as the target "
-            f"command:{name}. To import the line that way, add {name!r} to DCRON_COMMANDS first."
-            if management[name]
-            else "A job can run a management command without a shell: with the command in "
-            f"DCRON_COMMANDS, set the job's target to command:{name}. The import does this for "
-            "lines without quotes, variables other than PATH, and redirections to files."
-        )
+            reading.shell[shell_name] = line.argv
+    _suggest_commands(reading, lines, shell_names)
     if any(line.timezone == timezone for line in lines):
         reading.notes.append(
             f"Times without CRON_TZ are in the time zone {timezone}. To use another one, "
@@ -155,13 +138,80 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     return reading
 
 
+def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
+    """Return the name in ``DCRON_SHELL`` of each command.
+
+    A command that the setting has keeps its name there, whatever lines are added or removed.
+    """
+    defined: dict[tuple[str, ...], str] = {}
+    for name in sorted(settings.SHELL):
+        defined.setdefault(tuple(settings.SHELL[name]), name)
+    programs = {tuple(line.argv): line.program for line in lines}
+    times = Counter(programs.values())
+    return {
+        argv: defined.get(argv)
+        or (program if times[program] == 1 else f"{program}-{name_digest(str(list(argv)))}")
+        for argv, program in programs.items()
+    }
+
+
+def _suggest_commands(
+    reading: Reading, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
+) -> None:
+    """Add a note about the lines that could become ``command:NAME``, and the setting for them."""
+    candidates = [
+        line
+        for line in lines
+        if _MANAGEMENT.search(line.command)
+        and line.schedule.lower() != "@reboot"
+        and not _runs_as_command(line, shell_names[tuple(line.argv)])
+    ]
+    if not candidates:
+        return
+    for line in candidates:
+        call = line.management_call
+        if call is not None and call[0] in get_commands() and call[0] not in settings.COMMANDS:
+            allowed = reading.commands.setdefault(call[0], [])
+            allowed += [name for name in _argument_names(*call) if name not in allowed]
+    first = min(candidates, key=lambda line: line.program)
+    reading.notes.append(
+        "A job can run a management command without a shell, such as the target "
+        f"command:{first.program}. To import the line that way, add {first.program!r} to "
+        "DCRON_COMMANDS first."
+        if first.management_call is not None
+        else "A job can run a management command without a shell: with the command in "
+        f"DCRON_COMMANDS, set the job's target to command:{first.program}. The import does this "
+        "for lines without quotes, variables other than PATH, and redirections to files."
+    )
+
+
+def _argument_names(command: str, words: list[str]) -> list[str]:
+    """Return the names of the arguments that ``DCRON_COMMANDS`` must list for the words.
+
+    A word that isn't an option may be a positional argument, so all of these are listed.
+    """
+    names = [word.partition("=")[0] for word in words if word.startswith("-")]
+    if len(names) < len(words):
+        loaded = commands.load_command(command)
+        known = commands.argument_names(loaded)
+        hidden = set(loaded.stealth_options)
+        names += [name for name in known if not name.startswith("-") and name not in hidden]
+    return names
+
+
 def _runs_as_command(line: CrontabLine, target: str) -> bool:
     """Return whether the line becomes ``command:NAME``. A command in ``DCRON_SHELL`` stays one."""
     call = line.management_call
     return call is not None and call[0] in settings.COMMANDS and target not in settings.SHELL
 
 
-def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
+def _entry_of(line: CrontabLine, target: str, times: Counter[str]) -> SourceEntry:
+    """Translate a line. ``times``: how often each key and suffix was found before.
+
+    The key doesn't contain the schedule, so a job follows its line when the schedule changes. Key
+    and suffix don't depend on lines with other commands.
+    """
+
     def job(warn: Warn) -> dict[str, Any]:
         check_schedule(line.schedule, line.timezone, warn)
         if line.user:
@@ -191,13 +241,20 @@ def _entry_of(line: CrontabLine, target: str, name: str) -> SourceEntry:
             "timezone": line.timezone,
         }
 
+    command = f"{line.program} {name_digest(str(line.argv))}"
+    when = f"{command} {line.schedule} {line.timezone}"
+    times.update((command, when))
     return translate_entry(
         f"line {line.number}",
-        name,
+        line.program,
         job,
-        suffix=name_digest(f"{line.schedule} {line.timezone} {line.number}"),
-        key=name,
+        suffix=name_digest(_numbered(when, times[when])),
+        key=_numbered(command, times[command]),
     )
+
+
+def _numbered(text: str, number: int) -> str:
+    return text if number == 1 else f"{text} {number}"
 
 
 def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
@@ -325,7 +382,7 @@ def _split_line(line: str, system: bool) -> tuple[str, str, str] | None:
 
 
 def _program_name(command: str) -> str:
-    """Return the name of the program, or of the management command that the line calls."""
+    """Return the name of the management command, or of the program without a script's ending."""
     if management := _MANAGEMENT.search(command):
         return clean_name(management[1])
     start = 0
@@ -333,7 +390,7 @@ def _program_name(command: str) -> str:
         start = before.end()
     text = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
     match = _PROGRAM.search(text)
-    return clean_name(match[0]) if match else "command"
+    return clean_name(_SCRIPT_ENDING.sub("", match[0])) if match else "command"
 
 
 def _with_stdin(command: str) -> str:

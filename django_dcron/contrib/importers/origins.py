@@ -10,7 +10,8 @@ Invariants:
 - The same key and name match first, then a unique name, then the key. An entry that takes over
   the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
-- An entry without a job is *deleted here* if a job with its key or its name was deleted.
+- An entry without a job is *deleted here* if a job with its key was deleted, or with its name if
+  no other entry has the name.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def _with_deletions(matches: list[Match], source: str) -> list[Match]:
     for key, name in deleted.values_list("import_key", "entry_name"):
         keys.add(key)
         names.add(name)
+    times = Counter(match.source_name for match in matches)
+    names = {name for name in names if times[name] == 1}
     return [
         replace(match, deleted=True)
         if match.job is None and (stored_key(match.entry) in keys or match.source_name in names)

@@ -44,7 +44,7 @@ class SourceEntry:
     origin: str
     """The entry's name in the source."""
     name: str
-    """The job's name, once ``names.distinct`` has processed it."""
+    """The job's name, once ``names.with_distinct_names`` has processed it."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The job's fields that the source has. Empty if there is a reason."""
     warnings: tuple[str, ...] = ()
@@ -86,6 +86,8 @@ class Reading:
     """Remarks about the source as a whole."""
     shell: dict[str, list[str]] = field(default_factory=dict)
     """The entries that ``DCRON_SHELL`` must contain for these jobs."""
+    commands: dict[str, list[str]] = field(default_factory=dict)
+    """The entries of ``DCRON_COMMANDS`` with which lines would be imported without a shell."""
     source: str = ""
     """Identifies the source. Empty for an export, whose values always replace those of the jobs."""
 

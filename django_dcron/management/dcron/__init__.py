@@ -5,7 +5,8 @@ below its options), ``add_arguments(parser)`` and ``run(command, options)``. Con
 
 - Output goes through ``output.Output``.
 - The functions of ``exits`` create the exceptions for failures and negative answers.
-- ``lookup`` finds the jobs and runs that the command line names, and ``times`` parses its times.
+- ``lookup`` finds the jobs and runs that the command line names, and ``option_values`` parses
+  its times and numbers.
 
 To add a subcommand, add three things:
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -75,7 +75,7 @@ def show_entry_plans(
             out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
     for note in reading.notes:
         out.line(f"! {note}", WARNING)
-    _show_shell(out, reading)
+    _show_settings(out, reading)
     show_queues(out, plans)
     if (starting := sum(map(_starts, plans))) and reading.source.startswith("crontab "):
         out.line(
@@ -209,14 +209,43 @@ def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
     return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
 
 
-def _show_shell(out: Output, reading: Reading) -> None:
-    missing = {name: argv for name, argv in reading.shell.items() if name not in settings.SHELL}
-    if not missing:
-        return
-    out.line("Add these commands to your settings:")
-    out.line("DCRON_SHELL = {")
-    for name, argv in missing.items():
-        out.line(f"    {name!r}: {argv!r},")
+def _show_settings(out: Output, reading: Reading) -> None:
+    """Show the settings that the jobs need, complete, so that they can be pasted.
+
+    The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't shown.
+    """
+    shell = {name: argv for name, argv in reading.shell.items() if name not in settings.SHELL}
+    if shell:
+        present = ["**DCRON_SHELL"] if settings.SHELL else []
+        where = ", below DCRON_SHELL" if settings.SHELL else ""
+        out.line(f"Add these commands to your settings{where}:")
+        _show_setting(
+            out, "DCRON_SHELL", [*present, *(f"{name!r}: {argv!r}" for name, argv in shell.items())]
+        )
+    if reading.commands:
+        out.line("To import the lines of these management commands without a shell:")
+        allowed = _allowed_commands(reading.commands)
+        if any(allowed.values()):
+            entries = [f"{name!r}: {arguments!r}" for name, arguments in allowed.items()]
+            _show_setting(out, "DCRON_COMMANDS", entries)
+        else:
+            out.line(f"DCRON_COMMANDS = {list(allowed)!r}")
+
+
+def _allowed_commands(added: Mapping[str, list[str]]) -> dict[str, list[str] | str]:
+    """Return ``DCRON_COMMANDS`` with the added entries. The value is what a command accepts."""
+    present = settings.COMMANDS
+    known = present if isinstance(present, Mapping) else dict.fromkeys(present, ())
+    return {
+        **{name: value if isinstance(value, str) else list(value) for name, value in known.items()},
+        **added,
+    }
+
+
+def _show_setting(out: Output, name: str, entries: Iterable[str]) -> None:
+    out.line(f"{name} = {{")
+    for entry in entries:
+        out.line(f"    {entry},")
     out.line("}")
 
 
@@ -266,6 +295,7 @@ def import_document(
         "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],
         "notes": reading.notes,
         "shell": reading.shell,
+        "commands": reading.commands,
         "queues": missing_queues(plans),
     }
 

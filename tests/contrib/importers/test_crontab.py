@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from django_dcron import control
 from django_dcron.contrib.importers import crontab
 from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.names import with_distinct_names
 from django_dcron.contrib.importers.reading import Reading, SourceEntry
 from django_dcron.contrib.importers.sources import FileFormat, file_format_of
 from django_dcron.models import Job
@@ -52,12 +54,12 @@ def output_of(argv: list[str], **options: Any) -> str:
 def test_crontab_lines_become_jobs() -> None:
     reading = read(USER, timezone="Europe/Berlin")
     jobs = {each.name: each for each in reading.entries}
-    assert list(jobs) == ["close-day", "import.sh", "report", "start-things"]
+    assert list(jobs) == ["close-day", "import", "report", "start-things"]
     close = jobs["close-day"].values
     assert (close["schedule"], close["timezone"]) == ("30 3 * * mon-fri", "Europe/Berlin")
     assert close["target"] == "shell:close-day"
     assert close["description"] == "Nightly, after the last order.\nAsk Ann."
-    assert jobs["import.sh"].values["description"] == ""
+    assert jobs["import"].values["description"] == ""
     assert (jobs["report"].values["schedule"], jobs["report"].values["timezone"]) == (
         "@daily",
         "America/New_York",
@@ -71,7 +73,7 @@ def test_lines_of_manage_py_are_named_for_the_management_command() -> None:
         "0 5 * * * django-admin dumpdata\n"
         "0 6 * * * python report.py\n"
     )
-    names = ["clearsessions", "send_invoices", "dumpdata", "python"]
+    names = ["clearsessions", "send_invoices", "dumpdata", "report"]
     assert [each.name for each in reading.entries] == names
     assert sorted(reading.shell) == sorted(names)
     (note,) = [note for note in reading.notes if "DCRON_COMMANDS" in note]
@@ -89,7 +91,9 @@ def test_commented_out_line_is_not_a_description() -> None:
 
 def test_line_is_identified_by_its_command_and_file() -> None:
     reading = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
-    assert (reading.source, reading.entries[0].key) == ("crontab /etc/crontab", "old")
+    changed = crontab.read("@daily old\n30 3 * * * old --all\n", "UTC", path="/etc/crontab")
+    assert reading.source == "crontab /etc/crontab"
+    assert reading.entries[0].key == changed.entries[0].key != changed.entries[1].key
 
 
 def test_reboot_line_of_a_crontab_is_omitted() -> None:
@@ -118,7 +122,7 @@ def test_import_succeeds_if_lines_are_only_omitted(tmp_path: Path) -> None:
 
 
 def test_command_has_its_shell_and_environment() -> None:
-    assert read(USER).shell["import.sh"] == [
+    assert read(USER).shell["import"] == [
         "/usr/bin/env",
         "PATH=/opt/shop/bin:/usr/bin",
         "/bin/bash",
@@ -194,24 +198,123 @@ def test_step_without_a_range_is_reported() -> None:
     assert "5/15" in only("5/15 * * * * x").warnings[0]
 
 
+LINES = [
+    "0 1 * * * /a/backup.sh",
+    "0 2 * * * /b/backup.sh",
+    "0 3 * * * /a/backup.sh",
+    "0 4 * * * other",
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/srv/backup.sh --all", "backup"),
+        ("python3 /srv/report.py", "report"),
+        ("/usr/bin/env bash tidy.sh", "tidy"),
+        ("python -c 1", "python"),
+        ("sh", "sh"),
+        ("/usr/bin/python3.11", "python3.11"),
+        ("node.js", "node"),
+    ],
+)
+def test_line_is_named_for_its_script(command: str, name: str) -> None:
+    assert only(f"@daily {command}").name == name
+
+
 def test_names_do_not_depend_on_the_order_of_lines() -> None:
-    lines = [
-        "0 1 * * * /a/sync.sh",
-        "0 2 * * * /b/sync.sh",
-        "0 3 * * * /a/sync.sh",
-        "0 4 * * * other",
-    ]
-
     def targets(text: list[str]) -> dict[str, str]:
-        reading = read("\n".join(text))
-        assert len({each.name for each in reading.entries}) == len(text)
-        return {each.name: each.values["target"] for each in reading.entries}
+        entries = with_distinct_names(read("\n".join(text)).entries)
+        assert len({each.name for each in entries}) == len({each.key for each in entries}) == 4
+        return {each.name: each.values["target"] for each in entries}
 
-    assert targets(lines) == targets(lines[::-1])
-    found = targets(lines)
+    assert targets(LINES) == targets(LINES[::-1])
+    found = targets(LINES)
     # A command with two schedules needs one entry of DCRON_SHELL.
     assert len(set(found.values())) == 3
     assert found["other"] == "shell:other"
+
+
+def apply_lines(file: Path, settings: Settings, lines: list[str]) -> dict[str, Any]:
+    """Import the lines as a person does who pastes the entries of ``DCRON_SHELL``."""
+    file.write_text("\n".join(lines) + "\n")
+    shell = call("import", str(file), "--json").json["shell"]
+    settings.DCRON_SHELL = {**settings.DCRON_SHELL, **shell}
+    result = call("import", str(file), "--apply", "--json")
+    assert result.code == 0, result.out
+    return dict(result.json)
+
+
+@pytest.mark.parametrize("added", LINES[1:])
+@pytest.mark.parametrize("first", [True, False])
+def test_job_keeps_its_name_and_target_if_a_line_is_added_and_removed(
+    tmp_path: Path, settings: Settings, added: str, first: bool
+) -> None:
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, LINES[:1])
+    job = Job.objects.get()
+    assert (job.name, job.target) == ("backup", "shell:backup")
+    both = [added, LINES[0]] if first else [LINES[0], added]
+    applied = apply_lines(file, settings, both)
+    assert (applied["counts"]["create"], applied["gone"]) == (1, [])
+    kept = Job.objects.get(pk=job.pk)
+    assert (kept.name, kept.target) == ("backup", "shell:backup")
+    assert set(Job.objects.values_list("schedule", flat=True)) == {each[:9] for each in both}
+    applied = apply_lines(file, settings, both)
+    assert applied["counts"]["same"] == 2, "a repeated import changes nothing"
+    applied = apply_lines(file, settings, LINES[:1])
+    assert (applied["counts"]["create"], len(applied["gone"])) == (0, 1)
+    assert Job.objects.get(pk=job.pk).schedule == "0 1 * * *"
+
+
+def test_job_follows_its_line_if_the_schedule_changes(tmp_path: Path, settings: Settings) -> None:
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, LINES[:2])
+    names = dict(Job.objects.values_list("pk", "name"))
+    assert all(name.startswith("backup-") for name in names.values())
+    applied = apply_lines(file, settings, ["0 9 * * * /a/backup.sh", LINES[1]])
+    assert (applied["counts"]["change"], applied["counts"]["same"]) == (1, 1)
+    assert dict(Job.objects.values_list("pk", "name")) == names
+
+
+def test_deleted_job_does_not_hide_other_line_with_its_name(
+    tmp_path: Path, settings: Settings
+) -> None:
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, LINES[:1])
+    control.delete(Job.objects.get())
+    applied = apply_lines(file, settings, LINES[:2])
+    assert (applied["counts"]["create"], applied["counts"]["deleted here"]) == (1, 1)
+    assert Job.objects.get().schedule == "0 2 * * *"
+
+
+def pasted(output: str, **scope: Any) -> dict[str, Any]:
+    """Return the settings after a person pasted the ones that the output shows."""
+    found = re.findall(r"^DCRON_\w+ = (?:\[.*\]|\{\n(?: {4}.*\n)*\})$", output, re.MULTILINE)
+    exec("\n".join(found), scope)  # noqa: S102 (as if pasted into the settings)
+    return scope
+
+
+def test_printed_settings_are_complete(tmp_path: Path, settings: Settings) -> None:
+    settings.DCRON_SHELL = {"old": ["secret"]}
+    settings.DCRON_COMMANDS = ["migrate"]
+    file = tmp_path / "crontab"
+    file.write_text("@daily /a/backup.sh\n@hourly python manage.py clearsessions\n")
+    shown = call("import", str(file)).out
+    assert "secret" not in shown
+    scope = pasted(shown, DCRON_SHELL=settings.DCRON_SHELL)
+    assert set(scope["DCRON_SHELL"]) == {"old", "backup", "clearsessions"}
+    assert scope["DCRON_COMMANDS"] == ["migrate", "clearsessions"]
+    file.write_text("@hourly python manage.py check --tag=models\n@daily manage.py check app\n")
+    scope = pasted(call("import", str(file)).out, DCRON_SHELL=settings.DCRON_SHELL)
+    assert scope["DCRON_COMMANDS"]["migrate"] == []
+    settings.DCRON_COMMANDS = scope["DCRON_COMMANDS"]
+    shown = call("import", str(file), "--apply").out
+    assert "DCRON_COMMANDS = " not in shown
+    assert "shell:" not in shown
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ Invariants:
 - An event is converted exactly or omitted with the reason. Only dates before ``first`` and after
   ``last`` are left out.
 - An event that recurs in a way that a calendar entry can express, such as each year on the same
-  date, becomes that entry. Of other recurring events, each date becomes an entry.
+  date, becomes that entry. Each date of any other recurring event becomes an entry.
 - A file can't make the conversion slow: its length, its events and their dates are limited.
-- The text contains nothing from the file but dates, times and comments of one line.
+- The text takes only dates, times and one-line comments from the file.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def _key_of_replaced(event: Any) -> tuple[str, date]:
     """Return the UID and the date of the occurrence that this event replaces."""
     try:
         day = _date_of(event["RECURRENCE-ID"].dt)
-    except Exception:  # as above; the event itself is then omitted
+    except Exception:  # a malformed value; the event itself is then omitted
         day = FIRST_DAY
     return str(event.get("UID", "")), day
 

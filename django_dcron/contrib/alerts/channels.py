@@ -65,7 +65,9 @@ def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info
 
 def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
     mailer: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
-    if getattr(mailer, "timeout", SEND_TIMEOUT) is None:  # SMTP without a timeout
+    if (
+        getattr(mailer, "timeout", SEND_TIMEOUT) is None
+    ):  # the SMTP backend waits forever by default
         mailer.timeout = SEND_TIMEOUT
     if not mailer.send_messages([mail.EmailMessage(subject, text, to=list(addresses))]):
         raise NotSent("the mail backend sent no message")

@@ -46,8 +46,8 @@ class _KindRules:
     ) -> _KindRules:
         """Select the rules of ``kind``.
 
-        If there are default rules, jobs without an own rule of this kind are included, because the
-        default rules don't apply to them.
+        If there are default rules, a job that has only own rules of other kinds is included, too:
+        the default rules don't apply to it.
         """
         default = rules.rules_of_kinds(default_rules, kind)
         own = {

@@ -109,7 +109,7 @@ def _kind_after(exception: BaseException, run: CurrentRun) -> str:
 def _exception_text(exception: BaseException) -> str:
     try:
         return str(exception)[:TEXT_LIMIT]
-    except Exception:  # a foreign __str__ may raise anything
+    except Exception:  # __str__ may raise anything
         return "(unreadable error message)"
 
 
@@ -161,8 +161,8 @@ class Sender:
                 else:
                     _log_lost(f"older than {MAX_AGE:g} s")
             except Exception as error:
-                # Foreign code may raise anything. Its message may contain a URL with a key, so log
-                # only the type.
+                # Third-party code may raise anything. Its message may contain a URL with a key, so
+                # log only the type.
                 _log_lost(type(error).__name__)
             finally:
                 self._waiting.task_done()
@@ -197,11 +197,12 @@ def _ping(run: CurrentRun, kind: str, text: str) -> None:
 
 
 def _send(url: str, text: str) -> None:
-    request = Request(url, data=text.encode(errors="replace"), method="POST")  # noqa: S310 (the settings' own)
+    data = text.encode(errors="replace")
+    request = Request(url, data=data, method="POST")  # noqa: S310 (the settings name the URL)
     message = ""
     for _ in range(MAX_TRIES):
         try:
-            with urlopen(request, timeout=TIMEOUT):  # noqa: S310 (the settings' own)  # nosec B310
+            with urlopen(request, timeout=TIMEOUT):  # noqa: S310 (as above)  # nosec B310
                 return
         except (OSError, HTTPException) as error:  # includes error statuses
             message = in_one_line(error)

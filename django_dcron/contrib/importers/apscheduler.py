@@ -159,8 +159,8 @@ def _cron(trigger: Any) -> str:
         return cron_text(parts)
     if len(parts.day_of_week.values) < 7:
         raise EntryRefused(FRIDAY_13TH)
-    # Weekday positions belong to the other field here. With further days of month, either field may
-    # match.
+    # APScheduler writes weekday positions as days of the month. Here, they belong to the weekday
+    # field. With other days of the month, either field may match.
     rest = CronPart(days.values, "", tuple(special for special in days.specials if special == "L"))
     alone = not rest.values and not rest.specials
     month_days = CronPart(range(1, 32)) if alone else rest

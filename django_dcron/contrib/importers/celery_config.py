@@ -54,7 +54,7 @@ def read(now: datetime) -> Reading:
         app.finalize(auto=True)  # runs the handlers that call add_periodic_task
         schedule = app.conf.beat_schedule
         entries = dict(schedule)
-    except Exception as error:  # the project's own handlers
+    except Exception as error:  # the project's handlers may raise anything
         raise SourceProblem(
             f"Celery's beat_schedule can't be read: {in_one_line(error)}."
         ) from error

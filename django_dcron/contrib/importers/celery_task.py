@@ -80,7 +80,7 @@ def _waits(task: Any, retry_options: dict[str, Any], *, automatic: bool) -> dict
     """Return the waits between attempts.
 
     With full jitter, Celery waits for a random time from zero to the backoff. Half of the backoff
-    with a jitter of 1 is the same.
+    with a jitter of 1 gives the same range.
     """
     seconds = getattr(task, "retry_backoff", False) if automatic else False
     if not seconds:

@@ -54,7 +54,7 @@ KNOWN_OPTIONS = frozenset(
         "run_tolerance_seconds",
     }
 )
-"""The options of a schedule. Forks name ``run_on_days`` ``run_weekly_on_days``, and have more."""
+"""The options of a schedule. Forks call ``run_on_days`` ``run_weekly_on_days`` and add options."""
 HOUR, DAY = 60, 24 * 60
 Time = tuple[int, int]
 """Hour and minute."""
@@ -69,7 +69,7 @@ class ClassPart:
     times: tuple[Time, ...] = ()
     """Empty: the interval."""
     label: str = ""
-    """Distinguishes the part from the first one, which has none."""
+    """Distinguishes the part from the others. Empty for the first part."""
 
     @property
     def code(self) -> str:
@@ -206,7 +206,7 @@ def _warn_about_class(part: ClassPart, warn: Warn) -> None:
 
 
 def _retries(part: ClassPart, minutes: Any, warn: Warn) -> dict[str, Any]:
-    """Translate the retries, which django-cron repeats until the task succeeds or the day ends."""
+    """Translate the retries. django-cron retries until the task succeeds or the day ends."""
     if not minutes:
         warn(
             "django-cron runs a failed task again at the next call of runcrons; to have the job "

@@ -65,7 +65,8 @@ def instance_of_django(django_app: str, name: str, source: str, example: str) ->
 def target_of(function: Any) -> str:
     """Return the key of the target that runs a function.
 
-    A Celery task has its own name. Any other function has that of its module, which ``@cron`` uses.
+    A Celery task's key is its name. Any other function's key is ``module.function``, as for
+    ``@cron``.
     """
     inner = inspect.unwrap(function, stop=_is_task)
     return str(inner.name) if _is_task(inner) else f"{inner.__module__}.{inner.__qualname__}"

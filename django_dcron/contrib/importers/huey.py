@@ -62,7 +62,7 @@ EXCEPTIONS = {
     "CancelExecution": "django_dcron.PermanentFailure",
     "RetryTask": "django_dcron.RetryLater",
 }
-"""Huey's exceptions for a task's code, and those of a job."""
+"""Maps exceptions that Huey handles to those that a job raises instead."""
 WAS_REVOKED = "was revoked in Huey"
 
 
@@ -236,10 +236,10 @@ def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str,
                 stored = huey.storage.peek_data(f"rt:{key}")
                 if isinstance(stored, bytes | memoryview):
                     revocations[key] = _read_revocation(huey, bytes(stored), reader)
-    except Exception as error:  # of the storage's client, which may be of any kind
+    except Exception as error:  # the storage's client may raise anything
         notes.append(
-            f"Huey's storage can't be read ({in_one_line(error)}). Revoked tasks are imported as "
-            "if they weren't: pause these jobs."
+            f"Huey's storage can't be read ({in_one_line(error)}). Revoked tasks are imported "
+            "as active jobs. Pause these jobs."
         )
     return revocations
 

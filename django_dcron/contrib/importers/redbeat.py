@@ -52,7 +52,7 @@ def read(now: datetime) -> Reading:
 
 
 def _server() -> tuple[str, bool]:
-    """Return the address of RedBeat's Redis without its password, and whether it was chosen.
+    """Return the address of RedBeat's Redis without its password, and whether a setting names it.
 
     By default, RedBeat uses the broker.
     """
@@ -112,7 +112,7 @@ def why_running() -> str:
         app = schedulers.app_or_default()
         key = schedulers.ensure_conf(app).lock_key
         seconds = schedulers.get_redis(app).ttl(key) if key else -2
-    except Exception as error:  # ImportError, or any error of Redis
+    except Exception as error:  # RedBeat is missing, or its Redis fails
         raise SourceProblem(f"RedBeat's lock can't be read: {in_one_line(error)}.") from error
     if seconds == -2:  # the key doesn't exist
         return ""

@@ -170,8 +170,8 @@ def _compare(
     ]
     unmatched_there: list[Difference] = []
     matched: dict[datetime, datetime] = {}
-    # From the last run to the first, each one takes the latest due time. So a run there that comes
-    # a moment early, or exactly one occurrence after another one, isn't late by an occurrence.
+    # Match the last run first, each with its latest free due time. Otherwise, a run that comes a
+    # moment early, or exactly one occurrence after another run, would count as late.
     for at in reversed(there):
         pairs = _between(our_times, at - late, at + early)
         free = next((here for here in reversed(pairs) if here not in matched), None)

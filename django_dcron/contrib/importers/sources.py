@@ -73,7 +73,7 @@ class FileFormat(StrEnum):
 
 SUFFIXES = {".json": FileFormat.JSON, ".yaml": FileFormat.YAML, ".yml": FileFormat.YAML}
 SYSTEM_CRONTABS = (Path("/etc/crontab"), Path("/etc/cron.d"))
-"""A file, and a directory of files, whose lines name a user."""
+"""A file and a directory. Each line of these crontabs names a user."""
 
 
 def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Reading:

@@ -117,7 +117,7 @@ def _value(argument: Any) -> Any:
 
 
 def _timeout(seconds: int | None) -> timedelta | None:
-    """Return the timeout. -1 is none. A task without one has the default of the scheduler."""
+    """Return the timeout. -1 means no timeout. The scheduler's default applies to other tasks."""
     if not seconds:
         seconds = import_module("scheduler.settings").SCHEDULER_CONFIG.DEFAULT_JOB_TIMEOUT
     return timedelta(seconds=seconds) if seconds > 0 else None

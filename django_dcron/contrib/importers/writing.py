@@ -1,6 +1,6 @@
 """Apply a comparison: save the jobs in batches, after the calendars.
 
-A job whose import key another job has is saved separately.
+If a job's import key belongs to another job, the job is saved separately.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _is_taken(error: Exception) -> bool:
 def _save(plans: Sequence[EntryPlan], *, release_keys: bool = False) -> None:
     """Save the jobs of the plans, or none. Raises ``BulkSaveError``.
 
-    If a job takes over, what was due since the source's last run is due here.
+    A job that takes over also runs the occurrences since the source's last run.
     """
     jobs = despite_contention(partial(_save_all, plans, release_keys=release_keys), alias_for(Job))
     for plan, job in zip(plans, jobs, strict=True):

@@ -1,7 +1,7 @@
 """The REST API. It requires ``pip install django-dcron[api]``.
 
 Mount it with ``path("dcron/", include("django_dcron.contrib.rest.urls"))``. A request passes
-``urls``, ``view`` (with ``permissions``, ``parsing`` and ``problems``), and then ``jobs``,
+``urls``, ``viewsets`` (with ``permissions``, ``parsing`` and ``problems``), and then ``jobs``,
 ``calendars``, ``runs``, ``nodes`` or ``statistics``.
 """
 

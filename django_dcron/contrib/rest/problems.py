@@ -88,8 +88,8 @@ class ProblemSerializer(serializers.Serializer[Any]):
     errors = serializers.DictField(  # type: ignore[assignment]  # DRF removes fields from the class
         child=serializers.ListField(child=serializers.CharField()),
         required=False,
-        help_text="Messages by field, parameter or header. Of one of several jobs: by path, such "
-        "as jobs.3.schedule.",
+        help_text="Messages by field, parameter or header. In a request for several jobs: by path, "
+        "such as jobs.3.schedule.",
     )
 
 
@@ -164,8 +164,8 @@ def _body(error: APIException) -> dict[str, Any]:
 def _detail_and_code(error: APIException) -> dict[str, Any]:
     """Return the items ``detail`` and ``code`` of a problem.
 
-    The project's authentication may raise an object or a list. Of an object, its ``detail`` is
-    used.
+    The project's authentication may raise an object or a list. An object's ``detail`` item becomes
+    the detail.
     """
     detail: Any = (
         error.detail.get("detail", error.detail) if isinstance(error.detail, dict) else error.detail

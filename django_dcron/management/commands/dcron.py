@@ -246,7 +246,7 @@ class Command(BaseCommand):
             self.stdout.flush()  # before the error's line, which goes to stderr
             raise
         except BrokenPipeError:
-            if not _is_output_closed():  # It was another pipe, to a server.
+            if not _is_output_closed():  # another pipe, such as a connection, broke
                 raise
             # Prevent the interpreter from writing to the pipe again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -256,7 +256,7 @@ class Command(BaseCommand):
 
 
 def _acting_on_command_line(subcommand: str) -> AbstractContextManager[None]:
-    if subcommand in UNCHECKED:  # changes nothing, and runs often
+    if subcommand in UNCHECKED:  # these subcommands change no jobs or runs
         return nullcontext()
     from django_dcron.management.dcron.command_line_user import acting_on_command_line
 

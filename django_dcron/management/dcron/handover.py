@@ -185,16 +185,7 @@ class _Handback:
 
 def _hand_back(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
-    for name in OPTIONS_OF_SOURCES:
-        if options[name]:
-            raise usage_error(f"--{name} can't be combined with --back.")
-    if source not in RESUMABLE:
-        raise usage_error(
-            f"--back isn't available for {source}, because it stores no last run that the "
-            f"command could set (available for: {', '.join(RESUMABLE)}). Instead, pause the "
-            f"imported jobs here, and start {process_name(source)}. It may then run again what "
-            "was due while it was stopped, although it ran here."
-        )
+    _check_can_hand_back(options)
     if not out.is_json and (reason := _why_running(source)):
         out.line(f"! {source} may still be running: {reason}", BAD)
     try:
@@ -202,13 +193,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
     except SourceProblem as error:
         raise usage_error(str(error)) from error
     if paused_here and not out.is_json:
-        for job in paused_here:
-            out.line(f"! {job} is paused here, but enabled in {source}", WARNING)
-        out.line(
-            f"! {source} runs {'it' if len(paused_here) == 1 else 'them'} once it starts. To "
-            f"prevent this, disable {'it' if len(paused_here) == 1 else 'them'} there first.",
-            WARNING,
-        )
+        _warn_of_paused_jobs(out, source, paused_here)
     done: list[_Handback] = []
     progress = ProgressLines(out, "handover", len(planned))
 
@@ -224,6 +209,42 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         _hand_back_all(planned, RESUMABLE[source], show)
     else:
         show(planned)
+    _show_result(out, source, done, paused_here, applied=options["apply"])
+
+
+def _check_can_hand_back(options: dict[str, Any]) -> None:
+    source = options["source"]
+    for name in OPTIONS_OF_SOURCES:
+        if options[name]:
+            raise usage_error(f"--{name} can't be combined with --back.")
+    if source not in RESUMABLE:
+        raise usage_error(
+            f"--back isn't available for {source}, because it stores no last run that the "
+            f"command could set (available for: {', '.join(RESUMABLE)}). Instead, pause the "
+            f"imported jobs here, and start {process_name(source)}. It may then run again what "
+            "was due while it was stopped, although it ran here."
+        )
+
+
+def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -> None:
+    for job in paused_here:
+        out.line(f"! {job} is paused here, but enabled in {source}", WARNING)
+    them = "it" if len(paused_here) == 1 else "them"
+    out.line(
+        f"! {source} runs {them} once it starts. To prevent this, disable {them} there first.",
+        WARNING,
+    )
+
+
+def _show_result(
+    out: Output,
+    source: str,
+    done: Sequence[_Handback],
+    paused_here: Sequence[Job],
+    *,
+    applied: bool,
+) -> None:
+    """Show the result. Raises ``CommandError`` if a job can't be handed back."""
     failed = [each for each in done if each.error]
     returned = [each for each in done if each.key is not None and not each.error]
     if out.is_json:
@@ -232,14 +253,14 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
             {
                 "version": 1,
                 "source": source,
-                "applied": options["apply"],
+                "applied": applied,
                 "jobs": [_reference(each.job) for each in returned],
                 "gone": [_reference(each.job) for each in gone],
                 "paused_here": [_reference(job) for job in paused_here],
                 "failed": [{**_reference(each.job), "error": each.error} for each in failed],
             }
         )
-    elif not options["apply"]:
+    elif not applied:
         out.line(
             f"Nothing was written. To write, use --apply. {shlex.quote(source)} must be stopped."
         )
@@ -247,11 +268,10 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         start = "" if failed else f" Start {source} now."
         out.line(f"{number_of(len(returned), 'job')} handed back.{start}")
     if failed:
+        continues, them = ("continues", "it") if len(failed) == 1 else ("continue", "them")
         raise negative_result(
-            f"{number_of(len(failed), 'job')} can't be handed back and "
-            f"{'continues' if len(failed) == 1 else 'continue'} here. Correct or pause "
-            f"{'it' if len(failed) == 1 else 'them'}, and repeat the command before you start "
-            f"{source}."
+            f"{number_of(len(failed), 'job')} can't be handed back and {continues} here. Correct "
+            f"or pause {them}, and repeat the command before you start {source}."
         )
 
 
@@ -367,7 +387,7 @@ def _ran_until(
     """Return the time of the last run from which the source computes the next occurrence.
 
     For a cron schedule, it is the source's latest occurrence until the pause. It ran here, or a
-    person didn't want it. An interval counts from its last occurrence, so that it keeps its phase.
+    person skipped it. An interval counts from its last occurrence, so that it keeps its phase.
     ``cursor`` is that of the paused job. ``next_at``: the next occurrence before the pause.
     ``ahead``: the last occurrence after the pause that still runs here. None: nothing was due.
     """

@@ -20,6 +20,7 @@ from django_dcron.diagnosis.definitions import changes_since, definition_documen
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import (
     READ_LIMIT,
+    RunHistory,
     attempts_of,
     first_attempts,
     has_upcoming_run,
@@ -159,12 +160,16 @@ def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
         if not shows_upcoming and has_upcoming_run(job, now):
             out.line("To show upcoming runs, use --upcoming.")
         return
+    _show_table(out, page, names_job=job is None)
+
+
+def _show_table(out: Output, page: RunHistory, *, names_job: bool) -> None:
     numbers = [Column(title, right=True) for title in ("Start delay", "Duration")]
     scheduled = f"Scheduled ({timezone.get_current_timezone_name()})"
-    names = [] if job else [Column("Job")]
+    names = [Column("Job")] if names_job else []
     first = [Column("Run"), *names, Column(scheduled), Column("State")]
     attempts = first_attempts(page.runs)
-    rows = [_cells(run, attempts.get(run.pk), names_job=job is None) for run in page.runs]
+    rows = [_cells(run, attempts.get(run.pk), names_job=names_job) for run in page.runs]
     out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
         out.line(

@@ -176,24 +176,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["report"]:
         report(out, options, reading)
         return
-    calendar_plans = calendars.compare_calendars(reading.calendars)
-    plans = compare_entries(
-        reading.entries,
-        options["namespace"] or "default",
-        ComparisonOptions(
-            disabled=options["disabled"],
-            shadow=options["shadow"],
-            source=reading.source,
-            overwrite=options["overwrite"],
-            restore=options["restore"],
-            # There is no handover from a file.
-            take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
-            calendars=calendars.calendars_to_save(calendar_plans),
-        ),
-    )
-    if options.get("only"):
-        plans = _chosen(plans, options["only"], reading)
-    calendar_plans = calendars.refuse_for_problem_jobs(calendar_plans, plans)
+    calendar_plans, plans = _compare(options, reading)
     if options["apply"] and options["atomic"]:
         calendar_results, results, applied = _write_all(calendar_plans, plans)
     else:
@@ -226,6 +209,30 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             f"{problems} of {len(outcomes)} entries can't be "
             f"imported{'' if out.is_json else ', see above'}.{nothing}"
         )
+
+
+def _compare(
+    options: dict[str, Any], reading: Reading
+) -> tuple[list[CalendarPlan], list[EntryPlan]]:
+    """Compare the source with the existing calendars and jobs, as the options request."""
+    calendar_plans = calendars.compare_calendars(reading.calendars)
+    plans = compare_entries(
+        reading.entries,
+        options["namespace"] or "default",
+        ComparisonOptions(
+            disabled=options["disabled"],
+            shadow=options["shadow"],
+            source=reading.source,
+            overwrite=options["overwrite"],
+            restore=options["restore"],
+            # There is no handover from a file.
+            take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
+            calendars=calendars.calendars_to_save(calendar_plans),
+        ),
+    )
+    if options.get("only"):
+        plans = _chosen(plans, options["only"], reading)
+    return calendars.refuse_for_problem_jobs(calendar_plans, plans), plans
 
 
 def _chosen(plans: list[EntryPlan], names: list[str], reading: Reading) -> list[EntryPlan]:

@@ -121,7 +121,7 @@ def _prune(job: Job, dry_run: bool) -> tuple[int, str]:
 
 
 def _delete_all(batches: Iterator[int]) -> int:
-    """Make the ``batches``, resting as long as each took. Return the number of deleted rows."""
+    """Delete batch by batch. Rest after each one for as long as it took. Return the row count."""
     number, begun = 0, time.monotonic()
     for deleted in batches:
         number += deleted

@@ -43,7 +43,7 @@ EXPLAIN_WAIT_AFTER = 5.0
 ABSENCE_EVERY = 5.0
 """Seconds between two checks for a missing node or worker."""
 ABSENT_FOR = 60.0
-"""Seconds. A node or worker that restarts is back earlier."""
+"""Seconds without a node or worker after which the wait ends. A restart takes less time."""
 MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
 """The mark in the middle of a log that has exceeded its limit."""
 STYLES = {Outcome.SUCCEEDED: GOOD, Outcome.FAILED: BAD, Outcome.TIMED_OUT: BAD, Outcome.LOST: BAD}

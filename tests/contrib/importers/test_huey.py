@@ -145,7 +145,7 @@ def test_unreadable_revocations_are_noted(
     monkeypatch.setattr(huey, "serializer", Serializer(compression=True))
     huey_tasks.report.revoke()
     (note,) = importer.read(NOW, APP).notes
-    assert "pause these jobs" in note
+    assert "Pause these jobs" in note
     monkeypatch.undo()
 
     def fail(*_args: Any) -> None:

@@ -87,7 +87,7 @@ class DefinitionChangeSerializer(AnySerializer):
 
 
 class RecordedDefinitionSerializer(AnySerializer):
-    """What the job was when the attempt started. Secrets are masked."""
+    """The job's definition when the attempt started. Secrets are masked."""
 
     version = serializers.IntegerField(read_only=True, help_text="The job's version.")
     content = fields.JsonObjectField(read_only=True, help_text="The job's fields, as in an export.")

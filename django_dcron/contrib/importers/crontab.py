@@ -122,10 +122,11 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
     reading = Reading(source=f"crontab {path}")
     lines = list(_lines(text, timezone, system, reading))
     shell_names = _shell_names(lines)
+    lines_by_command = Counter(tuple(line.argv) for line in lines)
     times: Counter[str] = Counter()
     for line in lines:
         shell_name = shell_names[tuple(line.argv)]
-        entry = _entry_of(line, shell_name, times)
+        entry = _entry_of(line, shell_name, lines_by_command[tuple(line.argv)] > 1, times)
         reading.entries.append(entry)
         if entry.values and entry.values["target"].startswith(shell.PREFIX):
             reading.shell[shell_name] = line.argv
@@ -205,11 +206,17 @@ def _runs_as_command(line: CrontabLine, target: str) -> bool:
     return call is not None and call[0] in settings.COMMANDS and target not in settings.SHELL
 
 
-def _entry_of(line: CrontabLine, target: str, times: Counter[str]) -> SourceEntry:
-    """Translate a line. ``times``: how often each key and suffix was found before.
+def _entry_of(
+    line: CrontabLine, target: str, is_repeated: bool, times: Counter[str]
+) -> SourceEntry:
+    """Translate a line.
 
-    The key doesn't contain the schedule, so a job follows its line when the schedule changes. Key
-    and suffix don't depend on lines with other commands.
+    ``is_repeated``: whether other lines have the same command. ``times``: how often each key and
+    suffix was found before.
+
+    The key doesn't contain the schedule, so a job follows its line when the schedule changes. The
+    suffix is that of the command in ``DCRON_SHELL``, unless the command is repeated. Key and suffix
+    don't depend on lines with other commands.
     """
 
     def job(warn: Warn) -> dict[str, Any]:
@@ -241,14 +248,15 @@ def _entry_of(line: CrontabLine, target: str, times: Counter[str]) -> SourceEntr
             "timezone": line.timezone,
         }
 
-    command = f"{line.program} {name_digest(str(line.argv))}"
+    digest = name_digest(str(line.argv))
+    command = f"{line.program} {digest}"
     when = f"{command} {line.schedule} {line.timezone}"
     times.update((command, when))
     return translate_entry(
         f"line {line.number}",
         line.program,
         job,
-        suffix=name_digest(_numbered(when, times[when])),
+        suffix=name_digest(_numbered(when, times[when])) if is_repeated else digest,
         key=_numbered(command, times[command]),
     )
 

@@ -235,6 +235,11 @@ def test_names_do_not_depend_on_the_order_of_lines() -> None:
     assert found["other"] == "shell:other"
 
 
+def test_job_has_the_name_of_its_command_in_dcron_shell() -> None:
+    entries = with_distinct_names(read("\n".join(LINES[:2])).entries)
+    assert [f"shell:{each.name}" for each in entries] == [each.values["target"] for each in entries]
+
+
 def apply_lines(file: Path, settings: Settings, lines: list[str]) -> dict[str, Any]:
     """Import the lines as a person does who pastes the entries of ``DCRON_SHELL``."""
     file.write_text("\n".join(lines) + "\n")

@@ -123,7 +123,7 @@ def _json(row: Any, name: str, default: str) -> Any:
 def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.solar:
         raise EntryRefused(
-            celery_entry.no_solar(row.solar.event, row.solar.latitude, row.solar.longitude)
+            celery_entry.why_solar_refused(row.solar.event, row.solar.latitude, row.solar.longitude)
         )
     if row.clocked:
         return _one_off_values(row, row.clocked.clocked_time, now, warn)
@@ -140,8 +140,7 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _phase(row: Any, length: timedelta, now: datetime) -> dict[str, datetime]:
-    """Return when beat would run the interval next. For a new row, beat counts from its last
-    change."""
+    """Return when beat would run the interval next. Beat counts a new row from its last change."""
     if row.start_time and (row.start_time > now or row.last_run_at is None):
         return {}
     return next_due(row.last_run_at or row.date_changed, length, now)

@@ -155,7 +155,9 @@ def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:
     if isinstance(schedule, timedelta):
         return Interval(schedule, relative, app.timezone)
     if hasattr(schedule, "event") and hasattr(schedule, "lat"):
-        raise EntryRefused(celery_entry.no_solar(schedule.event, schedule.lat, schedule.lon))
+        raise EntryRefused(
+            celery_entry.why_solar_refused(schedule.event, schedule.lat, schedule.lon)
+        )
     if isinstance(schedule, str):
         raise EntryRefused(
             f"the schedule {schedule!r:.80} is a string, which beat can't run; use crontab(), a "

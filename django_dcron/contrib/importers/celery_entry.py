@@ -42,7 +42,7 @@ def check_task(task: str) -> None:
         raise Omitted(NO_HOUSEKEEPING)
 
 
-def no_solar(event: str, latitude: Any, longitude: Any) -> str:
+def why_solar_refused(event: str, latitude: Any, longitude: Any) -> str:
     """Return why a solar schedule is refused."""
     return (
         f"solar schedules are not supported ({event} at {latitude}, {longitude}); run a job every "

@@ -11,7 +11,7 @@ from django_dcron.utils.counts import number_of
 
 HIGHEST_FACTOR = 100.0
 LONGEST_CONSTANT = 3600
-"""Seconds. The constant wait that replaces waits without an equivalent is at most this long."""
+"""The longest constant wait, in seconds, that replaces waits without an equivalent."""
 
 
 def max_attempts_of(retries: int | None, option: str, warn: Warn) -> int:

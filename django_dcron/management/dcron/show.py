@@ -71,7 +71,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, job = Output(command, options), find_job(options["job"])
     now = database_now(alias_for(Job))
-    ahead, problem = _ahead(job, options["count"])
+    ahead, problem = _preview_of(job, options["count"])
     latest = job_status.latest_finished(job)
     if out.is_json:
         out.json(_document(job, now, ahead, job_status.success_rate_of_runs(latest)))
@@ -81,9 +81,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if job.description:
         out.line(job.description)
     out.line()
-    out.fields(_how_it_stands(job, now, problem))
+    out.fields(_status_fields(job, now, problem))
     out.line()
-    out.fields(_figures(statistics_of(job), job_status.success_rate_of_runs(latest), len(latest)))
+    out.fields(
+        _statistics_fields(statistics_of(job), job_status.success_rate_of_runs(latest), len(latest))
+    )
     out.line()
     out.fields(_definition(job))
     if ahead:
@@ -92,7 +94,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         print_occurrences(out, ahead)
 
 
-def _ahead(job: Job, count: int) -> tuple[Lookahead | None, str]:
+def _preview_of(job: Job, count: int) -> tuple[Lookahead | None, str]:
     """Return the preview, or None, and the job's problem."""
     if not count:
         return None, problem_of(job)
@@ -102,7 +104,7 @@ def _ahead(job: Job, count: int) -> tuple[Lookahead | None, str]:
         return None, str(error)
 
 
-def _how_it_stands(job: Job, now: datetime, problem: str) -> Iterator[tuple[str, Cell]]:
+def _status_fields(job: Job, now: datetime, problem: str) -> Iterator[tuple[str, Cell]]:
     yield "state", state_cell(job)
     yield "problem", StyledText(problem, BAD)
     pause = job_status.pause_of(job, job_status.paused_by(job))
@@ -133,7 +135,7 @@ def _follower(link: Link) -> str:
     return f"{link.job} (when it has {link.on})"
 
 
-def _figures(
+def _statistics_fields(
     statistics: Statistics | None, lately: SuccessRate, latest: int
 ) -> Iterator[tuple[str, Cell]]:
     counted = statistics or Statistics()

@@ -1,6 +1,7 @@
 """``manage.py dcron start``: start a node in the foreground or in the background.
 
-In the foreground it acts as ``runcron``. In the background it has a pid file and a log file.
+In the foreground, it does what ``runcron`` does. In the background, it has a pid file and a log
+file.
 """
 
 from __future__ import annotations

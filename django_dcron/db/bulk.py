@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -40,16 +41,9 @@ def fetch_rows(query: Select, **given: Any) -> Iterable[tuple[Any, ...]]:
     with compiled.executed(connection, given) as cursor:
         columns: list[Sequence[Any]] = list(zip(*cursor.fetchall(), strict=True))
     if columns:
-        for position, expression, converters in compiled.converters(connection):
-
-            def convert(
-                value: Any, steps: Sequence[Any] = converters, expression: Any = expression
-            ) -> Any:
-                for step in steps:
-                    value = step(value, expression, connection)
-                return value
-
-            columns[position] = _each_once(convert, columns[position])
+        for column in compiled.columns_of(connection):
+            convert = partial(column.convert, connection=connection)
+            columns[column.position] = _each_once(convert, columns[column.position])
     return zip(*columns, strict=True)
 
 
@@ -167,8 +161,8 @@ class _Column(NamedTuple):
         values: Sequence[Any],
         connection: BaseDatabaseWrapper,
     ) -> _Column:
-        own: Any = model._meta.get_field(name)
-        field = own.target_field if own.remote_field else own
+        column: Any = model._meta.get_field(name)
+        field = column.target_field if column.remote_field else column  # converts the values
         type_name = str(field.cast_db_type(connection))
         # A cast to a limited length would silently shorten the text.
         type_name = "text" if type_name.startswith("varchar") else type_name
@@ -176,18 +170,18 @@ class _Column(NamedTuple):
         if is_constant:
             value = field.get_db_prep_save(values[0], connection)
             return cls(
-                connection.ops.quote_name(own.column),
+                connection.ops.quote_name(column.column),
                 type_name,
                 [value] * len(values),
                 True,
                 value is None,
             )
         prepared = _each_once(lambda value: field.get_db_prep_save(value, connection), values)
-        return cls(connection.ops.quote_name(own.column), type_name, prepared, False, False)
+        return cls(connection.ops.quote_name(column.column), type_name, prepared, False, False)
 
 
 def _are_equal(values: Sequence[Any]) -> bool:
-    """Return whether the values are equal and of one type: ``True`` isn't ``1`` as JSON.
+    """Return whether the values are equal and of one type. In JSON, ``True`` isn't ``1``.
 
     Containers may have elements of different types, so only the same object or an empty one counts.
     """
@@ -239,6 +233,7 @@ def _arrays_and_constants(columns: Sequence[_Column]) -> tuple[list[_Column], li
 
 
 def _listed(columns: Sequence[_Column]) -> str:
+    """Return a WITH clause that defines ``listed``: the table of these columns' values."""
     names = ", ".join(column.name for column in columns)
     return f"WITH listed ({names}) AS (VALUES {_placeholders(columns, len(columns[0].values))})"
 
@@ -256,15 +251,16 @@ def _parameter(column: _Column) -> str:
 
 
 def _unnest(columns: Sequence[_Column]) -> str:
+    """Return a FROM item that defines ``new``: the table of these columns' values."""
     arrays = ", ".join(f"%s::{column.type_name}[]" for column in columns)
     names = ", ".join(column.name for column in columns)
     return f"unnest({arrays}) AS new ({names})"
 
 
 def _array(column: _Column) -> str | list[Any]:
-    """Return the array as text. The driver would take ten times as long for a list.
+    """Return the values as the text of an array, or as a list if their type isn't known here.
 
-    Return a list of values of an unknown type, which is left to the driver.
+    The driver takes ten times as long for a list.
     """
     own_type, *others = {*map(type, column.values)} - {type(None)} or {str}
     # psycopg wraps integers of a limited size.

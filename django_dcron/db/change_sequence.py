@@ -20,7 +20,7 @@ from django_dcron.db.statements import (
 
 
 class FirstPossible(NamedTuple):
-    """Executes ``change``, or ``otherwise`` if it has matched no row."""
+    """Executes ``change``. If ``change`` matches no row, executes ``otherwise`` instead."""
 
     change: Update
     otherwise: Insert
@@ -29,10 +29,10 @@ class FirstPossible(NamedTuple):
 class ChangeSequence(Statement):
     """Changes in one transaction, each made only if the previous one has matched a row.
 
-    PostgreSQL executes them in one statement and one round trip, without BEGIN and COMMIT. A step
-    that reads the rows of the previous step is executed after it, which keeps the order of the
-    locks. See "Data-Modifying Statements in WITH" in PostgreSQL's manual. Other databases use a
-    transaction.
+    PostgreSQL executes the changes in one statement and one round trip, without BEGIN and COMMIT.
+    Each change reads the rows that the previous change returns, so rows are locked in the order of
+    the changes. See "Data-Modifying Statements in WITH" in PostgreSQL's manual. Other databases
+    use a transaction.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class ChangeSequence(Statement):
         *others: RowChange | FirstPossible,
         lock_timeout: timedelta | None = None,
     ) -> None:
-        """Create a chain of changes.
+        """Create a sequence of changes.
 
         ``lock_timeout``: how long each change waits for a locked row before failing as contention.
         None leaves the connection's limit. SQLite has its own limit.
@@ -67,27 +67,28 @@ class ChangeSequence(Statement):
         Returns None if the first change has matched no row.
         """
         connection = connections[self.using]
-        at_once = connection.vendor == "postgresql"
-        if at_once and not connection.in_atomic_block:
-            return self._execute_at_once(connection, values)
+        in_one_statement = connection.vendor == "postgresql"
+        if in_one_statement and not connection.in_atomic_block:
+            return self._execute_statement(connection, values)
         with transaction.atomic(using=connection.alias):
-            if at_once:
-                return self._execute_at_once(connection, values)
+            if in_one_statement:
+                return self._execute_statement(connection, values)
             key: int | None = None
-            limit = self._limit(connection)
-            for at, change in enumerate(self._changes):
-                rows, key = _make(change, limit, values, connection)
+            prefix = self._limiting_prefix(connection)
+            for position, change in enumerate(self._changes):
+                rows, key = _execute_change(change, prefix, values, connection)
                 if not rows:
-                    return 1 if at else None
+                    return None if position == 0 else 1
         return key if isinstance(self._changes[-1], Insert) else 1
 
-    def _limit(self, connection: BaseDatabaseWrapper) -> str:
+    def _limiting_prefix(self, connection: BaseDatabaseWrapper) -> str:
+        """Return the SQL that limits the waits of one statement on MariaDB; otherwise nothing."""
         if self._lock_timeout is None or connection.vendor != "mysql":
             return ""
         seconds = ceil(self._lock_timeout / timedelta(seconds=1))
         return f"SET STATEMENT innodb_lock_wait_timeout={seconds} FOR "
 
-    def _execute_at_once(
+    def _execute_statement(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any]
     ) -> int | None:
         with self.compiled_for(connection).executed(connection, values) as cursor:
@@ -102,7 +103,7 @@ class ChangeSequence(Statement):
             # The first step reads this row, so the limit is set before any row is locked. The limit
             # ends with the transaction.
             previous = "lock_limit"
-            steps.append(f"lock_limit AS ({limiting_locks(self._lock_timeout)})")
+            steps.append(f"lock_limit AS ({lock_timeout_query(self._lock_timeout)})")
         for at, change in enumerate(self._changes):
             step, otherwise = f"step_{at}", None
             if isinstance(change, FirstPossible):
@@ -114,10 +115,11 @@ class ChangeSequence(Statement):
             if otherwise is None:
                 previous = step
                 continue
-            without = (
+            # A relation with a row if the previous step has matched one and this step hasn't.
+            unmatched = (
                 f"(SELECT 1 FROM {previous} WHERE NOT EXISTS (SELECT 1 FROM {step})) AS locked"  # noqa: S608 (names of our columns)  # nosec B608
             )
-            compiled = otherwise.compile_after(without, connection)
+            compiled = otherwise.compile_after(unmatched, connection)
             steps.append(f"otherwise_{at} AS ({compiled.sql})")
             parameters += compiled.parameters
         # An insert adds a row whenever the step before it has matched one.
@@ -130,20 +132,20 @@ class ChangeSequence(Statement):
         return last.key(connection) if isinstance(last, Insert) else "1"
 
 
-def limiting_locks(timeout: timedelta) -> str:
+def lock_timeout_query(timeout: timedelta) -> str:
     """Return the query that limits PostgreSQL's waits for locks until the transaction ends."""
     limit = timeout // timedelta(milliseconds=1)
     return f"SELECT set_config('lock_timeout', '{limit}ms', true)"
 
 
-def _make(
+def _execute_change(
     change: RowChange | FirstPossible,
-    limit: str,
+    prefix: str,
     values: dict[str, Any],
     connection: BaseDatabaseWrapper,
 ) -> RowChangeResult:
     if isinstance(change, FirstPossible):
-        done = _make(change.change, limit, values, connection)
-        return done if done.rows else _make(change.otherwise, limit, values, connection)
+        done = _execute_change(change.change, prefix, values, connection)
+        return done if done.rows else _execute_change(change.otherwise, prefix, values, connection)
     names = change.compiled_for(connection).names
-    return change.execute_limited(limit, {name: values[name] for name in names})
+    return change.execute_limited(prefix, {name: values[name] for name in names})

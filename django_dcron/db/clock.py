@@ -129,9 +129,9 @@ class ClusterClock:
         self._best = min(self._samples, key=lambda sample: sample.round_trip)
 
     def _should_follow(self, sample: ClockSample, latest: ClockSample) -> bool:
-        """Return whether to follow a sample that contradicts the others.
+        """Return whether to follow a sample that contradicts the others, and log a new decision.
 
-        ``latest`` is the last of the others.
+        ``latest`` is the last of the others. Remembers the first sample of a doubted jump.
         """
         passed = sample.monotonic - latest.monotonic
         step = sample.cluster_time - latest.cluster_time - timedelta(seconds=passed)

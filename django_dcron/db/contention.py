@@ -69,9 +69,9 @@ def can_skip_locked_rows(using: str) -> bool:
 
 @contextmanager
 def skipping_if_locked(step: object, using: str) -> Iterator[None]:
-    """Run the block, and log contention instead of raising it.
+    """Run the block, and log contention instead of raising it. The caller retries ``step`` later.
 
-    The caller tries ``step`` again later.
+    Within a transaction, contention is raised, because it has broken the transaction.
     """
     try:
         yield
@@ -93,7 +93,7 @@ def isolating_errors(
     """Run the block for one of many items, so that its error doesn't stop the others.
 
     Contention is logged, and the caller tries again later. Errors of an unavailable database
-    propagate. ``log_error`` logs any other error, by default with ``step``.
+    propagate. Any other error is logged: by ``log_error`` if it is given, or with ``step``.
     """
     try:
         with skipping_if_locked(step, using):

@@ -23,12 +23,12 @@ FIXED_TIME_SQL = {
 class UtcNow(Now):
     """Django's ``Now``, but in UTC on MariaDB, and in Django's own format on SQLite.
 
-    On MariaDB, Django's function returns the time in the session's time zone. It may
-    differ between sessions and jumps at daylight saving changes.
+    On MariaDB, Django's function returns the time in the session's time zone. Sessions may have
+    different time zones, and their times jump at daylight saving changes.
 
     On SQLite, times are texts. Django writes ``12:00:00`` and ``12:00:00.052000`` for values from
-    Python, but its function returns ``12:00:00.000`` and ``12:00:00.052``. Then a filter for the
-    value that was read would not find its row.
+    Python, but its function returns ``12:00:00.000`` and ``12:00:00.052``. A filter by a time that
+    was read would then miss its row.
     """
 
     def as_sqlite(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:

@@ -13,8 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 def own_transactions_only() -> Iterator[None]:
     """Drop connections with transactions that the code within leaves open, on any database.
 
-    Otherwise, later writes would end up in those transactions. The code may have turned autocommit
-    off or been interrupted while a transaction began or ended.
+    Otherwise, later writes would become part of those transactions. The code may have turned
+    autocommit off, or an exception may have interrupted the begin or end of a transaction.
     """
     before = {
         connection.alias: _transaction_state(connection) for connection in _used_connections()
@@ -23,7 +23,7 @@ def own_transactions_only() -> Iterator[None]:
         yield
     finally:
         for connection in _used_connections():
-            if _transaction_state(connection) != before.get(connection.alias, UNTOUCHED):
+            if _transaction_state(connection) != before.get(connection.alias, NO_TRANSACTION):
                 _drop(connection)
 
 
@@ -34,7 +34,7 @@ def drop_idle_connections() -> None:
     MySQLdb then refuses all statements on that connection.
     """
     for connection in _used_connections():
-        if _transaction_state(connection) == UNTOUCHED:
+        if _transaction_state(connection) == NO_TRANSACTION:
             _drop(connection)
 
 
@@ -60,7 +60,7 @@ def _drop(connection: BaseDatabaseWrapper) -> None:
     del connections[connection.alias]
 
 
-UNTOUCHED: tuple[object, ...] = (False, (), True)
+NO_TRANSACTION: tuple[object, ...] = (False, (), True)
 """The state of a connection outside of any transaction."""
 
 

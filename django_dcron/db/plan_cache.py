@@ -1,7 +1,8 @@
 """Let PostgreSQL keep the plans of the statements that workers and nodes execute all the time.
 
-Django inserts the values into the SQL text, so PostgreSQL plans a statement each time it is
-executed. Planning takes twice as long as executing for the statements that start and finish a run.
+By default, Django inserts the values into the SQL text, so PostgreSQL plans a statement each time
+it is executed. For the statements that start and finish a run, planning takes twice as long as
+executing.
 
 Invariants:
 
@@ -12,9 +13,9 @@ Invariants:
 - No other client's statement is executed: the names are random. A name that psycopg chooses may
   mean another statement on another server connection.
 - Nothing is prepared through a connection pooler that reports process ids of its own (PgBouncer,
-  pgcat, PgDog). A pooler that reports the server's is taken for a direct connection. If it then
-  changes the server connection, the server doesn't know the random name, and refuses.
-- Django's own option decides, if the project sets it: ``OPTIONS["prepare_threshold"] = None``
+  pgcat, PgDog). A pooler that reports the server's process id looks like a direct connection. If
+  it changes the server connection, the new one doesn't know the random name and refuses it.
+- If the project sets Django's option, the option decides: ``OPTIONS["prepare_threshold"] = None``
   prepares nothing, and a number means that the pooler supports prepared statements.
 - Other statements of the project are neither prepared nor bound on the server: the connection's
   settings are restored at once.
@@ -51,7 +52,7 @@ REFUSALS = frozenset({"0A000", "26000", "42P05"})
 
 @dataclass(slots=True)
 class _Connection:
-    """What is known about a connection of the driver."""
+    """The facts that decide whether statements are prepared on a connection of the driver."""
 
     uses: int = 0
     allowed: bool | None = None
@@ -100,7 +101,7 @@ def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
     if driver is None or not hasattr(driver, "prepare_threshold"):
         return False  # not connected yet, or psycopg2
     if driver.cursor_factory.__module__ != "django.db.backends.postgresql.base":
-        return False  # the project's, or that of an instrumentation
+        return False  # a cursor class of the project or of an instrumentation
     known = _connections.setdefault(driver, _Connection())
     known.uses += 1
     if known.uses <= USES_BEFORE:
@@ -120,7 +121,7 @@ def _has_refused(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _is_direct(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server that answers has the process id that this connection was given."""
+    """Return whether this connection leads to the server process that it began with, no pooler."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()

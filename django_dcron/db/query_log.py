@@ -1,7 +1,7 @@
 """Keep no log of queries in processes that run for months.
 
-With ``DEBUG = True``, Django logs the last 9,000 queries of each connection, with the text of each.
-A request empties the log when it begins. The threads of nodes and workers handle no requests.
+With ``DEBUG = True``, Django keeps the texts of the last 9,000 queries of each connection. It
+empties this log at the start of each request. The threads of nodes and workers handle no requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def _disable_log(connection: BaseDatabaseWrapper, **_: Any) -> None:
 def forget_queries() -> None:
     """Empty the log of this thread, unless a test captures its queries.
 
-    For threads that execute jobs, whose code may read the log.
+    Threads that execute jobs call this after a run instead of disabling the log, because the job's
+    code may read it.
     """
     for connection in connections.all(initialized_only=True):
         if not connection.force_debug_cursor:

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import RawSQL
 
-from django_dcron.db.change_sequence import limiting_locks
+from django_dcron.db.change_sequence import lock_timeout_query
 from django_dcron.db.statements import Compiled, Insert, Select, Statement, Update
 
-Seen = Callable[[str], str]
-"""Returns the SQL of a column of the row that was read."""
+ColumnSql = Callable[[str], str]
+"""Returns the SQL for a column of the row that was read, by the column's name."""
+
+
+class ReadResult(NamedTuple):
+    row: list[Any] | None
+    """The row as it was before the change. None if it doesn't exist."""
+    inserted_key: int | None
+    """The key of the inserted row. None if no row was inserted."""
 
 
 class ReadAndChange(Statement):
@@ -31,9 +38,9 @@ class ReadAndChange(Statement):
         self,
         select: Select,
         names: Sequence[str],
-        condition: Callable[[Seen], str],
-        update: Callable[[Seen], Update],
-        insert: Callable[[Seen], Insert],
+        condition: Callable[[ColumnSql], str],
+        update: Callable[[ColumnSql], Update],
+        insert: Callable[[ColumnSql], Insert],
         *,
         lock_timeout: timedelta,
     ) -> None:
@@ -53,36 +60,34 @@ class ReadAndChange(Statement):
     def is_supported(self) -> bool:
         return connections[self.using].vendor == "postgresql"
 
-    def execute(self, **values: Any) -> tuple[list[Any] | None, int | None]:
-        """Return the row that was read, if it exists, and the key of the row that was inserted."""
+    def execute(self, **values: Any) -> ReadResult:
+        """Execute the statement, in the surrounding transaction if there is one."""
         connection = connections[self.using]
         if not connection.in_atomic_block:
             return self._execute(connection, values)
         with transaction.atomic(using=connection.alias):
             return self._execute(connection, values)
 
-    def _execute(
-        self, connection: BaseDatabaseWrapper, values: dict[str, Any]
-    ) -> tuple[list[Any] | None, int | None]:
+    def _execute(self, connection: BaseDatabaseWrapper, values: dict[str, Any]) -> ReadResult:
         compiled = self.compiled_for(connection)
         with compiled.executed(connection, values) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
         if not rows:
-            return None, None
+            return ReadResult(None, None)
         compiled.convert(rows, connection)
         *row, key = rows[0]
-        return row, key
+        return ReadResult(row, key)
 
     def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
         select = self._select.compile(connection)
-        met = f"lock_limit, seen WHERE {self._condition}"
-        update = self._update.compile_after(met, connection)
+        row_to_change = f"lock_limit, seen WHERE {self._condition}"
+        update = self._update.compile_after(row_to_change, connection)
         insert = self._insert.compile_after("changed, seen", connection)
         columns = ", ".join(each.removeprefix("seen.") for each in self._columns.values())
         key = self._insert.key(connection)
         sql = (
             f"WITH seen ({columns}) AS ({select.sql}), lock_limit AS ("  # noqa: S608 - names of our columns  # nosec B608
-            f"{limiting_locks(self._lock_timeout)}), changed AS ({update.sql} RETURNING 1), "
+            f"{lock_timeout_query(self._lock_timeout)}), changed AS ({update.sql} RETURNING 1), "
             f"inserted AS ({insert.sql} RETURNING {key} AS key) "
             "SELECT seen.*, inserted.key FROM seen LEFT JOIN inserted ON true"
         )
@@ -90,6 +95,6 @@ class ReadAndChange(Statement):
         return Compiled(sql, parameters, select.columns)
 
 
-def raw(sql: str, field: Any) -> RawSQL:
+def raw_expression(sql: str, field: Any) -> RawSQL:
     """Return the SQL as an expression of the type of ``field``."""
     return RawSQL(sql, (), output_field=field)  # noqa: S611 - names of our columns  # nosec B611

@@ -101,7 +101,7 @@ def brief_transaction(
         with transaction.atomic(using=using, savepoint=savepoint):
             yield
         return
-    with _limit_waits(using, timeout, lock), transaction.atomic(using=using):
+    with _mariadb_limits(using, timeout, lock), transaction.atomic(using=using):
         if connections[using].vendor == "postgresql":
             with connections[using].cursor() as cursor:
                 limits = {"idle_in_transaction_session_timeout": timeout}
@@ -116,7 +116,7 @@ def brief_transaction(
 
 
 @contextmanager
-def _limit_waits(using: str, timeout: timedelta, lock: timedelta | None) -> Iterator[None]:
+def _mariadb_limits(using: str, timeout: timedelta, lock: timedelta | None) -> Iterator[None]:
     """Set MariaDB's session limits and restore them afterwards.
 
     The connection may belong to the project.

@@ -1,9 +1,9 @@
 """Let transactions on a node's SQLite connections take the write lock at their start.
 
 SQLite can wait for the write lock only at the start of a transaction. A transaction that reads
-first and writes later fails at once if another process has written meanwhile. By default, Django's
-transactions are of this kind. The system check W002 asks projects to change that. A node changes it
-for its own connections, so that it also runs reliably with the settings of a new project.
+first and writes later fails at once if another process has written meanwhile. Django's default is
+to take the lock at the first write. The system check W002 asks projects to set another mode. A
+node sets it for its own connections, so it also runs reliably with a new project's settings.
 """
 
 from __future__ import annotations

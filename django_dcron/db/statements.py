@@ -7,7 +7,7 @@ These are the frequent statements of workers and nodes. They are written with th
 Invariants:
 
 - The SQL is the output of Django's compiler for that database.
-- At every execution, each value is converted by its field, like in the ORM.
+- At every execution, each value is converted by its field, as in the ORM.
 - The values must match the placeholders of the SQL. Otherwise, ``TypeError`` is raised.
 - Compiled statements belong to no connection, and threads share them. On PostgreSQL, a
   persistent connection keeps their plans, too (``plan_cache``).
@@ -46,18 +46,40 @@ class Given(Expression):
         return "%s", (self,)  # the placeholder itself, because there is no value yet
 
 
+class ConvertedColumn(NamedTuple):
+    """A column of a SELECT whose values the database or the field converts."""
+
+    position: int
+    expression: Any
+    converters: list[Converter] | None
+    """The converters in their order. None if they belong to a connection: see ``converted_by``."""
+
+    def converted_by(self, connection: BaseDatabaseWrapper) -> ConvertedColumn:
+        """Return the column with the converters for this connection."""
+        converters = self.converters or _converters(self.expression, connection)
+        return self._replace(converters=converters)
+
+    def convert(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        """Convert a value that the driver has returned."""
+        for converter in self.converters or ():
+            value = converter(value, self.expression, connection)
+        return value
+
+
 class Compiled:
-    def __init__(self, sql: str, parameters: Sequence[Any], columns: Sequence[Any] = ()) -> None:
+    """The SQL of a statement, with its parameters and the placeholders among them."""
+
+    def __init__(
+        self, sql: str, parameters: Sequence[Any], columns: Sequence[ConvertedColumn] = ()
+    ) -> None:
         self.sql = sql
         self.parameters = tuple(parameters)
         """Converted values for the driver, and ``Given`` placeholders."""
         self.names = frozenset(each.name for each in parameters if isinstance(each, Given))
         self.columns = tuple(columns)
-        """The SELECT's columns that need conversion: position, expression and converters. None: the
-        converters belong to a connection.
-        """
-        self._latest: tuple[Any, list[tuple[int, Any, list[Converter]]]] = (lambda: None), []
-        """The latest connection, as a weak reference, and its columns."""
+        """The columns of a SELECT that need conversion."""
+        self._latest: tuple[Any, list[ConvertedColumn]] = (lambda: None), []
+        """The latest connection, as a weak reference, and ``columns_of`` for it."""
 
     def executed(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any], prefix: str = ""
@@ -77,19 +99,15 @@ class Compiled:
 
     def convert(self, rows: list[list[Any]], connection: BaseDatabaseWrapper) -> None:
         """Convert the values that the driver has returned, in place."""
-        for column, expression, converters in self.converters(connection):
-            for convert in converters:
-                for row in rows:
-                    row[column] = convert(row[column], expression, connection)
+        for column in self.columns_of(connection):
+            for row in rows:
+                row[column.position] = column.convert(row[column.position], connection)
 
-    def converters(self, connection: BaseDatabaseWrapper) -> list[tuple[int, Any, list[Converter]]]:
-        """Return the columns that need conversion: position, expression and converters."""
+    def columns_of(self, connection: BaseDatabaseWrapper) -> list[ConvertedColumn]:
+        """Return the columns that need conversion, with the converters for this connection."""
         latest, columns = self._latest  # read once, because another thread may replace it
         if latest() is not connection:
-            columns = [
-                (column, expression, converters or _converters(expression, connection))
-                for column, expression, converters in self.columns
-            ]
+            columns = [column.converted_by(connection) for column in self.columns]
             self._latest = ref(connection), columns
         return columns
 
@@ -145,7 +163,7 @@ class RowChange(Statement):
     def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
         """Compile the statement so that it changes rows only if the relation ``step`` has a row.
 
-        Without a ``step``, there is no such condition.
+        ``step`` is the SQL of that relation. If it is empty, there is no such condition.
         """
 
 
@@ -250,9 +268,11 @@ class Select(Statement):
         self._build = build
 
     def first(self, **values: Any) -> list[Any] | None:
+        """Execute the statement and return its first row, or None."""
         return next(iter(self.rows(**values)), None)
 
     def rows(self, **values: Any) -> list[list[Any]]:
+        """Execute the statement and return its rows, with converted values."""
         connection = connections[self.using]
         compiled = self.compiled_for(connection)
         with compiled.executed(connection, values) as cursor:
@@ -267,10 +287,12 @@ class Select(Statement):
         compiler = self._build().query.get_compiler(connection.alias)
         sql, parameters = compiler.as_sql()
         columns = []
-        for column, (expression, _, _) in enumerate(compiler.select):
+        for position, (expression, _, _) in enumerate(compiler.select):
             if converters := _converters(expression, connection):
                 of_connection = connection.ops.get_db_converters(expression)
-                columns.append((column, expression, None if of_connection else converters))
+                columns.append(
+                    ConvertedColumn(position, expression, None if of_connection else converters)
+                )
         return Compiled(sql, parameters, columns)
 
 

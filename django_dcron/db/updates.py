@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Model)
 
 
 def same_value(field: Field[Any, Any], one: Any, other: Any) -> bool:
-    """Return whether a column of this field stores both values alike."""
+    """Return whether the field's column stores both values in the same way."""
     return same_json(one, other) if isinstance(field, JSONField) else bool(one == other)
 
 
@@ -35,7 +35,7 @@ def _batches(
     using: str, instances: Sequence[M], fields: Sequence[Field[Any, Any]]
 ) -> Iterator[Sequence[M]]:
     key: Any = instances[0]._meta.pk
-    # Each row has its key in the filter, and each of its values has a key and the value itself.
+    # For each row: its key in the filter, and for each field the key (WHEN) and the value (THEN).
     parameters = [key, *(each for field in fields for each in (key, field))]
     size = connections[using].ops.bulk_batch_size(parameters, instances)
     for start in range(0, len(instances), size):

@@ -3,8 +3,9 @@
 Invariants:
 
 - A row is free if it has no holder or its lease has expired. All times are the database's.
-- Rows are never deleted, so renewing is a single guarded UPDATE. If it changes as many rows as
-  requested, all are held. Otherwise, the rows are read, and missing ones are inserted.
+- Rows are never deleted, so renewing is a single UPDATE of the rows that are free or belong to the
+  holder. If it changes as many rows as requested, the holder has all locks. Otherwise, the rows are
+  read, and missing ones are inserted.
 - Each statement is a separate transaction. A node that freezes or dies between two statements
   leaves no row locked, and its leases expire.
 - Inserting missing rows, once in a lock's life, is a short Django transaction.

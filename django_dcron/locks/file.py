@@ -25,7 +25,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -115,7 +115,7 @@ class FileLock:
         try:
             directory = self._open()
             try:
-                self._wait_for(lambda: fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                self._wait_for_lock(directory)
                 yield directory
             finally:
                 # Closing isn't enough: a process forked meanwhile has the directory open, too.
@@ -137,11 +137,11 @@ class FileLock:
             )
         return directory
 
-    def _wait_for(self, attempt: Callable[[], None]) -> None:
+    def _wait_for_lock(self, directory: int) -> None:
         deadline = time.monotonic() + self.timeout.total_seconds()
         while True:
             try:
-                return attempt()
+                return fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise

@@ -120,10 +120,8 @@ class RedisLock:
                 memory: Any = self._client.info("memory")
             except ResponseError:
                 return []  # Some hosted Redis servers refuse INFO.
-        servers = [
-            memory,
-            *(part for part in memory.values() if isinstance(part, dict)),
-        ]  # The answer of a cluster is a dict by server.
+        # A cluster answers with a dict for each server.
+        servers = [memory, *(part for part in memory.values() if isinstance(part, dict))]
         policies = {
             server["maxmemory_policy"] for server in servers if "maxmemory_policy" in server
         }

@@ -19,7 +19,7 @@ from uuid import UUID
 from django.db.models import BooleanField, Case, F, Q, When
 
 from django_dcron.db.now import UtcNow
-from django_dcron.db.read_and_change import ReadAndChange, Seen, raw
+from django_dcron.db.read_and_change import ColumnSql, ReadAndChange, raw_expression
 from django_dcron.db.statements import Given, Insert, Select, Update
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.freezing import AUTOMATIC
@@ -58,7 +58,7 @@ def _reading() -> Any:
     return query.values_list(*READ_COLUMNS, ORDINARY)
 
 
-def _condition(seen: Seen) -> str:
+def _condition(seen: ColumnSql) -> str:
     automatic = ", ".join(f"'{trigger}'" for trigger in sorted(AUTOMATIC))
     return (
         f"{seen(ORDINARY)} AND NOT ({seen('is_frozen')} AND {seen('trigger')} IN ({automatic})) "
@@ -67,7 +67,7 @@ def _condition(seen: Seen) -> str:
     )
 
 
-def _update(seen: Seen) -> Update:
+def _update(seen: ColumnSql) -> Update:
     is_exclusive = f"{seen('job__overlap_policy')} <> '{OverlapPolicy.ALLOW}'"
     slot = f"(SELECT CASE WHEN {is_exclusive} THEN '{Slot.RUNNING}' END FROM seen)"  # noqa: S608 - our own names  # nosec B608
     return Update(
@@ -77,11 +77,11 @@ def _update(seen: Seen) -> Update:
             attempt=Given(Run, "attempt"),
             state__in=states_before(State.RUNNING),
         ),
-        **transitions.start_columns(raw(slot, Run._meta.get_field("slot"))),
+        **transitions.start_columns(raw_expression(slot, Run._meta.get_field("slot"))),
     )
 
 
-def _insert(seen: Seen) -> Insert:
+def _insert(seen: ColumnSql) -> Insert:
     names = ("run_id", "number", "token", "worker", "release")
     own = {name: Given(Attempt, name) for name in names}
     dispatched_at = f"CASE WHEN {seen('deliveries')} > 0 THEN {seen('queued_at')} END"
@@ -91,7 +91,9 @@ def _insert(seen: Seen) -> Insert:
         "queued_at": dispatched_at,
         "started_at": seen("read_at"),
     }
-    values = {name: raw(sql, Attempt._meta.get_field(name)) for name, sql in read.items()}
+    values = {
+        name: raw_expression(sql, Attempt._meta.get_field(name)) for name, sql in read.items()
+    }
     return Insert(Attempt, lambda: Attempt(**own, **values))
 
 

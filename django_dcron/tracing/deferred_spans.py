@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django_dcron.tracing.provider import configured_provider, suppress_errors, tracer_of
 from django_dcron.tracing.run_trace import (
-    about_attempt,
+    attempt_attributes,
     context_within,
     root_context_of,
 )
@@ -83,7 +83,7 @@ def trace_dispatch(publish: Callable[P, R]) -> Callable[P, R]:
 
     Each run's trace gets a span ``dcron.dispatch``.
     """
-    return _defer_spans(publish, _record_publish)
+    return _defer_spans(publish, _record_dispatch)
 
 
 def _defer_spans(
@@ -137,7 +137,7 @@ def _record_claim(provider: TracerProvider, batch: _Batch) -> None:
     )
 
 
-def _record_publish(provider: TracerProvider, batch: _Batch) -> None:
+def _record_dispatch(provider: TracerProvider, batch: _Batch) -> None:
     """Record the spans of a dispatch, linked to the current span, such as that of a web request."""
     current = trace.get_current_span().get_span_context()
     links = [trace.Link(current)] if current.is_valid else []
@@ -151,7 +151,7 @@ def record_dispatch(runs: Sequence[Traceable], start_time: int, end_time: int) -
     """
     if provider := configured_provider():
         with suppress_errors():
-            _record_publish(provider, _Batch(_record_publish, start_time, end_time, runs))
+            _record_dispatch(provider, _Batch(_record_dispatch, start_time, end_time, runs))
 
 
 def _record(
@@ -161,7 +161,7 @@ def _record(
     for run in batch.runs:
         origin = root_context_of(run.run_id, provider)
         if origin.trace_flags.sampled:
-            attributes = about_attempt(
+            attributes = attempt_attributes(
                 run.run_id, run.attempt, job=run.job_name, target=run.target, queue=run.queue
             )
             tracer.start_span(

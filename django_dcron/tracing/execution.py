@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django_dcron.tracing.provider import configured_provider, suppress_errors, tracer_of
 from django_dcron.tracing.run_trace import (
-    about_attempt,
+    attempt_attributes,
     context_within,
     root_context_of,
 )
@@ -39,7 +39,7 @@ def executing(
 ) -> AbstractContextManager[Callable[[AttemptEnding], None]]:
     """Return a context manager with the span ``dcron.execute`` of an attempt.
 
-    It yields a function; call it with the attempt's ending.
+    The context manager yields a function that describes the attempt's ending on the span.
     """
     provider = configured_provider()
     if provider is None:
@@ -87,8 +87,8 @@ def _start_execution(
 ) -> Span:
     """Start the span.
 
-    If the current span belongs to the run's trace, it is the parent: an instrumentation of Celery
-    has read the message's headers.
+    If the current span belongs to the run's trace, it becomes the parent. An instrumentation of
+    Celery has then continued the trace from the message's headers.
     """
     links = [trace.Link(root_context_of(rerun_of, provider))] if rerun_of else []
     here = trace.get_current_span().get_span_context()
@@ -101,7 +101,7 @@ def _start_execution(
         "dcron.execute",
         parent,
         trace.SpanKind.CONSUMER,
-        about_attempt(run_id, attempt, **about),
+        attempt_attributes(run_id, attempt, **about),
         links,
     )
 

@@ -47,9 +47,9 @@ def tracer_of(provider: TracerProvider) -> Tracer:
 
 @contextmanager
 def suppress_errors() -> Iterator[None]:
-    """Catch errors of the project's provider, sampler and processors.
+    """Catch errors of the project's provider, sampler and processors, and turn tracing off.
 
-    They must not look like an error of a run, the broker or the database.
+    Such an error must not look like one of a run, the broker or the database.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def suppress_errors() -> Iterator[None]:
 
 
 def _give_up(error: Exception) -> None:
-    """Turn tracing off in this process after the first error."""
+    """Turn tracing off in this process, and log the error."""
     global _given_up
     _given_up = True
     extra = {"event": "tracing_failed"}

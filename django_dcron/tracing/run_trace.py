@@ -20,14 +20,15 @@ with suppress(ImportError):  # OpenTelemetry is an optional extra.
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, TracerProvider
 
-SPAN_ID = 2**64 - 1
+SPAN_ID_MASK = 2**64 - 1
+"""A span's id has 64 bits; the root's is the last half of the run's id."""
 
 
 def root_context_of(run_id: UUID, provider: TracerProvider) -> SpanContext:
     """Return the parent context of all spans of the run. It is the same in every process."""
     flags = trace.TraceFlags.SAMPLED if _is_sampled(run_id, provider) else trace.TraceFlags.DEFAULT
     return trace.SpanContext(
-        run_id.int, run_id.int & SPAN_ID, is_remote=True, trace_flags=trace.TraceFlags(flags)
+        run_id.int, run_id.int & SPAN_ID_MASK, is_remote=True, trace_flags=trace.TraceFlags(flags)
     )
 
 
@@ -78,6 +79,7 @@ def _attach_trace(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
             context.detach(token)
 
 
-def about_attempt(run_id: UUID, attempt: int, **more: str) -> dict[str, str | int]:
+def attempt_attributes(run_id: UUID, attempt: int, **more: str) -> dict[str, str | int]:
+    """Return the attributes of a span about an attempt. Empty values are left out."""
     extra = {f"dcron.{key}": value for key, value in more.items() if value}
     return {"dcron.run": str(run_id), "dcron.attempt": attempt, **extra}

@@ -50,8 +50,8 @@ def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
 def shared_dispatcher() -> Dispatcher | None:
     """Return the dispatcher with which processes other than nodes publish a run at once.
 
-    None: only nodes can dispatch runs. This also applies without a Celery app, because only a node
-    with ``--embedded`` can run then.
+    Returns None if only nodes can dispatch runs: with the thread dispatcher, or without a Celery
+    app. Without an app, only nodes with ``--embedded`` can run.
     """
     if settings.DISPATCHER == "thread":
         return None
@@ -74,10 +74,10 @@ def _remote_dispatcher(kind: str) -> Dispatcher:
 
         return CeleryDispatcher()
     if kind == "tasks":
-        from django_dcron.dispatch.django_tasks_setup import problem
+        from django_dcron.dispatch.django_tasks_setup import dispatch_problem
 
-        if text := problem():
-            raise ImproperlyConfigured(text)
+        if problem := dispatch_problem():
+            raise ImproperlyConfigured(problem)
         from django_dcron.dispatch.django_tasks import DjangoTaskDispatcher
 
         return DjangoTaskDispatcher()

@@ -114,7 +114,7 @@ class WorkerReply:
 class AsksWorkers(Protocol):
     """A dispatcher that can ask the workers of its broker for their state.
 
-    Its messages name the node that publishes them.
+    The messages that it publishes name the node.
     """
 
     node: str
@@ -136,7 +136,7 @@ class ConnectsAhead(Protocol):
     def connect_ahead(self, prepared: Any) -> None:
         """Connect for ``prepared``, the run that is due next, unless there is a working connection.
 
-        Takes as long as an unsuccessful ``publish``, at most. Never raises: ``publish`` reports the
+        Takes at most as long as a ``publish`` that fails. Never raises: ``publish`` reports the
         error.
         """
         ...

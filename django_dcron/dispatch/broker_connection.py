@@ -3,8 +3,8 @@
 Invariants:
 
 - Queues are declared once per connection.
-- A failure is repeated once on a new connection: the idle connection may have been cut, or AMQP
-  reports a previous refusal. The error on the new connection counts.
+- A request that fails is repeated once on a new connection. The idle connection may have been cut,
+  or AMQP may have reported the refusal of an earlier message. The second error counts.
 - A dropped connection isn't closed with a handshake, because a frozen broker would block it.
 - A forked child uses neither the lock nor the connection of its parent.
 """
@@ -58,7 +58,7 @@ def connect_to_broker(connection: Any) -> None:
 
 
 class BrokerConnection:
-    """Connects at first use and again after a failure. The user of the connection has ``lock``."""
+    """Connects at first use and again after a failure. Callers acquire ``lock`` for each use."""
 
     def __init__(self, app: Callable[[], Celery]) -> None:
         self._app = app
@@ -73,13 +73,14 @@ class BrokerConnection:
 
     @property
     def needs_check(self) -> bool:
-        """Whether the broker isn't connected, or may have cut the idle connection."""
+        """Whether there is no connection, or the broker may have cut it because it was idle."""
         return self.producer is None or time.monotonic() - self._used_at > IDLE_AFTER
 
     def use(self, send: Callable[[Any], Result]) -> Result:
-        """Call ``send`` with a connected producer, on a new connection if the first try fails.
+        """Call ``send`` with a connected producer. If that fails, call it on a new connection.
 
-        Raises ``DispatchFailed`` if it can't connect; otherwise the error on the new connection.
+        Raises ``DispatchFailed`` if the broker can't be connected to. Otherwise, raises the error
+        of ``send`` on the new connection.
         """
         if self.producer is not None:
             try:

@@ -8,8 +8,8 @@ from typing import Any
 from kombu.exceptions import KombuError
 
 SERVER_ERRORS = re.compile(
-    "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error|MISCONF|NOREPLICAS|BUSY "
-    "Redis|permissions to run"
+    "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error"
+    "|MISCONF|NOREPLICAS|BUSY Redis|permissions to run"
 )
 """Redis's replies that concern the server, not the queue or the message."""
 
@@ -25,10 +25,13 @@ def means_unreachable(error: Exception, broker: Any) -> bool:
     if isinstance(error, LookupError):
         return False
     # A nonrecoverable AMQP connection error is caused by what was sent, not by an outage.
-    lost = isinstance(error, broker.connection_errors)
-    lost = lost and isinstance(error, broker.recoverable_connection_errors)
+    is_connection_lost = isinstance(error, broker.connection_errors) and isinstance(
+        error, broker.recoverable_connection_errors
+    )
     return (
-        lost or isinstance(error, OSError) or bool(SERVER_ERRORS.search(broker_error_text(error)))
+        is_connection_lost
+        or isinstance(error, OSError)
+        or bool(SERVER_ERRORS.search(broker_error_text(error)))
     )
 
 

@@ -2,15 +2,15 @@
 
 Invariants:
 
-- Messages are built and serialized ahead of time and published without ``apply_async``, which is
-  ten times as fast. On Redis, they are appended without kombu, which is again ten times as fast
+- Messages are built and serialized ahead of time. Publishing them is ten times as fast as
+  ``apply_async``. On Redis, they are appended without kombu, which is ten times faster again
   (``redis_queue``).
-- If a receiver is connected to Celery's publish signals, for example of a tracing library,
-  ``send_task_message`` publishes them, because it sends the signals.
+- If a receiver is connected to Celery's publish signals, for example by a tracing library,
+  ``send_task_message`` publishes the messages, because it sends the signals.
 - Connecting takes longer than publishing thousands of messages, so a node connects before a run is
   due. It also checks a connection that has been idle, because the server may have cut it.
-- AMQP returns a message without a queue; then the queue is declared again. No message is published
-  to a missing queue.
+- AMQP returns a message whose queue is missing. The queue is then declared again, and the message
+  is published again.
 - The broker counts as unreachable if it can't be connected to, if a new connection is lost, or if
   it accepts nothing now.
 - Any other error on a new connection is the refusal of a queue or message.
@@ -48,6 +48,7 @@ from django_dcron.dispatch.broker_connection import (
     new_broker_connection,
 )
 from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
+from django_dcron.dispatch.confirms import Rejections
 from django_dcron.dispatch.message_templates import MessageTemplates
 from django_dcron.dispatch.messages import (
     TASK,
@@ -79,7 +80,7 @@ class PreparedMessage:
     route: Route
     options: dict[str, Any]
     content: Content | None = None
-    """None if it is only in ``text``, which needs half of the memory."""
+    """None if ``text`` has the whole message. Keeping only one of them halves the memory."""
     destination: Destination | None = None
     """None if kombu has to publish the message."""
     text: bytes | None = None
@@ -113,7 +114,7 @@ class CeleryDispatcher:
         try:
             return str(self.app.connection_for_write().as_uri())
         except Exception:
-            return "(its URL cannot be used)"
+            return "(invalid broker URL)"
 
     def prepare(self, run: DueRun) -> PreparedMessage:
         route = self._routes.find(self.app, run.target, run.queue)
@@ -142,19 +143,21 @@ class CeleryDispatcher:
     def publish(self, prepared: Sequence[PreparedMessage]) -> None:
         with self._connection.lock:
             try:
-                left = self._connection.use(lambda producer: self._send_all(producer, prepared))
+                rejected = self._connection.use(lambda producer: self._send_all(producer, prepared))
             except DispatchFailed:
                 raise
             except Exception as error:
                 if means_unreachable(error, self.app.connection_for_write()):
                     raise DispatchFailed(broker_error_text(error)) from cause_of(error)
                 raise Undeliverable(
-                    f"the broker rejects the message, queue {_queues(prepared)}: "
+                    f"the broker rejects the message, queue {_queue_names(prepared)}: "
                     f"{broker_error_text(error)}"
                 ) from error
-        if left:
-            positions = {position for position, item in enumerate(prepared) if item.task_id in left}
-            queues = _queues(prepared[position] for position in positions)
+        if rejected:
+            positions = {
+                position for position, item in enumerate(prepared) if item.task_id in rejected
+            }
+            queues = _queue_names(prepared[position] for position in positions)
             raise PartlyPublished(
                 f"the broker's queue is full or doesn't exist: {queues}", positions
             )
@@ -173,14 +176,14 @@ class CeleryDispatcher:
         route = Route(Queue(routing_key), exchange, routing_key, options)
         with self._connection.lock:
             try:
-                left = self._connection.use(
+                rejected = self._connection.use(
                     lambda producer: self._send_one(producer, route, content)
                 )
             except DispatchFailed:
                 raise
             except Exception as error:
                 raise DispatchFailed(broker_error_text(error)) from cause_of(error)
-        if left:
+        if rejected:
             raise DispatchFailed(f"the broker's queue is full or doesn't exist: {routing_key!r}")
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
@@ -216,7 +219,7 @@ class CeleryDispatcher:
             replies = ask_workers(self.app, connection, TASK)
         except Exception as error:
             with suppress(Exception):
-                connection.collect()  # without a close handshake, see below
+                connection.collect()  # without a handshake, which a frozen broker would block
             raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         with suppress(Exception):
             connection.release()
@@ -238,34 +241,31 @@ class CeleryDispatcher:
 
     def _send_all(self, producer: Any, prepared: Sequence[PreparedMessage]) -> set[str]:
         """Publish the messages. Return the ids of the messages that the broker hasn't accepted."""
-        nacked, lost = self._send_each(producer, prepared)
-        if lost:
-            self._connection.forget_declarations()  # A declared queue is missing.
-            again = [item for item in prepared if item.task_id in lost]
-            nacked_then, lost = self._send_each(producer, again)
-            nacked |= nacked_then
-        return nacked | lost
+        first = self._send_each(producer, prepared)
+        if not first.returned:
+            return first.nacked
+        self._connection.forget_declarations()  # A declared queue is missing.
+        again = [item for item in prepared if item.task_id in first.returned]
+        return first.nacked | self._send_each(producer, again).all
 
-    def _send_each(
-        self, producer: Any, prepared: Sequence[PreparedMessage]
-    ) -> tuple[set[str], set[str]]:
-        """Publish each message. Return the ids of messages that were nacked or have no queue."""
+    def _send_each(self, producer: Any, prepared: Sequence[PreparedMessage]) -> Rejections:
+        """Publish each message once. Return the messages that the broker hasn't accepted."""
         for route in {id(item.route): item.route for item in prepared}.values():
             self._connection.declare(route)
         signals_are_heard = self._signals_have_receivers()
         redis_queues, confirms = self._connection.redis_queues, self._connection.confirms
         if redis_queues and not signals_are_heard and redis_queues.bypass_only_kombu:
             prepared = self._append(redis_queues, prepared)
-        with producer.batch(max_size=BATCH) if _batches(producer) else nullcontext():
+        with producer.batch(max_size=BATCH) if _supports_batches(producer) else nullcontext():
             for item in prepared:
                 content = item.content or self._build(item.run)
-                # raised with ``confirm_publish``; ``Confirms`` counts it
+                # With ``confirm_publish``, a nack is raised here. ``Confirms`` has recorded it.
                 with suppress(MessageNacked):
                     if signals_are_heard:
                         self._send_with_signals(producer, item, content)
                     else:
                         self._send(producer, item.route, item.options, content)
-        return confirms.wait() if confirms else (set(), set())
+        return confirms.wait() if confirms else Rejections(set(), set())
 
     def _append(
         self, queues: RedisQueues, prepared: Sequence[PreparedMessage]
@@ -312,7 +312,7 @@ class CeleryDispatcher:
         with suppress(MessageNacked):
             self._send(producer, route, route.options, content)
         confirms = self._connection.confirms
-        return set.union(*confirms.wait()) if confirms else set()
+        return confirms.wait().all if confirms else set()
 
     def _send(self, producer: Any, route: Route, options: dict[str, Any], content: Content) -> None:
         content_type, content_encoding, body = content.body
@@ -364,7 +364,7 @@ class CeleryDispatcher:
 
     @cached_property
     def _encodes(self) -> bool:
-        """Whether messages are encoded ahead of time. The connection decides about their use."""
+        """Whether messages are encoded ahead of time. They are used only if ``RedisQueues`` is."""
         try:
             return is_known_broker(new_broker_connection(self.app))
         except Exception:  # an invalid URL, which ``publish`` reports
@@ -386,10 +386,10 @@ def _reset_dispatchers() -> None:
 os.register_at_fork(after_in_child=_reset_dispatchers)
 
 
-def _queues(prepared: Iterable[PreparedMessage]) -> str:
+def _queue_names(prepared: Iterable[PreparedMessage]) -> str:
     return ", ".join(sorted({repr(item.route.queue.name) for item in prepared}))
 
 
-def _batches(producer: Any) -> bool:
+def _supports_batches(producer: Any) -> bool:
     """Return whether kombu (5.7 or later) and the transport support batch publishing."""
     return bool(getattr(producer, "supports_batch_publish", False))

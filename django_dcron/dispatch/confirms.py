@@ -17,7 +17,19 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Rejections(NamedTuple):
+    """The correlation ids of the messages that the broker hasn't accepted."""
+
+    nacked: set[str]
+    returned: set[str]
+    """The messages without a queue, which the broker has returned."""
+
+    @property
+    def all(self) -> set[str]:
+        return self.nacked | self.returned
 
 
 class Confirms:
@@ -50,16 +62,15 @@ class Confirms:
         supported = channel.connection.server_capabilities.get("publisher_confirms")
         return cls(channel, timeout) if supported else None
 
-    def wait(self) -> tuple[set[str], set[str]]:
-        """Wait until the broker has confirmed or returned all messages.
+    def wait(self) -> Rejections:
+        """Wait until the broker has confirmed or returned all messages. Return the rejected ones.
 
-        Return the correlation ids of messages that were nacked or have no queue. ``timeout``
-        applies to each confirmation. Errors of the connection propagate.
+        ``timeout`` applies to each confirmation. Errors of the connection propagate.
         """
         self._drain()
-        failed = self._nacked, self._returned
+        rejections = Rejections(self._nacked, self._returned)
         self._nacked, self._returned = set(), set()
-        return failed
+        return rejections
 
     def _drain(self) -> None:
         while self._awaited:

@@ -20,7 +20,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json import JSONDecodeError
 from typing import Any
 from uuid import UUID
@@ -39,7 +39,7 @@ from django_dcron.exceptions import UnknownTarget
 
 TASK = "django_dcron.django_tasks.execute_run"
 """The dotted path of the task, because the task's module is in a higher layer than this package."""
-HIGHEST = 9
+HIGHEST_PRIORITY = 9
 """The highest priority of a job."""
 VALUE_ERRORS = (InvalidTask, DataError, TypeError, ValueError)
 TRANSPORT_ERRORS = (OSError, JSONDecodeError)
@@ -63,6 +63,20 @@ class PreparedTask:
     """The number of failed tries with an error that may not be about this run."""
     enqueued_before: int = 0
     """The number of runs that the dispatcher had enqueued at the first of these errors."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What became of the runs of one call of ``publish``."""
+
+    left: set[int]
+    """The positions of the runs that weren't enqueued."""
+    failed: list[PreparedTask] = field(default_factory=list)
+    """The runs whose error may not be about them."""
+    cause: Exception | None = None
+    """The last of these errors."""
+    reasons: set[str] = field(default_factory=set)
+    """The texts of all errors."""
 
 
 class DjangoTaskDispatcher:
@@ -106,11 +120,34 @@ class DjangoTaskDispatcher:
         return PreparedTask(task, str(run.run_id), run.attempt)
 
     def publish(self, prepared: Sequence[PreparedTask]) -> None:
-        enqueued_before, left, reasons = self._enqueued, set(range(len(prepared))), set()
-        failed: list[PreparedTask] = []
-        consecutive = 0
-        cause: Exception | None = None
-        for position in sorted(left, key=lambda position: prepared[position].errors):
+        enqueued_before = self._enqueued
+        batch = self._enqueue_batch(prepared)
+        cause = batch.cause
+        if (
+            cause is not None
+            and self._enqueued == enqueued_before
+            and not self._concern_runs(batch.failed)
+        ):
+            self._unreachable = True
+        for item in batch.failed:
+            if not item.errors:
+                item.enqueued_before = self._enqueued
+            item.errors += 1
+        if cause is not None and self._unreachable:
+            raise DispatchFailed(_backend_error_text(cause)) from cause
+        if batch.left:
+            raise PartlyPublished(
+                "; ".join(sorted(batch.reasons)), batch.left, by_error=cause is not None
+            ) from cause
+
+    def _enqueue_batch(self, prepared: Sequence[PreparedTask]) -> _Batch:
+        """Enqueue the runs, those without errors first, until too many consecutive errors.
+
+        Raises ``Undeliverable`` if the batch is one run and the error is about its values.
+        """
+        batch = _Batch(left=set(range(len(prepared))))
+        consecutive_errors = 0
+        for position in sorted(batch.left, key=lambda position: prepared[position].errors):
             item = prepared[position]
             try:
                 _enqueue(item)
@@ -122,35 +159,20 @@ class DjangoTaskDispatcher:
                     )
                     if len(prepared) == 1:
                         raise Undeliverable(refusal) from error
-                    reasons.add(refusal)
+                    batch.reasons.add(refusal)
                     continue
-                reasons.add(_backend_error_text(error))
-                cause = error
-                failed.append(item)
-                consecutive += 1
-                if consecutive == MAX_CONSECUTIVE_ERRORS:
+                batch.reasons.add(_backend_error_text(error))
+                batch.cause = error
+                batch.failed.append(item)
+                consecutive_errors += 1
+                if consecutive_errors == MAX_CONSECUTIVE_ERRORS:
                     break
             else:
-                left.discard(position)
+                batch.left.discard(position)
                 self._enqueued += 1
                 self._unreachable = False
-                consecutive = 0
-        if (
-            cause is not None
-            and self._enqueued == enqueued_before
-            and not self._concern_runs(failed)
-        ):
-            self._unreachable = True
-        for item in failed:
-            if not item.errors:
-                item.enqueued_before = self._enqueued
-            item.errors += 1
-        if cause is not None and self._unreachable:
-            raise DispatchFailed(_backend_error_text(cause)) from cause
-        if left:
-            raise PartlyPublished(
-                "; ".join(sorted(reasons)), left, by_error=cause is not None
-            ) from cause
+                consecutive_errors = 0
+        return batch
 
     def _concern_runs(self, failed: Sequence[PreparedTask]) -> bool:
         """Return whether the errors are probably about the runs that failed.
@@ -165,7 +187,8 @@ class DjangoTaskDispatcher:
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Do nothing, because enqueued tasks can't be revoked.
 
-        The start drops the task. A worker that executes it checks at its next heartbeat.
+        A worker that receives the task later drops it. A worker that executes the run notices a
+        cancellation at its next heartbeat.
         """
 
     def queue_of(self, target: str) -> str:
@@ -210,7 +233,7 @@ def priority_of(priority: int) -> int:
 
     Higher numbers come first in both.
     """
-    return round(200 * priority / HIGHEST) - 100
+    return round(200 * priority / HIGHEST_PRIORITY) - 100
 
 
 def _enqueue(item: PreparedTask) -> None:

@@ -12,7 +12,7 @@ from django_dcron.conf import settings
 from django_dcron.targets.django_tasks import has_tasks
 
 
-def problem() -> str | None:
+def dispatch_problem() -> str | None:
     """Return why no run can be dispatched, or None."""
     if not has_tasks():
         return f"Django's own tasks need Django 6.0 or later; this is {django.get_version()}"
@@ -36,10 +36,9 @@ def backend_problem() -> str | None:
 
 
 def why_no_workers() -> str | None:
-    """Return what the backend does with a task if it is one of Django's two backends without
-    workers.
+    """Return what a backend without workers does with a task, or None for other backends.
 
-    Returns None for other backends. The backend must exist.
+    Recognizes Django's immediate and dummy backends. The backend must exist.
     """
     from django.tasks import task_backends
     from django.tasks.backends.dummy import DummyBackend

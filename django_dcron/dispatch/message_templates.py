@@ -36,6 +36,7 @@ class MessageTemplate:
     _OTHER_RUN_ID = UUID("c3a9e6d1-07b5-4f28-9c4e-12f8a05b6d7e")
     _OTHER_JOB_NAME = "100 % „täglich“ 每日 😀 \\ \" ' %(id)s\n"
     _OTHER_TAG = "1b8e4d7c20f5963a-tag"
+    """A second message, to compare with. Its job name has characters that JSON escapes."""
 
     def __init__(self, text: str) -> None:
         """Make the template from the message of ``sample``."""

@@ -48,8 +48,8 @@ CHANNEL_METHODS = (
     "_put",
 )
 """The methods of kombu that these messages bypass."""
-REPEATING = ("retry", "retry_on_error", "retry_on_timeout")
-"""The options of a client that repeats commands whose reply was lost."""
+REPEAT_OPTIONS = ("retry", "retry_on_error", "retry_on_timeout")
+"""The options that make a Redis client repeat commands whose reply was lost."""
 
 
 class Destination(NamedTuple):
@@ -77,7 +77,7 @@ def version_of_kombu() -> tuple[int, int]:
 def destination_of(route: Route, options: dict[str, Any]) -> Destination | None:
     """Return where the message goes, or None if kombu has to publish it.
 
-    kombu also has to extend the life of a queue that expires.
+    kombu also publishes to queues that expire, because it has to extend their life.
     """
     priority = options.get("priority") or 0
     queue: Any = route.queue  # The stubs lack its attributes.
@@ -146,7 +146,7 @@ class RedisQueues:
         known = (
             is_known_broker(producer.connection)
             and _is_of_kombu(type(channel), "Channel")
-            and not any(channel.pool.connection_kwargs.get(option) for option in REPEATING)
+            and not any(channel.pool.connection_kwargs.get(option) for option in REPEAT_OPTIONS)
         )
         return cls(channel) if known else None
 

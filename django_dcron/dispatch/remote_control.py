@@ -50,10 +50,10 @@ def publish_revoke(producer: Any, app: Any, task_id: str | list[str], worker: st
 def ask_workers(
     app: Any, connection: Any, task: str, timeout: float = REPLY_TIMEOUT
 ) -> list[WorkerReply]:
-    """Ask all workers for their queues, whether they have ``task``, their unknown runs, and the
-    tasks that beat has sent them.
+    """Ask all workers for their state.
 
-    ``connection``: a connected kombu connection. Its errors propagate.
+    A reply contains the worker's queues, whether it has ``task``, its unknown runs, and the tasks
+    that beat has sent it. ``connection``: a connected kombu connection. Its errors propagate.
     """
     registered = _send_command(app, connection, "registered", None, timeout)
     queues = _send_command(app, connection, "active_queues", list(registered), timeout)

@@ -63,7 +63,8 @@ class Routes:
                 f"queue {queue!r} isn't in Celery's task_queues: {error}"
             ) from error
         if queue:  # The job's queue replaces the target's own route.
-            options.pop("exchange", None), options.pop("routing_key", None)
+            options.pop("exchange", None)
+            options.pop("routing_key", None)
         routed = options.pop("queue", None) or amqp.default_queue
         routed = amqp.queues[routed] if isinstance(routed, str) else routed
         exchange, routing_key = options.pop("exchange", None), options.pop("routing_key", None)

@@ -1,22 +1,23 @@
 """Fast reconnection of Celery workers after an outage of their broker.
 
 By default, Celery waits 2 s longer after each failed try, up to 30 s. After an outage of a minute,
-workers were idle for up to 16 s more. A worker that has loaded django-dcron's task tries every few
-seconds instead.
+workers therefore stay idle for up to 16 s. A worker that has loaded django-dcron's task tries every
+few seconds instead.
 
 If the network drops packets, a worker waits on a silent connection: for 51 s with Redis, and for
 two minutes or more with RabbitMQ. The kernel of a worker that has loaded django-dcron's task ends
 such a connection after ``SILENCE``.
 
-If Redis has forgotten a connection and something between keeps acknowledging packets, the kernel
-notices nothing. By default, a worker then waits forever for the reply to a command, such as an
-acknowledgement. Its event loop stands still, and with it kombu's own checks of its connections.
-The worker therefore waits ``REPLY_TIMEOUT`` for each reply of Redis.
+If Redis has dropped a connection while a proxy keeps acknowledging packets, the kernel notices
+nothing. By default, a worker then waits forever for the reply to a command, such as an
+acknowledgement. This blocks its event loop, and with it kombu's own checks of its connections. A
+worker that has loaded django-dcron's task therefore waits at most ``REPLY_TIMEOUT`` for a reply.
 
 Invariants:
 
 - The pauses never exceed ``LONGEST_PAUSE``.
-- The worker doesn't give up earlier than Celery would: shorter pauses allow more tries.
+- The worker doesn't give up earlier than Celery would: because its pauses are shorter, it makes
+  more tries.
   ``broker_connection_retry`` still applies.
 - A broker that is slow or paused keeps its connections, because its kernel replies. Redis loses
   them after ``REPLY_TIMEOUT``.
@@ -64,7 +65,7 @@ TRANSPORT_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class PromptReconnect(bootsteps.Step):
-    """A step of the worker's consumer that prepares its connections, also the first one."""
+    """A step of the worker's consumer: each of its connections gets keepalive and short pauses."""
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)

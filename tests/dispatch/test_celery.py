@@ -223,7 +223,7 @@ def test_transport_without_batches_gets_single_messages(
     app: Celery, dispatcher: CeleryDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_queue, "KNOWN_VERSIONS", frozenset())
-    monkeypatch.setattr(module, "_batches", lambda producer: False)
+    monkeypatch.setattr(module, "_supports_batches", lambda producer: False)
     publish_runs(dispatcher, run_of(), run_of())
     assert len(received(app, "of-the-task")) == 2
 
@@ -758,7 +758,7 @@ def test_invalid_broker_url_is_refused_at_the_start(
     dispatcher = CeleryDispatcher(app)
     with pytest.raises(DispatchFailed):
         publish_runs(dispatcher, run_of())
-    assert dispatcher.address == "(its URL cannot be used)"
+    assert dispatcher.address == "(invalid broker URL)"
     dispatcher.close()
 
 

@@ -126,7 +126,7 @@ def report_state(state: Any) -> list[dict[str, Any]]:
 
 @task_received.connect(weak=False)
 def _remember_beat_tasks(request: Any = None, **kwargs: Any) -> None:
-    beat_tasks.note(request.request_dict, request.delivery_info)
+    beat_tasks.remember(request.request_dict, request.delivery_info)
 
 
 @beat_init.connect(weak=False)

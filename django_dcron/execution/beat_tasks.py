@@ -1,7 +1,7 @@
 """Recognize and remember the tasks that Celery's beat sends, for ``dcron doctor``.
 
-Beat stores no runs of a static schedule. So its messages, which workers receive, are the only sign
-that it still runs.
+Beat doesn't record its runs of a static schedule. The messages that workers receive are therefore
+the only sign that beat still runs.
 
 Invariants:
 
@@ -36,7 +36,7 @@ class BeatTasks:
         self._lock = threading.Lock()
         self._latest: OrderedDict[str, float] = OrderedDict()
 
-    def note(self, headers: Mapping[str, Any], delivery: Mapping[str, Any]) -> None:
+    def remember(self, headers: Mapping[str, Any], delivery: Mapping[str, Any]) -> None:
         """Remember the task of a received message if beat sent it.
 
         ``delivery``: kombu's delivery information.

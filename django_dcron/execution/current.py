@@ -19,10 +19,10 @@ from django_dcron.models import Job, Run
 from django_dcron.utils.bounded_text import BoundedText, replace_unstorable
 
 NOTE_LIMIT = 255
-LARGEST = 2**63 - 1
+MAX_PROGRESS = 2**63 - 1
 """The largest number that a progress column stores."""
-BEAT_AT_MOST_EVERY = 1.0
-"""Seconds. ``heartbeat()`` in a tight loop must not load the database."""
+MIN_HEARTBEAT_INTERVAL = 1.0
+"""Seconds between two heartbeats that a run requests. A tight loop must not load the database."""
 NO_JOB = "no-job"
 """The name of the job outside of a run."""
 PROGRESS_COLUMNS = ("progress_done", "progress_total", "progress_note")
@@ -100,7 +100,8 @@ class CurrentRun:
         self.log = BoundedText(settings.LOG_LIMIT)
         self.request_heartbeat: Callable[[], None] | None = None
         """Writes a heartbeat at once. ``Heartbeats.keep_alive`` sets it."""
-        self._beaten_at = -BEAT_AT_MOST_EVERY
+        self._heartbeat_requested_at = -MIN_HEARTBEAT_INTERVAL
+        """Seconds from ``_began`` to the latest heartbeat that the job's code requested."""
         self._began = time.monotonic()
         self.unheard = False
         """Whether the run was stopped because its heartbeats couldn't be written."""
@@ -134,8 +135,7 @@ class CurrentRun:
 
     @cached_property
     def previous_scheduled_at(self) -> datetime | None:
-        """The occurrence of the schedule before this run and before the missed occurrences that it
-        stands for.
+        """The occurrence before this run and before the missed occurrences that it covers.
 
         ``[previous_scheduled_at, scheduled_at)`` is the period that this run covers. Earlier runs
         may have failed or been skipped. Code that must process everything has to store how far it
@@ -175,13 +175,17 @@ class CurrentRun:
     def heartbeat(self) -> None:
         """Write a heartbeat now and check for a cancellation. Raises ``RunCancelled``.
 
-        A thread writes a heartbeat every third of ``DCRON_RUN_LEASE``. Only code that keeps other
-        threads from running needs to call this. That thread writes the row, because a transaction
-        of the job would keep it locked. A heartbeat is written at most once a second.
+        A background thread writes a heartbeat every third of ``DCRON_RUN_LEASE``, so only code that
+        keeps other threads from running needs to call this method. The background thread writes
+        this heartbeat, too, because a transaction of the job would keep the row locked. A heartbeat
+        is written at most once a second.
         """
         elapsed = time.monotonic() - self._began
-        if self.request_heartbeat is not None and elapsed - self._beaten_at >= BEAT_AT_MOST_EVERY:
-            self._beaten_at = elapsed
+        if (
+            self.request_heartbeat is not None
+            and elapsed - self._heartbeat_requested_at >= MIN_HEARTBEAT_INTERVAL
+        ):
+            self._heartbeat_requested_at = elapsed
             self.request_heartbeat()
         if self.cancelled:
             raise RunCancelled
@@ -222,7 +226,7 @@ class CurrentRun:
 
 
 def _whole_number(number: float) -> int:
-    return min(max(int(number), 0), LARGEST)
+    return min(max(int(number), 0), MAX_PROGRESS)
 
 
 def _note(text: str) -> str:

@@ -26,11 +26,12 @@ LONGEST_PAUSE = 5.0
 def wait_out(
     work: Callable[[], T], what: str, using: str, *, give_up_after: float | None = None
 ) -> T:
-    """Call ``work`` until the database is reachable and doesn't lock it out.
+    """Call ``work`` again and again until the database is available. Return its result.
 
-    Each further try uses a new connection. ``work`` must be safe to repeat, even if it was
-    committed and only the answer was lost. After ``give_up_after`` seconds, the error is raised; by
-    default, never.
+    A lock of another session counts as unavailable. Each further try uses a new connection.
+    ``work`` must be safe to repeat, even if it was committed and only the answer was lost. After
+    ``give_up_after`` seconds, the error is raised; by default, never. ``what`` names the work in
+    the log.
     """
     began = time.monotonic()
     pause = FIRST_PAUSE

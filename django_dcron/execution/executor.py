@@ -55,7 +55,8 @@ START_TIMEOUT = 60.0
 """
 
 RECORDING_TIMEOUT = 10.0
-"""Seconds that a worker tries to record what an attempt runs, before it runs it without a record.
+"""Seconds for which a worker tries to record an attempt's definition. After that, the attempt runs
+without one.
 """
 
 LONGEST_WAIT_UNTIL_DUE = 2.0
@@ -79,8 +80,8 @@ def execute(
     process if the job's code doesn't stop. None if that is impossible. ``heartbeats``: By default,
     those of this process.
 
-    Raises ``UnknownRun`` if this database doesn't have the run, and exceptions that end the worker
-    process.
+    Raises ``UnknownRun`` if this database doesn't have the run. Exceptions of the job's code that
+    end the worker process are raised again after their outcome is recorded.
     """
     using = alias_for(Run)
     token = uuid4()
@@ -111,8 +112,13 @@ def execute(
         timeout_exception=timeout_exception,
         end_process=end_process,
     )
-    kept_alive = heartbeats.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at)
-    with ExitStack() as heartbeat, _trace_attempt(run) as ended:
+    _execute_started(run, heartbeats.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at))
+    return True
+
+
+def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) -> None:
+    """Call the job's code and record the outcome. ``kept_alive`` writes the run's heartbeats."""
+    with ExitStack() as heartbeat, _trace_attempt(run) as trace_ending:
         heartbeat.enter_context(kept_alive)
         with own_transactions_only():
             ending, fatal = _call(run)
@@ -121,13 +127,12 @@ def execute(
         if run.unheard and ending.outcome is Outcome.CANCELLED:
             message = "stopped because the worker couldn't write the heartbeat"
             ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
-        ended(ending)
+        trace_ending(ending)
         reach_sync_point("work.done")
-        _record(UnrecordedOutcome(run, ending), heartbeat, using)
+        _record(UnrecordedOutcome(run, ending), heartbeat)
     reach_sync_point("record.done")
     if fatal is not None:
         raise fatal
-    return True
 
 
 class _Started(NamedTuple):
@@ -142,7 +147,10 @@ class _Started(NamedTuple):
 
 
 def _record_definition(started: _Started, using: str) -> None:
-    """Let the attempt reference what it runs. A database that refuses this prevents no run."""
+    """Let the attempt's row reference the job's current definition.
+
+    If the database refuses to store the definition, the attempt runs without a reference.
+    """
     job = started.run.job
 
     def write(reference: Callable[[], None]) -> None:
@@ -167,7 +175,7 @@ def _record_definition(started: _Started, using: str) -> None:
 def _time_of_fresh_heartbeat(
     started: _Started, attempt: int, worker: str, using: str
 ) -> float | None:
-    """Return when the attempt's heartbeat was last known to be fresh, on the monotonic clock.
+    """Return a time at which the attempt's heartbeat was fresh, on the monotonic clock.
 
     If this process was suspended after the start for longer than ``DCRON_RUN_LEASE``, another
     attempt may run already. Returns None if the attempt has been declared lost.
@@ -224,7 +232,7 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
         except UnknownRun:
             if not ahead:
                 raise
-            return None  # it was withdrawn during the wait
+            return None  # The run was withdrawn during the wait.
         if ahead > LONGEST_WAIT_UNTIL_DUE:
             extra = {
                 "event": "not_due_yet",
@@ -249,23 +257,20 @@ def _trace_attempt(run: CurrentRun) -> AbstractContextManager[Callable[[Ending],
     return tracing.executing(run.id, run.attempt, run.run.rerun_of_id, **about)
 
 
-def _record(outcome: UnrecordedOutcome, heartbeat: ExitStack, using: str) -> None:
+def _record(outcome: UnrecordedOutcome, heartbeat: ExitStack) -> None:
     """Record the outcome, however long the database is unreachable.
 
     If another session locks the run, the outcome is recorded later, and this process continues.
     ``heartbeat`` is the context that keeps the run alive.
     """
     step = f"record outcome of {outcome.run.job}"
-    while not wait_out(outcome.record_unless_locked, step, using):
+    while not wait_out(outcome.record_unless_locked, step, alias_for(Run)):
         if process_outcomes().add(outcome, heartbeat):
             return
 
 
 def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
-    """Call the target.
-
-    Returns how it ended, and the exception to reraise if it ends the process.
-    """
+    """Call the target. Return the ending, and the exception to reraise if it ends the process."""
     with as_current(run):
         try:
             try:
@@ -287,7 +292,7 @@ def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
 def _arm(run: CurrentRun) -> None:
     """Allow interruptions of the job's code from now on."""
     run.interruption.arm()
-    if run.cancelled:  # before interruptions were possible
+    if run.cancelled:  # The cancellation came before the code could be interrupted.
         raise RunCancelled
 
 

@@ -104,17 +104,17 @@ def _traceback(exception: BaseException) -> str:
     Those frames are the same for every run.
     """
     try:
-        shown = TracebackException.from_exception(exception, compact=True)
-        for each in _with_causes(shown):
+        formatted = TracebackException.from_exception(exception, compact=True)
+        for each in _with_causes(formatted):
             each.stack[:] = list(dropwhile(_is_ours, each.stack)) or each.stack
-        return "".join(shown.format())
+        return "".join(formatted.format())
     except Exception as error:  # formatting calls third-party code
         return f"(unreadable traceback: {type(error).__name__})"
 
 
-def _with_causes(shown: TracebackException) -> Iterator[TracebackException]:
+def _with_causes(exception: TracebackException) -> Iterator[TracebackException]:
     """Yield the exception, its causes and contexts and the members of groups, each once."""
-    remaining: list[TracebackException | None] = [shown]
+    remaining: list[TracebackException | None] = [exception]
     while remaining:
         if (each := remaining.pop()) is not None:
             yield each

@@ -61,7 +61,7 @@ BEAT_TIMEOUT = 5.0
 LOCK_TIMEOUT = timedelta(milliseconds=200)
 """How long a heartbeat waits for a lock, while all other runs wait. (MariaDB: whole seconds.)"""
 SHORTEST_SILENCE = timedelta(seconds=1)
-"""Lower limit of the time after which a silent connection is given up."""
+"""A silent connection is given up after this time at the earliest."""
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class Heartbeats:
         self._to_return: dict[tuple[UUID, int], float] = {}
         """Runs and attempts to return to the nodes, and until when (monotonic clock) to try it."""
         self._limits = WaitLimits(alias_for(Run))
-        """Limits of the first thread's connection."""
+        """Limits of the heartbeat thread's connection."""
         self.extra_rounds = 0
         """How many extra rounds were requested."""
 
@@ -128,7 +128,7 @@ class Heartbeats:
         self._requests.put(None)
 
     def _start_thread(self) -> None:
-        """Start the first thread if needed. The caller has the lock."""
+        """Start the heartbeat thread if it isn't running. The caller has the lock."""
         if self._thread is None:
             self._thread = DcronThread(target=self._run, name="dcron-heartbeats", daemon=True)
             self._thread.start()
@@ -149,7 +149,7 @@ class Heartbeats:
             request.done.get(timeout=BEAT_TIMEOUT)
         except Empty:
             logger.warning(
-                "heartbeat late: job=%s late_by=%gs",
+                "heartbeat late: job=%s waited=%gs",
                 heartbeat.run.job,
                 BEAT_TIMEOUT,
                 extra={"event": "heartbeat_late", **log_fields(heartbeat.run)},
@@ -162,24 +162,26 @@ class Heartbeats:
                 self._beat(request.heartbeat)
                 request.done.put(None)
             if request is None or time.monotonic() >= due:
-                with self._lock:
-                    all_heartbeats = sorted(
-                        self._heartbeats, key=lambda heartbeat: heartbeat.failed
-                    )
-                ended = [each for each in all_heartbeats if each.run.code_ended]
-                for heartbeat in all_heartbeats:
-                    if heartbeat not in ended:
-                        self._beat(heartbeat)
-                self._renew_ended(ended)
-                self._return_unlocked_runs()
-                due = _next_round(
-                    soon=bool(self._to_return)
-                    or any(heartbeat.failed for heartbeat in all_heartbeats)
-                )
+                all_written = self._write_round()
+                due = _next_round(soon=bool(self._to_return) or not all_written)
+            # Most runs end before the next round, so this thread keeps no connections until then.
             with suppress(Exception):
-                self._limits.lift()  # the connection may go back to a pool
-            with suppress(Exception):  # a driver may raise an error for a lost connection
-                connections.close_all()  # of this thread; most runs end before the next round
+                self._limits.lift()  # The connection may go back to a pool.
+            with suppress(Exception):  # A driver may raise an error for a lost connection.
+                connections.close_all()
+
+    def _write_round(self) -> bool:
+        """Write the heartbeats of all runs. Return whether all of them were written."""
+        with self._lock:
+            # Those that failed in the last round come last: a lock may delay each of them.
+            heartbeats = sorted(self._heartbeats, key=lambda heartbeat: heartbeat.failed)
+        ended = [heartbeat for heartbeat in heartbeats if heartbeat.run.code_ended]
+        for heartbeat in heartbeats:
+            if heartbeat not in ended:
+                self._beat(heartbeat)
+        self._renew_ended(ended)
+        self._return_unlocked_runs()
+        return not any(heartbeat.failed for heartbeat in heartbeats)
 
     def _next_request(self, seconds: float) -> _Request | None:
         try:
@@ -188,7 +190,7 @@ class Heartbeats:
             return None
 
     def _return_unlocked_runs(self) -> None:
-        """Return the runs whose rows are unlocked by now to the nodes.
+        """Return those runs to the nodes whose rows are unlocked by now.
 
         Waits for no lock, because heartbeats would wait as well.
         """
@@ -242,7 +244,7 @@ class Heartbeats:
             logger.warning(text, len(heartbeats), in_one_line(error), extra=extra)
 
     def _limit_waits(self) -> None:
-        """Limit the waits of this thread's connection: all runs of this process depend on it.
+        """Limit the waits of this thread's connection, because all runs depend on this thread.
 
         A connection that has fallen silent is replaced before the runs must be stopped.
         """
@@ -280,9 +282,9 @@ def _next_round(*, soon: bool = False) -> float:
 
 
 def _stop(run: CurrentRun) -> None:
-    """Stop the job's code, with the same grace period as after a timeout.
+    """Stop the job's code. If it doesn't stop within the grace period, end its process if possible.
 
-    Without a process to end, waiting any longer would achieve nothing.
+    The grace period is the same as after a timeout.
     """
     if not run.cancelled:
         after_grace_period(_end_if_at_work, run)

@@ -5,10 +5,11 @@ left. The heartbeats of the runs continue, so that no node declares them lost.
 
 Invariants:
 
-- An outcome is kept until it is recorded. Only the end of the process ends this earlier: it waits
-  for its outcomes for ``DCRON_RUN_LEASE``. A node then declares the attempts lost.
+- An outcome is kept until it is recorded or the process ends. Before it ends, the process waits up
+  to ``DCRON_RUN_LEASE`` for its outcomes. If some remain, a node declares their attempts lost.
 - A lock on one run doesn't delay the outcomes of other runs.
-- A process keeps a limited number of outcomes. Beyond it, the end of a run waits for its rows.
+- A process keeps at most ``MAX_OUTCOMES`` outcomes. Any further run that ends waits until its rows
+  are unlocked.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.runs")
 
-MOST = 100
-"""The number of outcomes that a process keeps."""
+MAX_OUTCOMES = 100
+"""The maximum number of outcomes that a process keeps."""
 LONGEST_PAUSE = 1.0
 """Seconds between two looks for unlocked rows, at most."""
 
@@ -59,7 +60,7 @@ class PendingOutcomes:
         Returns False if there are too many pending outcomes.
         """
         with self._changed:
-            if len(self._heartbeats) >= MOST:
+            if len(self._heartbeats) >= MAX_OUTCOMES:
                 return False
             self._heartbeats[outcome] = heartbeat.pop_all()
             if self._thread is None:
@@ -74,12 +75,12 @@ class PendingOutcomes:
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Wait ``timeout`` seconds until no outcome is pending. Returns whether none is."""
+        """Wait up to ``timeout`` seconds until no outcome is pending. Return whether none is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._heartbeats, timeout)
 
     def flush_before_exit(self) -> None:
-        """Wait for the outcomes as long as their runs can't be declared lost anyway."""
+        """Wait up to ``DCRON_RUN_LEASE`` until no outcome is pending. Log those that are lost."""
         seconds = settings.RUN_LEASE.total_seconds()
         if self.flush(0):
             return
@@ -109,14 +110,17 @@ class PendingOutcomes:
             connections.close_all()  # of this thread
 
     def _pending(self) -> list[UnrecordedOutcome]:
-        """Return the pending outcomes. Without any, the thread ends."""
+        """Return the pending outcomes. If there are none, the caller's thread must end."""
         with self._changed:
             if not self._heartbeats:
                 self._thread = None
             return list(self._heartbeats)
 
     def _record_unlocked(self, pending: Collection[UnrecordedOutcome]) -> int:
-        """Record the outcomes whose rows are unlocked. Return their number."""
+        """Record the outcomes whose rows are unlocked. Return how many aren't pending any more.
+
+        An outcome that can't be recorded because of an unknown error isn't kept either.
+        """
         using, number = alias_for(Run), 0
         unlocked = wait_out(
             lambda: _unlocked({outcome.run.id for outcome in pending}), "find unlocked runs", using
@@ -128,7 +132,7 @@ class PendingOutcomes:
             try:
                 if not wait_out(outcome.record_unless_locked, step, using):
                     continue
-            except Exception:  # the other outcomes must be recorded; a node rescues this run
+            except Exception:  # The other outcomes must be recorded. A node rescues this run.
                 extra = {"event": "outcome_not_recorded", **log_fields(outcome.run)}
                 logger.exception("outcome not recorded: job=%s", outcome.run.job, extra=extra)
             number += 1

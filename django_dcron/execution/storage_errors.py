@@ -18,7 +18,7 @@ from django_dcron.runs.completion import Ending
 
 class Refusal(Enum):
     NOW = auto()
-    """The database can't store anything now, or nothing that needs space."""
+    """The database can't store anything now, or can't store anything that needs space."""
     TEXTS = auto()
     """The database can never store these texts."""
     UNKNOWN = auto()
@@ -26,15 +26,22 @@ class Refusal(Enum):
 
 TEXTS_STATES = ("22", "54")
 """SQLSTATE classes of PostgreSQL: data exception, program limit exceeded."""
-NOW_STATES = ("08", "25", "28", "40", "42501", "42703", "42P01", "53", "55", "57", "58")
-"""In this order: connection; transaction state (read-only); authorization; rollback; no permission.
-
-Then: no such column or table (a migration is running); resources (disk full); wrong state;
-intervention (shutdown, statement timeout); system error.
-"""
+NOW_STATES = (
+    "08",  # connection
+    "25",  # transaction state, for example read-only
+    "28",  # authorization
+    "40",  # rollback
+    "42501",  # no permission
+    "42703",  # no such column: a migration is running
+    "42P01",  # no such table: a migration is running
+    "53",  # resources, for example a full disk
+    "55",  # wrong state of an object, for example locked
+    "57",  # intervention: shutdown, statement timeout
+    "58",  # system error
+)
+"""SQLSTATEs of PostgreSQL, or the classes that they begin with."""
 TEXTS_NUMBERS = frozenset({1118, 1153, 1300, 1301, 1366, 1406, 3988})
-"""Errors of MariaDB: row too large, packet too large (twice), characters, data too long.
-"""
+"""Errors of MariaDB: row too large, packet too large, invalid characters, data too long."""
 NOW_NUMBERS = frozenset(
     {
         1020,
@@ -78,22 +85,24 @@ def refusal_of(error: Exception, ending: Ending, using: str) -> Refusal:
     cause = error.__cause__ if wrapped else error  # the driver's exception
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state:
-        return _first_of(state.startswith(TEXTS_STATES), state.startswith(NOW_STATES))
+        return _refusal(state.startswith(TEXTS_STATES), state.startswith(NOW_STATES))
     if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
-        return _first_of(code & 0xFF in TEXTS_CODES, code & 0xFF in NOW_CODES)
+        return _refusal(code & 0xFF in TEXTS_CODES, code & 0xFF in NOW_CODES)
     number = error.args[0] if error.args else None
     if isinstance(number, int):
-        # The client reports a lost connection, too, if the server rejects a packet as too large.
+        # If the server rejects a packet as too large, the client reports a lost connection.
         if number in CLIENT_NUMBERS:
             return Refusal.TEXTS if _exceeds_packet(ending, using) else Refusal.NOW
-        return _first_of(number in TEXTS_NUMBERS, number in NOW_NUMBERS)
+        return _refusal(number in TEXTS_NUMBERS, number in NOW_NUMBERS)
     if cause is not None and isinstance(error, (OperationalError, InterfaceError)):
         return Refusal.NOW  # no answer from the server: the connection was lost
     return Refusal.NOW if isinstance(error, (InterfaceError, InternalError)) else Refusal.UNKNOWN
 
 
-def _first_of(texts: bool, now: bool) -> Refusal:
-    return Refusal.TEXTS if texts else Refusal.NOW if now else Refusal.UNKNOWN
+def _refusal(because_of_texts: bool, temporary: bool) -> Refusal:
+    if because_of_texts:
+        return Refusal.TEXTS
+    return Refusal.NOW if temporary else Refusal.UNKNOWN
 
 
 def _exceeds_packet(ending: Ending, using: str) -> bool:

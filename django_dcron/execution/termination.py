@@ -1,8 +1,9 @@
 """End attempts whose code hasn't stopped, and record the end of attempts whose process has died.
 
 ``terminate`` runs in the process of an attempt that hasn't stopped after its timeout or
-cancellation. The outcome is recorded first, in every kind of pool. Then the process is killed if
-its pool will replace it. ``record_killed_attempt`` runs in the process that watched a dead one.
+cancellation. It records the outcome first, in every kind of pool. Then it kills the process, if the
+pool will replace it. ``record_killed_attempt`` runs in a worker's main process, after one of its
+pool processes has died.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def record_killed_attempt(
 ) -> None:
     """End ``attempt`` if it is still running on ``worker``.
 
-    The worker is checked because the dead process may have had a second delivery of an attempt that
-    another worker executes. Doesn't wait for an unreachable database: the scheduler rescues the
-    run.
+    The worker is checked, because the dead process may have received a second delivery of an
+    attempt that another worker executes. If the database is unreachable, this function doesn't
+    wait: a node rescues the run.
     """
     try:
         running = transitions.runs().running().filter(pk=run_id, attempt=attempt)

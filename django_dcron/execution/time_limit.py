@@ -4,8 +4,8 @@ At the timeout, it raises an exception in the job's code: ``SoftTimeLimitExceede
 worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, the run is terminated.
 The attempt is recorded as timed out, and a process that its pool replaces is killed.
 
-The timeout covers only the job's code. The start and the recording of the outcome don't count, as
-they may wait for the database.
+The timeout covers only the job's code. The start of the attempt and the recording of its outcome
+don't count, because they may wait for the database.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ on, a node may declare the run lost.
 
 Invariants:
 
-- The age of a heartbeat counts from before it was sent. So the stop comes no later than
-  ``DCRON_STOP_UNHEARD_AFTER`` after the time in the row.
+- The age of a heartbeat counts from before it was sent. A run is therefore stopped at most
+  ``DCRON_STOP_UNHEARD_AFTER`` after the heartbeat time in its row.
 - A locked row counts as contact for a third of ``DCRON_RUN_LEASE``. During the lock, nobody can
   declare the run lost. Afterwards, rescue spares it for half a lease
   (``scheduler.delayed_heartbeats``).
@@ -75,7 +75,10 @@ class UnheardStops:
         """When the thread checks next, on the monotonic clock."""
 
     def plan(self, heartbeat: RunHeartbeat) -> None:
-        """Make the thread check at the deadline of a new run. The caller has the lock."""
+        """Make the thread check at the deadline of a new run, at the latest.
+
+        The caller has the lock.
+        """
         if heartbeat.deadline >= self._next_check_at:
             return
         self._next_check_at = heartbeat.deadline

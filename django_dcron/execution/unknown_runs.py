@@ -1,4 +1,4 @@
-"""Judge, log and remember runs that a worker receives but doesn't find in its database.
+"""Classify, log and remember runs that a worker receives but doesn't find in its database.
 
 There are two causes:
 

@@ -26,13 +26,13 @@ from django_dcron.runs.completion import Ending
 
 logger = logging.getLogger("django_dcron.runs")
 
-REFUSALS = 10
+MAX_REFUSALS = 10
 """After this many refusals for an unknown reason, while the database is reachable, an outcome is
 recorded without its texts."""
 
 
 class UnrecordedOutcome:
-    """How an attempt ended that this process has executed."""
+    """The ending of an attempt that this process has executed, until it is recorded."""
 
     def __init__(self, run: CurrentRun, ending: Ending) -> None:
         self.run = run
@@ -68,8 +68,9 @@ class UnrecordedOutcome:
                 case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
                     if not is_contention(error) and _answers(self._using):
                         self._refusals += 1
-                    if self._refusals < REFUSALS:
+                    if self._refusals < MAX_REFUSALS:
                         raise
+            # The database can't store the texts, or it has refused them too often.
             self._record_without_texts(error)
 
     def _record_without_texts(self, error: Exception) -> None:

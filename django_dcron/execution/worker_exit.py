@@ -1,7 +1,7 @@
 """Functions that a worker calls before one of its pool processes ends.
 
-A pool process ends without calling the exit handlers of Python. Optional parts register here, so
-that the worker doesn't import them.
+A pool process ends without calling Python's exit handlers. Other modules register their functions
+here, so that the worker need not import these modules.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ def test_messages_of_beat_are_recognized_and_those_of_code_are_not(
     finally:
         before_task_publish.disconnect(tasks._mark)
     (called,) = headers_of_messages(app, lambda: app.send_task("shop.report"))
-    memory.note(called, {})
+    memory.remember(called, {})
     assert memory.report() == []
-    memory.note(sent | {"retries": 1}, {})
-    memory.note(sent, {"redelivered": True})
+    memory.remember(sent | {"retries": 1}, {})
+    memory.remember(sent, {"redelivered": True})
     assert memory.report() == []
-    memory.note(sent, {})
+    memory.remember(sent, {})
     assert [each["task"] for each in memory.report()] == ["shop.report"]
 
 

@@ -181,7 +181,7 @@ def test_invalid_progress_raises_in_the_code_of_the_job(
 
 @pytest.fixture
 def every_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BEAT_AT_MOST_EVERY", 0.0)
+    monkeypatch.setattr(module, "MIN_HEARTBEAT_INTERVAL", 0.0)
 
 
 @pytest.mark.usefixtures("every_beat")

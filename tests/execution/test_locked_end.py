@@ -143,7 +143,7 @@ def test_heartbeats_of_other_runs_do_not_wait_for_a_kept_outcome(
 def test_full_list_of_outcomes_makes_the_process_wait(
     make_target: MakeTarget, outcomes: PendingOutcomes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_outcomes, "MOST", 0)
+    monkeypatch.setattr(pending_outcomes, "MAX_OUTCOMES", 0)
     refused, ended = threading.Event(), threading.Event()
     monkeypatch.setattr(
         outcomes, "add", lambda *given: refused.set() or PendingOutcomes.add(outcomes, *given)

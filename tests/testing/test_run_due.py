@@ -401,7 +401,7 @@ def test_heartbeat_stops_job_when_cancellation_is_requested(
         assert run is not None
         run.heartbeat()  # no cancellation is requested yet
         Run.objects.filter(pk=run.id).update(cancel_requested_at=clock.now(), reason="enough")
-        run._beaten_at -= 2  # it sends at most one heartbeat per second
+        run._heartbeat_requested_at -= 2  # it sends at most one heartbeat per second
         run.heartbeat()
         raise AssertionError("heartbeat() didn't stop the job")
 

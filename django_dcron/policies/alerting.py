@@ -1,7 +1,7 @@
 """Parse alert rules and decide which alerts a change of a job's counters causes.
 
 A rule in the settings or in a job's field is an object such as
-``{"on": "failed", "to": ["ops"]}``. Some kinds take one option, such as ``"after": 3``.
+``{"on": "failed", "to": ["ops"]}``. Some rule_kinds take one option, such as ``"after": 3``.
 
 Invariants:
 
@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_dcron.exceptions import TranslatableError
 from django_dcron.utils.durations import parse_duration_text, write_duration
@@ -74,7 +74,7 @@ class Rule:
     """The time a run may take (``late``), or the longest time without a success (``silent``)."""
 
 
-def kinds(*, of_job: bool) -> tuple[str, ...]:
+def rule_kinds(*, of_job: bool) -> tuple[str, ...]:
     """Return the values that ``on`` may have in a rule of a job, or in a rule of the project."""
     return tuple(kind.value for kind in AlertKind if not (of_job and kind in CLUSTER_KINDS))
 
@@ -106,7 +106,7 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
             value=repr(rule),
             code="not_an_object",
         )
-    allowed = kinds(of_job=of_job)
+    allowed = rule_kinds(of_job=of_job)
     if rule.get("on") not in allowed:
         raise InvalidRule(
             _("rule %(number)d: %(option)s is %(value)s (allowed: %(allowed)s)"),
@@ -219,20 +219,28 @@ class Event:
     """The number of runs or occurrences, or the number of consecutive failures of a streak."""
 
 
+class UnmutedCounts(NamedTuple):
+    """Two readings without the failures of muted incidents."""
+
+    before: Counts
+    now: Counts
+    muted: int
+    """How many of the consecutive failures of the second reading are muted."""
+
+
 def without_muted(
     before: Counts, now: Counts, muted_before: int, muted_failures: int
-) -> tuple[Counts, Counts, int]:
+) -> UnmutedCounts:
     """Return both readings without the failures of muted incidents.
 
     ``muted_before``: how many consecutive failures were muted at the first reading.
-    ``muted_failures``: how many failures since then are muted. The third value is the number of
-    muted ones among the consecutive failures of the second reading.
+    ``muted_failures``: how many failures since then are muted.
     """
     failures = now.failed - before.failed
     muted_failures = min(muted_failures, failures)
     streak_was_reset = now.streak != before.streak + failures
     muted = min((0 if streak_was_reset else muted_before) + muted_failures, now.streak)
-    return (
+    return UnmutedCounts(
         replace(before, streak=max(before.streak - muted_before, 0)),
         replace(now, failed=now.failed - muted_failures, streak=now.streak - muted),
         muted,

@@ -62,8 +62,7 @@ def label_of(namespace: str, name: str) -> str:
 def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:
     """Return a cycle of links from ``job`` back to itself, or an empty list.
 
-    ``before`` maps each job to its predecessors. In the result, each job precedes its
-    follower.
+    ``before`` maps each job to its predecessors. In the result, each job comes before its follower.
     """
     followed_by: dict[Key, Key] = {}
     to_visit = [job]

@@ -41,7 +41,7 @@ class Extent:
         return self.namespace in (ALL_NAMESPACES, namespace)
 
     def delayed(self, due_at: datetime, late_at: datetime) -> bool:
-        """Return whether the freeze was in force between these times."""
+        """Return whether the freeze was in force at any moment between these times."""
         return self.since <= late_at and self.is_in_force(due_at)
 
 

@@ -51,10 +51,10 @@ STATES_BEFORE = {
     IncidentState.RESOLVED: frozenset(IncidentState) - {IncidentState.RESOLVED},
     IncidentState.OPEN: frozenset(IncidentState) - {IncidentState.OPEN},
 }
-"""The states from which a user may change an incident to a state."""
+"""For each state, the states from which a user may change an incident to it."""
 
 Trend = list[list[int]]
-"""Pairs of an hour and its number of failures, oldest first. An hour counts from 1970."""
+"""Pairs of an hour, counted from 1970, and its number of failures. The oldest comes first."""
 
 
 @dataclass(frozen=True, slots=True)

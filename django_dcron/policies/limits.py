@@ -6,12 +6,12 @@ the end of each attempt. Within each interval, at most ``max_started`` runs star
 Invariants:
 
 - A key depends only on the template and the run's arguments.
-- Places are numbered from 1. A free number is never one that another run has.
-- If the limit has been lowered, runs keep their places until they end. Meanwhile, no place is free
-  as long as the number of runs has not fallen below the new limit.
-- A run keeps its own slot while it waits for a place, and has no place while it waits for a slot.
-  A place is held only by a run that executes, or that is about to. So no two runs wait for each
-  other (``docs/explanation/how-it-works.md``).
+- Places are numbered from 1. A number is free only if no run has it.
+- If the limit has been lowered, runs keep their places until they end. No place is free until fewer
+  runs have one than the new limit allows.
+- A run keeps its slot while it waits for a place, but has no place while it waits for a slot. A run
+  that has a place executes or is about to. So no two runs wait for each other
+  (``docs/explanation/how-it-works.md``).
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
 """Decide which finished runs of a job to delete.
 
-A job keeps:
+A job's finished run is kept:
 
-- its latest finished run, whatever its age
-- failed runs that ended less than ``keep_failed_for`` ago, and other runs that ended less than
+- if it is the job's latest finished run, whatever its age
+- if it failed and ended less than ``keep_failed_for`` ago, or didn't fail and ended less than
   ``keep_for`` ago
-- if ``keep_runs`` is set, at most that many of its latest finished runs and of its latest failed
-  runs
+
+If ``keep_runs`` is set, only the latest ``keep_runs`` failed runs are kept. Other runs are deleted
+if they are older than the latest ``keep_runs`` finished runs.
 
 Invariants:
 
-- Only finished runs are deleted. A run that an unfinished rerun refers to is kept, as both share an
-  occurrence.
-- Pruning starts at the oldest run and stops at the first run that is kept or unfinished. Only kept
-  failed runs and backfilled runs don't stop it.
-- So pruning never makes a gap that is newer than the oldest kept run. The doctor and backfills rely
-  on that.
+- Only finished runs are deleted. A run that an unfinished rerun refers to is kept, because both
+  have the same occurrence.
+- Pruning starts at the oldest run. It stops at the first run that is kept or unfinished, unless
+  that run failed or is backfilled.
+- So pruning makes no gap after the oldest kept run that neither failed nor is backfilled. The
+  doctor and backfills rely on this.
 - Failed runs are kept at least as long as other runs.
 """
 

@@ -13,7 +13,7 @@ Invariants:
 
 - UNIQUE (slot, job, slot_number): a job has at most one run in the running slot, and at most one
   next in line. NULLs never collide, so runs without a slot don't take part.
-- Only the numbers of backfill slots differ from 0. A CHECK constraint holds that.
+- Only the numbers of backfill slots differ from 0. A CHECK constraint enforces this.
 - Backfill slots sort by job, then by occurrence. So the same index yields the oldest waiting run of
   each job, however many wait.
 - The index begins with the slot. The entries of runs without a slot are therefore apart from the

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, get_args, get_type_hints
 
 from django.utils.functional import Promise
 
-from django_dcron.policies.alerting import kinds
+from django_dcron.policies.alerting import rule_kinds
 from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
@@ -210,14 +210,14 @@ def _stored_alerts(value: object) -> list[dict[str, Any]]:
     if rules is None or isinstance(value, Mapping):
         raise TypeError(
             f"@cron: alerts={value!r:.100} isn't a list of rules such as [{EXAMPLE_RULE}]. "
-            f"Allowed for 'on': {_quoted(kinds(of_job=True))}."
+            f"Allowed for 'on': {_quoted(rule_kinds(of_job=True))}."
         )
     for number, rule in enumerate(rules, start=1):
         if not isinstance(rule, Mapping):
             raise TypeError(
                 f"@cron: alerts: rule {number} is {rule!r:.100}, not a dict such as {EXAMPLE_RULE}."
             )
-        _check_choice(f"alerts: rule {number}: on=", rule.get("on"), kinds(of_job=True))
+        _check_choice(f"alerts: rule {number}: on=", rule.get("on"), rule_kinds(of_job=True))
     return [{key: _in_json(given) for key, given in rule.items()} for rule in rules]
 
 

@@ -93,7 +93,7 @@ def _leave_savepoint(connection: BaseDatabaseWrapper, savepoint: str | None) -> 
 
 
 def _transaction_failed(connection: Any) -> bool:
-    """Whether PostgreSQL has aborted the transaction.
+    """Return whether PostgreSQL has aborted the transaction.
 
     Other databases undo only the failed statement.
     """

@@ -44,8 +44,9 @@ class ManualClock:
         clock.fixed_at = utc_time("at", at)
 
     def advance(self, by: timedelta) -> None:
-        """Move the time forward without running anything, as in an outage. Use ``run_due(at=...)``
-        to run what falls due.
+        """Move the time forward without running anything, as in an outage.
+
+        To run everything that is due until a time, use ``run_due(at=...)`` instead.
         """
         if not isinstance(by, timedelta):
             raise TypeError(f"advance: {by!r} is not a timedelta")
@@ -60,17 +61,18 @@ class ManualClock:
 
 @contextmanager
 def set_clock(at: datetime) -> Iterator[ManualClock]:
-    """Set the current time of django-dcron in this process to ``at``, an aware datetime. Also a
-    decorator.
+    """Set the current time of django-dcron in this process to ``at``, an aware datetime.
 
-    ::
+    Also usable as a decorator. For example::
 
         with set_clock(datetime(2026, 3, 1, 9, tzinfo=UTC)) as clock:
             clock.advance(timedelta(hours=1))
 
     ``django.utils.timezone.now`` and the functions of the database aren't affected.
     """
-    at, before, manual_clock = utc_time("at", at), clock.fixed_at, ManualClock()
+    at = utc_time("at", at)
+    before = clock.fixed_at
+    manual_clock = ManualClock()
     # Only nodes have this dispatcher, so no other process publishes runs.
     with override_settings(DCRON_DISPATCHER="thread"):
         clock.fixed_at = at

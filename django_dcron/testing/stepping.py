@@ -62,13 +62,15 @@ def run_due(
 ) -> list[Run]:
     """Do what nodes and workers do until ``at``. Return the runs in the order of dispatch or end.
 
-    Without ``at``, everything that is due now runs. Occurrences since the last call, after
-    ``clock.advance``, are a backlog as after an outage. With ``at``, a future aware datetime, time
-    passes from one due time to the next. If the test has set a clock, it shows ``at`` afterwards.
+    Without ``at``, everything that is due now runs. If the test has called ``clock.advance``, the
+    occurrences since the last call are a backlog, as after an outage. With ``at``, a future aware
+    datetime, time passes from one due time to the next. If the test has set a clock, the clock
+    shows ``at`` afterwards.
 
-    ``jobs`` and ``namespace`` restrict the call. A job is given as such, or by the function or task
-    below ``@cron``, and is saved if it isn't in the database. With ``raising``, the first exception
-    of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in the past.
+    ``jobs`` and ``namespace`` restrict the call. Each of ``jobs`` is a job, or a function or task
+    with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
+    exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
+    the past.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -142,13 +144,13 @@ class _Stepper:
     def run_until(self, until: datetime) -> list[Run]:
         before = set(self._ended_now())
         try:
-            self._run_what_is_due()
+            self._run_due_now()
             while (next_instant := self._next_instant(clock.now(), until)) is not None:
                 clock.fixed_at = next_instant
-                self._run_what_is_due()
+                self._run_due_now()
             if clock.now() < until:
                 clock.fixed_at = until
-                self._run_what_is_due()
+                self._run_due_now()
             elif clock.now() <= until + CREATION_TOLERANCE:  # otherwise, a job has moved the clock
                 clock.fixed_at = until
         finally:
@@ -157,7 +159,7 @@ class _Stepper:
         reported = [runs[run_id] for run_id in self._reported if run_id in runs]
         return [run for run in reported if run.is_final or run.pk in self._executed]
 
-    def _run_what_is_due(self) -> None:
+    def _run_due_now(self) -> None:
         """Run everything due now, including followers and retries that become due meanwhile."""
         while True:
             dispatched = self._tick()
@@ -177,7 +179,7 @@ class _Stepper:
         self._reported |= dict.fromkeys(run_ids)
 
     def _tick(self) -> list[DueRun]:
-        queue = Queue()
+        queue = CollectingDispatcher()
         agenda = Agenda(queue, self._clock)
         ticker = Ticker(self._membership, agenda, self._clock)
         try:
@@ -200,13 +202,12 @@ class _Stepper:
                 self._executed.add(run.run_id)
         while self._exceptions:
             exception = self._exceptions.pop()
-            if self._raising or not isinstance(
-                exception, (Exception, SystemExit)
-            ):  # such as pytest.fail
+            # Exceptions such as that of ``pytest.fail`` are raised in any case.
+            if self._raising or not isinstance(exception, (Exception, SystemExit)):
                 raise exception
 
     def _more_is_due(self) -> bool:
-        """Whether another tick at this instant may find something.
+        """Return whether another tick at this instant may find something to do.
 
         This check is cheaper than a tick.
         """
@@ -215,7 +216,7 @@ class _Stepper:
         return due.exists() or self._cursors().due(now).exists()
 
     def _next_instant(self, after: datetime, until: datetime) -> datetime | None:
-        """Return when something is due or a pause ends next, or None if not before ``until``."""
+        """Return the next time, up to ``until``, at which a run is due or a pause ends, or None."""
         using = alias_for(Run)
         paused = self._selected(Job.objects.using(using).filter(enabled=False), "pk", "namespace")
         ahead = [
@@ -282,8 +283,8 @@ class _SingleNode(Membership):
         """There is no row to update."""
 
 
-class Queue:
-    """The dispatcher: collects the dispatched runs."""
+class CollectingDispatcher:
+    """A dispatcher that collects the runs instead of publishing them."""
 
     address = "this thread"
     batch_size = 2000

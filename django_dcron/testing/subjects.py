@@ -19,9 +19,9 @@ Subject: TypeAlias = "Job | Callable[..., Any] | Task[Any, Any]"
 
 
 def stored_jobs(subject: Subject) -> list[Job]:
-    """Return the rows of the jobs.
+    """Return the rows of the jobs that ``subject`` names.
 
-    Like ``dcron sync``, this saves a declared job that has no row.
+    Like ``dcron sync``, this function saves a declared job that has no row.
     """
     if isinstance(subject, Job):
         if subject.pk is None:

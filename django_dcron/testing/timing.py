@@ -29,8 +29,7 @@ def assert_runs_at(
     after: datetime | None = None,
     timezone: str | None = None,
 ) -> None:
-    """Assert that the next occurrences are exactly ``expected``, aware datetimes in ascending
-    order.
+    """Assert that the next occurrences are exactly ``expected``: aware datetimes, ascending.
 
     An empty ``expected`` asserts that there are none. ``subject`` is a job, saved or not, a
     function or task with one ``@cron``, or the text of a schedule. ``after`` is an aware datetime,

@@ -175,5 +175,5 @@ def texts(default: Sequence[str], *, allowed: str) -> Setting[Sequence[str]]:
         default,
         (list, tuple),
         allowed=allowed,
-        valid=lambda value: all(isinstance(v, str) for v in value),
+        valid=lambda value: all(isinstance(each, str) for each in value),
     )

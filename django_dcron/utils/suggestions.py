@@ -9,11 +9,11 @@ from heapq import nlargest
 from django_dcron.utils.messages import TranslatableText, any_of
 
 SIMILAR = 0.75
-"""The least similarity of a suggestion, from 0 to 1."""
+"""The lowest similarity of a suggestion, from 0 to 1."""
 MARGIN = 0.05
-"""The similarity of a suggestion is less than this below that of the best one."""
+"""A name is suggested only if its similarity is within this margin of the best one's."""
 LONGEST = 80
-"""Characters compared. Comparing long texts takes long."""
+"""The number of characters that are compared, to limit the time."""
 SHORTEST_PART = 3
 
 

@@ -1,4 +1,4 @@
-"""Tell django-dcron's threads from those of the project, in processes that have both."""
+"""Distinguish django-dcron's threads from the project's, in processes that have both."""
 
 from __future__ import annotations
 

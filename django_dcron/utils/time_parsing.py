@@ -15,13 +15,17 @@ MAX_LENGTH = 64
 
 
 def parse_datetime(text: str) -> datetime | None:
-    """Return None if ``text`` isn't a time. Raises ``ValueError`` for dates such as February 30."""
+    """Parse a date and time. Return None if ``text`` isn't one.
+
+    Raises ``ValueError`` for dates such as February 30.
+    """
     return dateparse.parse_datetime(text) if len(text) <= MAX_LENGTH else None
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return None if ``text`` isn't a duration. A blank text isn't one; Django reads it as zero.
+    """Parse a duration. Return None if ``text`` isn't one.
 
-    Raises ``OverflowError`` if the duration exceeds the range of ``timedelta``.
+    A blank text isn't a duration here, although Django reads it as zero. Raises ``OverflowError``
+    if the duration exceeds the range of ``timedelta``.
     """
     return dateparse.parse_duration(text) if 0 < len(text) <= MAX_LENGTH else None

@@ -30,7 +30,7 @@ from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.runner import Runner
-from django_dcron.testing.stepping import Queue
+from django_dcron.testing.stepping import CollectingDispatcher
 from tests.factories import make_job
 from tests.waiting import TIMEOUT, wait_until
 
@@ -75,7 +75,7 @@ class World:
     """The simulated clock starts ``into`` after an occurrence, and only the test moves it."""
 
     def __init__(self, register: Callable[..., str], *, into: timedelta = timedelta(), **job: Any):
-        self.queue = Queue()
+        self.queue = CollectingDispatcher()
         self.holds_work = False
         """Whether the job's code waits until the test lets it end. Otherwise, it ends at once.
 

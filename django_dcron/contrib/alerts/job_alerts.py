@@ -126,15 +126,15 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
-    earlier, later, muted = without_muted(before, now, notice.muted if notice else 0, found.muted)
+    unmuted = without_muted(before, now, notice.muted if notice else 0, found.muted)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
-    events = detect_events(earlier, later, job_rules)
+    events = detect_events(unmuted.before, unmuted.now, job_rules)
     messages = [_message(event, statistics, found) for event in events]
     success_at = notice.success_at if notice else database_now(using)
     if notice and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
-        if _record_counts(job.pk, success_at, before, now, muted, using):
+        if _record_counts(job.pk, success_at, before, now, unmuted.muted, using):
             store_alerts(messages)
 
 

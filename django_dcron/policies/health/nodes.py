@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from django_dcron.policies.health.facts import NOTHING_NAMED, NamedCount, SystemFacts
 from django_dcron.policies.health.problems import (
+    FIND_UNLED_SHARDS,
     Issue,
     Listing,
     Problem,
@@ -86,7 +87,7 @@ def node_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _severity_of_stalled(facts: SystemFacts) -> Severity:
-    """A stalled node keeps its shards, so anything that waits is an error."""
+    """Return an error if work is waiting: a stalled node keeps its shards, so no other does it."""
     waits = facts.stalled_namespaces or facts.overdue_cursors or facts.overdue_runs
     return Severity.ERROR if waits else Severity.WARNING
 
@@ -131,7 +132,7 @@ def dispatch_issues(facts: SystemFacts) -> Iterator[Issue]:
     if facts.database_read_only or not facts.live_nodes:
         return
     yield from _broker_issue(facts)
-    if not (facts.stalled or facts.unserved):  # They explain the rest.
+    if not (facts.stalled or facts.unserved):  # These explain overdue runs and cursors.
         yield from _overdue_run_issue(facts)
         yield from _overdue_cursor_issue(facts)
 
@@ -173,12 +174,7 @@ def _overdue_run_issue(facts: SystemFacts) -> Iterator[Issue]:
                 runs=bounded_number(left),
                 age=age_text(facts.now - overdue.since),
             ),
-            TranslatableText(
-                _(
-                    "Run manage.py dcron doctor to find shards without a leader, and check the "
-                    "nodes' logs."
-                )
-            ),
+            TranslatableText(FIND_UNLED_SHARDS),
             overdue.since,
             {"runs": left},
         )
@@ -196,12 +192,7 @@ def _overdue_cursor_issue(facts: SystemFacts) -> Iterator[Issue]:
                 jobs=bounded_number(cursors.number),
                 age=age_text(facts.now - cursors.since),
             ),
-            TranslatableText(
-                _(
-                    "Run manage.py dcron doctor to find shards without a leader, and check the "
-                    "nodes' logs."
-                )
-            ),
+            TranslatableText(FIND_UNLED_SHARDS),
             cursors.since,
             {"jobs": cursors.number},
         )
@@ -248,7 +239,7 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _explained_by_no_broker(facts: SystemFacts) -> bool:
-    """Whether the error about runs waiting on the nodes covers it: no node can dispatch."""
+    """Return whether the problem ``NO_BROKER`` covers it: no live node can reach the broker."""
     return bool(facts.on_agendas) and facts.without_broker.number == facts.live_nodes
 
 

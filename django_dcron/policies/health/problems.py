@@ -74,6 +74,12 @@ class Issue:
         return f"{self.summary} {self.remedy}"
 
 
+FIND_UNLED_SHARDS = _(
+    "Run manage.py dcron doctor to find shards without a leader, and check the nodes' logs."
+)
+"""The remedy of problems that a shard without a leader may have caused."""
+
+
 # --- problems of listed things --------------------------------------------------------------------
 
 

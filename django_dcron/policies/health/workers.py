@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django_dcron.policies.health.facts import NamedCount, QueueFacts, SystemFacts, WorkerFacts
 from django_dcron.policies.health.problems import (
+    FIND_UNLED_SHARDS,
     Issue,
     Problem,
     Severity,
@@ -41,28 +42,11 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
             facts.last_start,
         )
     if facts.stuck and facts.live_nodes:
-        yield Issue(
-            Problem.RUN_STUCK,
-            Severity.ERROR,
-            ngettext(
-                "%(runs)s run lost its worker, and no node has rescued it.",
-                "%(runs)s runs lost their worker, and no node has rescued them.",
-                facts.stuck.number,
-                runs=bounded_number(facts.stuck.number),
-            ),
-            TranslatableText(
-                _(
-                    "Run manage.py dcron doctor to find shards without a leader, and check the "
-                    "nodes' logs."
-                )
-            ),
-            facts.stuck.since,
-            {"runs": facts.stuck.number},
-        )
+        yield _run_stuck(facts)
 
 
 def _unsuitable_workers(facts: SystemFacts) -> Iterator[Issue]:
-    """Yield issues about workers that take runs from our queues but can't execute them."""
+    """Yield issues about workers that take runs from the jobs' queues but can't execute them."""
     if foreign := [worker for worker in facts.workers or () if worker.unknown_runs]:
         named = _workers_named(foreign, facts)
         runs = sum(worker.unknown_runs for worker in foreign)
@@ -107,15 +91,15 @@ def _unsuitable_workers(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _workers_without_task(facts: SystemFacts) -> list[WorkerFacts]:
-    """Return workers that consume one of our queues and don't know our task.
+    """Return workers that consume one of the jobs' queues without django-dcron's task.
 
-    On other queues, they may belong to another project.
+    Workers of other queues may belong to another project.
     """
-    our_queues = {queue.name for queue in facts.queues} | set(facts.recent_queues)
+    queues_of_jobs = {queue.name for queue in facts.queues} | set(facts.recent_queues)
     return [
         worker
         for worker in facts.workers or ()
-        if not worker.executes and our_queues & {*worker.queues}
+        if not worker.executes and queues_of_jobs & {*worker.queues}
     ]
 
 
@@ -126,7 +110,7 @@ def _workers_named(workers: Sequence[WorkerFacts], facts: SystemFacts) -> NamedC
 
 
 def _is_explained(queue: QueueFacts, facts: SystemFacts) -> bool:
-    """Whether only workers that can't execute our runs consume the queue."""
+    """Return whether the queue is consumed, but only by workers that can't execute the runs."""
     consumers = [worker for worker in facts.workers or () if queue.name in worker.queues]
     return bool(consumers) and not any(
         worker.executes and not worker.unknown_runs for worker in consumers
@@ -134,7 +118,10 @@ def _is_explained(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
-    """Whether no worker consumes the queue: by workers' replies, or by starts if none replies."""
+    """Return whether no worker consumes the queue.
+
+    The workers' replies decide, or the latest start if no worker replies.
+    """
     if facts.dispatcher == "thread":
         return False
     if facts.workers:
@@ -143,13 +130,16 @@ def _is_unserved(queue: QueueFacts, facts: SystemFacts) -> bool:
 
 
 def _no_worker_at_all(facts: SystemFacts) -> bool:
-    """Whether no reply, start or running run shows a worker. A busy worker may not reply."""
+    """Return whether nothing shows a worker: no reply, no recent start and no running run.
+
+    A busy worker may not reply.
+    """
     silent = not facts.workers and not facts.running
     return facts.dispatcher != "thread" and silent and _is_long_ago(facts.last_start, facts)
 
 
 def _no_worker_replies(facts: SystemFacts) -> bool:
-    """Whether nodes asked and no worker replied, and no start or running run shows one either."""
+    """Return whether no worker replied to the nodes, and no start or running run shows one."""
     idle = not facts.running and _is_long_ago(facts.last_start, facts)
     return facts.workers == () and bool(facts.enabled_jobs) and bool(facts.live_nodes) and idle
 
@@ -222,6 +212,22 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         remedy,
         since,
         figures,
+    )
+
+
+def _run_stuck(facts: SystemFacts) -> Issue:
+    return Issue(
+        Problem.RUN_STUCK,
+        Severity.ERROR,
+        ngettext(
+            "%(runs)s run lost its worker, and no node has rescued it.",
+            "%(runs)s runs lost their worker, and no node has rescued them.",
+            facts.stuck.number,
+            runs=bounded_number(facts.stuck.number),
+        ),
+        TranslatableText(FIND_UNLED_SHARDS),
+        facts.stuck.since,
+        {"runs": facts.stuck.number},
     )
 
 

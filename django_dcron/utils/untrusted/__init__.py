@@ -6,7 +6,7 @@ Invariants:
   decodes to plain values.
 - The child forks a process for each text, so a text can't affect the reader of the next one.
 - A text that exceeds a limit or kills its process raises ``Unreadable``.
-- The limits grow with the length of the text, so a short text that describes much exceeds them.
+- The limits grow with the length of the text, so a short text can't expand to many values.
 - A pickle is data. Only classes of ``datetime`` and time zones are instantiated. Classes of
   APScheduler become ``Record``. Anything else is refused.
 """

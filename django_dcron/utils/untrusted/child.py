@@ -1,7 +1,7 @@
 """The child process: reads each text in a forked process with limits and answers with JSON.
 
 The child imports no Django and opens no connection. It ends when its standard input is closed. A
-request is a header (``REQUEST``) and a text, an answer is a header (``ANSWER``) and a text.
+request is a header (``REQUEST``) and a text. An answer is a header (``ANSWER``) and a text.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ REQUEST = struct.Struct("!10sQIQQQ")
 The limits: CPU seconds, bytes of memory, values, bytes of the answer.
 """
 ANSWER = struct.Struct("!10sQ")
-"""The status, and the length of what follows: JSON, or the reason for a refusal."""
+"""The status, and the length of the text: JSON, or the reason for a refusal."""
 READERS = {
     "pickle": ("django_dcron.utils.untrusted.pickles", "read_pickle"),
     "yaml": ("django_dcron.utils.untrusted.yaml_text", "read_yaml"),
 }
 """The module and the function that read each kind of text."""
 READ, REFUSED, TIME, MEMORY, SIZE, DIED = "read", "refused", "time", "memory", "size", "died"
+"""The statuses of an answer: the value was read, or why it wasn't."""
 CHUNK = 1024 * 1024
 
 
@@ -42,12 +43,12 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         name = kind.rstrip(b"\0").decode()
         # Import once, before the first fork.
         _reader_of(name)
-        status, answer = _in_a_process(name, text, seconds, memory, values, max_bytes)
+        status, answer = _read_in_fork(name, text, seconds, memory, values, max_bytes)
         answers.write(ANSWER.pack(status.encode(), len(answer)) + answer)
         answers.flush()
 
 
-def _in_a_process(
+def _read_in_fork(
     kind: str, text: bytes, seconds: int, memory: int, values: int, max_bytes: int
 ) -> tuple[str, bytes]:
     reading, writing = os.pipe()

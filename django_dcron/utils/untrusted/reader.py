@@ -54,7 +54,10 @@ class Limits:
 
     @property
     def wall_seconds(self) -> float:
-        """Return a limit far above the CPU time, so that it also suffices on a busy machine."""
+        """The limit on elapsed time, in seconds.
+
+        It is far above the CPU time, so that it also suffices on a busy machine.
+        """
         return 60 + 20 * self.cpu_seconds
 
 
@@ -101,7 +104,7 @@ class Reader:
                 return decode_plain(json.loads(answer))
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise Unreadable(f"it can't be read: {type(error).__name__}: {error}") from None
-        raise Unreadable(_why(status, answer, limits))
+        raise Unreadable(_refusal_text(status, answer, limits))
 
     def _ask(self, kind: Kind, text: bytes, limits: Limits) -> tuple[str, bytes]:
         if self._process is None:
@@ -120,9 +123,9 @@ class Reader:
         process.stdin.flush()
         until = time.monotonic() + limits.wall_seconds
         status, length = child.ANSWER.unpack(
-            _exactly(child.ANSWER.size, process.stdout.fileno(), until)
+            _read_exactly(child.ANSWER.size, process.stdout.fileno(), until)
         )
-        return status.rstrip(b"\0").decode(), _exactly(length, process.stdout.fileno(), until)
+        return status.rstrip(b"\0").decode(), _read_exactly(length, process.stdout.fileno(), until)
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -143,7 +146,7 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def _exactly(length: int, descriptor: int, until: float) -> bytes:
+def _read_exactly(length: int, descriptor: int, until: float) -> bytes:
     """Read exactly ``length`` bytes. Raises ``EOFError`` or ``TimeoutError``."""
     read = bytearray()
     with selectors.DefaultSelector() as selector:
@@ -158,7 +161,7 @@ def _exactly(length: int, descriptor: int, until: float) -> bytes:
     return bytes(read)
 
 
-def _why(status: str, answer: bytes, limits: Limits) -> str:
+def _refusal_text(status: str, answer: bytes, limits: Limits) -> str:
     match status:
         case child.REFUSED:
             return answer.decode(errors="replace")[:LONGEST_REASON]

@@ -347,6 +347,9 @@ CREATE TEMP TRIGGER sim_attempt_prune BEFORE DELETE ON django_dcron_attempt
 BEGIN INSERT INTO pruned_attempt SELECT * FROM django_dcron_attempt WHERE id = old.id; END;
 CREATE TEMP TRIGGER sim_cursor AFTER UPDATE OF next_at ON django_dcron_cursor
 WHEN old.next_at IS NOT NULL AND new.next_at IS NOT old.next_at AND new.placed_at = old.placed_at
+    AND (new.schedule, new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at,
+        new.ends_at, new.enabled) IS (old.schedule, old.timezone, old.calendar_dates,
+        old.calendar_policy, old.starts_at, old.ends_at, old.enabled)
 BEGIN SELECT dcron_changed('claimed', new.job_id, old.next_at); END;
 CREATE TEMP TRIGGER sim_attempt AFTER INSERT ON django_dcron_attempt
 BEGIN SELECT dcron_changed('attempted', new.run_id, new.number, new.worker); END;

@@ -12,6 +12,8 @@ If Redis has dropped a connection while a proxy keeps acknowledging packets, the
 nothing. By default, a worker then waits forever for the reply to a command, such as an
 acknowledgement. This blocks its event loop, and with it kombu's own checks of its connections. A
 worker that has loaded django-dcron's task therefore waits at most ``REPLY_TIMEOUT`` for a reply.
+This also limits the connections of Celery's pool, which the event loop uses to answer remote
+control commands such as ``ping``.
 
 Invariants:
 
@@ -27,9 +29,10 @@ Invariants:
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
-from celery import bootsteps
+from celery import Celery, bootsteps
 from celery.signals import celeryd_init
 
 FIRST_PAUSE = 1.0
@@ -65,20 +68,30 @@ TRANSPORT_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class PromptReconnect(bootsteps.Step):
-    """A step of the worker's consumer: each of its connections gets keepalive and short pauses."""
+    """A step of the worker's consumer: its connections are tried again after short pauses."""
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
         ensure_connected = parent.ensure_connected
         parent.ensure_connected = lambda connection: ensure_connected(
-            _with_short_pauses(_with_keepalive(connection))
+            _with_short_pauses(connection)
         )
 
 
-def _with_keepalive(connection: Any) -> Any:
-    ours = TRANSPORT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
-    connection.transport_options = {**ours, **(connection.transport_options or {})}
-    return connection
+def notice_silence(app: Celery) -> None:
+    """Give all connections that ``app`` creates in this process the ``TRANSPORT_OPTIONS``."""
+    for name in ("connection_for_read", "connection_for_write"):
+        setattr(app, name, _with_options(getattr(app, name)))
+
+
+def _with_options(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def connect_with_options(*args: Any, **kwargs: Any) -> Any:
+        connection = connect(*args, **kwargs)
+        ours = TRANSPORT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
+        connection.transport_options = {**ours, **(connection.transport_options or {})}
+        return connection
+
+    return connect_with_options
 
 
 def _with_short_pauses(connection: Any) -> Any:
@@ -98,5 +111,6 @@ def _with_short_pauses(connection: Any) -> Any:
 
 
 @celeryd_init.connect(weak=False)
-def _add_step(instance: Any, **kwargs: Any) -> None:
+def _prepare_worker(instance: Any, **kwargs: Any) -> None:
+    notice_silence(instance.app)
     instance.app.steps["consumer"].add(PromptReconnect)

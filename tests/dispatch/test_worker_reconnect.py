@@ -33,9 +33,16 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-def consumer(broker: str = "redis+socket:///nowhere/redis.sock", **settings: Any) -> Any:
-    """The connecting part of Celery's consumer, with the bootstep under test."""
+def worker_app(broker: str) -> Celery:
+    """An app as of a worker that has loaded the task."""
     app = Celery(broker=broker, set_as_current=False)
+    worker_reconnect.notice_silence(app)
+    return app
+
+
+def consumer(broker: str = "redis+socket:///nowhere/redis.sock", **settings: Any) -> Any:
+    """The connecting part of Celery's consumer in a prepared worker."""
+    app = worker_app(broker)
     app.conf.update({"broker_connection_retry_on_startup": True} | settings)
     made = Consumer.__new__(Consumer)
     made.app, made.first_connection_attempt, made.broker_connection_retry_attempt = app, True, 0
@@ -62,6 +69,8 @@ def test_every_worker_that_loads_the_task_has_the_bootstep() -> None:
         sender="worker@host", instance=SimpleNamespace(app=app), conf=app.conf, options={}
     )
     assert PromptReconnect in app.steps["consumer"]
+    connection: Any = app.connection_for_write("redis://127.0.0.1/0")
+    assert connection.transport_options["socket_timeout"] == REPLY_TIMEOUT
 
 
 def test_successful_connection_causes_no_pause(slept: list[float]) -> None:
@@ -116,14 +125,17 @@ def test_kernel_ends_a_silent_connection_to_rabbitmq(
         assert seconds_of_silence(connection.connection.transport.sock) == (SILENCE, SILENCE)
 
 
-def test_worker_limits_its_wait_for_redis() -> None:
-    app = Celery(broker="redis://127.0.0.1/0", set_as_current=False)
-    connection = worker_reconnect._with_keepalive(app.connection_for_read())
-    assert connection.transport_options["socket_timeout"] == REPLY_TIMEOUT
+def test_worker_limits_its_wait_for_redis_on_each_connection() -> None:
+    app = worker_app("redis://127.0.0.1/0")
+    with app.pool.acquire() as pooled:  # answers to remote control commands go this way
+        connections: list[Any] = [app.connection_for_read(), app.connection_for_write(), pooled]
+        timeouts = [each.transport_options["socket_timeout"] for each in connections]
+    assert timeouts == [REPLY_TIMEOUT] * 3
 
 
 def test_options_of_the_project_take_precedence() -> None:
     theirs = {"socket_keepalive": False}
-    app = Celery(broker="redis://127.0.0.1/0", set_as_current=False)
-    connection = app.connection_for_read(transport_options=theirs)
-    assert worker_reconnect._with_keepalive(connection).transport_options.items() >= theirs.items()
+    app = worker_app("redis://127.0.0.1/0")
+    connection: Any = app.connection_for_read(transport_options=theirs)
+    assert connection.transport_options.items() >= theirs.items()
+    assert connection.transport_options["socket_timeout"] == REPLY_TIMEOUT

@@ -9,6 +9,8 @@ class Witness(models.Model):
     scheduled_at = models.DateTimeField()
     attempt = models.PositiveIntegerField()
     worker_pid = models.PositiveIntegerField()
+    number = models.PositiveIntegerField(default=0)
+    """An argument of the job, as the code received it."""
     at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

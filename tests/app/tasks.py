@@ -51,13 +51,13 @@ def slow(seconds: float = 1.0) -> float:
 
 
 @shared_task
-def witness(seconds: float = 0.0) -> None:
+def witness(seconds: float = 0.0, number: int = 0) -> None:
     """Append this start to the witness log, if there is one. Insert a row, then take `seconds`."""
     run = django_dcron.current_run()
     start = {"job": str(run.job), "scheduled_at": run.scheduled_at, "attempt": run.attempt}
     log = os.environ.get(WITNESS_LOG)
     with witnessed(Path(log), run=str(run.id), **start) if log else nullcontext():
-        Witness.objects.create(run_id=str(run.id), worker_pid=os.getpid(), **start)
+        Witness.objects.create(run_id=str(run.id), worker_pid=os.getpid(), number=number, **start)
         time.sleep(seconds)
 
 

@@ -103,6 +103,8 @@ class Picture:
     height: int | None = None
     """None for the whole page."""
     prepare: Callable[[Page], None] | None = None
+    part: str = ""
+    """The selector of the part of the page that is taken, instead of the page."""
 
     def take(self, browser: Browser, address: str, file: Path) -> None:
         context = browser.new_context(
@@ -121,9 +123,11 @@ class Picture:
             raise SystemExit(f"{self.path} was answered {answer and answer.status}")
         if self.prepare:
             self.prepare(page)
-        page.screenshot(
-            path=file, full_page=self.height is None, animations="disabled", caret="hide"
-        )
+        how: Any = {"path": file, "animations": "disabled", "caret": "hide"}
+        if self.part:
+            page.locator(self.part).screenshot(**how)
+        else:
+            page.screenshot(full_page=self.height is None, **how)
         context.close()
 
 
@@ -163,21 +167,33 @@ def pictures() -> list[Picture]:
         Picture("job", url("job_change", importing.pk), height=900),
         Picture("job-form", url("job_add"), prepare=fill_in_a_job),
         Picture("run", url("run_change", retried.pk)),
+        Picture("what-ran", url("run_change", retried.pk), width=800, part=".dcron-ran"),
+        Picture("calendar", url("calendar_change", "bank days"), part=".dcron-month-grid"),
+        Picture("limits", url("limit_changelist"), height=440),
+        Picture("payroll", url("job_add"), prepare=fill_in_payroll, part="#dcron-preview"),
     ]
 
 
 def fill_in_a_job(page: Page) -> None:
+    # 02:30 is in UTC. The initial examples contain 03:30, too.
+    fill_in(page, "send-invoices", "30 3 * * MON-FRI", occurs_at="02:30")
+
+
+def fill_in_payroll(page: Page) -> None:
+    lines = ["@rrule 2026-01-02T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR", "0 11 WD#L * *"]
+    fill_in(page, "run-payroll", "\n".join(lines), occurs_at="10:00")
+
+
+def fill_in(page: Page, job: str, schedule: str, occurs_at: str) -> None:
     typed = {
-        "name": "send-invoices",
+        "name": job,
         "target": "shop.tasks.sales_report",
         "timezone": "Europe/Berlin",
-        "schedule": "30 3 * * MON-FRI",
+        "schedule": schedule,
     }
     for name, text in typed.items():
         page.locator(f"[name={name}]").fill(text)
-    expect(page.locator("#dcron-preview-occurrences")).to_contain_text(
-        "02:30"
-    )  # in UTC; the initial examples contain 03:30, too
+    expect(page.locator("#dcron-preview-occurrences")).to_contain_text(occurs_at)
     page.mouse.move(0, 0)
 
 

@@ -23,6 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
+from django_dcron.admin.display import duration_or_empty
 from django_dcron.admin.durations import DurationInput
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
@@ -63,7 +64,16 @@ class LimitForm(VersionedForm[Limit]):
 @admin.register(Limit)
 class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     form = LimitForm
-    list_display = ("name", "description", *MAXIMA, "key", "running", "waiting")
+    list_display = (
+        "name",
+        "description",
+        "max_running",
+        "max_started",
+        "within",
+        "key",
+        "running",
+        "waiting",
+    )
     ordering = ("name",)  # the annotations drop the model's ordering
     search_fields = ("name", "description")
     search_note = _("Searches names and descriptions.")
@@ -88,6 +98,10 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
         self, request: HttpRequest, obj: Limit | None = None
     ) -> tuple[str, ...]:
         return () if obj is None else ("name", "running", "waiting")
+
+    @admin.display(description=_("interval"), ordering="interval")
+    def within(self, limit: Limit) -> str:
+        return duration_or_empty(limit.interval)
 
     @admin.display(description=_("running"), ordering="running")
     def running(self, limit: Limit) -> int:

@@ -1,8 +1,9 @@
 """Fill the tables with an invented week, for screenshots.
 
 The data depends only on the present time. It shows every kind of page content: all outcomes, a job
-that has failed since noon, a running job, a paused job, and two nodes. No process executes the
-runs. Their rows look as if workers had written them.
+that has failed since noon, a running job, a paused job, runs that wait for a limit, a job that was
+changed since it ran, a calendar, and two nodes. No process executes the runs. Their rows look as if
+workers had written them.
 """
 
 import random
@@ -22,7 +23,8 @@ from django.utils import timezone
 import django_dcron
 from django_dcron import control
 from django_dcron.conf import settings
-from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.jobs.definitions import definition_id
+from django_dcron.models import Attempt, Calendar, Job, Limit, LimitPlace, Node, Run
 from django_dcron.models.statistics import Statistics, count
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.sharding import shards_led_by
@@ -33,6 +35,8 @@ WEEK = timedelta(days=7)
 SECOND = timedelta(seconds=1)
 AHEAD = 10 * SECOND
 NODES = ("node-a", "node-b")
+RELEASE = "2026.46.1"
+BANK_DAYS = "SAT-SUN\n12-24, 12-31\n2027-01-04..2027-01-08  # stocktaking\n12-23 14:00-24:00"
 WORKERS = ("celery@shop-1/2114", "celery@shop-1/2115", "celery@shop-2/1873", "celery@shop-2/1874")
 IMPORT, REPORT, STOCK = (
     "shop.tasks.import_orders",
@@ -158,6 +162,9 @@ class Command(BaseCommand):
                 Job(name=story.name, target=story.target, schedule=story.schedule, **story.job)
             )
             Week(story, job, now, nodes).tell()
+        change_since_it_ran(Job.objects.get(name="import-orders"))
+        control.save_calendar(Calendar(name="bank days", dates=BANK_DAYS))
+        fill_a_limit(Job.objects.get(name="stocktake"), now)
         in_a_week = f"{now + WEEK:%Y-%m-%d}T06:00"
         make_sale("tea-sale", "tea", schedule=f"@at {in_a_week}")
         coffee = make_sale("coffee-sale", "coffee", schedule="0 8 1 * *")
@@ -233,6 +240,8 @@ class Week:
             number=1,
             token=uuid.UUID(int=self.chance.getrandbits(128), version=4),
             worker=WORKERS[0],
+            definition_id=definition_id(self.job),
+            release=RELEASE,
             due_at=run.due_at,
             queued_at=run.queued_at,
             started_at=run.started_at,
@@ -280,6 +289,8 @@ class Week:
             number=run.attempt,
             token=uuid.UUID(int=self.chance.getrandbits(128), version=4),
             worker=self.chance.choice(WORKERS),
+            definition_id=definition_id(self.job),
+            release=RELEASE,
             due_at=run.due_at,
             queued_at=run.queued_at,
             started_at=run.started_at,
@@ -318,6 +329,39 @@ def start_node(name: str, now: datetime) -> Node:
 def make_sale(name: str, category: str, schedule: str) -> Job:
     kwargs = {"category": category, "percent": 20}
     return control.save(Job(name=name, kwargs=kwargs, schedule=schedule, **SOLD))
+
+
+def change_since_it_ran(job: Job) -> None:
+    job.timeout, job.retry_backoff = 45 * SECOND, 30 * SECOND
+    control.save(job)
+
+
+def fill_a_limit(job: Job, now: datetime) -> None:
+    """Let the job's running run have the only place of a limit, and two other runs wait for it."""
+    control.save_limit(Limit(name="sms", max_started=100, interval=timedelta(minutes=1)))
+    limit = control.save_limit(
+        Limit(name="warehouse", max_running=1, description="The warehouse accepts one connection.")
+    )
+    running = Run.objects.get(job=job, state=State.RUNNING)
+    waiting = [
+        Run(
+            id=uuid.UUID(int=number, version=4),
+            job=job,
+            scheduled_at=pressed,
+            due_at=pressed,
+            claimed_at=pressed,
+            state=State.WAITING,
+            trigger=Trigger.MANUAL,
+            reason=f"waits for limit {limit.name}: 1 of 1 running",
+            limited=True,
+        )
+        for number, pressed in enumerate((now - 31.5 * SECOND, now - 12.25 * SECOND), start=1)
+    ]
+    Run.objects.bulk_create(waiting)
+    LimitPlace.objects.bulk_create(
+        LimitPlace(run=run, limit=limit, number=None if run in waiting else 1, due_at=run.due_at)
+        for run in (running, *waiting)
+    )
 
 
 def count_the_stock(now: datetime) -> None:

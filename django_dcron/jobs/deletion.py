@@ -6,6 +6,9 @@ Invariants:
   first.
 - No enabled job is left without any possible run. When the last job that a job follows is deleted,
   the follower is disabled if it has no schedule.
+- Runs are locked before their places in limits are deleted, in the same order as at the end of a
+  run (``runs.limits``). Otherwise, a run that ends could give its place to a run whose place is
+  being deleted, and both transactions would wait for each other.
 - An import doesn't create a deleted job again (``DeletedImport``).
 """
 
@@ -55,7 +58,9 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
         while run_ids := list(
             runs.order_by("scheduled_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]
         ):
-            runs.filter(pk__in=run_ids).delete()
+            batch = runs.filter(pk__in=run_ids)
+            list(batch.select_for_update().order_by("pk").values_list("pk", flat=True))
+            batch.delete()
         Definition.objects.using(using).filter(job_id=job.pk).delete()
         if row.import_key is not None:
             _remember_deleted_import(row, using)

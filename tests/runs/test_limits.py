@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from threading import Event
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -28,6 +29,7 @@ from django_dcron.utils import sync_points
 from tests.execution.conftest import deliver, reread, state_of
 from tests.factories import make_idle_job, make_run
 from tests.threads import in_threads
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
 
@@ -408,6 +410,56 @@ def test_database_refuses_a_second_run_in_a_place(limit: Limit) -> None:
         deliver(run)
     with pytest.raises(IntegrityError), transaction.atomic():
         LimitPlace.objects.filter(run=third).update(number=2)
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_deletion_of_a_job_whose_run_waits_does_not_deadlock_with_the_end_of_another_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a run gives its place to the run that is being deleted, unless that is locked."""
+    limit = control.save_limit(Limit(name="api", max_running=1))
+    (first,), (second,) = make_limited(limit, 1), make_limited(limit, 1)
+    assert deliver(first)
+    assert deliver(second) is None
+    place_freed, place_deleted, next_chosen = Event(), Event(), Event()
+    deletions: list[str] = []
+
+    def execute_deletion(execute: Any, sql: str, *given: Any) -> Any:
+        result = execute(sql, *given)
+        if sql.startswith("DELETE") and LimitPlace._meta.db_table in sql:
+            deletions.append(sql)
+            place_deleted.set()
+            assert next_chosen.wait(TIMEOUT)
+        return result
+
+    def execute_end(execute: Any, sql: str, *given: Any) -> Any:
+        chooses = place_freed.is_set() and "SKIP LOCKED" in sql
+        if chooses:
+            assert place_deleted.wait(TIMEOUT)
+        result = execute(sql, *given)
+        if chooses:
+            next_chosen.set()
+        return result
+
+    def delete() -> None:
+        with connection.execute_wrapper(execute_deletion):
+            control.delete(second.job)
+
+    def finish() -> None:
+        with connection.execute_wrapper(execute_end):
+            assert end(reread(first))
+
+    def reached(point: str) -> None:
+        if point == "limit.freed":
+            place_freed.set()
+
+    monkeypatch.setattr(sync_points, "listener", reached)
+    in_threads(delete, finish)
+    assert len(deletions) == 1, "the deletion was repeated after a deadlock"
+    assert not Run.objects.filter(pk=second.pk).exists()
+    assert not LimitPlace.objects.exists()
 
 
 @pytest.mark.postgresql

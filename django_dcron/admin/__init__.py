@@ -1,8 +1,9 @@
-"""Register the Django admin of all that users see, with the dashboard and the audit log.
+"""Register the admin classes of all models, including the dashboard and the audit log.
 
 Invariants:
 
-- Users edit jobs, calendars and limits, and add freezes. Apart from actions, all else is read-only.
+- Users edit jobs, calendars and limits, and add freezes. All other rows are read-only, except for
+  actions.
 - Every write goes through ``control``, never through a model's ``save``.
 """
 

@@ -26,7 +26,10 @@ from django_dcron.utils.time_parsing import MAX_LENGTH
 
 
 class ObjectActionForm(forms.Form):
-    """``row`` is the action's object, or None if the action applies to several rows of a list."""
+    """Base class of the forms of actions.
+
+    ``row`` is the action's object, or None if the action applies to several rows of a list.
+    """
 
     def __init__(self, data: Any = None, *, row: Model | None = None, **options: Any):
         super().__init__(data, **options)
@@ -44,7 +47,7 @@ class ReasonForm(ObjectActionForm):
 
 
 class InstantField(forms.DateTimeField):
-    """A date and time that every time zone can represent, which excludes the ends of datetime."""
+    """A date and time from 1970 to 2199, which every time zone can represent."""
 
     default_error_messages = {
         "out_of_range": gettext_lazy("The time is out of range. Use a year from 1970 to 2199.")

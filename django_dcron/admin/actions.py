@@ -124,17 +124,17 @@ class ActionAdmin(BaseAdmin[M]):
     def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
         return [
             Button(
-                action.label,
-                reverse(
+                label=action.label,
+                url=reverse(
                     f"admin:{self._action_url_name}",
                     args=[obj.pk, action.name],
                     current_app=self.admin_site.name,
                 ),
-                self._empty_form(action, obj) if action.form and not action.has_page else None,
-                action.has_page,
-                action.is_primary,
-                action.submit_label(),
-                _form_id(action),
+                form=self._empty_form(action, obj) if not action.has_page else None,
+                has_page=action.has_page,
+                is_primary=action.is_primary,
+                submit_label=action.submit_label(),
+                form_id=_form_id(action),
             )
             for action in self.object_actions
             if not self.refusal(request, action, obj)
@@ -191,7 +191,10 @@ class ActionAdmin(BaseAdmin[M]):
         return TemplateResponse(request, "admin/django_dcron/object_action.html", context)
 
     def _empty_form(self, action: ObjectAction[M], obj: M) -> ObjectActionForm | None:
-        """Return an empty form with its own element ids, because a page may have several forms."""
+        """Return an empty form, or None if the action has none.
+
+        The element ids contain the action's name, because a page may have several forms.
+        """
         if action.form is None:
             return None
         form = action.form(row=obj, auto_id=f"id_{action.name}_%s")

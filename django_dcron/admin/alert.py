@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from django.contrib import admin
@@ -28,10 +29,22 @@ from django_dcron.models import Alert, Incident, Job, Node, Run
 from django_dcron.policies.alerting import AlertKind
 from django_dcron.policies.lifecycle import State
 
-SENT, WAITING, GIVEN_UP = "sent", "waiting", "given_up"
 LATEST = 100_000
 """The number of latest alerts that the list searches."""
 ABOUT_NODES = (AlertKind.NODE_LOST, AlertKind.DEGRADED)
+REPORTED_STATES = {
+    AlertKind.FAILED: State.FAILED,
+    AlertKind.PAUSED: State.FAILED,
+    AlertKind.MISSED: State.MISSED,
+    AlertKind.RECOVERED: State.SUCCEEDED,
+}
+"""The state of the runs that an alert reports. Other alerts report runs in any state."""
+
+
+class AlertDelivery(StrEnum):
+    SENT = "sent"
+    WAITING = "waiting"
+    GIVEN_UP = "given_up"
 
 
 class DeliveryFilter(admin.SimpleListFilter):
@@ -39,24 +52,26 @@ class DeliveryFilter(admin.SimpleListFilter):
     parameter_name = "delivery"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [(SENT, _("Sent")), (WAITING, _("Pending")), (GIVEN_UP, _("Not delivered"))]
+        return [
+            (AlertDelivery.SENT, _("Sent")),
+            (AlertDelivery.WAITING, _("Pending")),
+            (AlertDelivery.GIVEN_UP, _("Not delivered")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Alert]) -> QuerySet[Alert]:
         match self.value():
-            case "sent":
+            case AlertDelivery.SENT:
                 return queryset.filter(sent_at__isnull=False)
-            case "waiting":
+            case AlertDelivery.WAITING:
                 return queryset.filter(try_at__isnull=False)
-            case "given_up":
+            case AlertDelivery.GIVEN_UP:
                 return queryset.filter(sent_at=None, try_at=None)
         return queryset
 
 
 def _runs_query(alert: Alert) -> dict[str, str]:
     """Return the query parameters that list the runs in the state that the alert reports."""
-    reported = {AlertKind.FAILED: State.FAILED, AlertKind.PAUSED: State.FAILED}
-    reported |= {AlertKind.MISSED: State.MISSED, AlertKind.RECOVERED: State.SUCCEEDED}
-    state = reported.get(AlertKind(alert.kind))
+    state = REPORTED_STATES.get(AlertKind(alert.kind))
     return {"state__exact": state.value} if state else {}
 
 
@@ -93,19 +108,22 @@ class AlertAdmin(HistoryAdmin[Alert]):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         subject, *columns = super().get_list_display(request)
-        return [subject, *self._links(request), *self._incident_links(request), *columns]
+        return [subject, *self._link_columns(request), *columns]
 
     def get_fieldsets(self, request: HttpRequest, obj: Alert | None = None) -> Any:
         (title, options), *others = super().get_fieldsets(request, obj)
-        fields = (*options["fields"], *self._links(request), *self._incident_links(request))
+        fields = (*options["fields"], *self._link_columns(request))
         return [(title, {**options, "fields": fields}), *others]
 
-    def _links(self, request: HttpRequest) -> list[str]:
-        """Return the column of links, for users who may view all that it links to."""
+    def _link_columns(self, request: HttpRequest) -> list[str]:
+        return [*self._about_column(request), *self._incident_and_run_columns(request)]
+
+    def _about_column(self, request: HttpRequest) -> list[str]:
+        """Return the column with the links to jobs, runs and nodes, for users who may view them."""
         linked = (Job, Run, Node)
         return ["about"] if all(may_view(request, each, self.admin_site) for each in linked) else []
 
-    def _incident_links(self, request: HttpRequest) -> list[str]:
+    def _incident_and_run_columns(self, request: HttpRequest) -> list[str]:
         """Return the columns of the incident and of the run, for users who may view them.
 
         If runs are narrowed, the incident's page links to the visible ones.

@@ -42,16 +42,17 @@ BADGES = {
     AuditAction.FREEZE: "paused",
     AuditAction.CANCEL: "cancelled",
 }
+"""The run or job state whose color the badge of an action has."""
 FIELDS_SHOWN = 4
-"""The changed fields in a row of the list."""
+"""The maximum number of changed fields in a row of the list."""
 LONGEST_IN_LIST = 40
-"""Characters of a value in a row of the list."""
+"""The maximum number of characters of a value in a row of the list."""
 
 
 class EntryTimeFilter(TimeFilter):
     column = "at"
 
-    def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def searched_rows(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset
 
 
@@ -147,7 +148,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
 
     @admin.display(description=gettext_lazy("changes"))
     def changes(self, entry: AuditEntry) -> str:
-        fields = _fields_of(entry)
+        fields = _changes_of(entry)
         more = len(fields) - FIELDS_SHOWN
         shown = _rendered(fields[:FIELDS_SHOWN], LONGEST_IN_LIST)
         rest = _("… and %(count)d more") % {"count": more} if more > 0 else ""
@@ -155,7 +156,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
 
     @admin.display(description=gettext_lazy("changes"))
     def all_changes(self, entry: AuditEntry) -> str:
-        return _rendered(_fields_of(entry), LONGEST) or EMPTY
+        return _rendered(_changes_of(entry), LONGEST) or EMPTY
 
 
 def _model_of(entry: AuditEntry) -> type[Model]:
@@ -174,7 +175,7 @@ def _key_of(entry: AuditEntry) -> Any:
     return entry.run_id or entry.object_id
 
 
-def _fields_of(entry: AuditEntry) -> tuple[ChangedField, ...]:
+def _changes_of(entry: AuditEntry) -> tuple[ChangedField, ...]:
     return changed_fields(read_change(entry), _model_of(entry))
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The page shows the entries of the object. ``jobs.audit.entries`` reads them.
+- The history shows every entry of the object, oldest first, in pages of ``ON_PAGE`` entries.
 - Everyone who may view the object may view its history, without the addresses of users. The list of
   all entries needs its own permission (``admin.audit_entry``).
 """
@@ -60,7 +60,7 @@ class AuditedAdmin(BaseAdmin[M]):
                 "action_list": page,
                 "page_range": paginator.get_elided_page_range(page.number),
                 "pagination_required": paginator.count > ON_PAGE,
-                "lines": list(lines(page, self.model, first_page=not page.has_previous())),
+                "lines": list(log_lines(page, self.model, first_page=not page.has_previous())),
                 "unlogged_changes_since": (
                     "" if page.has_next() else unlogged_changes_since(page, row)
                 ),
@@ -89,7 +89,7 @@ class LogLine:
     unlogged_before: str
 
 
-def lines(
+def log_lines(
     entries: Iterable[AuditEntry], model: type[Model], *, first_page: bool
 ) -> Iterator[LogLine]:
     """Yield a line for each entry.
@@ -150,10 +150,13 @@ def shown_change(model: type[Model], change: FieldChange) -> ChangedField:
 def shown_value(model: type[Model], name: str, value: Any) -> tuple[str, bool]:
     """Return a JSON value for display, without secrets, and whether it is code."""
     field = FIELDS.get(model, JOB_FIELDS).get(name)
-    form = field.format if field else Format.TIME if name in TIMES else Format.TEXT
+    if field:
+        value_format = field.format
+    else:
+        value_format = Format.TIME if name in TIMES else Format.TEXT
     choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
-    is_code = form is Format.JSON or name in ("schedule", "target", "timezone", "queue")
-    display = _format_moment if form is Format.TIME else _display_value
+    is_code = value_format is Format.JSON or name in ("schedule", "target", "timezone", "queue")
+    display = _format_moment if value_format is Format.TIME else _display_value
     return display(stored_value(field, value) if field else value, choices), is_code
 
 
@@ -164,11 +167,8 @@ def _label(name: str, field: Field | None) -> object:
 def _format_moment(value: Any, choices: dict[Any, Any]) -> str:
     try:
         return format_site_time(datetime.fromisoformat(value))
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-    ):  # empty, not a time, or beyond the range of datetime
+    except (TypeError, ValueError, OverflowError):
+        # The value is empty, isn't a time, or is beyond the range of datetime.
         return _display_value(value, choices)
 
 

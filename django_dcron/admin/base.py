@@ -35,6 +35,8 @@ else:
 
 
 class BaseAdmin(GenericAdmin[M]):
+    """Base class of all admin classes of the app."""
+
     show_add_link = True
     """Read by django-unfold. Its own admin class has this attribute."""
 
@@ -49,7 +51,7 @@ class BaseAdmin(GenericAdmin[M]):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> M | None:
-        """Return None also for an id that no key can have, such as text with a NUL."""
+        """Return None for an id that the database can't store, such as text with a NUL."""
         return super().get_object(request, object_id, from_field) if _is_key(object_id) else None
 
     def render_change_form(

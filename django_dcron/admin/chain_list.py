@@ -16,7 +16,7 @@ from django_dcron.diagnosis.job_list import statistics_of
 
 
 def _condition(outcome: str) -> SafeString:
-    """Render how the step before must end."""
+    """Render the outcome of the previous step that starts a step."""
     text = _("starts after: %(outcome)s") % {"outcome": outcome}
     return format_html('<span class="dcron-aside">{}</span>', text)
 

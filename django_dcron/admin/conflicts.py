@@ -57,11 +57,11 @@ class VersionedForm(VersionedModelForm[M]):
         return cleaned
 
     def conflict(self) -> ValidationError:
-        """Return the error that names the stored values. Then a second save is deliberate."""
+        """Return the error, which shows the stored values, so that a second save is deliberate."""
         raise NotImplementedError
 
     def _stored_version(self) -> int:
-        return int(self.instance.version)  # type: ignore[attr-defined]  # such rows have one
+        return int(self.instance.version)  # type: ignore[attr-defined]  # rows of this form have a version
 
 
 class VersionedAdmin(BaseAdmin[M]):

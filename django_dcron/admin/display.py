@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin
+from django.contrib.admin.sites import all_sites
 from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
@@ -113,6 +114,14 @@ def may_view(request: HttpRequest, model: type[Model], site: admin.AdminSite) ->
     return site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
 
 
+def site_of(request: HttpRequest) -> admin.AdminSite:
+    """Return the admin site of the request's page."""
+    name = getattr(request, "current_app", None) or getattr(
+        getattr(request, "resolver_match", None), "namespace", None
+    )
+    return next((site for site in all_sites if site.name == name), admin.site)
+
+
 Column = Callable[[Any, Any], str]
 
 
@@ -121,7 +130,7 @@ def moment_column(
 ) -> Column:
     """Return a column or read-only field that shows a time.
 
-    ``near`` names the field whose date is shown already.
+    ``near`` names a field whose time is shown beside it. A time on the same day has no date.
     """
 
     @admin.display(description=title)

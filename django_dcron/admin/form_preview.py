@@ -3,7 +3,7 @@
 Invariants:
 
 - The view needs the permission to save the form, and writes nothing.
-- It validates the form that saves a row, and drops the instance.
+- The view validates the same form as a save, and never saves the form's instance.
 """
 
 from __future__ import annotations

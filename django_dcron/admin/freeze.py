@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.sites import all_sites
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, InterfaceError
 from django.db.models import QuerySet
@@ -32,6 +31,7 @@ from django_dcron.admin.display import (
     may_view,
     moment_column,
     render_time,
+    site_of,
 )
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.object_action import ActionResult, ObjectAction
@@ -64,10 +64,7 @@ def banner(request: HttpRequest) -> dict[str, Any]:
     if hasattr(request, RENDERED):
         return {}
     setattr(request, RENDERED, True)
-    name = getattr(request, "current_app", None) or getattr(
-        getattr(request, "resolver_match", None), "namespace", None
-    )
-    site = next((site for site in all_sites if site.name == name), admin.site)
+    site = site_of(request)
     if not may_view(request, Job, site):
         return {}
     try:
@@ -80,19 +77,21 @@ def banner(request: HttpRequest) -> dict[str, Any]:
 
 def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:
     """Return freezes of all namespaces, and of namespaces with visible jobs."""
-    freezes, scope = Freeze.objects.using(alias_for(Freeze)), admin_scope(request, site)
+    freezes = Freeze.objects.using(alias_for(Freeze))
+    scope = admin_scope(request, site)
     if not scope.narrows(Job):
         return freezes
     namespaces = scope.jobs.order_by().values_list("namespace", flat=True).distinct()
     return freezes.filter(namespace__in=[ALL_NAMESPACES, *namespaces])
 
 
-def _freezable(request: HttpRequest, site: admin.AdminSite) -> list[str]:
-    """Return the scopes that the user may freeze, all namespaces first."""
-    scope, jobs = admin_scope(request, site), Job.objects.using(alias_for(Job)).order_by()
+def _freezable_namespaces(request: HttpRequest, site: admin.AdminSite) -> list[str]:
+    """Return the namespaces that the user may freeze; first ``ALL_NAMESPACES``, if allowed."""
+    scope = admin_scope(request, site)
     namespaces = set(scope.jobs.order_by().values_list("namespace", flat=True).distinct())
     if not scope.narrows(Job):
         return [ALL_NAMESPACES, *sorted(namespaces)]
+    jobs = Job.objects.using(alias_for(Job)).order_by()
     hidden = jobs.exclude(pk__in=scope.keys(Job)).values_list("namespace", flat=True).distinct()
     return sorted(namespaces - set(hidden))
 
@@ -108,7 +107,7 @@ class FreezeForm(FreezeModelForm):
         required=False,
         help_text=_("Empty: until someone ends the freeze."),
     )
-    scopes: Iterable[str] = ()
+    allowed_namespaces: Iterable[str] = ()
 
     class Meta:
         model = Freeze
@@ -118,7 +117,8 @@ class FreezeForm(FreezeModelForm):
         super().__init__(*args, **kwargs)
         field: Any = self.fields["namespace"]
         field.choices = [
-            (namespace, namespace or gettext("All namespaces")) for namespace in self.scopes
+            (namespace, namespace or gettext("All namespaces"))
+            for namespace in self.allowed_namespaces
         ]
 
     def clean_reason(self) -> str:
@@ -126,21 +126,21 @@ class FreezeForm(FreezeModelForm):
         return reason
 
     def validate_unique(self) -> None:
-        """Accept a frozen scope: freezing it again replaces reason and end."""
+        """Accept a frozen namespace: freezing it again replaces the reason and the end."""
 
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]  # Django's hook
-        if not self.errors and self.cleaned_data["namespace"] not in self.scopes:
+        if not self.errors and self.cleaned_data["namespace"] not in self.allowed_namespaces:
             text = gettext("You don't have permission to view all jobs that the freeze affects.")
             self.add_error("namespace", ValidationError(text, code="forbidden"))
 
 
-def _end(request: HttpRequest, freeze: Freeze) -> ActionResult:
+def _end_freeze(request: HttpRequest, freeze: Freeze) -> ActionResult:
     control.unfreeze(freeze.namespace, by=request.user.get_username())
     return ActionResult(unfrozen_text())
 
 
-def _why_not_ended(freeze: Freeze) -> str:
+def _end_refusal(freeze: Freeze) -> str:
     return "" if _is_in_force(freeze) else gettext("The freeze has ended.")
 
 
@@ -151,9 +151,9 @@ def _is_in_force(freeze: Freeze) -> bool:
 END = ObjectAction(
     "unfreeze",
     _("End freeze"),
-    _end,
+    _end_freeze,
     "freeze",
-    refusal=_why_not_ended,
+    refusal=_end_refusal,
     explanation=_("Scheduled runs start again. Misfire policies decide about missed occurrences."),
 )
 
@@ -179,7 +179,7 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
         self, request: HttpRequest, obj: Freeze | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
         form: Any = super().get_form(request, obj, change, **kwargs)
-        form.scopes = tuple(_freezable(request, self.admin_site))
+        form.allowed_namespaces = tuple(_freezable_namespaces(request, self.admin_site))
         return form
 
     def has_view_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
@@ -191,7 +191,7 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
     def has_freeze_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
         if not request.user.has_perm("django_dcron.freeze_jobs"):
             return False
-        return obj is None or obj.namespace in _freezable(request, self.admin_site)
+        return obj is None or obj.namespace in _freezable_namespaces(request, self.admin_site)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request) and self.has_freeze_permission(request)

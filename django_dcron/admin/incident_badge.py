@@ -15,7 +15,7 @@ BADGES = {
     IncidentState.MUTED: "cancelled",
     IncidentState.RESOLVED: "succeeded",
 }
-"""The state of a run whose color the badge has."""
+"""The run state whose color each badge has."""
 
 
 def incident_badge(state: str) -> SafeString:

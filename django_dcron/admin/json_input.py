@@ -11,7 +11,10 @@ from django.forms.fields import InvalidJSONInput
 from django_dcron.utils.json_values import check_storable
 
 _PARSE_ERRORS = (RecursionError, ValueError)
-"""Errors that Python raises for JSON with too many levels or numbers with thousands of digits."""
+"""Errors for values that no database stores, and for JSON that Python can't parse.
+
+Python refuses JSON with too many levels, and numbers with thousands of digits.
+"""
 
 
 class JsonInput(forms.JSONField):

@@ -31,7 +31,7 @@ from django_dcron.exceptions import Conflict
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import Job, Limit, Run
 
-MAXIMA = ("max_running", "max_started", "interval")
+LIMIT_FIELDS = ("max_running", "max_started", "interval")
 
 
 class LimitForm(VersionedForm[Limit]):
@@ -78,7 +78,7 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     search_fields = ("name", "description")
     search_note = _("Searches names and descriptions.")
     empty_text = _("No limits yet. Add one here, then select it in a job.")
-    fields = ("name", "description", *MAXIMA, "key", "running", "waiting", "seen_version")
+    fields = ("name", "description", *LIMIT_FIELDS, "key", "running", "waiting", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Limit]:
         scope = admin_scope(request, self.admin_site)
@@ -92,7 +92,7 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     def get_fields(self, request: HttpRequest, obj: Limit | None = None) -> tuple[str, ...]:
         if obj is not None:
             return self.fields
-        return ("name", "description", *MAXIMA, "key", "seen_version")
+        return ("name", "description", *LIMIT_FIELDS, "key", "seen_version")
 
     def get_readonly_fields(
         self, request: HttpRequest, obj: Limit | None = None

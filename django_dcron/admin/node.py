@@ -27,7 +27,9 @@ from django_dcron.diagnosis.cluster import age, is_live, is_skewed, with_time
 from django_dcron.models import Node
 
 RANGES_AT_ONCE = 40
+"""If a node has more ranges of shards, the page collapses the complete list."""
 JUST_NOW = timedelta(seconds=5)
+"""A time less than this ago is shown as "just now"."""
 
 
 @admin.register(Node)

@@ -41,7 +41,7 @@ class ObjectAction(Generic[M]):
     label: StrOrPromise
     apply: Callable[[HttpRequest, M], ActionResult]
     permission: str
-    """The admin checks it with ``has_<permission>_permission``: ``trigger`` for ``trigger_job``."""
+    """The word in ``has_<permission>_permission``, such as ``trigger`` for ``trigger_job``."""
     also_needs: Callable[[M], Sequence[str]] = _no_permissions
     """Returns the further permissions that this row needs."""
     refusal: Callable[[M], StrOrPromise] = _no_refusal

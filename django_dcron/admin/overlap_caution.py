@@ -30,7 +30,7 @@ CAUTIONS = {
 
 
 def overlap_caution(job: Job) -> str:
-    """Return what happens to a run that is started now while another one has the running slot."""
+    """Return what happens to a new run while an earlier one is unfinished; empty if none is."""
     return overlap_cautions([job])[job.pk]
 
 

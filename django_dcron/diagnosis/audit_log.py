@@ -1,4 +1,4 @@
-"""Read the audit log for lists and exports: which entries a reader may see, and as what."""
+"""Read the audit log for lists and exports: the entries that a reader may see, and their JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _visible_freezes(scope: Scope) -> list[str]:
     return [str(key) for key in freezes.values_list("pk", flat=True)]
 
 
-def within(
+def entries_between(
     entries: AuditEntryQuerySet, since: datetime | None, until: datetime | None
 ) -> AuditEntryQuerySet:
     """Return the entries from ``since`` (included) to ``until`` (excluded)."""

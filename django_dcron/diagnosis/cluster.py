@@ -1,6 +1,6 @@
 """Read the nodes' rows by the database's clock, and determine which node leads which shard.
 
-By this machine's clock, a live node could look dead.
+Judged by this machine's clock, a live node could look dead.
 
 Live nodes with the same namespace and the same ``DCRON_SHARDS`` form a ring and share the jobs'
 shards. Hashing the ring's nodes assigns each shard to a node, as in ``scheduler.membership``. The
@@ -44,6 +44,7 @@ def nodes(namespace: str = "") -> list[Node]:
 
 
 def age(node: Any, at: datetime) -> timedelta:
+    """Return the time from ``at`` until the node's row was read, by the database's clock."""
     passed: timedelta = node.database_time - at
     return passed
 
@@ -70,13 +71,13 @@ class ShardLeader:
 
     node: Node
     shard: int
-    named: int
+    assigned: int
     """The number of shards assigned to the node."""
 
     @property
-    def holds_all(self) -> bool:
+    def leads_all(self) -> bool:
         """Whether the node led all of its assigned shards at its last heartbeat."""
-        return self.node.degraded or self.node.shards >= self.named
+        return self.node.degraded or self.node.shards >= self.assigned
 
     @property
     def is_stalled(self) -> bool:
@@ -103,12 +104,12 @@ def assigned_shards(nodes: Iterable[Node]) -> dict[str, list[int]]:
 
     ``nodes`` must include all nodes of their rings.
     """
-    named: dict[str, list[int]] = {}
+    assigned: dict[str, list[int]] = {}
     for (_namespace, count), ring in _rings(nodes).items():
-        named |= {pk: [] for pk in ring}
+        assigned |= {pk: [] for pk in ring}
         for shard, leader in enumerate(_leaders(frozenset(ring), count)):
-            named[leader].append(shard)
-    return named
+            assigned[leader].append(shard)
+    return assigned
 
 
 def shard_ranges(shards: Collection[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a run ran, and how it differs from its job now. Secrets are redacted."""
+"""The definition that a run ran, and how its job differs from it now. Secrets are redacted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def changes_since(content: Document, job: Job) -> tuple[FieldChange, ...]:
     now = content_of(job)
     changes = []
     for field in FIELDS:
-        # A release adds a field with a default that changes nothing.
+        # A definition of an earlier release lacks newer fields. Their defaults change nothing.
         then = content.get(field.name, to_json(field.model_field.get_default()))
         if not same_json(then, now[field.name]):
             changes.append(
@@ -28,7 +28,8 @@ def changes_since(content: Document, job: Job) -> tuple[FieldChange, ...]:
 def definition_document(attempt: Attempt) -> dict[str, Any] | None:
     """Return the definition that an attempt ran, and the changes of its job since, as JSON.
 
-    Returns None if it isn't recorded. Reads the definition and the job unless ``attempt`` has them.
+    Returns None if no definition is recorded. Queries the definition and the job, unless
+    ``attempt`` was read together with them.
     """
     definition = attempt.definition
     if definition is None:

@@ -17,7 +17,7 @@ from django_dcron.policies.incidents import normalized
 from django_dcron.policies.lifecycle import State
 
 MESSAGE_READ = 500
-"""Characters; a message may have thousands."""
+"""The number of characters of a message that are read. A message may have thousands."""
 
 
 @dataclass(frozen=True, slots=True)

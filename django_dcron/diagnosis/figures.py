@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 
@@ -158,7 +159,7 @@ def run_figures(now: datetime, scope: Scope = EVERYTHING) -> RunFigures:
 
 
 def figures(now: datetime, scope: Scope = EVERYTHING) -> tuple[JobFigures, RunFigures]:
-    """Return all figures, with one query less than ``job_figures`` and ``run_figures``."""
+    """Return all figures, with one query fewer than ``job_figures`` and ``run_figures``."""
     jobs = _job_rows(now, scope)
     found = summarize(*jobs, *_run_rows(now, scope))
     return _job_figures(found[: len(jobs)]), _run_figures(found[len(jobs) :], now, scope)
@@ -259,6 +260,15 @@ def _missed_rows(late: QuerySet[Run]) -> tuple[Rows, Rows, Rows]:
     )
 
 
+class _StartedRun(NamedTuple):
+    pk: UUID
+    attempt: int
+    state: str
+    missed_before: int
+    due_at: datetime
+    started_at: datetime
+
+
 def _starts(since: datetime, scope: Scope) -> RecentStarts:
     """Return the starts since ``since`` among the latest attempts.
 
@@ -272,17 +282,17 @@ def _starts(since: datetime, scope: Scope) -> RecentStarts:
     latest: dict[Any, int] = {}
     for run, number in (found := list(attempts)):
         latest.setdefault(run, number)
-    columns = ("pk", "attempt", "state", "missed_before", "due_at", "started_at")
     runs = Run.objects.using(alias_for(Run)).filter(pk__in=latest, started_at__gte=since)
-    rows = [row for row in runs.values_list(*columns) if row[1] == latest[row[0]]]
-    states = [row[2] for row in rows]
+    started = map(_StartedRun._make, runs.values_list(*_StartedRun._fields))
+    rows = [run for run in started if run.attempt == latest[run.pk]]
+    states = [run.state for run in rows]
     return RecentStarts(
         number=len(rows),
         truncated=len(found) == SAMPLE,
         succeeded=states.count(State.SUCCEEDED),
         failed=states.count(State.FAILED),
-        missed_before=sum(row[3] for row in rows if row[2] != State.MISSED),
-        start_delays=tuple(sorted(max(row[5] - row[4], timedelta()) for row in rows)),
+        missed_before=sum(run.missed_before for run in rows if run.state != State.MISSED),
+        start_delays=tuple(sorted(max(run.started_at - run.due_at, timedelta()) for run in rows)),
     )
 
 

@@ -45,7 +45,7 @@ class Pause:
 def paused_by(job: Job) -> Author | None:
     """Return who paused the job, or None if it isn't paused.
 
-    Callers call it once per version of the job.
+    This reads the job's audit log. Callers keep the result until the job changes.
     """
     if job.enabled:
         return None

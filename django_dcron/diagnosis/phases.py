@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State, Trigger
@@ -72,18 +73,18 @@ class AttemptPhases:
     """
 
 
-def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[AttemptPhases]:
-    """Return the course of each attempt, and of the next attempt if one is expected.
+def phases_of_attempts(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[AttemptPhases]:
+    """Return the phases of each attempt, and of the next attempt if one is expected.
 
-    ``attempts`` are the latest ones in order, as many as wanted. Earlier phases are omitted.
+    ``attempts`` are the run's latest attempts in order. Earlier attempts are omitted.
     """
     end = run.finished_at or now
     at = _beginning(run, attempts, end)
-    courses = []
+    by_attempt = []
     for attempt in attempts:
         ended = attempt.finished_at or max(end, attempt.started_at)
-        marks = [*_waits(run, attempt, attempt.started_at), (PhaseKind.RUNNING, ended)]
-        courses.append(
+        marks = [*_waits(run, attempt, attempt.started_at), _Mark(PhaseKind.RUNNING, ended)]
+        by_attempt.append(
             AttemptPhases(
                 attempt.number, attempt, tuple(_phases(at, marks)), _claim_delay(run, attempt)
             )
@@ -92,8 +93,8 @@ def courses_of(run: Run, attempts: Sequence[Attempt], now: datetime) -> list[Att
     if not attempts or attempts[-1].number < run.attempt:
         until = end if run.is_final else max(now, run.due_at)
         phases = _phases(at, _waits(run, None, until))
-        courses.append(AttemptPhases(run.attempt, None, tuple(phases), _claim_delay(run, None)))
-    return courses
+        by_attempt.append(AttemptPhases(run.attempt, None, tuple(phases), _claim_delay(run, None)))
+    return by_attempt
 
 
 def _beginning(run: Run, attempts: Sequence[Attempt], end: datetime) -> datetime:
@@ -122,12 +123,16 @@ def _origin(run: Run, end: datetime) -> datetime:
     )
 
 
-Mark = tuple[PhaseKind, datetime]
-"""A phase and the time at which it ended."""
+class _Mark(NamedTuple):
+    """A phase and the time at which it ended."""
 
-STILL_WAITING: dict[str, PhaseKind] = {State.WAITING: PhaseKind.TURN, State.PENDING: PhaseKind.DUE}
+    kind: PhaseKind
+    until: datetime
+
+
+WAIT_IN_STATE: dict[str, PhaseKind] = {State.WAITING: PhaseKind.TURN, State.PENDING: PhaseKind.DUE}
 """What an unstarted run is waiting for, by its state. It may have been dispatched before."""
-AT_LEAST = {
+WAIT_WITHOUT_DUE_TIME = {
     PhaseKind.BACKOFF: PhaseKind.BETWEEN,
     PhaseKind.TURN: PhaseKind.TURN,
     PhaseKind.EARLY: PhaseKind.START,
@@ -135,7 +140,7 @@ AT_LEAST = {
 """The kind of a wait, by its first kind, if the attempt's due time isn't recorded."""
 
 
-def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[Mark]:
+def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_Mark]:
     """Return what the attempt waited for until it started.
 
     Without an ``attempt``, return what the next attempt waits for until ``until``.
@@ -147,18 +152,18 @@ def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[Mark]:
     first = PhaseKind.BACKOFF if number > 1 else PhaseKind.TURN if backfilled else PhaseKind.EARLY
     last = PhaseKind.QUEUED if queued_at else PhaseKind.START
     if attempt is None:
-        last = STILL_WAITING.get(run.state, last)
+        last = WAIT_IN_STATE.get(run.state, last)
     elif due_at is None:
-        last = AT_LEAST[first]
-    marks = [] if due_at is None else [(first, due_at)]
+        last = WAIT_WITHOUT_DUE_TIME[first]
+    marks = [] if due_at is None else [_Mark(first, due_at)]
     if number == 1 and not backfilled:
-        marks.append((PhaseKind.UNCLAIMED, run.claimed_at))
+        marks.append(_Mark(PhaseKind.UNCLAIMED, run.claimed_at))
     if last is PhaseKind.QUEUED and queued_at:
-        marks.append((PhaseKind.DUE, queued_at))
-    return [*((kind, min(at, until)) for kind, at in marks), (last, until)]
+        marks.append(_Mark(PhaseKind.DUE, queued_at))
+    return [*(_Mark(mark.kind, min(mark.until, until)) for mark in marks), _Mark(last, until)]
 
 
-def _phases(since: datetime, marks: Sequence[Mark]) -> Iterator[Phase]:
+def _phases(since: datetime, marks: Sequence[_Mark]) -> Iterator[Phase]:
     for kind, until in marks:
         if until > since or kind is PhaseKind.RUNNING:
             until = max(until, since)

@@ -19,14 +19,20 @@ def start_delay(run: Run) -> timedelta | None:
 
 
 def first_start_delay(run: Run, first: Attempt | None) -> timedelta | None:
-    """Return the delay from due time to start of the first attempt: of ``first``, if not None."""
+    """Return the delay from due time to start of the first attempt.
+
+    ``first``: the first attempt if the run had several; None if it had only one.
+    """
     if first is None:
         return start_delay(run)
     return max(first.started_at - (first.due_at or run.scheduled_at), timedelta())
 
 
 def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
-    """Return the time from the first start to the end, with the waits between the attempts."""
+    """Return the time from the first start to the end, with the waits between the attempts.
+
+    ``first``: see ``first_start_delay``.
+    """
     duration = run_duration(run)
     if first is None or duration is None or run.started_at is None:
         return duration
@@ -34,7 +40,7 @@ def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
 
 
 def run_duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | None:
-    """Return the time from start to end, or to now."""
+    """Return the time from start to end of the latest attempt, or to ``now`` while it runs."""
     if timed.started_at is None:
         return None
     if timed.finished_at is None and isinstance(timed, Run) and timed.state != State.RUNNING:

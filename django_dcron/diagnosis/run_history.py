@@ -41,8 +41,8 @@ def read_run_history(
 ) -> RunHistory:
     """Return the job's runs scheduled in ``[since, until)``, optionally only in ``states``.
 
-    Without a job, return the runs of all jobs. With ``hide_upcoming_at``, the current time, runs
-    that are upcoming then are omitted. At most two queries for a job, and three for all jobs.
+    Without a job, return the runs of all jobs. ``hide_upcoming_at``: the current time, if upcoming
+    runs are to be omitted. This takes at most two queries for a job, and three for all jobs.
     """
     runs = _runs_of(job).order_by("-scheduled_at", *(() if job else ("-id",)))
     if since is not None:
@@ -55,13 +55,16 @@ def read_run_history(
         found = list(runs[: limit + 1])
         return RunHistory(_with_jobs(found[:limit], job), len(found) > limit)
     examined = list(runs.values_list("pk", "state")[:READ_LIMIT])
-    such = [run_id for run_id, state in examined if state in states]
-    found = _with_jobs(list(runs.filter(pk__in=such[:limit])), job)
-    return RunHistory(found, len(such) > limit or len(examined) == READ_LIMIT)
+    matching = [run_id for run_id, state in examined if state in states]
+    found = _with_jobs(list(runs.filter(pk__in=matching[:limit])), job)
+    return RunHistory(found, len(matching) > limit or len(examined) == READ_LIMIT)
 
 
 def has_upcoming_run(job: Job | None, now: datetime) -> bool:
-    """Return whether a node has claimed an occurrence that isn't due yet, of the job or of any."""
+    """Return whether a node has claimed an occurrence that isn't due yet.
+
+    Without a job, the occurrences of all jobs count.
+    """
     return _runs_of(job).filter(_upcoming(now)).exists()
 
 

@@ -57,16 +57,16 @@ LATELY = timedelta(hours=1)
 UNDELIVERED_EXAMINED = 200
 """The number of undelivered runs whose queues are examined."""
 LATEST_STARTS = 200
-"""The number of latest starts in which the last start from each queue is searched."""
+"""The number of latest starts that are searched for the last start from each queue."""
 REPLIES_EXPIRE = timedelta(minutes=2)
 """Older replies of workers are outdated."""
 
 SHORTEST_LONG_RUN = timedelta(minutes=10)
 """A run that has run for less time is never reported as too long."""
 LONG_RUN_FACTOR = 5
-"""A run is too long from this many times the usual duration of its job on."""
+"""A run is too long if it has run for more than this many times its job's usual duration."""
 USUAL_DURATION_OF = 20
-"""The longest of this many successful runs of a job is its usual duration."""
+"""A job's usual duration is that of the longest of this many successful runs."""
 USUAL_DURATION_NEEDS = 5
 """A job with fewer successful runs has no usual duration."""
 LONG_RUNS_EXAMINED = 5

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import CharField, Count, Func, Max, Min, OuterRef, Subquery, Sum, TextField
 from django.db.models.functions import Cast
@@ -70,21 +70,30 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class UpcomingRuns:
-    """Future occurrences less than ``NEAR`` apart; mostly one."""
+class OccurrenceStretch:
+    """Occurrences of a job, each less than ``NEAR`` after the previous one; mostly only one."""
 
     first: datetime
     last: datetime
+
+
+class _Coming(NamedTuple):
+    """The occurrences of a timetable from now on."""
+
+    stretches: tuple[OccurrenceStretch, ...] = ()
+    """Those within the hour."""
+    next_at: datetime | None = None
+    """The next occurrence, within the hour or later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     job: Job
     runs: tuple[Runs, ...]
-    coming: tuple[UpcomingRuns, ...]
+    coming: tuple[OccurrenceStretch, ...]
     next_at: datetime | None
     """The next occurrence, within the hour or later."""
-    absent: tuple[UpcomingRuns, ...] = ()
+    absent: tuple[OccurrenceStretch, ...] = ()
     """Occurrences of the last hour that no node has claimed in time, so they have no runs."""
 
 
@@ -122,13 +131,13 @@ def timeline(
         .order_by("namespace", "name")
     )
     runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
-    coming: dict[Any, tuple[tuple[UpcomingRuns, ...], datetime | None]] = {}
+    known: dict[Any, _Coming] = {}
     absent = _absent(jobs, since, now)
     lanes = [
         Lane(
             job,
             tuple(runs.get(job.pk, ())),
-            *_upcoming(job, now, coming),
+            *_upcoming(job, now, known),
             absent.get(job.pk, ()),
         )
         for job in jobs
@@ -148,9 +157,9 @@ def _choose(
     running: Iterable[int] = ()
     failed: Iterable[int] = ()
     if with_runs:
-        of_them = scope.runs.filter(**selection.lookups("job__")).order_by("-due_at")
-        running = of_them.running().values_list("job", flat=True)[:RUNS_READ_LIMIT]
-        lately = of_them.filter(state=State.FAILED, due_at__gt=since)
+        selected = scope.runs.filter(**selection.lookups("job__")).order_by("-due_at")
+        running = selected.running().values_list("job", flat=True)[:RUNS_READ_LIMIT]
+        lately = selected.filter(state=State.FAILED, due_at__gt=since)
         failed = lately.values_list("job", flat=True)[:RUNS_READ_LIMIT]
     scheduled = Cursor.objects.using(alias_for(Cursor)).filter(
         enabled=True, problem="", **selection.lookups()
@@ -226,7 +235,7 @@ def _merge_minutes(runs: list[Runs]) -> Iterator[Runs]:
         if len(same) > 1 or same[0].number == 1:
             yield from same
         else:
-            before = _both(before, same[0]) if before else same[0]
+            before = _merged(before, same[0]) if before else same[0]
     if before:
         yield before
 
@@ -236,7 +245,7 @@ def _continues(before: Runs, after: Runs) -> bool:
     return after.number > 1 and after.state == before.state and minute_of(after) == next_minute
 
 
-def _both(before: Runs, after: Runs) -> Runs:
+def _merged(before: Runs, after: Runs) -> Runs:
     ends = [each.finished_at for each in (before, after) if each.finished_at]
     return replace(
         before,
@@ -266,28 +275,28 @@ def _one_run(run: Run) -> Runs:
     return Runs(run.state, 1, run.scheduled_at, *times, run.missed_before, run.pk)
 
 
-def _upcoming(
-    job: Job, now: datetime, known: dict[Any, tuple[tuple[UpcomingRuns, ...], datetime | None]]
-) -> tuple[tuple[UpcomingRuns, ...], datetime | None]:
-    """Return the stretches in the hour after ``now``, and the next occurrence.
+def _upcoming(job: Job, now: datetime, known: dict[Any, _Coming]) -> _Coming:
+    """Return the job's occurrences after ``now``.
 
-    Jobs with the same timetable share the result.
+    Jobs with the same timetable share the result, which is stored in ``known``.
     """
     cursor: Cursor | None = getattr(job, "cursor", None)
     if not job.enabled or cursor is None or cursor.problem or cursor.next_at is None:
-        return (), None
+        return _Coming()
     try:
         timetable = timetable_of(job)
     except InvalidSchedule:
-        return (), None
-    question = (timetable, cursor.next_at if timetable.schedule.interval else None)
-    if question not in known:
+        return _Coming()
+    key = (timetable, cursor.next_at if timetable.schedule.interval else None)
+    if key not in known:
         stretches = tuple(_stretches(timetable, cursor.next_at, now, now + HOUR))
-        known[question] = (stretches, timetable.first_after(now, cursor.next_at))
-    return known[question]
+        known[key] = _Coming(stretches, timetable.first_after(now, cursor.next_at))
+    return known[key]
 
 
-def _absent(jobs: list[Job], since: datetime, now: datetime) -> dict[int, tuple[UpcomingRuns, ...]]:
+def _absent(
+    jobs: list[Job], since: datetime, now: datetime
+) -> dict[int, tuple[OccurrenceStretch, ...]]:
     """Return the overdue occurrences by job. Without an overdue cursor, no query is needed."""
     horizon = now - takeover_time()
     late = [job for job in jobs if (at := _next_at(job)) is not None and at <= horizon]
@@ -314,7 +323,7 @@ def _next_at(job: Job) -> datetime | None:
 
 def _stretches(
     timetable: Timetable, phase: datetime, after: datetime, until: datetime
-) -> Iterator[UpcomingRuns]:
+) -> Iterator[OccurrenceStretch]:
     at = timetable.first_after(after, phase)
     while at is not None and at <= until:
         first = last = at
@@ -322,4 +331,4 @@ def _stretches(
         while at is not None and at <= until and at - last < NEAR:
             last = at
             at = timetable.first_after(at + NEAR / 2 - MICROSECOND, phase)
-        yield UpcomingRuns(first, last)
+        yield OccurrenceStretch(first, last)

@@ -3,7 +3,7 @@
 Invariants:
 
 - No query reads more than ``RUNS_SEARCHED`` runs, each through an index.
-- A worker is named before its first run: the nodes store the workers' answers.
+- A worker is listed even before its first run, because the nodes store the workers' replies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Attempt, Node, Run
 
 RUNS_SEARCHED = 10_000
-"""The number of latest runs in which those of a node are searched. No index covers the node."""
+"""The number of latest runs that are searched for those of a node. No index covers the node."""
 RUNS_SHOWN = 20
 ATTEMPTS_READ = 200
 

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Lines of a job's own code, and of the libraries it calls, carry its job, run and attempt.
+- Records of a job's own code, and of the libraries that it calls, contain its job, run and attempt.
 - The filter never overwrites an attribute of a record.
 - On a handler, the filter sees the records of all loggers. On a logger, it sees only that logger's.
 - The module doesn't import Django, because logging is configured before the apps are loaded.
@@ -52,9 +52,8 @@ class RunContext(logging.Filter):
 
 
 def _add_run(about: dict[str, object]) -> None:
-    execution = sys.modules.get(
-        "django_dcron.execution.current"
-    )  # a process that hasn't imported the module executes no run
+    # A process that hasn't imported the module executes no run.
+    execution = sys.modules.get("django_dcron.execution.current")
     active_run: Callable[[], CurrentRun | None] | None = getattr(execution, "active_run", None)
     run = active_run() if active_run else None
     if run is None or about.setdefault("run", str(run.id)) != str(run.id):

@@ -49,13 +49,14 @@ class JsonFormatter(logging.Formatter):
             "logger": _plain(record.name),
             "message": _message(record),
         }
+        own_fields = len(content)
         extras = {key: value for key, value in record.__dict__.items() if key not in STANDARD}
         for key in (
             *(key for key in FIRST if key in extras),
             *(key for key in extras if key not in FIRST),
         ):
             if len(content) == ITEMS_LIMIT:
-                content["omitted"] = len(extras) - ITEMS_LIMIT + 4
+                content["omitted"] = len(extras) - (ITEMS_LIMIT - own_fields)
                 break
             content[_key(key, content)] = _shorten_value(_plain(extras[key]))
         if exception := _exception(self, record):
@@ -68,12 +69,8 @@ class JsonFormatter(logging.Formatter):
 def _time(created: float) -> Any:
     try:
         at = datetime.fromtimestamp(created, UTC)
-    except (
-        ValueError,
-        OverflowError,
-        OSError,
-        TypeError,
-    ):  # the project or a library may set any value
+    # The project or a library may set any value.
+    except (ValueError, OverflowError, OSError, TypeError):
         return _plain(created)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -159,6 +156,7 @@ def _first(items: Any) -> list[Any]:
 
 
 def _text(text: str, depth: int = 0) -> str:
+    """Return the text, truncated. Each level of nesting has a sixteenth of the limit above it."""
     return truncated(str.__str__(text), TEXT_LIMIT >> 4 * depth)
 
 

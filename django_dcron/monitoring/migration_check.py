@@ -29,9 +29,10 @@ def missing_migration() -> str | None:
 
 @lru_cache(maxsize=1)
 def _latest() -> str | None:
-    """Return the greatest name of a migration: the last one's, because names start with a number.
+    """Return the name of the latest migration, or None if the project has disabled migrations.
 
-    Django's loader would read the migrations of all apps. Like it, this leaves out modules whose
+    Names start with a number, so the greatest name is that of the latest migration. Django's loader
+    would read the migrations of all apps. Like the loader, this function leaves out modules whose
     names begin with an underscore.
     """
     path, _ = MigrationLoader.migrations_module(Run._meta.app_label)

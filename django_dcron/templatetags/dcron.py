@@ -8,9 +8,9 @@ from django.utils.safestring import SafeString
 from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
-from django_dcron.admin.dashboard.index_line import index_line, site_of, status_line_url
+from django_dcron.admin.dashboard.index_line import index_line, status_line_url
 from django_dcron.admin.freeze import banner
-from django_dcron.admin.jobs.palette import palette_place
+from django_dcron.admin.jobs.palette import palette_context
 from django_dcron.admin.themes import theme
 from django_dcron.diagnosis import run_durations
 
@@ -39,7 +39,7 @@ def dcron_status(context: Context) -> dict[str, Any]:
     request = context["request"]
     return {
         **status_line_url(request),
-        **palette_place(request, site_of(request)),
+        **palette_context(request, display.site_of(request)),
         "request": request,
     }
 
@@ -48,7 +48,7 @@ def dcron_status(context: Context) -> dict[str, Any]:
 def dcron_palette(context: Context) -> dict[str, Any]:
     """Render the command palette on a page without ``dcron_status``."""
     request = context["request"]
-    return {**palette_place(request, site_of(request)), "request": request}
+    return {**palette_context(request, display.site_of(request)), "request": request}
 
 
 @register.inclusion_tag("admin/django_dcron/freezes.html", takes_context=True)

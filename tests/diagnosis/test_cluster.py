@@ -69,7 +69,7 @@ def test_computed_leaders_match_locks_of_nodes(settings: Settings) -> None:
         leaders = cluster.leaders_of(job, nodes)
         assert {leader.node.pk for leader in leaders} == leading
         assert len(leaders) == len(leading) == (3 if job.namespace == "shop" else 2)
-        assert all(leader.holds_all for leader in leaders)
+        assert all(leader.leads_all for leader in leaders)
 
 
 @pytest.mark.django_db
@@ -94,13 +94,13 @@ def test_only_live_nodes_lead() -> None:
         [dead, unsaved_node("a"), unsaved_node("starting", shard_count=0)]
     ) == {"a": [*range(64)]}
     (leader,) = cluster.leaders_of(job, [dead, unsaved_node("a")])
-    assert (leader.node.name, leader.shard, leader.named) == ("a", 7, 64)
+    assert (leader.node.name, leader.shard, leader.assigned) == ("a", 7, 64)
 
 
 def test_leader_by_another_shard_count_is_not_the_leader() -> None:
     def leads(**values: Any) -> bool:
         (leader,) = cluster.leaders_of(Job(id=7), [unsaved_node("a", **values)])
-        return leader.holds_all
+        return leader.leads_all
 
     assert leads(shards=64)
     assert not leads(shards=63)

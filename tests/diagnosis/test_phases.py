@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.diagnosis.phases import AttemptPhases, courses_of
+from django_dcron.diagnosis.phases import AttemptPhases, phases_of_attempts
 from django_dcron.models import Attempt, Job, Run
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -61,7 +61,7 @@ def test_every_attempt_has_all_phases() -> None:
     run = run_with(state="pending", attempt=3, due_at=at(40), queued_at=at(13), deliveries=0)
     attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
 
-    assert shown(courses_of(run, attempts, at(50))) == [
+    assert shown(phases_of_attempts(run, attempts, at(50))) == [
         [("early", 0, 3), ("due", 3, 4), ("queued", 4, 6), ("running", 6, 9)],
         [("backoff", 9, 12), ("due", 12, 13), ("queued", 13, 14), ("running", 14, 15)],
         [("backoff", 15, 40), ("due", 40, 50)],
@@ -72,7 +72,7 @@ def test_start_before_recorded_delivery_has_no_queued_phase() -> None:
     run = run_with(state="running", attempt=2, due_at=at(20), queued_at=at(1), deliveries=1)
     attempts = [attempt(1, 2, 5, due=0, queued=1), attempt(2, 21, due=20)]
 
-    assert shown(courses_of(run, attempts, at(25)))[1] == [
+    assert shown(phases_of_attempts(run, attempts, at(25)))[1] == [
         ("backoff", 5, 20),
         ("start", 20, 21),
         ("running", 21, 25),
@@ -92,7 +92,7 @@ def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, b
         finished_at=at(15),
     )
 
-    courses = courses_of(run, [attempt(1, 1, 5), attempt(2, 11, 15)], at(60))
+    courses = phases_of_attempts(run, [attempt(1, 1, 5), attempt(2, 11, 15)], at(60))
 
     assert shown(courses) == [
         [(begins, 0, 1), ("running", 1, 5)],
@@ -106,14 +106,14 @@ def test_only_first_attempt_shows_claim() -> None:
     attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
 
     def claimed(run: Run, attempts: list[Attempt]) -> list[float | None]:
-        lengths = [course.claimed for course in courses_of(run, attempts, at(60))]
+        lengths = [course.claimed for course in phases_of_attempts(run, attempts, at(60))]
         return [None if length is None else length.total_seconds() for length in lengths]
 
     assert claimed(run, attempts) == [-13, None]
     assert claimed(run, attempts[1:]) == [None]
     late = run_with(state="pending", claimed_at=at(7))
     assert claimed(late, []) == [7]
-    assert shown(courses_of(late, [], at(8))) == [[("unclaimed", 0, 7), ("due", 7, 8)]]
+    assert shown(phases_of_attempts(late, [], at(8))) == [[("unclaimed", 0, 7), ("due", 7, 8)]]
     for trigger in ("manual", "rerun", "backfill"):
         assert claimed(run_with(state="pending", trigger=trigger), []) == [None]
 
@@ -121,11 +121,11 @@ def test_only_first_attempt_shows_claim() -> None:
 def test_next_attempt_is_in_backoff_until_due() -> None:
     run = run_with(state="pending", attempt=2, due_at=at(30))
 
-    assert shown(courses_of(run, [attempt(1, 0, 5)], at(10))) == [
+    assert shown(phases_of_attempts(run, [attempt(1, 0, 5)], at(10))) == [
         [("running", 0, 5)],
         [("backoff", 5, 30)],
     ]
-    assert shown(courses_of(run, [attempt(1, 0, 5)], at(33)))[1] == [
+    assert shown(phases_of_attempts(run, [attempt(1, 0, 5)], at(33)))[1] == [
         ("backoff", 5, 30),
         ("due", 30, 33),
     ]
@@ -150,22 +150,24 @@ def test_next_attempt_is_in_backoff_until_due() -> None:
     ],
 )
 def test_run_without_attempt_has_waiting_phases(values: dict[str, Any], phases: list[Any]) -> None:
-    assert shown(courses_of(run_with(**values), [], at(8))) == [phases]
+    assert shown(phases_of_attempts(run_with(**values), [], at(8))) == [phases]
 
 
 def test_run_claimed_early_has_early_phase() -> None:
     coming = {"scheduled_at": at(10), "due_at": at(10), "claimed_at": at(1)}
 
-    assert shown(courses_of(run_with(state="pending", **coming), [], at(3))) == [[("early", 1, 10)]]
+    assert shown(phases_of_attempts(run_with(state="pending", **coming), [], at(3))) == [
+        [("early", 1, 10)]
+    ]
     cancelled = run_with(state="cancelled", finished_at=at(4), **coming)
-    assert shown(courses_of(cancelled, [], at(60))) == [[("early", 1, 4)]]
+    assert shown(phases_of_attempts(cancelled, [], at(60))) == [[("early", 1, 4)]]
 
 
 def test_backfilled_run_starts_at_creation() -> None:
     long_ago = {"scheduled_at": at(-86400), "trigger": "backfill", "claimed_at": at(0)}
     run = run_with(state="running", due_at=at(7), started_at=at(8), **long_ago)
 
-    assert shown(courses_of(run, [attempt(1, 8, due=7)], at(9))) == [
+    assert shown(phases_of_attempts(run, [attempt(1, 8, due=7)], at(9))) == [
         [("turn", 0, 7), ("start", 7, 8), ("running", 8, 9)]
     ]
 
@@ -173,7 +175,7 @@ def test_backfilled_run_starts_at_creation() -> None:
 def test_cancelled_retry_has_backoff_only() -> None:
     run = run_with(state="cancelled", attempt=2, due_at=at(60), finished_at=at(20))
 
-    courses = courses_of(run, [attempt(1, 0, 5)], at(90))
+    courses = phases_of_attempts(run, [attempt(1, 0, 5)], at(90))
 
     assert [course.attempt is None for course in courses] == [False, True]
     assert shown(courses)[1] == [("backoff", 5, 20)]
@@ -183,7 +185,7 @@ def test_first_of_latest_attempts_starts_at_its_due_time() -> None:
     run = run_with(state="failed", attempt=12, due_at=at(110), finished_at=at(125))
 
     latest = [attempt(11, 100, 105, due=97, queued=98), attempt(12, 120, 125, due=110)]
-    courses = courses_of(run, latest, at(200))
+    courses = phases_of_attempts(run, latest, at(200))
 
     assert shown(courses) == [
         [("due", 97, 98), ("queued", 98, 100), ("running", 100, 105)],
@@ -201,6 +203,8 @@ def test_phases_are_contiguous_with_times_out_of_order() -> None:
         [attempt(1, -1, -2)],
         [attempt(2, 3, 2, due=4, queued=1)],
     ):
-        phases = [phase for course in courses_of(run, attempts, at(2)) for phase in course.phases]
+        phases = [
+            phase for course in phases_of_attempts(run, attempts, at(2)) for phase in course.phases
+        ]
         assert all(phase.since <= phase.until for phase in phases)
         assert all(before.until == after.since for before, after in pairwise(phases))

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.diagnosis.selection import JobSelection
-from django_dcron.diagnosis.timeline import LANES, Lane, Runs, UpcomingRuns, timeline
+from django_dcron.diagnosis.timeline import LANES, Lane, OccurrenceStretch, Runs, timeline
 from django_dcron.models import Cursor, Job, Run
 from tests.factories import make_idle_job, make_job
 
@@ -155,7 +155,7 @@ def test_upcoming_occurrences_are_listed(schedule: str, expected: list[tuple[int
     job = make_job(schedule=schedule)
     set_next_at(job, NOON + 5 * MINUTE)
     assert lane_of(job).coming == tuple(
-        UpcomingRuns(NOON + first * MINUTE, NOON + last * MINUTE) for first, last in expected
+        OccurrenceStretch(NOON + first * MINUTE, NOON + last * MINUTE) for first, last in expected
     )
 
 

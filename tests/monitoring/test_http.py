@@ -195,7 +195,7 @@ def test_slow_request_is_closed(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """A client that sends a byte now and then never reaches a socket's timeout."""
-    monkeypatch.setattr(module, "REQUEST_WITHIN", 0.1)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.1)
     with closing(send(server, sent)) as connection:
 
         def is_closed() -> bool:
@@ -222,7 +222,7 @@ def test_probe_replaces_oldest_unfinished_request(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(module, "CONNECTIONS", 3)
-    monkeypatch.setattr(module, "REQUEST_WITHIN", TIMEOUT)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT", TIMEOUT)
     idle = [send(server, sent) for _ in range(3)]
     wait_until(lambda: len(server._server._asking) == 3, TIMEOUT, what="three connections")
     try:

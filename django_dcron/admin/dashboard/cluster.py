@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -11,14 +10,13 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import badge, change_url, list_url, render_time
-from django_dcron.admin.node import namespace_of, node_state_badge, skew_of
+from django_dcron.admin.node import JUST_NOW, namespace_of, node_state_badge, skew_of
 from django_dcron.admin.visibility import visible_nodes
 from django_dcron.diagnosis import cluster
 from django_dcron.models import Node
 
 NODES_SHOWN = 20
 RANGES_SHOWN = 6
-JUST_NOW = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)

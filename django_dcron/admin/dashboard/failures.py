@@ -1,4 +1,4 @@
-"""The latest failures on the dashboard: one row for failures that are alike.
+"""The latest failures on the dashboard: one row per group of similar failures.
 
 Each row has the first line of the latest message.
 """

@@ -47,7 +47,7 @@ def _read(request: HttpRequest, name: str) -> str:
 
 
 def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    """Return no filter if there is nothing to choose from or the user may not view jobs."""
+    """Return the filter, or None if no job exists or the user may not view jobs."""
     if not may_view(request, Job, site):
         return {"filter": None}
     jobs = admin_scope(request, site).jobs.order_by("namespace")

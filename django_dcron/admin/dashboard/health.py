@@ -43,7 +43,7 @@ _LISTINGS: dict[Problem, Listing] = {
     Problem.JOB_AUTO_PAUSED: (Job, {"enabled__exact": "0"}),
     Problem.CURSOR_OVERDUE: (Job, {}),
 }
-"""The list that shows the rows behind a problem. All other problems link the list of nodes."""
+"""The list that shows the rows behind a problem. All other problems link to the list of nodes."""
 
 
 REMEMBERED_FOR = 10.0

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.sites import all_sites
 from django.db import DatabaseError, InterfaceError
 from django.http import HttpRequest
 from django.urls import reverse
@@ -20,7 +19,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard import health
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import list_url, may_view
+from django_dcron.admin.display import list_url, may_view, site_of
 from django_dcron.models import Dashboard
 
 STATUS_URL = "django_dcron_status_line"
@@ -64,11 +63,3 @@ def line_context(
             )
         ]
     return {"line": lines[0], "others": len(lines) - 1, "dashboard_url": list_url(Dashboard, site)}
-
-
-def site_of(request: HttpRequest) -> admin.AdminSite:
-    """Return the admin site of the request's page."""
-    name = getattr(request, "current_app", None) or getattr(
-        getattr(request, "resolver_match", None), "namespace", None
-    )
-    return next((site for site in all_sites if site.name == name), admin.site)

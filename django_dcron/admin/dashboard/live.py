@@ -84,15 +84,18 @@ class RenderedSection:
 
 
 def is_due(
-    section: Section, shown: RenderedSection | None, news: RenderedSection | None, now: float
+    section: Section, shown: RenderedSection | None, figures: RenderedSection | None, now: float
 ) -> bool:
-    """Return whether a section must be read again; ``news`` are the figures."""
+    """Return whether a section must be read again.
+
+    A change of ``figures``, the section ``FIGURES``, means that other sections may have changed.
+    """
     if shown is None:
         return True
     age = now - shown.read_at
     if age < -MAX_CLOCK_SKEW or age >= section.max_interval:
         return True
-    is_new = news is not None and news.changed_at > shown.read_at
+    is_new = figures is not None and figures.changed_at > shown.read_at
     return is_new and age >= section.min_interval
 
 
@@ -200,7 +203,7 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
 
 @receiver(user_logged_out)
 def forget(request: HttpRequest, **_given: Any) -> None:
-    """Forget what the viewer may see, so that a copy of the session's cookie is worth nothing."""
+    """Forget what the viewer may see, so that a copied session cookie gives no access."""
     for site in all_sites:
         if key := _session_key(request, site):
             store.set_many({key: LOGGED_OUT}, RECHECK_AFTER.stop)
@@ -215,7 +218,7 @@ def _session_key(request: HttpRequest, site: admin.AdminSite) -> str:
     return salted_hmac("django_dcron.dashboard", parts, algorithm="sha256").hexdigest()
 
 
-def named_in(request: HttpRequest, sections: Iterable[str]) -> dict[str, str]:
-    """Return the sections that the tab shows, with the digests of their content."""
+def seen_digests(request: HttpRequest, sections: Iterable[str]) -> dict[str, str]:
+    """Return the digest of each section that the tab shows, by the section's name."""
     given = {name: request.GET.get(f"dcron-{name}") for name in sections}
     return {name: digest for name, digest in given.items() if digest is not None}

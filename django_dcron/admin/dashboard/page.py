@@ -134,7 +134,8 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return answer
 
     def _changes(self, request: HttpRequest, viewer: Viewer) -> HttpResponse | None:
-        seen = live.named_in(request, permitted := self._sections(viewer))
+        permitted = self._sections(viewer)
+        seen = live.seen_digests(request, permitted)
         found = live.up_to_date(viewer, {name: permitted[name] for name in seen})
         if found is None:
             return None

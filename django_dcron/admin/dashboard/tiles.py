@@ -109,7 +109,7 @@ def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
         (
             "missed",
             _("Missed runs (24 h)"),
-            _missed_tile(runs),
+            _missed_value(runs),
             _missed_note(runs),
             runs.missed_occurrences,
         ),
@@ -145,7 +145,7 @@ def _success(runs: RunFigures, url: str) -> Tile:
     )
 
 
-def _missed_tile(runs: RunFigures) -> str:
+def _missed_value(runs: RunFigures) -> str:
     """Return the number of missed occurrences, including those that another run covers."""
     total = _number(runs.missed_occurrences)
     at_least = runs.missed_occurrences and (runs.missed.truncated or runs.is_lower_bound)

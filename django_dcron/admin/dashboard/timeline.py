@@ -35,7 +35,14 @@ from django_dcron.admin.dashboard.timeline_texts import (
 )
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import change_url, list_url
-from django_dcron.diagnosis.timeline import Lane, Runs, Timeline, UpcomingRuns, minute_of, timeline
+from django_dcron.diagnosis.timeline import (
+    Lane,
+    OccurrenceStretch,
+    Runs,
+    Timeline,
+    minute_of,
+    timeline,
+)
 from django_dcron.models import Job, Run
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
@@ -233,9 +240,8 @@ class _Drawing:
         for _minute, group in groupby(started, minute_of):
             stack = sorted(group, key=lambda runs: runs.number)
             spans = [self._span(runs) for runs in stack]
-            if (
-                stack[-1].number > 1
-            ):  # a bar of several runs has no exact times, so the whole stack gets one width
+            if stack[-1].number > 1:
+                # A bar of several runs has no exact times, so the whole stack gets one width.
                 whole = (min(left for left, _ in spans), max(right for _, right in spans))
                 spans = [whole for _ in spans]
             top = y
@@ -272,7 +278,7 @@ class _Drawing:
             symbol=_symbol([runs.state]),
         )
 
-    def _tick(self, title: str, upcoming: UpcomingRuns, y: int) -> TimelineShape:
+    def _tick(self, title: str, upcoming: OccurrenceStretch, y: int) -> TimelineShape:
         left, right, top = self._x(upcoming.first), self._x(upcoming.last), y + (LANE - BAR) / 2
         width = 0 if upcoming.first == upcoming.last else max(round(right - left, 2), MIN_WIDTH)
         return TimelineShape(left, top, title, width=width, height=BAR)

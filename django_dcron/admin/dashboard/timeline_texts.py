@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.display import duration_or_empty
 from django_dcron.diagnosis.job_list import problem_of
-from django_dcron.diagnosis.timeline import JOBS_COUNTED, Lane, Runs, Timeline, UpcomingRuns
+from django_dcron.diagnosis.timeline import JOBS_COUNTED, Lane, OccurrenceStretch, Runs, Timeline
 from django_dcron.models import Job
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
@@ -62,14 +62,14 @@ def runs_title(job: Job, runs: Runs) -> str:
     return title
 
 
-def upcoming_title(job: Job, upcoming: UpcomingRuns) -> str:
+def upcoming_title(job: Job, upcoming: OccurrenceStretch) -> str:
     values = {"job": job, "first": time_of(upcoming.first), "last": time_of(upcoming.last)}
     if upcoming.first == upcoming.last:
         return _("%(job)s: due %(first)s") % values
     return _("%(job)s: due several times per minute, from %(first)s to %(last)s") % values
 
 
-def absent_title(job: Job, absent: UpcomingRuns) -> str:
+def absent_title(job: Job, absent: OccurrenceStretch) -> str:
     values = {"job": job, "first": time_of(absent.first), "last": time_of(absent.last)}
     if absent.first == absent.last:
         return _("%(job)s: expected at %(first)s, but there is no run") % values

@@ -1,4 +1,4 @@
-"""What a section of the dashboard needs to know about its viewer.
+"""The viewer of the dashboard: site, permissions, visible rows and filter.
 
 Invariants:
 
@@ -71,7 +71,7 @@ class Viewer:
         return database_now(alias_for(Run))
 
     def key(self, section: str, *, is_filtered: bool) -> str:
-        """Return the key of a section's content; it is the same for all who see the same."""
+        """Return the key of a section's content. Viewers with the same key see the same content."""
         return _digest(
             [
                 section,

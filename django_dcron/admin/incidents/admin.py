@@ -4,7 +4,7 @@ Invariants:
 
 - Users see the incidents of jobs that they may see. Texts of attempts need the permission to view
   attempts.
-- Nobody retries runs that they can't see, and nobody without the permission to rerun runs.
+- Users retry only runs that they may see, and only with the permission to rerun runs.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ UNRESOLVED_QUERY = "state__in=open%2Cacknowledged"
 
 
 def _state_action(
-    name: str, label: Any, state: IncidentState, done: Any, explanation: Any
+    name: str, label: Any, state: IncidentState, result_text: Any, explanation: Any
 ) -> ObjectAction[Incident]:
     def apply(request: HttpRequest, incident: Incident) -> ActionResult:
         note = request.POST.get("reason", "").strip()
         control.set_incident_state(incident, state, by=request.user.get_username(), note=note)
-        text = str(done)
+        text = str(result_text)
         return ActionResult(f"{text}: {note}" if note else text)
 
     def refusal(incident: Incident) -> str:

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 TITLE = gettext_lazy("Retry all")
 BUDGET = 1.5
-"""Seconds."""
+"""Seconds after which a request starts no further batch."""
 NUMBERS = ("after", "until", "created", "total")
 """The hidden fields that the page submits for the next batch."""
 LARGEST = 2**63 - 1
+"""The largest primary key."""
 MOST_COUNTED = 100_000
 
 
@@ -52,7 +53,12 @@ def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
         raise PermissionDenied
     if request.method != "POST":
         until = control.failures_until(incident)
-        numbers = {"after": 0, "until": until, "created": 0, "total": _failed(incident, until)}
+        numbers = {
+            "after": 0,
+            "until": until,
+            "created": 0,
+            "total": _count_failed(incident, until),
+        }
         return _page(model_admin, request, incident, numbers, is_running=False)
     numbers = {name: _number(request.POST.get(name, "")) for name in NUMBERS}
     try:
@@ -114,7 +120,7 @@ def _retry_for(
             return False
 
 
-def _failed(incident: Incident, until: int) -> int:
+def _count_failed(incident: Incident, until: int) -> int:
     """Return the number of failed attempts, up to ``MOST_COUNTED``."""
     attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until)
     return count_up_to(attempts, MOST_COUNTED)

@@ -46,10 +46,10 @@ class ArgumentFields(forms.Form):
     def __init__(self, parameters: Sequence[TargetParameter], call: Call, data: Any = None):
         self.parameters = {each.name: each for each in parameters}
         self.call = call
-        given = _given(parameters, call)
+        given = _values_by_name(parameters, call)
         kinds = {each.name: _kind(each, given) for each in parameters}
         initial = {
-            name: _shown(kinds[name], value) for name, value in given.items() if name in kinds
+            name: _input_value(kinds[name], value) for name, value in given.items() if name in kinds
         }
         super().__init__(data, prefix=PREFIX, initial=initial)
         for parameter in parameters:
@@ -62,7 +62,7 @@ class ArgumentFields(forms.Form):
             return None
         values = dict(self._given)
         for name in self.changed_data:
-            value = _stored(self.cleaned_data.get(name))
+            value = _json_value(self.cleaned_data.get(name))
             if value is not None:
                 values[name] = value
             elif self.parameters[name].is_required and self.parameters[name].accepts_none:
@@ -79,7 +79,7 @@ class ArgumentFields(forms.Form):
 
 
 class JobArguments:
-    """The arguments of the form: which of the raw JSON and the inputs the user has changed."""
+    """The arguments of a form, from its raw JSON or its inputs, whichever the user has changed."""
 
     def __init__(self, form: JobForm | ArgumentsForm, target: str, initial: Call):
         self._form = form
@@ -113,7 +113,7 @@ class JobArguments:
     def clean(self, cleaned: dict[str, Any]) -> None:
         """Set the arguments in ``cleaned`` to what the user has changed."""
         data: Any = self._form.data
-        rendered = _parsed(data.get(RENDERED_JSON, ""))
+        rendered = _parse_call(data.get(RENDERED_JSON, ""))
         is_of_target = data.get(RENDERED_FOR, "") == self.target
         typed = _call_in(cleaned)
         self.replaces_inputs = not is_of_target or typed != rendered
@@ -167,7 +167,7 @@ def _call_in(cleaned: Mapping[str, Any]) -> Call | None:
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
 
 
-def _parsed(text: str) -> Call | None:
+def _parse_call(text: str) -> Call | None:
     try:
         args, kwargs = json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -175,7 +175,7 @@ def _parsed(text: str) -> Call | None:
     return _call_in({"args": args, "kwargs": kwargs})
 
 
-def _given(parameters: Sequence[TargetParameter], call: Call) -> dict[str, Any]:
+def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[str, Any]:
     """Return the arguments by the names of their parameters, also those without a parameter."""
     args, kwargs = call
     return dict(zip((each.name for each in parameters), args, strict=False)) | kwargs
@@ -211,23 +211,23 @@ def _time_of(kind: InputKind, value: Any) -> date | None:
     try:
         if kind == InputKind.DATE:
             at = date.fromisoformat(value)
-            return at if _stored(at) == value else None
+            return at if _json_value(at) == value else None
         time = datetime.fromisoformat(value)
     except (TypeError, ValueError):
         return None
     is_whole = is_aware(time) and time.microsecond == 0
-    return time if is_whole and _stored(time) == value else None
+    return time if is_whole and _json_value(time) == value else None
 
 
-def _shown(kind: InputKind, value: Any) -> Any:
+def _input_value(kind: InputKind, value: Any) -> Any:
     """Return the value for the input."""
     if kind in (InputKind.BOOLEAN, InputKind.CHOICE):
         return json.dumps(value)
     return _time_of(kind, value) if kind in (InputKind.DATE, InputKind.DATETIME) else value
 
 
-def _stored(value: Any) -> Any:
-    """Return the JSON value of what an input was parsed to; None for an empty input."""
+def _json_value(value: Any) -> Any:
+    """Convert the cleaned value of an input to its JSON value. Returns None for an empty input."""
     if isinstance(value, datetime):
         return (localtime(value) if is_aware(value) else value).isoformat()
     if isinstance(value, date):
@@ -247,16 +247,16 @@ class _ChoiceInput(forms.TypedChoiceField):
 
 def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
     default = parameter.default
-    about = _("Default: %(value)s") % {"value": json.dumps(default, ensure_ascii=False)}
-    has_default = not parameter.is_required and default is not None
+    if parameter.is_required:
+        help_text = _("Required")
+    elif default is None:
+        help_text = _("Optional")
+    else:
+        help_text = _("Default: %(value)s") % {"value": json.dumps(default, ensure_ascii=False)}
     options: dict[str, Any] = {
         "label": parameter.name,
         "required": False,
-        "help_text": about
-        if has_default
-        else _("Required")
-        if parameter.is_required
-        else _("Optional"),
+        "help_text": help_text,
     }
     text = {"class": "vTextField", "autocomplete": "off"}
     match kind:

@@ -14,7 +14,7 @@ from django_dcron.models import Job
 def duplicate(job: Job) -> Job:
     """Save a copy of ``job`` and return it. Raises ``ValidationError``.
 
-    The copy is paused, because it would do the same work twice.
+    The copy is paused, because otherwise both jobs would do the same work.
     """
     field_names = [
         field.name

@@ -5,7 +5,7 @@ Invariants:
 - Without the script, the page shows the time left when it was loaded.
 - The script gets the texts of the active language and the server's time, so that a browser with a
   wrong clock counts down correctly.
-- Only a time ahead is counted down. Whether a run is overdue is known to the server alone.
+- The script counts down only to future times. Only the server knows whether a run is overdue.
 """
 
 from __future__ import annotations

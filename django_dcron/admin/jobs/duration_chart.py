@@ -107,9 +107,8 @@ class Scale:
             return cls(0.0, next((top for top in SCALE_ENDS if top >= longest), longest))
         shortest = min(second for second in seconds if second > 0)
         low, high = floor(log10(shortest)), ceil(log10(longest))
-        return cls(
-            10.0 ** (low - (high - low) % 2), 10.0**high
-        )  # the middle is a round number only if the number of decades is even
+        # The middle is a round number only if the number of decades is even.
+        return cls(10.0 ** (low - (high - low) % 2), 10.0**high)
 
     @property
     def logarithmic(self) -> bool:

@@ -193,7 +193,7 @@ class FormTab:
 
 
 def form_tabs(form: AdminForm) -> list[FormTab]:
-    """Return the tabs of the form. Fieldsets of a project's own are in the first tab."""
+    """Return the tabs of the form. A fieldset that a project adds is in the first tab."""
     groups: dict[str, list[FieldGroup]] = {name: [] for name, _label, _fieldsets in _TABS}
     fieldset: Any
     for fieldset in form:

@@ -17,7 +17,7 @@ from django_dcron.policies.lifecycle import State
 from django_dcron.utils.bounded_text import shortened
 
 LONGEST_TEXT = 300
-"""Characters of the error or the reason."""
+"""The maximum number of characters of the error or the reason."""
 
 
 @dataclass(frozen=True, slots=True)

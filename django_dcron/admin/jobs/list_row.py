@@ -41,9 +41,10 @@ if TYPE_CHECKING:
 BUTTONS = ("run_now", "pause", "resume")
 """The actions beside the menu of a row, which has all others."""
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
-PLACE = "__job__"
+KEY_PLACEHOLDER = "__job__"
 """Takes the place of a job's key in the pattern of a URL."""
 STEP, BAR, HEIGHT = 4, 3, 18
+"""Distance and width of the bars, and height of the image, in pixels."""
 HEIGHTS = {State.FAILED: 18, State.SUCCEEDED: 11, State.RUNNING: 14, State.CANCELLED: 7}
 """Height of the bar of a run in this state; all other states have ``LOW``."""
 LOW = 4
@@ -144,13 +145,13 @@ class _RowActions:
         self._backfills = model_admin.may_backfill(request)
         self._query = urlencode({FROM_LIST: request.GET.urlencode()})
         self._edit, self._why, self._backfill = (
-            reverse(f"admin:{name}", args=[PLACE], current_app=site.name)
+            reverse(f"admin:{name}", args=[KEY_PLACEHOLDER], current_app=site.name)
             for name in ("django_dcron_job_change", why.URL_NAME, backfill_page.URL_NAME)
         )
         self._urls = {
             action.name: reverse(
                 "admin:django_dcron_job_action",
-                args=[PLACE, action.name],
+                args=[KEY_PLACEHOLDER, action.name],
                 current_app=site.name,
             )
             for action in model_admin.object_actions
@@ -163,18 +164,18 @@ class _RowActions:
             if not self._admin.refusal(self._request, action, job)
         ]
         buttons = [self._button(each, job) for each in possible if each.name in BUTTONS]
-        items = [format_html('<a href="{}">{}</a>', _of(self._edit, job), _("Edit"))]
+        items = [format_html('<a href="{}">{}</a>', _url_for(self._edit, job), _("Edit"))]
         if self._sees_runs:
             items.append(format_html('<a href="{}">{}</a>', runs_url, _("View runs")))
-            items.append(format_html('<a href="{}">{}</a>', _of(self._why, job), _("Why?")))
+            items.append(format_html('<a href="{}">{}</a>', _url_for(self._why, job), _("Why?")))
         for action in possible:
             if action.has_page:
-                url = _of(self._urls[action.name], job)
+                url = _url_for(self._urls[action.name], job)
                 items.append(format_html('<a href="{}">{} …</a>', url, action.label))
             elif action.name not in BUTTONS:
                 items.append(self._button(action, job))
         if self._backfills:
-            url = _of(self._backfill, job)
+            url = _url_for(self._backfill, job)
             items.append(format_html('<a href="{}">{} …</a>', url, _("Backfill")))
         return format_html(
             '<div class="dcron-row-buttons">{}<button type="button" class="dcron-row-button" '
@@ -192,13 +193,13 @@ class _RowActions:
         return format_html(
             '<button type="submit" class="dcron-row-button" formaction="{}?{}" formnovalidate '
             'aria-label="{}">{}</button>',
-            _of(self._urls[action.name], job),
+            _url_for(self._urls[action.name], job),
             self._query,
             f"{action.label}: {job}",
             action.label,
         )
 
 
-def _of(pattern: str, job: Job) -> str:
+def _url_for(pattern: str, job: Job) -> str:
     """Return the URL for ``job``."""
-    return pattern.replace(PLACE, str(job.pk))
+    return pattern.replace(KEY_PLACEHOLDER, str(job.pk))

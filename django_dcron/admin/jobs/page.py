@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -50,8 +51,10 @@ COUNT_FIELDS = ("succeeded", "failed", "skipped", "missed", "cancelled", "consec
 
 def pause_note(job: Job) -> str:
     """Return why the job is paused and until when, or an empty string if it isn't paused."""
-    if job.enabled or job.paused_until is None:
-        return "" if job.enabled else job.pause_reason
+    if job.enabled:
+        return ""
+    if job.paused_until is None:
+        return job.pause_reason
     until = format_site_time(job.paused_until)
     if not job.pause_reason:
         return _("until %(until)s") % {"until": until}
@@ -85,6 +88,12 @@ def schedule_zone_name(job: Job) -> str | None:
         return None
 
 
+class NextOccurrences(NamedTuple):
+    times: list[datetime]
+    why_none: str
+    """The reason if there are no occurrences, otherwise empty."""
+
+
 class JobPage:
     """What a job's page shows besides the form: the stored job, even if the form has errors."""
 
@@ -116,12 +125,12 @@ class JobPage:
         return ChainList(graph, self.job, self._site, links_jobs=True) if graph else None
 
     @cached_property
-    def next_occurrences(self) -> tuple[list[datetime], str]:
-        """The next occurrences, and the reason if there are none.
+    def next_occurrences(self) -> NextOccurrences:
+        """The next occurrences of the stored job.
 
         The page shows them to users who can't see the preview of the form.
         """
-        return _preview(self.job)
+        return _next_occurrences(self.job)
 
     @property
     def counts(self) -> list[tuple[object, int]]:
@@ -135,7 +144,8 @@ class JobPage:
 class StatusPanel:
     """The status panel at the top of a job's page, which refreshes itself.
 
-    The URL of a refresh contains the author of the job's current pause, which takes a query.
+    Reading the author of the current pause takes a query, so the URL of a refresh contains the
+    author.
     """
 
     def __init__(self, job: Job, request: HttpRequest, site: admin.AdminSite):
@@ -239,10 +249,9 @@ def _load_job(jobs: QuerySet[Job], job_id: int | str) -> Job:
     return jobs.select_related("cursor", "statistics", "calendar").get(pk=job_id)
 
 
-def _preview(job: Job) -> tuple[list[datetime], str]:
-    """Return the next occurrences, and the reason if there are none."""
+def _next_occurrences(job: Job) -> NextOccurrences:
     try:
         occurrences = control.preview(job, OCCURRENCES)
     except InvalidSchedule as error:
-        return [], error.translate(translation)
-    return occurrences, "" if occurrences else _("No upcoming occurrences.")
+        return NextOccurrences([], error.translate(translation))
+    return NextOccurrences(occurrences, "" if occurrences else _("No upcoming occurrences."))

@@ -80,8 +80,8 @@ class Option:
     """Whether choosing it applies an action instead of opening a page."""
 
 
-def palette_place(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
-    """Return what a page needs for the palette; empty for users who may not view jobs."""
+def palette_context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
+    """Return the context of the palette's template; empty for users who may not view jobs."""
     if not may_view(request, Job, site):
         return {}
     return {
@@ -136,7 +136,7 @@ def _jobs_and_actions(
         return []
     site = model_admin.admin_site
     actions = [each for each in model_admin.object_actions if model_admin.may(request, each)]
-    verbs = [word for word in words if any(_names(each, word) for each in actions)]
+    verbs = [word for word in words if any(_label_contains(each, word) for each in actions)]
     others = [word for word in words if word not in verbs]
     if not others:
         verbs, others = [], words
@@ -154,7 +154,7 @@ def _jobs_and_actions(
         )
         for job in jobs[:JOBS_WITH_ACTIONS]
         for action in actions
-        if all(_names(action, verb) for verb in verbs)
+        if all(_label_contains(action, verb) for verb in verbs)
         and not model_admin.refusal(request, action, job)
     ]
     of_jobs = (_("Jobs"), [Option(str(job), change_url(job, site), job.target) for job in jobs])
@@ -162,5 +162,5 @@ def _jobs_and_actions(
     return [of_actions, of_jobs] if verbs else [of_jobs, of_actions]
 
 
-def _names(action: ObjectAction[Job], word: str) -> bool:
+def _label_contains(action: ObjectAction[Job], word: str) -> bool:
     return word.lower() in str(action.label).lower()

@@ -1,4 +1,4 @@
-"""Presets in the add form: ``?preset=NAME`` fills in the fields for a usual kind of job."""
+"""Presets in the add form: ``?preset=NAME`` fills in the fields for a common kind of job."""
 
 from __future__ import annotations
 

@@ -81,9 +81,8 @@ def why_view(
         "media": model_admin.media,
         "zone": zone.key,
         "at": _format_requested_time(requested) if requested else "",
-        "step": 1
-        if requested and requested.second
-        else 60,  # the input shows seconds only if the step isn't a whole minute
+        # The input shows seconds only if the step isn't a whole minute.
+        "step": 1 if requested and requested.second else 60,
         "url": why_url(job, site),
         "error": error,
     }
@@ -109,11 +108,9 @@ def _explanation_context(
 
 def why_url(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
     url = reverse(f"admin:{URL_NAME}", args=[job.pk], current_app=site.name)
-    return (
-        url
-        if at is None
-        else f"{url}?{urlencode({'at': f'{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}'})}"
-    )
+    if at is None:
+        return url
+    return f"{url}?{urlencode({'at': f'{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}'})}"
 
 
 def _parse_requested_time(text: str, zone: ZoneInfo) -> tuple[datetime | None, str]:
@@ -179,7 +176,7 @@ def _link_run_ids(
     sentences: Sequence[str], site: admin.AdminSite, scope: Scope
 ) -> Iterator[SafeString]:
     """Link the runs that the sentences name by id, unless they are deleted."""
-    run_ids = {UUID(parsed) for sentence in sentences for parsed in RUN_ID.findall(sentence)}
+    run_ids = {UUID(run_id) for sentence in sentences for run_id in RUN_ID.findall(sentence)}
     runs = (
         {str(run.pk): run for run in scope.runs.filter(pk__in=run_ids).only("pk")}
         if run_ids

@@ -6,8 +6,8 @@ Invariants:
 - No database cursor stays open while a slow client reads. Rows deleted meanwhile are omitted.
 - An incomplete export is marked in the file name, and in JSON as ``"complete": false``.
 - Spreadsheets interpret no CSV cell as a formula. JSON contains the values as they are.
-- Times are ISO 8601 in UTC. Durations of runs are in seconds, fields of jobs are those of
-  ``jobs.representation``.
+- Times are ISO 8601 in UTC. Durations of runs are in seconds.
+- The fields of jobs are those of ``jobs.representation``.
 
 django-import-export isn't used: its tablib keeps the whole file in memory, and its import saves
 rows without ``control``.
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 MAX_ROWS = 100_000
 CHUNK_SIZE = 500
 
-Column = tuple[str, Callable[[Any], Any]]
+ExportColumn = tuple[str, Callable[[Any], Any]]
 """The name of the column, and a function that reads its value from a row."""
 
 
-def fields_of(model: type[Model], *names: str) -> list[Column]:
+def fields_of(model: type[Model], *names: str) -> list[ExportColumn]:
     def reader(name: str) -> Callable[[Any], Any]:
         return lambda row: getattr(row, name)
 
@@ -61,7 +61,7 @@ def fields_of(model: type[Model], *names: str) -> list[Column]:
 
 
 class ExportedAdmin(ListAdmin[M]):
-    exported: Sequence[Column] = ()
+    exported: Sequence[ExportColumn] = ()
     export_links: Sequence[tuple[str, StrOrPromise]] = (
         ("csv", gettext_lazy("Export CSV")),
         ("json", gettext_lazy("Export JSON")),
@@ -167,7 +167,7 @@ class _PassThroughFile:
 
 
 def _write_csv(
-    name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
+    name: str, columns: Sequence[ExportColumn], rows: Iterable[Any], complete: bool
 ) -> Iterator[str]:
     writer: Any = csv.writer(_PassThroughFile())
     yield writer.writerow([title for title, _read in columns])
@@ -176,7 +176,7 @@ def _write_csv(
 
 
 def _write_json(
-    name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
+    name: str, columns: Sequence[ExportColumn], rows: Iterable[Any], complete: bool
 ) -> Iterator[str]:
     yield f'{{"complete": {json.dumps(complete)}, "{name}": ['
     separator = "\n"
@@ -188,7 +188,7 @@ def _write_json(
 
 
 def _write_lines(
-    name: str, columns: Sequence[Column], rows: Iterable[Any], complete: bool
+    name: str, columns: Sequence[ExportColumn], rows: Iterable[Any], complete: bool
 ) -> Iterator[str]:
     for row in rows:
         values = {title: _json_value(read(row)) for title, read in columns}

@@ -65,8 +65,8 @@ def runs_of_jobs(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
     return runs.filter(job__in=ids_of(jobs))
 
 
-def jobs_named(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
-    """Return the result of ``ids_of`` for each word, for the jobs whose name contains the word.
+def job_ids_by_word(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
+    """Return for each word the ids of the jobs whose name contains it, as ``ids_of`` does.
 
     One query serves all words.
     """

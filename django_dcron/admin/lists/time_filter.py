@@ -89,9 +89,10 @@ class TimeFilter(ListFilter):
         return self.custom_range
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return self.within(self.time_field(request, queryset))
+        return self.within(self.searched_rows(request, queryset))
 
-    def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def searched_rows(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Limit the rows that the list searches, if no index supports the other filters."""
         parameters = request.GET
         if (
             "trigger__exact" not in parameters
@@ -143,7 +144,7 @@ class AttemptTimeFilter(TimeFilter):
 
     column = "started_at"
 
-    def time_field(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def searched_rows(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if as_uuid(request.GET.get(SEARCH_VAR, "")):
             return queryset
         last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0

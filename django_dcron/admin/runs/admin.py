@@ -202,7 +202,7 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         super().add_form_context(request, context, obj)
         if obj is not None:
             context["buttons"] = self.buttons(request, obj)
-            context |= self._page(obj, request)
+            context |= self._page_context(obj, request)
             graph = obj.chain  # type: ignore[attr-defined]
             if graph:
                 sees_jobs = may_view(request, Job, self.admin_site)
@@ -231,7 +231,7 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         page = RunPage(run, request, self.admin_site)
         return part_of(run, name, self.admin_site).refresh_response(page.context(), request)
 
-    def _page(self, run: Run, request: HttpRequest) -> dict[str, Any]:
+    def _page_context(self, run: Run, request: HttpRequest) -> dict[str, Any]:
         shown: Any = run
         page = shown.page = RunPage(run, request, self.admin_site)
         request.current_app = self.admin_site.name

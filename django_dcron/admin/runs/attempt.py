@@ -26,7 +26,7 @@ from django_dcron.admin.display import (
     render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
-from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, jobs_named
+from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, job_ids_by_word
 from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
@@ -84,7 +84,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         if run_id is not None:
             return queryset.filter(run=run_id), False
         words = search_words(search_term)
-        for word, job_ids in zip(words, jobs_named(words), strict=True):
+        for word, job_ids in zip(words, job_ids_by_word(words), strict=True):
             matching = Q(exception_class__icontains=word) | Q(worker__icontains=word)
             matching |= Q(message__icontains=word)
             if job_ids != []:  # without matching jobs, the query needs no runs

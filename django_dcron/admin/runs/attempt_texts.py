@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 CHARACTERS_SHOWN = 100_000
-"""Maximum number of characters on a page. By default, stored texts and their marks are shorter."""
+"""The maximum number of characters on a page. The default ``DCRON_LOG_LIMIT`` is lower."""
 TRUNCATION = {"message": Left, "traceback": Right, "result": Left, "log": Right}
 """The side of each text that is kept if the text is too long: its beginning or its end."""
 TITLES = {

@@ -25,13 +25,17 @@ from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL, State
 
 MIN_WIDTH = 0.4
+"""The minimum width of a bar, so that an instant stays visible."""
 MIN_LABELED_WIDTH = 15
 """The minimum width of a bar with a duration label."""
 LANE, BAR = 38, 14
 """Height of a lane with a line of text above its bar, and height of the bar, in pixels."""
 AXIS = 22
+"""Height of the axis in pixels."""
 MAX_STEPS = 5
+"""The maximum number of steps between ticks."""
 SHORTEST = timedelta(milliseconds=5)
+"""The minimum length of the timeline."""
 
 PHASE_LABELS = {
     PhaseKind.EARLY: gettext_lazy("Not due yet"),
@@ -248,13 +252,17 @@ def _bar(phase: Phase, course: AttemptPhases, scale: _Scale) -> AttemptBar:
     return AttemptBar(round(min(x, 100 - width), 2), round(width, 2), color, text, phase)
 
 
-def _ticks(scale: _Scale) -> Iterator[Tick]:
-    milliseconds = scale.length / timedelta(milliseconds=1)
+def _tick_step(length: timedelta) -> timedelta:
+    """Return the shortest step with at most ``MAX_STEPS`` steps. Long ones are whole weeks."""
+    milliseconds = length / timedelta(milliseconds=1)
     week = STEPS[-1]
-    longer = ceil(milliseconds / MAX_STEPS / week) * week
-    step = timedelta(
-        milliseconds=next((step for step in STEPS if milliseconds <= step * MAX_STEPS), longer)
-    )
+    weeks = ceil(milliseconds / MAX_STEPS / week) * week
+    step = next((step for step in STEPS if milliseconds <= step * MAX_STEPS), weeks)
+    return timedelta(milliseconds=step)
+
+
+def _ticks(scale: _Scale) -> Iterator[Tick]:
+    step = _tick_step(scale.length)
     for index in range(int(scale.length / step) + 1):
         after = index * step
         at = scale.since + after

@@ -31,14 +31,18 @@ RUNS_SEARCHED = 60
 USUAL_OF = 20
 """The usual duration is the median of at most this many successful runs."""
 USUAL_NEEDS = 3
+"""With fewer successful runs, the usual duration is unknown."""
 ARGUMENTS_SHOWN = 200
+"""The maximum number of characters of the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
     label: str
     here: str
+    """The value of the run."""
     there: str
+    """The value of the job's last success."""
     is_measured: bool = False
     """Whether the values differ from run to run anyway."""
 
@@ -75,7 +79,7 @@ class EarlierRuns:
 
     @cached_property
     def last_success(self) -> Run | None:
-        """The latest of them that succeeded."""
+        """The latest earlier run that succeeded."""
         if not self._succeeded:
             return None
         pk, _duration = self._succeeded[0]
@@ -83,7 +87,7 @@ class EarlierRuns:
 
 
 def expected_end_sentence(run: Run, usual: timedelta | None, now: datetime) -> SafeString | None:
-    """Return a sentence for a running run; the same for each refresh until the expected end."""
+    """Return a sentence about a running run, which changes only when the expected end passes."""
     if run.started_at is None or usual is None:
         return None
     end = run.started_at + usual

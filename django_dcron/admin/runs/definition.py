@@ -1,4 +1,4 @@
-"""What the attempts of a run ran, and how it differs from the job now.
+"""Show the job definitions that the attempts of a run executed, and later changes of the job.
 
 Invariants:
 
@@ -32,7 +32,7 @@ class ShownField:
 
 @dataclass(frozen=True, slots=True)
 class ShownDefinition:
-    """What one or several attempts in a row ran."""
+    """The definition that one or several consecutive attempts executed."""
 
     attempts: str
     release: str
@@ -52,7 +52,7 @@ def definitions_of(attempts: Sequence[Attempt]) -> dict[UUID, Definition]:
 def shown_definitions(
     attempts: Sequence[Attempt], rows: Mapping[UUID, Definition], job: Job
 ) -> list[ShownDefinition]:
-    """Return what the ``attempts`` ran, in their order. ``rows``: see ``definitions_of``."""
+    """Return the definitions that the ``attempts`` executed. ``rows``: see ``definitions_of``."""
     groups = groupby(attempts, lambda each: (each.definition_id, each.release))
     return [
         _shown(list(group), release, rows.get(key) if key else None, job)

@@ -54,7 +54,7 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.phases import courses_of
+from django_dcron.diagnosis.phases import phases_of_attempts
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
@@ -137,7 +137,9 @@ class RunPage:
     @property
     def earlier_attempts(self) -> list[tuple[Attempt, list[str]]]:
         """The attempts before the latest one, each with its due, dispatch and start times."""
-        near, pairs = self.run.scheduled_at, zip_longest(self.attempts[1:], self.attempts[2:])
+        near = self.run.scheduled_at
+        # Each attempt with the one before it. Attempts are sorted newest first.
+        pairs = zip_longest(self.attempts[1:], self.attempts[2:])
         return [
             (
                 attempt,
@@ -156,14 +158,14 @@ class RunPage:
 
     @property
     def definitions(self) -> list[ShownDefinition]:
-        """What the latest attempts ran, newest first."""
+        """The definitions that the latest attempts executed, newest first."""
         if not self.shows_jobs:
             return []
         return shown_definitions(self.attempts, self._definitions, self.run.job)
 
     @property
     def latest_content(self) -> Document:
-        """What the latest attempt ran; empty if it isn't recorded or the user may not see it."""
+        """The latest attempt's definition; empty if it is unrecorded or the user may not see it."""
         key = self.latest.definition_id if self.latest else None
         definition = self._definitions.get(key) if key else None
         return {} if definition is None else definition.content
@@ -185,7 +187,7 @@ class RunPage:
     def timeline(self) -> AttemptTimeline | None:
         if not self.shows_attempts:
             return None
-        courses = courses_of(self.run, self.attempts[::-1], self.now)
+        courses = phases_of_attempts(self.run, self.attempts[::-1], self.now)
         return draw_attempt_timeline(
             courses, self.run.state, None if self.run.is_final else self.now
         )

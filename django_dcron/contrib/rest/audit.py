@@ -21,7 +21,7 @@ from django_dcron.contrib.rest.pagination import (
 )
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY, BaseViewSet
-from django_dcron.diagnosis.audit_log import COLUMNS, visible_entries, within
+from django_dcron.diagnosis.audit_log import COLUMNS, entries_between, visible_entries
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Via
 
 ORDER = Order("-at", ("at", "id"), descending=True)
@@ -76,7 +76,7 @@ class AuditViewSet(BaseViewSet):
         after = read_cursor(query["cursor"], ORDER, AuditEntry) if "cursor" in query else None
         rows: Any = self.scope.rows(AuditEntry)
         entries = visible_entries(rows, self.scope)
-        entries = within(entries, query.get("since"), query.get("until"))
+        entries = entries_between(entries, query.get("since"), query.get("until"))
         if "job" in query:
             entries = entries.filter(job_id=query["job"])
         page = page_of(entries, ORDER, limit=query["limit"], after=after, narrow=_narrow(query))

@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db.models import OuterRef, Subquery
 
@@ -75,6 +76,27 @@ class AccountedJob:
     expected: Occurrences
 
 
+class _Period(NamedTuple):
+    """The time ``(after, until]`` in which a job must have a row for each occurrence."""
+
+    after: datetime
+    until: datetime
+    phase: datetime
+    """One of the job's occurrences."""
+
+
+class _TimesAroundWindow(NamedTuple):
+    """Two times of a job's rows that may explain a gap."""
+
+    oldest_kept: datetime | None = None
+    """The oldest finished row that is neither failed nor backfilled.
+
+    A backfilled run may be older than the kept history.
+    """
+    missed_from: datetime | None = None
+    """The time from which the first row after the window covers missed occurrences."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Occurrences of a job that no row in the window accounts for."""
@@ -110,27 +132,24 @@ def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[Ac
 
     Jobs with the same timetable share one computation.
     """
-    answers: dict[tuple[Timetable, datetime | None, datetime, datetime], Occurrences] = {}
+    computed: dict[tuple[Timetable, datetime | None, datetime, datetime], Occurrences] = {}
     for job in jobs:
-        between = _accountable_time(job, window)
-        if between is None:
+        period = _period_to_check(job, window)
+        if period is None:
             continue
-        after, until, phase = between
+        after, until, phase = period
         totals.since_change += after > window.since
         timetable = timetable_of(job)
-        question = (timetable, phase if timetable.schedule.interval else None, after, until)
-        if question not in answers:
+        key = (timetable, phase if timetable.schedule.interval else None, after, until)
+        if key not in computed:
             limit = NO_LIMIT if window.runs_per_job is None else window.runs_per_job
-            answers[question] = occurrences(timetable, phase, after, until, limit)
-        totals.truncated += answers[question].truncated
-        yield AccountedJob(job, timetable, answers[question])
+            computed[key] = occurrences(timetable, phase, after, until, limit)
+        totals.truncated += computed[key].truncated
+        yield AccountedJob(job, timetable, computed[key])
 
 
-def _accountable_time(job: Job, window: Window) -> tuple[datetime, datetime, datetime] | None:
-    """Return the job's accountable time, ``(after, until]``, and one of its occurrences.
-
-    Returns None if the job can't be checked.
-    """
+def _period_to_check(job: Job, window: Window) -> _Period | None:
+    """Return the period in which the job can be checked, or None if it can't be checked."""
     cursor = cursor_of(job)
     if (
         cursor is None
@@ -150,20 +169,21 @@ def _accountable_time(job: Job, window: Window) -> tuple[datetime, datetime, dat
         # A change of the job withdrew the runs claimed ahead.
         until = min(until, cursor.next_at - MICROSECOND)
     after = accountable_since(cursor, window)
-    return (after, until, cursor.next_at or cursor.previous_at) if after < until else None
+    phase = cursor.next_at or cursor.previous_at
+    return _Period(after, until, phase) if after < until else None
 
 
 def accountable_since(cursor: Cursor, window: Window) -> datetime:
-    """Return when, within the window, the occurrences of the cursor's definition begin."""
+    """Return the time in the window from which on the cursor's definition applies."""
     return window.since if window.steady else max(window.since, cursor.placed_at)
 
 
 def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, list[RunColumns]]:
     """Return the rows of the entries' jobs.
 
-    Jobs are read together only if their windows differ in length by less than a factor of about
-    two. Otherwise a whole day of a job that runs each second would be read, although only its last
-    minutes are checked.
+    Jobs are read together only if the lengths of their periods differ by less than a factor of
+    about two. Otherwise, a whole day of a job that runs each second would be read, although only
+    its last minutes are checked.
     """
     groups: defaultdict[int, list[AccountedJob]] = defaultdict(list)
     for entry in entries:
@@ -190,13 +210,15 @@ def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, l
 
 def _unexplained_gaps(gaps: list[Gap], window: Window, totals: Totals) -> Iterable[Gap]:
     """Yield the gaps that neither a row after the window nor pruning explains."""
-    facts = _times_around_window([gap.job.pk for gap in gaps], window)
-    leading = [
-        gap.job.pk for gap in gaps if not (facts[gap.job.pk][0] or window.now) < gap.missing[0]
+    times = _times_around_window([gap.job.pk for gap in gaps], window)
+    before_history = [
+        gap.job.pk
+        for gap in gaps
+        if gap.missing[0] <= (times[gap.job.pk].oldest_kept or window.now)
     ]
-    pruned = set() if window.steady else with_pruned_history(leading)
+    pruned = set() if window.steady else with_pruned_history(before_history)
     for gap in gaps:
-        oldest, missed_from = facts[gap.job.pk]
+        oldest, missed_from = times[gap.job.pk]
         missing = [
             instant for instant in gap.missing if missed_from is None or instant < missed_from
         ]
@@ -207,15 +229,7 @@ def _unexplained_gaps(gaps: list[Gap], window: Window, totals: Totals) -> Iterab
             yield Gap(gap.job, tuple(missing))
 
 
-def _times_around_window(
-    job_ids: list[int], window: Window
-) -> dict[int, tuple[datetime | None, datetime | None]]:
-    """Return two times for each job.
-
-    The first is the time of its oldest finished row that is neither failed nor backfilled. A
-    backfilled run may be older than the kept history. The second is the time from which the first
-    row after the window covers missed occurrences.
-    """
+def _times_around_window(job_ids: list[int], window: Window) -> dict[int, _TimesAroundWindow]:
     runs = Run.objects.filter(job=OuterRef("pk")).order_by("scheduled_at")
     later = runs.filter(trigger=Trigger.SCHEDULE, scheduled_at__gt=window.until)
     jobs = Job.objects.using(alias_for(Job)).filter(pk__in=job_ids).order_by()
@@ -225,8 +239,8 @@ def _times_around_window(
         Subquery(later.values("missed_from")[:1]),
     )
     # A job may have been deleted meanwhile.
-    nothing: tuple[datetime | None, datetime | None] = (None, None)
-    return dict.fromkeys(job_ids, nothing) | {pk: (oldest, later) for pk, oldest, later in found}
+    unknown = dict.fromkeys(job_ids, _TimesAroundWindow())
+    return unknown | {pk: _TimesAroundWindow(*times) for pk, *times in found}
 
 
 def _report(job: Job, differences: Differences, findings: Findings) -> None:

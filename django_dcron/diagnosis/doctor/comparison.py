@@ -1,8 +1,6 @@
 """Compare a job's occurrences with its rows: a pure function from facts to differences.
 
-Invariants:
-
-- Each occurrence is in exactly one row: its own, or one that covers it as missed.
+Invariant: each occurrence is in exactly one row, its own or one that covers it as missed.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -118,6 +116,6 @@ def _counted_right(row: RunColumns, timetable: Timetable) -> bool:
         return True  # The count is a lower bound.
     interval = timetable.schedule.interval
     if interval is not None:
-        return timedelta() == row.scheduled_at - row.missed_from - row.missed_before * interval
+        return row.scheduled_at - row.missed_from == row.missed_before * interval
     between = timetable.schedule.occurrences(row.missed_from, row.scheduled_at, MAX_COUNTED)
     return sum(1 for _ in between) == row.missed_before

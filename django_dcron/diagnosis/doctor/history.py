@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import Code, Findings, Subject
 from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
+from django_dcron.policies.chains import label_of
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
 from django_dcron.utils.time_format import format_duration
 
@@ -38,9 +39,15 @@ ATTEMPT_COLUMNS = ("attempts__number", "attempts__outcome")
 Breach = tuple[Code, str]
 
 
+class StoredAttempt(NamedTuple):
+    number: int
+    outcome: str
+    """Empty while the attempt is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """The ``COLUMNS`` of a run, and its attempts as (number, outcome).
+    """The ``COLUMNS`` of a run, and its attempts.
 
     One statement reads both, so that they are consistent.
     """
@@ -56,7 +63,7 @@ class StoredRun:
     started_at: datetime | None
     finished_at: datetime | None
     slot: str | None
-    attempts: tuple[tuple[int, str], ...]
+    attempts: tuple[StoredAttempt, ...]
 
     @property
     def subject(self) -> Subject:
@@ -64,7 +71,7 @@ class StoredRun:
 
 
 def about_run(run_id: Any, namespace: str, name: str, scheduled_at: datetime) -> Subject:
-    job = name if namespace == "default" else f"{namespace}/{name}"
+    job = label_of(namespace, name)
     return Subject("run", str(run_id), f"of {job} at {scheduled_at:%Y-%m-%d %H:%M:%S} ({run_id})")
 
 
@@ -105,10 +112,10 @@ def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:
         )
         rows = runs.order_by("-pk", "attempts__number").values_list(*COLUMNS, *ATTEMPT_COLUMNS)
         for columns, attempts in groupby(rows, key=lambda row: row[:width]):
-            tried = tuple(
-                (row[width], row[width + 1]) for row in attempts if row[width] is not None
+            stored = tuple(
+                StoredAttempt(*row[width:]) for row in attempts if row[width] is not None
             )
-            yield StoredRun(**dict(zip(COLUMNS, columns, strict=True)), attempts=tried)
+            yield StoredRun(**dict(zip(COLUMNS, columns, strict=True)), attempts=stored)
 
 
 def breaches(run: StoredRun) -> Iterator[Breach]:
@@ -133,8 +140,8 @@ def breaches(run: StoredRun) -> Iterator[Breach]:
 
 
 def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
-    numbers = [number for number, _ in run.attempts]
-    open_attempts = [number for number, outcome in run.attempts if not outcome]
+    numbers = [attempt.number for attempt in run.attempts]
+    open_attempts = [attempt.number for attempt in run.attempts if not attempt.outcome]
     if open_attempts != ([run.attempt] if state is State.RUNNING else []):
         yield (
             Code.ATTEMPT_OPEN,
@@ -149,16 +156,16 @@ def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
             f"The run is {state} at attempt {run.attempt}, but its attempts are "
             f"{numbers or 'none'}: an attempt started twice, or its row was lost. {REPORT_BUG}",
         )
-    elif state is State.SUCCEEDED and run.attempts[-1][1] not in ("", Outcome.SUCCEEDED):
+    elif state is State.SUCCEEDED and run.attempts[-1].outcome not in ("", Outcome.SUCCEEDED):
         yield (
             Code.OUTCOME_CONTRADICTS,
             "The run succeeded, but its last attempt is "
-            f"{run.attempts[-1][1].replace('_', ' ')}. {REPORT_BUG}",
+            f"{run.attempts[-1].outcome.replace('_', ' ')}. {REPORT_BUG}",
         )
 
 
 def _possible_attempt_counts(run: StoredRun, state: State) -> set[int]:
-    """Return how many started attempts a run in this state may have."""
+    """Return the numbers of attempts that a run in this state may have started."""
     match state:
         case State.RUNNING | State.SUCCEEDED:
             return {run.attempt}

@@ -123,7 +123,7 @@ def _cursor_position_problems(
     A cursor moves from one occurrence to the next, unless a change of the job places it again.
     """
     next_at, previous_at = cursor.next_at, cursor.previous_at
-    assert next_at is not None  # noqa: S101 (the caller has seen to it)
+    assert next_at is not None  # noqa: S101 (the caller has checked it)
     advice = "Save the job again, and report a bug."
     if (
         timetable.schedule.interval is None

@@ -27,7 +27,7 @@ def examine_nodes(window: Window, findings: Findings, lock: Lock) -> None:
     started_again = {(node.namespace, node.name) for node in live}
     for node in nodes:
         if not cluster.is_live(node) and (node.namespace, node.name) not in started_again:
-            _dead(node, findings, has_successor=bool(live))
+            _add_dead(node, findings, has_successor=bool(live))
     groups: defaultdict[str, list[Node]] = defaultdict(list)
     for node in live:
         groups[node.namespace].append(node)
@@ -38,7 +38,7 @@ def _node_subject(node: Node) -> Subject:
     return Subject("node", str(node.pk), node.name)
 
 
-def _dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
+def _add_dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
     taken = "Other live nodes have taken over its shards. " if has_successor else ""
     findings.add(
         Code.NODE_DEAD,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
@@ -41,7 +42,12 @@ COLUMNS = (
     "deliveries",
 )
 
-Trouble = tuple[Code, RunQuerySet, Callable[[Run], str]]
+
+class _Check(NamedTuple):
+    code: Code
+    runs: RunQuerySet
+    """The runs in trouble."""
+    message_for: Callable[[Run], str]
 
 
 def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict) -> None:
@@ -50,7 +56,7 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
     An undelivered run has the severity that the verdict gives ``WORKERS_BEHIND``.
     """
     severities = {issue.problem: issue.severity for issue in verdict.issues}
-    for code, runs, message_for in _troubles(window):
+    for code, runs, message_for in _checks(window):
         severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
         oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
         for run in oldest:
@@ -58,22 +64,23 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
             findings.add(code, subject, message_for(run), severity, run.due_at)
 
 
-def _troubles(window: Window) -> Iterator[Trouble]:
+def _checks(window: Window) -> Iterator[_Check]:
     runs, now = runs_in_namespace(window), window.now
-    yield Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue_text
-    yield Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text
-    yield Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text
+    yield _Check(Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue_text)
+    yield _Check(Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text)
+    yield _Check(Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text)
     holder = Run.objects.in_slot(Slot.RUNNING, OuterRef("job_id"))
     waiting = runs.waiting().not_frozen().filter(~Exists(holder), limited=False)
-    line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
-    yield Code.RUN_LEFT_WAITING, line, _waiting_text
+    in_line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
+    yield _Check(Code.RUN_LEFT_WAITING, in_line, _waiting_text)
     backfill = waiting.filter(trigger=Trigger.BACKFILL)
-    yield (
+    yield _Check(
         Code.RUN_LEFT_WAITING,
         _skipped_in_backfill(backfill, now - takeover_time()),
         _waiting_backfill_text,
     )
-    yield Code.SLOT_HELD, runs.filter(slot__isnull=False, state__in=FINAL), _slot_text
+    ended_with_slot = runs.filter(slot__isnull=False, state__in=FINAL)
+    yield _Check(Code.SLOT_HELD, ended_with_slot, _slot_text)
 
 
 def _skipped_in_backfill(backfill: RunQuerySet, since: datetime) -> RunQuerySet:

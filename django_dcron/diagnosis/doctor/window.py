@@ -30,11 +30,11 @@ class Window:
     runs: int | None = 20_000
     """The maximum number of the window's latest runs to check individually, or None for all."""
     steady: bool = False
-    """The caller knows that no job was changed and nothing was pruned in the window. For tests."""
+    """Whether no job was changed and nothing was pruned in the window, as tests may know."""
 
 
 def batches_of_jobs(window: Window) -> Iterator[list[Job]]:
-    """Yield batches of jobs with their cursors, one query for each, with bounded memory."""
+    """Yield batches of jobs with their cursors. Each batch takes one query and bounded memory."""
     jobs = Job.objects.using(alias_for(Job)).select_related("cursor", "calendar").order_by("pk")
     if window.namespace:
         jobs = jobs.filter(namespace=window.namespace)

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Nothing is guessed. Sentences state what the rows and the audit log record, and what is unknown.
-  If nothing explains a gap, a sentence states this.
+- Nothing is guessed. Sentences state what the rows and the audit log record, and which facts are
+  unknown. If nothing explains a gap, a sentence says so.
 - A run's row takes precedence: it records what happened at an occurrence, whatever the job's
   definition is now.
 - The current definition applies to occurrences after its cursor was placed, as in the doctor's
@@ -65,8 +65,9 @@ class Answer:
     run: Run | None
     """The run that the answer is about."""
     before: datetime | None
-    """``before`` and ``after`` are the nearest occurrences of the job's current definition."""
+    """The nearest earlier occurrence of the job's current definition."""
     after: datetime | None
+    """The nearest later occurrence of the job's current definition."""
 
 
 def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool = False) -> Answer:

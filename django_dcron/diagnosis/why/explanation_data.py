@@ -29,7 +29,10 @@ OCCURRENCE_TRIGGERS = (Trigger.SCHEDULE, Trigger.BACKFILL)
 
 
 def is_of_occurrence(run: Run) -> bool:
-    """Return whether the run belongs to an occurrence. A retried run queues like a backfill."""
+    """Return whether the run belongs to an occurrence of the schedule.
+
+    A rerun doesn't, although the reruns of an incident have the trigger of a backfill.
+    """
     return run.trigger in OCCURRENCE_TRIGGERS and run.rerun_of_id is None
 
 

@@ -1,6 +1,7 @@
 """Explain why a time has no run.
 
-The most likely reason that is certain comes first. Unknown facts are stated as unknown.
+Reasons are checked in a fixed order, and the first one that is certain is the verdict. Unknown
+facts are stated as unknown.
 """
 
 from __future__ import annotations
@@ -154,8 +155,8 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
     if data.cursor is None or not data.definition_may_be_newer or data.requested.start > data.now:
         return
     text = _(
-        "The job has had its current schedule and enabled or paused state since %(placed)s. For "
-        "earlier times, its runs and the entries of the audit log are recorded."
+        "The job has had its current schedule and enabled or paused state since %(placed)s. Only "
+        "its runs and the audit log show what applied before."
     )
     yield Sentence("changed", text, placed=data.format_time(data.cursor.placed_at))
     since = [

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.audit_log import COLUMNS, entry_document, within
+from django_dcron.diagnosis.audit_log import COLUMNS, entries_between, entry_document
 from django_dcron.jobs.audit.differences import shown_changes
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import (
@@ -97,7 +97,7 @@ def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
         parse_time_option(f"--{name}", options[name], now, zone) if options[name] else None
         for name in ("since", "until")
     )
-    entries = within(AuditEntry.objects.using(using), since, until)
+    entries = entries_between(AuditEntry.objects.using(using), since, until)
     if options["job"]:
         entries = entries.filter(job_id=find_job(options["job"]).pk)
     if options["user"]:

@@ -5,7 +5,7 @@ Invariants:
 - The node never waits for the server. All its threads are daemons.
 - A probe is never refused because of other connections. A new connection displaces the oldest one
   that hasn't sent its whole request. The limit on concurrent responses doesn't apply to probes.
-- At most ``CONNECTIONS`` connections are sending their request, each for ``REQUEST_WITHIN``.
+- At most ``CONNECTIONS`` connections are sending their request, each for ``REQUEST_TIMEOUT``.
 - At most ``CONNECTIONS`` requests other than probes are answered at once, each for
   ``ANSWER_TIMEOUT``.
 """
@@ -32,7 +32,7 @@ CONNECTIONS = 16
 """Limit on connections that are sending a request, and on concurrent responses except probes."""
 PROBES = ("/livez", "/readyz", "/health")
 """Paths with short responses from memory, which never wait for a slow client."""
-REQUEST_WITHIN = 1.0
+REQUEST_TIMEOUT = 1.0
 """Seconds from the connection to the end of the request's headers, however slowly they arrive."""
 ANSWER_TIMEOUT = 5.0
 """Seconds from the request to the end of the response, however slowly the client reads it."""
@@ -145,8 +145,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._answering[request] = time.monotonic()
         self._asking.pop(request, None)
 
-    def accepts(self, request: Any) -> bool:
-        """Return whether the server may answer one more request other than a probe."""
+    def admit(self, request: Any) -> bool:
+        """Count a request other than a probe. Return whether the server may answer it."""
         self._limited.add(request)
         return len(self._limited) <= CONNECTIONS
 
@@ -163,13 +163,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """
         now = time.monotonic()
         for connections, limit in (
-            (self._asking, REQUEST_WITHIN),
+            (self._asking, REQUEST_TIMEOUT),
             (self._answering, ANSWER_TIMEOUT),
         ):
-            for (
-                request,
-                since,
-            ) in connections.copy().items():  # other threads remove their connections meanwhile
+            # A copy, because other threads remove their connections meanwhile.
+            for request, since in connections.copy().items():
                 if now - since > limit:
                     _cut_off(request)
 
@@ -187,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
 
     def parse_request(self) -> bool:
-        """Read the headers. The library calls it after the request line."""
+        """Parse the request line, read the headers, and record that the request is complete."""
         has_request = super().parse_request()
         self.server.record_request_read(self.connection)
         return has_request
@@ -199,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
             paths = ", ".join(self.server.routes)
             self._send(_refusal(HTTPStatus.NOT_FOUND, f"Not found. Available paths: {paths}."))
             return
-        if path not in PROBES and not self.server.accepts(self.connection):
+        if path not in PROBES and not self.server.admit(self.connection):
             self._send(
                 _refusal(
                     HTTPStatus.SERVICE_UNAVAILABLE, "Too many concurrent requests. Try again later."

@@ -44,9 +44,13 @@ from django_dcron.monitoring.metrics.samples import Distribution, Histogram, Met
 from django_dcron.policies.lifecycle import Outcome
 
 MAX_NEW = 20_000
+"""The maximum number of new attempts that an update observes."""
 MAX_OPEN = 10_000
+"""The maximum number of unfinished attempts that a node remembers."""
 CHUNK = 1_000
+"""The number of rows per query."""
 COMMIT_MARGIN = timedelta(seconds=2)
+"""The time that an attempt's transaction has to commit after the attempt's start."""
 
 DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 DURATION_BUCKETS = (
@@ -86,7 +90,7 @@ class _AttemptColumns(NamedTuple):
 
 
 class AttemptObserver:
-    """Update the histograms from new and ended attempts. Not thread-safe."""
+    """Histograms that are updated from new and ended attempts. Not thread-safe."""
 
     def __init__(self, namespace: str, shards: Callable[[], Collection[int]]):
         """``namespace`` is the one that the node serves, or empty for all.

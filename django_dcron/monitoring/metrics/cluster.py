@@ -151,9 +151,8 @@ def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple
     """
     oldest = waiting.order_by(column).values("pk", column)[: LIMIT + 1]
     found = oldest.aggregate(number=Count("pk"), first=Min(column))
-    return found["number"], max(now - found["first"], timedelta()) if found[
-        "first"
-    ] else timedelta()
+    age = max(now - found["first"], timedelta()) if found["first"] else timedelta()
+    return found["number"], age
 
 
 def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[MetricSample]:
@@ -187,9 +186,9 @@ def _health(verdict: Verdict) -> Iterator[MetricSample]:
 
 
 def _count_unled_shards(live: Iterable[Node]) -> int:
-    """Return the number of unled shards.
+    """Return the number of shards without a leader.
 
-    Nodes with the same namespace and number of shards share these shards.
+    Nodes with the same namespace and ``DCRON_SHARDS`` share these shards.
     """
     led: defaultdict[tuple[str, int], int] = defaultdict(int)
     for node in live:

@@ -35,7 +35,7 @@ def encode_metrics(
 ) -> tuple[bytes, str]:
     """Return the body and its content type for the ``Accept`` header."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Given(list(families(measured))))
+    registry.register(_StaticCollector(list(families(measured))))
     try:
         encoder, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # the header names an invalid version
@@ -43,7 +43,7 @@ def encode_metrics(
     return encoder(registry), content_type
 
 
-class _Given:
+class _StaticCollector:
     def __init__(self, metrics: list[Metric]):
         self._metrics = metrics
 

@@ -53,8 +53,8 @@ class DirectReading(Generic[T]):
 class BackgroundReading(Generic[T]):
     """Reads in a separate thread, one at a time, on a connection that is closed afterward.
 
-    A caller waits at most ``BUDGET`` seconds in total. If the database never answers, it blocks
-    only this thread, and nobody waits for it.
+    A caller waits at most ``BUDGET`` seconds in total. A database that never answers blocks only
+    the separate thread.
     """
 
     def __init__(self, read: Callable[[], T]):
@@ -120,7 +120,6 @@ def _drop_connections() -> None:
     """
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
-            with suppress(
-                DatabaseError, InterfaceError
-            ):  # MariaDB's driver raises if the connection is closed already
+            # MariaDB's driver raises an error if the connection is closed already.
+            with suppress(DatabaseError, InterfaceError):
                 connection.close()

@@ -43,9 +43,8 @@ def _has_token(request: HttpRequest) -> bool:
 
 
 def _may_view_jobs(request: HttpRequest) -> bool:
-    with suppress(
-        DatabaseError, InterfaceError
-    ):  # without the database, nobody can be identified as staff
+    # Without the database, nobody can be identified as staff.
+    with suppress(DatabaseError, InterfaceError):
         user: Any = getattr(request, "user", None)
         return (
             user is not None

@@ -16,6 +16,8 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
 from django.db import models
@@ -105,15 +107,21 @@ class Limit(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def clean(self) -> None:
-        super().clean()
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        """Validate each field, then the maxima together if they are valid."""
+        super().clean_fields(exclude)
+        # A form excludes the fields that it has found invalid.
+        if not {"max_running", "max_started", "interval"} & {*(exclude or ())}:
+            self._check_maxima()
+
+    def _check_maxima(self) -> None:
         if self.max_running is None and self.max_started is None:
             text = _("Enter a maximum of running runs, of started runs, or both.")
-            raise ValidationError({"max_running": ValidationError(text, code="required")})
+            raise ValidationError({"max_running": ValidationError(text, code="no_maximum")})
         if (self.max_started is None) != (self.interval is None):
             text = _("Enter both, such as 100 runs in 1m, or neither.")
             missing = "interval" if self.interval is None else "max_started"
-            raise ValidationError({missing: ValidationError(text, code="required")})
+            raise ValidationError({missing: ValidationError(text, code="incomplete")})
 
 
 class LimitPlace(models.Model):

@@ -2,7 +2,7 @@
 
 Mount it with ``path("dcron/", include("django_dcron.contrib.rest.urls"))``. A request passes
 ``urls``, ``viewsets`` (with ``permissions``, ``parsing`` and ``problems``), and then ``jobs``,
-``calendars``, ``runs``, ``nodes`` or ``statistics``.
+``calendars``, ``limits``, ``runs``, ``nodes`` or ``statistics``.
 """
 
 from __future__ import annotations

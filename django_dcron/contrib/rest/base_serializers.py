@@ -105,7 +105,7 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
 
 
 class DocumentSerializer(StrictModelSerializer):
-    """A job or a calendar, as ``jobs.representation`` writes it."""
+    """A job, a calendar or a limit, as ``jobs.representation`` writes it."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         represented = FIELDS[type(instance)].items()

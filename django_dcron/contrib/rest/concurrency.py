@@ -1,4 +1,4 @@
-"""Optimistic locking: the ETag of a job or a calendar is its version.
+"""Optimistic locking: the ETag of a job, a calendar or a limit is its version.
 
 A change sends the version that it is based on as ``If-Match``.
 
@@ -20,7 +20,7 @@ from rest_framework.request import Request
 
 from django_dcron.contrib.rest.problems import PreconditionFailed, PreconditionRequired
 from django_dcron.exceptions import Conflict
-from django_dcron.models import Calendar, Job
+from django_dcron.models import Calendar, Job, Limit
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -43,11 +43,11 @@ ERROR_RESPONSES = {
 }
 
 
-def etag(row: Job | Calendar) -> str:
+def etag(row: Job | Calendar | Limit) -> str:
     return f'"{row.version}"'
 
 
-def check_match(request: Request, row: Job | Calendar) -> None:
+def check_match(request: Request, row: Job | Calendar | Limit) -> None:
     """Raise an API exception unless ``If-Match`` is the version of ``row``."""
     header = request.headers.get("If-Match")
     if header is None:

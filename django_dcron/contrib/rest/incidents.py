@@ -17,7 +17,14 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictModelSerializer,
     StrictSerializer,
 )
-from django_dcron.contrib.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
+from django_dcron.contrib.rest.pagination import (
+    NextPage,
+    Order,
+    PageQuery,
+    next_url,
+    page_of,
+    read_cursor,
+)
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import (
     LARGEST_KEY,
@@ -64,11 +71,7 @@ class IncidentSerializer(StrictModelSerializer):
 
 
 class IncidentPageSerializer(AnySerializer):
-    next = serializers.URLField(
-        read_only=True,
-        allow_null=True,
-        help_text="The URL of the next page. Null on the last page.",
-    )
+    next = NextPage()
     results = IncidentSerializer(many=True, read_only=True)
 
 

@@ -50,6 +50,14 @@ class PageQuery(StrictSerializer):
     )
 
 
+class NextPage(serializers.URLField):
+    """The field ``next`` of a page."""
+
+    def __init__(self) -> None:
+        help_text = "The URL of the next page. Null on the last page."
+        super().__init__(read_only=True, allow_null=True, help_text=help_text)
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     name: str

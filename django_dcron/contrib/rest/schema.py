@@ -36,13 +36,14 @@ PATH_PARAMETERS = {
     "freeze_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
     "incident_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
     "job_id": {"type": "integer", "minimum": 1, "maximum": 2**63 - 1},
+    "limit_name": {"type": "string", "minLength": 1, "maxLength": 120},
     "run_id": {"type": "string", "format": "uuid"},
 }
 ERROR_RESPONSES = {
     400: "The request is invalid. `errors` has the messages by field.",
     401: "Authentication is required.",
     403: "The user lacks a permission.",
-    404: "The job, calendar, run or freeze doesn't exist, or the user may not see it.",
+    404: "The job, calendar, limit, run or freeze doesn't exist, or the user may not see it.",
     413: "The body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE.",
     415: "The body isn't application/json.",
     429: "Too many requests. Retry-After is the number of seconds to wait.",
@@ -52,7 +53,7 @@ SPECTACULAR_SETTINGS = {
     name: value for name, value in SPECTACULAR_DEFAULTS.items() if not name.startswith("SERVE_")
 } | {
     "TITLE": "django-dcron",
-    "DESCRIPTION": "Jobs, calendars, runs, freezes, and the nodes that schedule them.",
+    "DESCRIPTION": "Jobs, calendars, limits, runs, freezes, and the nodes that schedule them.",
     "VERSION": "1",
     "COMPONENT_SPLIT_REQUEST": True,
     "POSTPROCESSING_HOOKS": [],

@@ -10,10 +10,11 @@ from rest_framework.routers import SimpleRouter
 
 from django_dcron.contrib.rest import schema
 from django_dcron.contrib.rest.audit import AuditViewSet
-from django_dcron.contrib.rest.calendars.viewset import CalendarViewSet
+from django_dcron.contrib.rest.calendars import CalendarViewSet
 from django_dcron.contrib.rest.freezes import FreezeViewSet
 from django_dcron.contrib.rest.incidents import IncidentViewSet
 from django_dcron.contrib.rest.jobs.viewset import JobViewSet
+from django_dcron.contrib.rest.limits import LimitViewSet
 from django_dcron.contrib.rest.nodes import NodeViewSet
 from django_dcron.contrib.rest.runs.viewset import RunViewSet
 from django_dcron.contrib.rest.statistics import StatsViewSet
@@ -24,6 +25,7 @@ app_name = "dcron"
 router = SimpleRouter(use_regex_path=False)
 router.register("jobs", JobViewSet, "job")
 router.register("calendars", CalendarViewSet, "calendar")
+router.register("limits", LimitViewSet, "limit")
 router.register("runs", RunViewSet, "run")
 router.register("freezes", FreezeViewSet, "freeze")
 router.register("incidents", IncidentViewSet, "incident")

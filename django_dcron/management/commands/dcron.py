@@ -43,6 +43,7 @@ GROUPS = {
         "simulate": "simulate a period: load, busiest minutes, clashes",
         "nodes": "list the nodes",
         "freezes": "list the freezes of scheduling",
+        "limits": "list the shared limits with their running and waiting runs",
         "doctor": "find problems with jobs, runs and nodes",
     },
     "Control": {

@@ -16,6 +16,7 @@ PROBLEM = "application/problem+json"
 VIEWS = (
     "view_job",
     "view_calendar",
+    "view_limit",
     "view_run",
     "view_attempt",
     "view_incident",

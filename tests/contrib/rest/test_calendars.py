@@ -11,7 +11,7 @@ from django.urls import reverse
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from django_dcron import control
-from django_dcron.contrib.rest.calendars import viewset
+from django_dcron.contrib.rest import named_rows
 from django_dcron.contrib.rest.concurrency import check_match
 from django_dcron.models import Calendar, Cursor, Job
 from tests.admin.conftest import as_rendered, errors
@@ -189,7 +189,7 @@ def test_concurrent_change_is_not_overwritten(
         check_match(request, calendar)
         rows.update(dates="12-24", version=2) if what == "saves" else rows.delete()
 
-    monkeypatch.setattr(viewset, "check_match", check_match_then_change)
+    monkeypatch.setattr(named_rows, "check_match", check_match_then_change)
 
     body = None if method == "DELETE" else {"dates": "12-26"}
     problem(api.send(method, PATH, body, if_match='"1"'), 412)

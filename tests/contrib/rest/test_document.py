@@ -29,7 +29,7 @@ from schemathesis.specs.openapi import checks
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import JOB_FIELDS, Format
-from django_dcron.models import Attempt, Calendar, Incident, Node
+from django_dcron.models import Attempt, Calendar, Incident, Limit, Node
 from tests import depth
 from tests.contrib.rest.conftest import operations
 from tests.factories import make_idle_job, make_run
@@ -63,7 +63,8 @@ def rows(db: None) -> dict[str, list[Any]]:
     calendars = [
         control.save_calendar(Calendar(name=name, dates="12-25")) for name in ("zu", "closed")
     ]
-    job.calendar = calendars[0]
+    limits = [control.save_limit(Limit(name=name, max_running=1)) for name in ("api", "sms")]
+    job.calendar, job.limit = calendars[0], limits[0]
     control.save(job)
     return {
         "job_id": [job.pk, other.pk],
@@ -75,6 +76,7 @@ def rows(db: None) -> dict[str, list[Any]]:
         ],
         "freeze_id": [control.freeze("deploy", namespace).pk for namespace in (None, "default")],
         "calendar_name": [calendar.pk for calendar in calendars],
+        "limit_name": [limit.pk for limit in limits],
         "run_id": [str(run.pk) for run in runs],
     }
 
@@ -107,6 +109,9 @@ VALID_VALUES = {
     "schedule": "30 3 * * *",
     "dates": "SAT-SUN",
     "timezone": "Europe/Berlin",
+    "max_running": 3,
+    "max_started": 100,
+    "interval": "1m",
     "start": "2026-01-01T00:00:00Z",
     "end": "2026-01-03T00:00:00+02:00",
     **{name: "1h30m" for name, field in JOB_FIELDS.items() if field.format is Format.DURATION},

@@ -71,9 +71,9 @@ def _keys(rows: Rows) -> dict[str, Any]:
 def test_rows_outside_the_queryset_are_neither_shown_nor_changed(world: World, api: Api) -> None:
     walk = Walk(api, world)
     for name, request in REQUESTS.items():
-        path = request.path.replace("closed", "{calendar}")
+        path = request.path.replace("closed", "{calendar}").replace("narrow", "{limit}")
         for rows in (world.mine, world.theirs):
-            sent = path.format(calendar=rows.calendar.pk, **_keys(rows))
+            sent = path.format(calendar=rows.calendar.pk, limit=rows.limit.pk, **_keys(rows))
             response = walk.send(
                 request.method, sent, request.body_for(_keys(rows)), **request.headers
             )
@@ -105,6 +105,7 @@ def test_rows_outside_the_queryset_are_neither_shown_nor_changed(world: World, a
         assert walk.send("POST", "runs/bulk/cancel/", selection).status_code == 200
     walk.send("GET", "nodes/?namespace=hush")
     walk.send("GET", "calendars/?search=hush")
+    walk.send("GET", "limits/?search=hush")
     assert not walk.breaches, "\n".join(walk.breaches)
 
 
@@ -139,7 +140,9 @@ def test_saving_a_row_outside_of_the_queryset_is_refused(world: World, api: Api)
     assert problem(api.patch(mine, {"namespace": "hush"}, if_match="*"), 403)
     assert problem(api.patch(mine, {"after": {"hush/hush-job": "ended"}}, if_match="*"), 400)
     assert problem(api.patch(mine, {"calendar": "hush-calendar"}, if_match="*"), 400)
+    assert problem(api.patch(mine, {"limit": "hush-limit"}, if_match="*"), 400)
     assert problem(api.post("calendars/", {"name": "other", "dates": "12-25"}), 403)
+    assert problem(api.post("limits/", {"name": "other", "max_running": 1}), 403)
     assert list(Job.objects.order_by("pk").values()) == before
     assert api.post("jobs/", {"name": "new", "namespace": "mine", **TARGET}).status_code == 201
 

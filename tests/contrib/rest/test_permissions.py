@@ -22,7 +22,7 @@ from rest_framework.permissions import (
 from rest_framework.settings import api_settings
 
 from django_dcron import control
-from django_dcron.models import Attempt, Calendar, Freeze, Incident, Job, Node, Run
+from django_dcron.models import Attempt, Calendar, Freeze, Incident, Job, Limit, Node, Run
 from tests.admin.conftest import log_in_as, noticed_writes
 from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, operations, problem
 from tests.factories import make_idle_job, make_job, make_run
@@ -54,6 +54,8 @@ MATCHING = {"if_match": "*"}
 JOB = {"name": "new", "target": "tests.app.tasks.ok", "schedule": "0 3 * * *"}
 CALENDAR = {"name": "new", "dates": "12-25"}
 OTHER_DATES = {"dates": "12-24"}
+LIMIT = {"name": "new", "max_running": 3}
+OTHER_MAXIMUM = {"max_running": 4}
 RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-04-04T00:00:00Z"}
 
 REQUESTS = {
@@ -130,6 +132,14 @@ REQUESTS = {
     "delete_calendar": Request(
         "delete_calendar", "DELETE", "calendars/closed/", 204, None, MATCHING
     ),
+    "list_limits": Request("view_limit", "GET", "limits/"),
+    "create_limit": Request("add_limit", "POST", "limits/", 201, LIMIT),
+    "read_limit": Request("view_limit", "GET", "limits/narrow/"),
+    "replace_limit": Request("change_limit", "PUT", "limits/narrow/", 200, OTHER_MAXIMUM, MATCHING),
+    "change_limit": Request(
+        "change_limit", "PATCH", "limits/narrow/", 200, OTHER_MAXIMUM, MATCHING
+    ),
+    "delete_limit": Request("delete_limit", "DELETE", "limits/narrow/", 204, None, MATCHING),
     "list_runs": Request("view_run", "GET", "runs/"),
     "read_run": Request("view_run", "GET", "runs/{run}/"),
     "read_log": Request("view_run view_attempt", "GET", "runs/{run}/log/"),
@@ -182,7 +192,7 @@ def test_every_operation_is_tested() -> None:
     assert {each.name: {*each.permissions} for _method, _url, each in operations()} == {
         name: request.permissions for name, request in REQUESTS.items() if " " not in name
     }
-    assert len(OWN) == 14
+    assert len(OWN) == 17
 
 
 @pytest.fixture
@@ -190,6 +200,7 @@ def keys(db: None) -> dict[str, Any]:
     job = make_job(schedule="0 3 1 * *")
     run = make_run(job, "running")
     control.save_calendar(Calendar(name="closed", dates="12-25"))
+    control.save_limit(Limit(name="narrow", max_running=3))
     return {
         "job": job.pk,
         "freeze": control.freeze("incident").pk,
@@ -206,7 +217,7 @@ def keys(db: None) -> dict[str, Any]:
 def _all_rows() -> list[Any]:
     return [
         list(model._default_manager.order_by("pk").values())
-        for model in (Job, Calendar, Run, Attempt, Incident, Node, Freeze)
+        for model in (Job, Calendar, Limit, Run, Attempt, Incident, Node, Freeze)
     ]
 
 

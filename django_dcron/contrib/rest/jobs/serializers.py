@@ -20,6 +20,7 @@ from django_dcron.contrib.rest.base_serializers import (
     DocumentSerializer,
     StrictSerializer,
 )
+from django_dcron.contrib.rest.pagination import NextPage
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import JobState, status_of
@@ -145,9 +146,5 @@ class ListedJobSerializer(JobSerializer):
 
 
 class JobPageSerializer(AnySerializer):
-    next = serializers.URLField(
-        read_only=True,
-        allow_null=True,
-        help_text="The URL of the next page. Null on the last page.",
-    )
+    next = NextPage()
     results = ListedJobSerializer(many=True, read_only=True)

@@ -1,1 +1,0 @@
-"""Calendars: list, read, create, change and delete them."""

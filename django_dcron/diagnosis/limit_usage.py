@@ -1,0 +1,41 @@
+"""How many runs have a place in each limit, and how many wait for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Min, Q
+
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Limit, LimitPlace
+
+
+@dataclass(frozen=True)
+class LimitUsage:
+    """The runs that count together: those of a limit and of one value of its key."""
+
+    limit: Limit
+    key: str = ""
+    """Empty if the limit has no key, or if it has one and no run needs the limit."""
+    running: int = 0
+    """Runs that have a place: they run, or are about to start."""
+    waiting: int = 0
+    waiting_since: datetime | None = None
+    """When the run that has waited longest was due. None if no run waits."""
+
+
+def limit_usage() -> list[LimitUsage]:
+    """Return the usage of each limit, in two queries, ordered by limit and key."""
+    limits = Limit.objects.using(alias_for(Limit)).order_by("pk").in_bulk()
+    places = LimitPlace.objects.using(alias_for(LimitPlace)).filter(limit__in=limits)
+    waits = Q(number=None)
+    lines = places.values_list("limit_id", "key").annotate(
+        running=Count("number"),
+        waiting=Count("pk", filter=waits),
+        waiting_since=Min("due_at", filter=waits),
+    )
+    used: dict[str, list[LimitUsage]] = {name: [] for name in limits}
+    for name, *line in lines.order_by("limit_id", "key"):
+        used[name].append(LimitUsage(limits[name], *line))
+    return [each for name in limits for each in used[name] or [LimitUsage(limits[name])]]

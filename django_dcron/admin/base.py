@@ -11,6 +11,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 
+from django_dcron.admin.read_only import read_only_fieldsets
 from django_dcron.jobs.audit.actor import acting, request_actor
 from django_dcron.models import Via
 from django_dcron.utils.json_values import check_storable
@@ -53,6 +54,12 @@ class BaseAdmin(GenericAdmin[M]):
     ) -> M | None:
         """Return None for an id that the database can't store, such as text with a NUL."""
         return super().get_object(request, object_id, from_field) if _is_key(object_id) else None
+
+    def get_fieldsets(self, request: HttpRequest, obj: M | None = None) -> Any:
+        fieldsets = super().get_fieldsets(request, obj)
+        if obj is None or self.has_change_permission(request, obj):
+            return fieldsets
+        return read_only_fieldsets(fieldsets, self.model)
 
     def render_change_form(
         self,

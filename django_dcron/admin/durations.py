@@ -1,4 +1,4 @@
-"""A form field for durations such as 90s, 5m, 1h30m, 2d, or HH:MM:SS."""
+"""Durations that people configure, such as 90s, 5m, 1h30m, 2d, or HH:MM:SS."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.admin.display import EMPTY
 from django_dcron.models.job_fields import MAX_DURATION
 from django_dcron.utils import durations
 from django_dcron.utils.time_parsing import parse_duration
@@ -21,6 +22,11 @@ def parse_storable_duration(text: str) -> timedelta | None:
         return parse_duration(text) if duration is None else duration
     except OverflowError:
         return None
+
+
+def configured_duration(value: timedelta | None) -> str:
+    """Write the duration as the form does. Measured durations are written by ``admin.display``."""
+    return EMPTY if value is None else durations.write_duration(value, " ")
 
 
 class DurationInput(forms.DurationField):

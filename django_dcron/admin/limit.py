@@ -23,8 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
-from django_dcron.admin.display import duration_or_empty
-from django_dcron.admin.durations import DurationInput
+from django_dcron.admin.durations import DurationInput, configured_duration
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.exceptions import Conflict
@@ -101,7 +100,7 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
 
     @admin.display(description=_("interval"), ordering="interval")
     def within(self, limit: Limit) -> str:
-        return duration_or_empty(limit.interval)
+        return configured_duration(limit.interval)
 
     @admin.display(description=_("running"), ordering="running")
     def running(self, limit: Limit) -> int:

@@ -7,7 +7,7 @@ seed.
 
 Invariants:
 
-- Time passes only between events, and never goes back.
+- Time passes only between events, and never goes back. Each wait takes time.
 - A killed process does nothing more. Each of its tasks gets ``Killed`` at once, and again at each
   use of the outside world, so that ``finally`` blocks change only the memory of the dead process.
 - A frozen process continues where it was, after its freeze.
@@ -22,6 +22,11 @@ from random import Random
 from typing import Any
 
 from greenlet import greenlet
+
+SHORTEST_WAIT = 1e-6
+"""Seconds that a wait takes at least. A shorter one could leave the time as it is, because numbers
+have limited precision. A loop that waits for an instant would then never end.
+"""
 
 
 class Killed(BaseException):
@@ -166,7 +171,7 @@ class Engine:
         if seconds is None:
             task.token += 1
         else:
-            self.wake(task, max(seconds, 0.0), timed_out=True)
+            self.wake(task, max(seconds, SHORTEST_WAIT) if seconds > 0 else 0.0, timed_out=True)
         self.hub.switch()
         if not task.process.alive:
             raise Killed

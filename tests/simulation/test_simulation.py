@@ -5,10 +5,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.simulation import broken_guards, plan, shrinking
+from tests.simulation import broken_guards, engine, plan, shrinking
 
 HOURS = "1"
 
@@ -117,3 +118,18 @@ def test_broken_guard_shrinks_to_a_shorter_history_that_fails_each_time() -> Non
     replayed = simulate(*given, "--only", only[1])
     assert replayed.returncode == 1
     assert "attempts: job-" in replayed.stdout
+
+
+def test_each_wait_takes_time_however_short_it_is() -> None:
+    """A clock that drifts asks for ever shorter waits until an instant."""
+    simulator = engine.Engine(Random(0), lambda task, error: pytest.fail(repr(error)))
+    simulator.now = began = 1e9
+    ended: list[float] = []
+
+    def work() -> None:
+        simulator.rest(1e-12)
+        ended.append(simulator.now)
+
+    engine.Process(simulator, "worker").start("wait", work)
+    simulator.run_until(began + 1)
+    assert began < ended[0] < began + 1

@@ -7,7 +7,8 @@ DCRON_TEST_REDIS      host:port of a Redis to use (and to flush!) instead of the
 DCRON_TEST_DATABASE_PORT  the database's port on 127.0.0.1 for a test's process (not its socket)
 DCRON_TEST_BROKER     URL of another broker than that Redis
 DCRON_TEST_QUEUE_TYPE "quorum" for RabbitMQ's replicated queues
-DCRON_TEST_HEARTBEAT  seconds between two heartbeats of a worker and RabbitMQ
+DCRON_TEST_HEARTBEAT  seconds between two heartbeats of a worker and RabbitMQ, or between two checks
+                      of a worker's connections to Redis
 DCRON_TEST_THEME      a theme of the admin: unfold or jazzmin; the plain admin by default
 DCRON_TEST_SETTINGS   DCRON_* durations in seconds as JSON, for a test's process: {"RUN_LEASE": 1}
 
@@ -89,6 +90,8 @@ if _type := os.environ.get("DCRON_TEST_QUEUE_TYPE"):
     CELERY_TASK_DEFAULT_QUEUE_TYPE = _type
 if _seconds_between := os.environ.get("DCRON_TEST_HEARTBEAT"):
     CELERY_BROKER_HEARTBEAT = float(_seconds_between)
+    if CELERY_BROKER_URL.startswith("redis"):
+        CELERY_BROKER_TRANSPORT_OPTIONS = {"health_check_interval": int(_seconds_between)}
 # Queues that the jobs of the tests use. A queue of a single test is added in that test.
 DCRON_QUEUES = [
     "celery",

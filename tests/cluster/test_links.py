@@ -5,7 +5,6 @@ All nodes reach a server through one proxy, all workers through another one.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
@@ -44,9 +43,9 @@ class Links:
             "DCRON_TEST_REDIS": f"127.0.0.1:{self.proxies[who, 'Redis'].port}",
         }
 
-    def start(self, cluster: Cluster, **fields: Any) -> None:
-        envs = {"node_env": self.env("nodes"), "worker_env": self.env("workers")}
-        cluster.start(jobs=4, **envs, **fields)
+    def start(self, cluster: Cluster, **worker_env: str) -> None:
+        envs = {"node_env": self.env("nodes"), "worker_env": self.env("workers") | worker_env}
+        cluster.start(jobs=4, **envs)
 
 
 @pytest.fixture
@@ -80,6 +79,19 @@ def test_connections_are_reset_in_the_middle_of_an_answer(cluster: Cluster, link
     for (who, server), proxy in links.proxies.items():
         break_link(cluster, proxy, "reset within an answer")
         cluster.wait_for_recovery(f"{who} - {server}: reset within an answer")
+    cluster.account()
+
+
+@pytest.mark.timeout(240)
+def test_workers_give_up_half_open_connections_to_redis(cluster: Cluster, links: Links) -> None:
+    """Also those of Celery's pool, on which they answer the nodes' pings.
+
+    kombu checks its connections every 25 s by default. Here it checks them every 5 s.
+    """
+    links.start(cluster, DCRON_TEST_HEARTBEAT="5")
+    for _ in range(2):  # the second time, all connections have been used
+        break_link(cluster, links.proxies["workers", "Redis"], "half-open")
+        cluster.wait_for_recovery("workers - Redis: half-open, checked every 5 s")
     cluster.account()
 
 

@@ -162,6 +162,32 @@ def test_run_pages_hide_jobs_without_view_job_permission(staff_with: StaffWith) 
     assert shown("view_run", "view_job") == secrets
 
 
+def test_runs_are_filtered_by_a_text_in_their_error_or_reason(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_filter, "RUNS_SEARCHED", 3)
+    job = make_job()
+    texts = ["HTTP Error 503", "disk full", "", "http error 502", "HTTP Error 500"]
+    runs = [
+        make_run(job, NOON + timedelta(hours=hour), state="failed", reason=text)
+        for hour, text in enumerate(texts)
+    ]
+
+    def found(query: str) -> list[Any]:
+        response = admin_client.get(f"{list_url('run')}?{query}")
+        assert response.status_code == 200
+        return list(response.context["cl"].result_list)
+
+    text = "reason__icontains=+HTTP+error+"
+    assert found(text) == [runs[4], runs[3]], "only the latest three runs are searched"
+    assert found(f"{text}&state__exact=failed&scheduled_at__lt=2026-03-01T15:00") == [runs[0]]
+    assert found("reason__icontains=") == runs[::-1]
+    page = admin_client.get(f"{list_url('run')}?{text}&state__exact=failed").content.decode()
+    assert '<input type="hidden" name="state__exact" value="failed">' in page
+    assert 'name="reason__icontains" value="HTTP error"' in page
+    assert admin_client.get(f"{list_url('run')}?reason__icontains=a%00b").status_code == 302
+
+
 def test_trigger_filter_searches_latest_runs(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -40,6 +40,8 @@ JOBS_SEARCHED = 500
 """A query contains at most this many ids. For more jobs, it contains a subquery."""
 ATTEMPTS_READ_LIMIT = 1_000
 
+REASON_LOOKUP = "reason__icontains"
+"""The parameter of the filter of runs by a text."""
 NO_OUTCOME = "none"
 """The value of the filter by last outcome for jobs without an outcome."""
 
@@ -124,6 +126,44 @@ class _ValueFilter(admin.SimpleListFilter):
         if selected := self.used_parameters.get(self.parameter_name or ""):
             values.add(str(selected))
         return [(value, value) for value in sorted(values)]
+
+
+class ReasonFilter(admin.ListFilter):
+    """Filter runs by a text that their error or reason contains.
+
+    No index covers the text: ``TimeFilter`` limits the runs that are searched.
+    """
+
+    title = _("error or reason (latest 100,000 runs)")
+    template = "admin/django_dcron/text_filter.html"
+    parameter_name = REASON_LOOKUP
+    """Not used here. Themes such as django-unfold read it from each filter."""
+    label = _("Contains")
+
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
+        super().__init__(request, params, model, model_admin)
+        self.others: list[tuple[str, str]] = []
+        """The other filters, which the form submits again."""
+        self.text: str = params.pop(REASON_LOOKUP, [""])[-1].strip()
+        if self.text:
+            self.used_parameters[REASON_LOOKUP] = self.text
+
+    def expected_parameters(self) -> list[Any]:
+        return [REASON_LOOKUP]
+
+    def has_output(self) -> bool:
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(**{REASON_LOOKUP: self.text}) if self.text else queryset
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        self.others = other_parameters(changelist, self.expected_parameters())
+        yield {
+            "selected": not self.text,
+            "query_string": changelist.get_query_string(remove=self.expected_parameters()),
+            "display": _("All"),
+        }
 
 
 class JobStateFilter(admin.SimpleListFilter):

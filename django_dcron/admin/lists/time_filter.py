@@ -15,7 +15,7 @@ from django.utils.functional import cached_property
 from django.utils.timezone import is_naive, localtime, make_aware
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.admin.lists.filters import as_uuid, other_parameters
+from django_dcron.admin.lists.filters import REASON_LOOKUP, as_uuid, other_parameters
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Run
@@ -43,10 +43,11 @@ Bounds = tuple[datetime | None, datetime | None]
 class TimeFilter(ListFilter):
     """Filter runs by occurrence, in the order of an index.
 
-    No index covers the trigger of a run. If a trigger is chosen, the list searches only the
-    ``RUNS_SEARCHED`` latest runs before the end of the range. Runs scheduled at the same time as
-    the oldest of them are included. A filter by one job or by an unfinished state removes this
-    limit, because an index finds the matching runs.
+    No index covers the trigger or the reason of a run. If one of them is chosen, the list searches
+    only the ``RUNS_SEARCHED`` latest runs before the end of the range. Runs scheduled at the same
+    time as the oldest of them are included. A filter by one job or by an unfinished state removes
+    this limit, because an index finds the matching runs. The runs of one job may be so many that
+    the limit stays for their reasons.
     """
 
     title = _("time")
@@ -94,11 +95,9 @@ class TimeFilter(ListFilter):
     def searched_rows(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Limit the rows that the list searches, if no index supports the other filters."""
         parameters = request.GET
-        if (
-            "trigger__exact" not in parameters
-            or "job__id__exact" in parameters
-            or parameters.get("state__exact") in UNFINISHED
-        ):
+        by_trigger = "trigger__exact" in parameters and "job__id__exact" not in parameters
+        by_reason = bool(parameters.get(REASON_LOOKUP))
+        if not (by_trigger or by_reason) or parameters.get("state__exact") in UNFINISHED:
             return queryset
         until = self.custom_range[1]
         runs = Run.objects.filter(scheduled_at__lt=until) if until else Run.objects.all()

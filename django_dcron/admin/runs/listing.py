@@ -27,6 +27,7 @@ from django_dcron.admin.lists.base import HistoryAdmin, search_words
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
     NamespaceFilter,
+    ReasonFilter,
     TagFilter,
     as_uuid,
     runs_of_jobs,
@@ -51,7 +52,13 @@ TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]):
     list_display = ("scheduled", "job_link", "state_and_reason", "started", "took")
     list_display_links = ("scheduled",)
-    list_filter = ("state", TimeFilter, *JOB_FILTERS, ("trigger", titled_filter(TRIGGER_TITLE)))
+    list_filter = (
+        "state",
+        TimeFilter,
+        *JOB_FILTERS,
+        ReasonFilter,
+        ("trigger", titled_filter(TRIGGER_TITLE)),
+    )
     search_fields = ("job__name", "job__namespace")
     search_note = gettext_lazy("Enter up to eight words of a job name, or the full ID of a run.")
     ordering = ("-scheduled_at", "-pk")  # matches an index of the table, read backwards

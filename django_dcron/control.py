@@ -83,7 +83,7 @@ def cancel(run: Run, reason: str = "cancelled manually") -> Run:
         else:
             raise NotPossible(
                 _("%(run)s couldn't be cancelled, because its state keeps changing. Try again."),
-                run=str(run),
+                run=run.label,
                 code="busy",
             )
         run.refresh_from_db(using=using)
@@ -142,7 +142,7 @@ def _reload(runs: Sequence[Run], using: str) -> None:
 def _finished(run: Run, state: State) -> NotPossible:
     return NotPossible(
         _("%(run)s is %(state)s. Only unfinished runs can be cancelled."),
-        run=str(run),
+        run=run.label,
         state=TranslatableText(STATE_NAMES[state]),
         code="finished",
     )

@@ -27,12 +27,12 @@ from django_dcron.exceptions import (
 )
 from django_dcron.jobs import backfill
 from django_dcron.jobs.cursors import move_outdated_cursors
-from django_dcron.models import Cursor, Job
+from django_dcron.models import Attempt, AuditEntry, Cursor, Job
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.utils.messages import TranslatableText
-from tests.factories import make_job
+from tests.factories import make_job, make_run
 from tests.schedules.test_cron_syntax import REFUSALS
 
 LANGUAGES = ("de", "zh-hans")
@@ -178,6 +178,25 @@ def test_schedule_errors_in_german_and_chinese() -> None:
         step = refusal("*/ * * * *").translate(translation)
         assert step.startswith("Minute: ")
         assert "1-59" in step
+
+
+@pytest.mark.django_db
+def test_names_of_runs_and_attempts_are_translated_but_stored_in_english() -> None:
+    run = make_run(
+        make_job(name="reports"), "succeeded", scheduled_at=datetime(2026, 3, 2, tzinfo=UTC)
+    )
+    at = "2026-03-02 00:00:00 UTC"
+    with translation.override("de"):
+        assert str(run) == f"reports vom {at}"
+        assert str(Attempt(run=run, number=2)) == f"reports vom {at}, Versuch 2"
+        with pytest.raises(NotPossible) as caught:
+            control.cancel(run)
+        assert str(caught.value).startswith(f"reports at {at} is ")
+        assert caught.value.translate(translation).startswith(f"reports vom {at} ")
+        again = control.rerun(run)
+    assert AuditEntry.objects.get(run_id=again.pk).label == str(again)
+    with translation.override("zh-hans"):
+        assert str(Attempt(run=run, number=2)) == f"reports（{at}），第 2 次尝试"
 
 
 def test_schedule_error_can_be_pickled() -> None:

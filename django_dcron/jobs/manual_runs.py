@@ -187,7 +187,7 @@ def rerun(run: Run) -> Run:
     if not run.is_final:
         raise NotPossible(
             _("%(run)s is %(state)s. Only finished runs can be run again."),
-            run=str(run),
+            run=run.label,
             state=TranslatableText(STATE_NAMES[State(run.state)]),
             code="not_finished",
         )

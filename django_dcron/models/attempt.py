@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import models
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.definition import Definition
@@ -95,7 +96,8 @@ class Attempt(models.Model):
         indexes = (models.Index(fields=("incident", "id"), name="dcron_attempt_incident"),)
 
     def __str__(self) -> str:
-        return f"{self.run}, attempt {self.number}"
+        values = {"run": self.run, "number": self.number}
+        return gettext("%(run)s, attempt %(number)d") % values
 
     @property
     def duration(self) -> timedelta | None:

@@ -20,8 +20,10 @@ from typing import Any
 
 from django.db import models
 from django.db.models import F, OuterRef, Q
+from django.utils import translation
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from django_dcron.db.statements import Given
 from django_dcron.models.freeze import frozen, frozen_job
@@ -30,6 +32,7 @@ from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.policies.slots import Slot
 from django_dcron.utils.json_values import same_json
+from django_dcron.utils.messages import TranslatableText
 
 STATE_LABELS = [
     (State.PENDING.value, _("Pending")),
@@ -240,7 +243,13 @@ class Run(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.job} at {localtime(self.scheduled_at):%Y-%m-%d %H:%M:%S %Z}"
+        return self.label.translate(translation)
+
+    @property
+    def label(self) -> TranslatableText:
+        """The job's name and the scheduled time. In logs and stored texts, it's in English."""
+        time = f"{localtime(self.scheduled_at):%Y-%m-%d %H:%M:%S %Z}"
+        return TranslatableText(gettext_noop("%(job)s at %(time)s"), job=str(self.job), time=time)
 
     @property
     def is_final(self) -> bool:

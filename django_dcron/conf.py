@@ -48,9 +48,9 @@ def _is_shell_table(value: Mapping[Any, Any]) -> bool:
         isinstance(name, str)
         and isinstance(argv, (list, tuple))
         and argv
-        and all(isinstance(a, str) for a in argv)
-        and argv[0]
-        != ARGUMENTS_PLACEHOLDER  # Otherwise a job's arguments would choose the program.
+        and all(isinstance(word, str) for word in argv)
+        # Otherwise, a job's arguments would choose the program.
+        and argv[0] != ARGUMENTS_PLACEHOLDER
         for name, argv in value.items()
     )
 

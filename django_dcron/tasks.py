@@ -87,9 +87,8 @@ class RunRequest(Request):
         try:
             return super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
-            cause = getattr(
-                exc_info.exception, "exc", exc_info.exception
-            )  # billiard may have wrapped it
+            # billiard may have wrapped the exception.
+            cause = getattr(exc_info.exception, "exc", exc_info.exception)
             if isinstance(cause, (ForeignRun, Reject)):
                 unknown_runs.add(self.args[0], dropped=getattr(cause, "dropped", False))
             elif isinstance(cause, (WorkerLostError, Terminated, SystemExit)):

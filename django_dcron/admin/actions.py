@@ -115,11 +115,9 @@ class ActionAdmin(BaseAdmin[M]):
 
     def refusal(self, request: HttpRequest, action: ObjectAction[M], obj: M) -> StrOrPromise:
         """Return why this user can't apply the action to ``obj`` now, or an empty string."""
-        return (
-            action.refusal(obj)
-            if self.may(request, action, obj)
-            else _("You don't have permission to do this.")
-        )
+        if not self.may(request, action, obj):
+            return _("You don't have permission to do this.")
+        return action.refusal(obj)
 
     def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
         return [
@@ -208,13 +206,13 @@ class ActionAdmin(BaseAdmin[M]):
         """Apply the action to each object. A refusal for one object doesn't affect the others."""
         results, lines, cautions, problems = [], [], [], []
         for obj, outcome in self._outcomes(request, action, objects):
-            if not isinstance(outcome, ActionResult):
+            if isinstance(outcome, ActionResult):
+                results.append(outcome)
+                lines.append(format_html("“{}”: {}", obj, self._result_text(request, outcome)))
+                if outcome.caution:
+                    cautions.append(format_html("“{}”: {}", obj, outcome.caution))
+            else:
                 problems.append(format_html("“{}”: {}", obj, outcome))
-                continue
-            lines.append(format_html("“{}”: {}", obj, self._result_text(request, outcome)))
-            if outcome.caution:
-                cautions.append(format_html("“{}”: {}", obj, outcome.caution))
-            results.append(outcome)
         self._message_user(request, lines, messages.SUCCESS)
         self._message_user(request, cautions, messages.WARNING)
         self._message_user(request, problems, messages.ERROR)
@@ -223,7 +221,7 @@ class ActionAdmin(BaseAdmin[M]):
     def _outcomes(
         self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
     ) -> Iterator[tuple[M, ActionResult | StrOrPromise]]:
-        """Apply the action to each object. Yields the object with the result or the refusal."""
+        """Apply the action to each object. Yields each object with its result or refusal text."""
         rows = list(objects)
         if action.apply_many is not None and len(rows) > 1:
             yield from self._outcomes_of_many(request, action, action.apply_many, rows)
@@ -262,10 +260,10 @@ class ActionAdmin(BaseAdmin[M]):
         except REFUSALS as error:
             results = [error] * len(allowed)
         for obj, result in zip(allowed, results, strict=True):
-            outcomes[obj.pk] = (
-                obj,
-                result if isinstance(result, ActionResult) else refusal_text(result, obj),
-            )
+            if isinstance(result, ActionResult):
+                outcomes[obj.pk] = obj, result
+            else:
+                outcomes[obj.pk] = obj, refusal_text(result, obj)
         return [outcomes[row.pk] for row in rows]
 
     def _result_text(self, request: HttpRequest, result: ActionResult) -> str:

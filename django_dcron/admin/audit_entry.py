@@ -42,7 +42,7 @@ BADGES = {
     AuditAction.FREEZE: "paused",
     AuditAction.CANCEL: "cancelled",
 }
-"""The run or job state whose color the badge of an action has."""
+"""The run or job state that gives the badge of an action its color."""
 FIELDS_SHOWN = 4
 """The maximum number of changed fields in a row of the list."""
 LONGEST_IN_LIST = 40
@@ -104,7 +104,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         if not super().has_view_permission(request, obj):
             return False
         return obj is None or not any(
-            is_hidden(request, row, self.admin_site) for row in _rows_of(obj)
+            is_hidden(request, row, self.admin_site) for row in _objects_of(obj)
         )
 
     def get_search_results(
@@ -136,10 +136,10 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
 
     @admin.display(description=gettext_lazy("object"))
     def object_link(self, entry: AuditEntry) -> str:
-        return format_html("{}{}", self._linked(entry), quiet(str(entry.get_kind_display())))
+        return format_html("{}{}", self._linked_label(entry), quiet(str(entry.get_kind_display())))
 
-    def _linked(self, entry: AuditEntry) -> str:
-        """Link to the object's page. The object may have been deleted."""
+    def _linked_label(self, entry: AuditEntry) -> str:
+        """Return the label with a link to the object's page, unless the object was deleted."""
         model = _model_of(entry)
         if entry.action == AuditAction.DELETE or not self.admin_site.is_registered(model):
             return entry.label
@@ -150,20 +150,20 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
     def changes(self, entry: AuditEntry) -> str:
         fields = _changes_of(entry)
         more = len(fields) - FIELDS_SHOWN
-        shown = _rendered(fields[:FIELDS_SHOWN], LONGEST_IN_LIST)
+        shown = _render_changes(fields[:FIELDS_SHOWN], LONGEST_IN_LIST)
         rest = _("… and %(count)d more") % {"count": more} if more > 0 else ""
         return format_html("{}{}{}", entry.reason, shown, quiet(rest)) or EMPTY
 
     @admin.display(description=gettext_lazy("changes"))
     def all_changes(self, entry: AuditEntry) -> str:
-        return _rendered(_changes_of(entry), LONGEST) or EMPTY
+        return _render_changes(_changes_of(entry), LONGEST) or EMPTY
 
 
 def _model_of(entry: AuditEntry) -> type[Model]:
     return apps.get_model("django_dcron", entry.kind)
 
 
-def _rows_of(entry: AuditEntry) -> list[Model]:
+def _objects_of(entry: AuditEntry) -> list[Model]:
     """Return the entry's object, and the job if the object is a run, unless they were deleted."""
     model = _model_of(entry)
     rows: list[Model] = list(model._default_manager.filter(pk=_key_of(entry)))
@@ -179,7 +179,7 @@ def _changes_of(entry: AuditEntry) -> tuple[ChangedField, ...]:
     return changed_fields(read_change(entry), _model_of(entry))
 
 
-def _rendered(fields: tuple[ChangedField, ...], longest: int) -> str:
+def _render_changes(fields: tuple[ChangedField, ...], longest: int) -> str:
     """Render each field in a line, with values of at most ``longest`` characters."""
     lines = (
         (each.label, shortened(each.old, longest), shortened(each.new, longest)) for each in fields

@@ -142,22 +142,26 @@ def changed_fields(change: LoggedChange, model: type[Model]) -> tuple[ChangedFie
 def shown_change(model: type[Model], change: FieldChange) -> ChangedField:
     """Return one changed field of a row of ``model`` for display."""
     label = capfirst(str(_label(change.field, FIELDS.get(model, JOB_FIELDS).get(change.field))))
-    old, is_code = shown_value(model, change.field, change.old)
-    new, _is_code = shown_value(model, change.field, change.new)
-    return ChangedField(label, old, new, is_code)
+    old = shown_value(model, change.field, change.old)
+    new = shown_value(model, change.field, change.new)
+    return ChangedField(label, old, new, is_code(model, change.field))
 
 
-def shown_value(model: type[Model], name: str, value: Any) -> tuple[str, bool]:
-    """Return a JSON value for display, without secrets, and whether it is code."""
+def is_code(model: type[Model], name: str) -> bool:
+    """Return whether values of the field are shown as code."""
     field = FIELDS.get(model, JOB_FIELDS).get(name)
-    if field:
-        value_format = field.format
-    else:
-        value_format = Format.TIME if name in TIMES else Format.TEXT
-    choices = dict(getattr(field.model_field, "flatchoices", ())) if field else {}
-    is_code = value_format is Format.JSON or name in ("schedule", "target", "timezone", "queue")
-    display = _format_moment if value_format is Format.TIME else _display_value
-    return display(stored_value(field, value) if field else value, choices), is_code
+    is_json = field is not None and field.format is Format.JSON
+    return is_json or name in ("schedule", "target", "timezone", "queue")
+
+
+def shown_value(model: type[Model], name: str, value: Any) -> str:
+    """Return a JSON value for display, without secrets."""
+    field = FIELDS.get(model, JOB_FIELDS).get(name)
+    if field is None:
+        return _format_moment(value, {}) if name in TIMES else _display_value(value, {})
+    choices = dict(getattr(field.model_field, "flatchoices", ()))
+    display = _format_moment if field.format is Format.TIME else _display_value
+    return display(stored_value(field, value), choices)
 
 
 def _label(name: str, field: Field | None) -> object:

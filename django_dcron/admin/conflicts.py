@@ -1,4 +1,4 @@
-"""Answer a form or a deletion that loses a race against another user."""
+"""Handle a save or a deletion that loses a race against another user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
 
     class VersionedModelForm(forms.ModelForm):
-        """A ``ModelForm`` that is generic, as for the type checker."""
+        """A ``ModelForm`` that takes a type argument at run time, as it does for type checkers."""
 
         def __class_getitem__(cls, model: Any) -> type:
             return cls
@@ -61,7 +61,7 @@ class VersionedForm(VersionedModelForm[M]):
         raise NotImplementedError
 
     def _stored_version(self) -> int:
-        return int(self.instance.version)  # type: ignore[attr-defined]  # rows of this form have a version
+        return int(self.instance.version)  # type: ignore[attr-defined]  # such rows have one
 
 
 class VersionedAdmin(BaseAdmin[M]):

@@ -85,6 +85,16 @@ def outcome_badge(outcome: str) -> str:
     )
 
 
+def text_anchor(x: float, *, margin: float) -> str:
+    """Return the text anchor of an SVG label at ``x`` percent of the image's width.
+
+    Labels within ``margin`` percent of an end begin or end at ``x``, so that they stay inside.
+    """
+    if x < margin:
+        return "start"
+    return "end" if x > 100 - margin else "middle"
+
+
 def quiet(text: StrOrPromise) -> str:
     return format_html('<div class="dcron-quiet">{}</div>', text) if text else ""
 

@@ -142,7 +142,7 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         return workloads(live_nodes, scope)
 
     def _attempts_url(self, load: Workload) -> str:
-        """Return the list of the worker's attempts, if it executes one."""
+        """Return the URL of the list of the worker's attempts, or "" if it executes none."""
         if not load.attempts:
             return ""
         lookups = {str(WorkerFilter.parameter_name): load.attempts[0].worker}
@@ -153,5 +153,5 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
 
 
 def _rows_template() -> str:
-    """Return the template that renders the rows of a list as the admin's theme does."""
+    """Return the name of the template that renders a list's rows in the admin's theme."""
     return "rows_unfold" if theme() == UNFOLD else "rows"

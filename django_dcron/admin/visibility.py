@@ -5,7 +5,7 @@ Invariants:
 - Every list, number, chart, filter and link shows rows from ``admin_scope`` or from the
   ``get_queryset`` of the registered admin class. No page bypasses them.
 - The runs of a hidden job are hidden, and so are the attempts of a hidden run. A project that
-  limits ``get_queryset`` of ``JobAdmin`` (narrows the jobs) therefore narrows all other rows, too.
+  narrows the jobs (limits ``get_queryset`` of ``JobAdmin``) thereby narrows all rows of jobs.
 - A page or an action for one row also checks object permissions: ``has_view_permission(request,
   obj)`` and the action's own permission.
 """

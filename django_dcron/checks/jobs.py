@@ -58,13 +58,15 @@ def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:
 
 
 def _job_problems(job: Any) -> Iterator[CheckMessage]:
+    yield from _target_problems(job)
+    yield from _schedule_problems(job)
+    yield from _queue_problems(job)
+    yield from _alert_problems(job)
+
+
+def _target_problems(job: Any) -> Iterator[CheckMessage]:
     from django_dcron import targets
-    from django_dcron.exceptions import (
-        InvalidArguments,
-        InvalidSchedule,
-        InvalidValue,
-        UnknownTarget,
-    )
+    from django_dcron.exceptions import InvalidArguments, UnknownTarget
 
     try:
         targets.check_arguments(job.target, job.args, job.kwargs)
@@ -81,6 +83,11 @@ def _job_problems(job: Any) -> Iterator[CheckMessage]:
             hint="Correct the job's arguments, or allow them in DCRON_COMMANDS or DCRON_SHELL.",
             id="django_dcron.W003",
         )
+
+
+def _schedule_problems(job: Any) -> Iterator[CheckMessage]:
+    from django_dcron.exceptions import InvalidSchedule
+
     try:
         job.parsed_schedule  # noqa: B018 (reading it parses it)
     except InvalidSchedule as error:
@@ -89,6 +96,12 @@ def _job_problems(job: Any) -> Iterator[CheckMessage]:
             hint="Correct the job's schedule or calendar.",
             id="django_dcron.W004",
         )
+
+
+def _queue_problems(job: Any) -> Iterator[CheckMessage]:
+    from django_dcron import targets
+    from django_dcron.exceptions import InvalidValue
+
     try:
         targets.check_queue(job.queue)
     except InvalidValue as error:
@@ -97,13 +110,16 @@ def _job_problems(job: Any) -> Iterator[CheckMessage]:
             hint="Correct the job's queue, or add the queue to DCRON_QUEUES.",
             id="django_dcron.W012",
         )
-    if job.alerts is not None:
-        try:
-            read_rules(job.alerts, settings.ALERT_CHANNELS, of_job=True)
-        except InvalidRule as error:
-            yield Warning(
-                f"Job {job} has invalid alert rules, so the rules in DCRON_ALERTS apply to "
-                f"it: {error}",
-                hint="Correct the job's alerts, or define the channel in DCRON_ALERT_CHANNELS.",
-                id="django_dcron.W009",
-            )
+
+
+def _alert_problems(job: Any) -> Iterator[CheckMessage]:
+    if job.alerts is None:
+        return
+    try:
+        read_rules(job.alerts, settings.ALERT_CHANNELS, of_job=True)
+    except InvalidRule as error:
+        yield Warning(
+            f"Job {job} has invalid alert rules, so the rules in DCRON_ALERTS apply to it: {error}",
+            hint="Correct the job's alerts, or define the channel in DCRON_ALERT_CHANNELS.",
+            id="django_dcron.W009",
+        )

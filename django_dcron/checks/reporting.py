@@ -139,7 +139,7 @@ def node_start_problem(code: str, message: str, hint: str) -> CheckMessage:
 
 
 def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
-    """Return the messages. Merges the problems that keep a node from starting into one warning."""
+    """Merge the problems that keep a node from starting into one warning. Keeps all others."""
     obstacles = [message for message in messages if message.id == NO_NODE_STARTS]
     if len(obstacles) < 2:
         return list(messages)

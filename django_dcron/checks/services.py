@@ -32,13 +32,7 @@ def check_lock() -> Iterator[CheckMessage]:
 def check_dispatcher() -> Iterator[CheckMessage]:
     if settings.DISPATCHER != "celery":
         return
-    from django_dcron.dispatch.celery_setup import (
-        has_app,
-        has_memory_broker,
-        is_eager,
-        pool_without_kill,
-        transport_problem,
-    )
+    from django_dcron.dispatch.celery_setup import has_app, transport_problem
 
     if not has_app():
         yield node_start_problem(
@@ -56,6 +50,12 @@ def check_dispatcher() -> Iterator[CheckMessage]:
             f"Celery can't use its broker URL: {problem}",
             "Correct broker_url, or install the packages that its transport needs.",
         )
+    yield from _celery_warnings()
+
+
+def _celery_warnings() -> Iterator[CheckMessage]:
+    from django_dcron.dispatch.celery_setup import has_memory_broker, is_eager, pool_without_kill
+
     if is_eager():
         yield Warning(
             "Celery's task_always_eager is on. It applies to delay(), but not to the runs of jobs, "

@@ -108,7 +108,7 @@ def test_states_have_signs_and_absent_runs_are_drawn() -> None:
     )
     assert [shape.x for shape in row.absent] == pytest.approx([41.6, 50], abs=0.1)
     assert picture.has_absent
-    assert {sign for state, _label, sign in picture.legend if state == "failed"} == {signs[0]}
+    assert {entry.symbol for entry in picture.legend if entry.state == "failed"} == {signs[0]}
 
 
 def test_bar_of_running_run_is_clipped_to_axis_and_ends_at_now() -> None:

@@ -79,11 +79,12 @@ def test_failed_run_is_compared_with_last_success(admin_client: Client, job: Job
 
     assert found.other == good
     assert run_url(good) in response.content.decode()
-    assert found.facts[0].here != found.facts[0].there  # the durations
+    assert found.facts[0].this_run != found.facts[0].last_success  # the durations
     assert not found.facts[0].differs
     differing = [fact for fact in found.facts if fact.differs]
-    assert ("celery@web-1", "celery@web-2") in [(fact.here, fact.there) for fact in differing]
-    assert any("[1]" in fact.there and fact.differs for fact in found.facts)
+    pairs = [(fact.this_run, fact.last_success) for fact in differing]
+    assert ("celery@web-1", "celery@web-2") in pairs
+    assert any("[1]" in fact.last_success and fact.differs for fact in found.facts)
     assert admin_client.get(run_url(good)).context["page"].comparison is None
 
 

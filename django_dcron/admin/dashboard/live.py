@@ -13,7 +13,7 @@ Invariants:
   must have the session of a request that passed all checks within ``RECHECK_AFTER`` seconds. A
   logout ends this at once.
 - A section of narrowed rows is read only for a request whose user is known.
-- A section is rendered without the request, so that nothing of one viewer reaches another.
+- A section is rendered without the request, so that no viewer gets data of another viewer.
 """
 
 from __future__ import annotations

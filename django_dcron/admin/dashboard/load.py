@@ -69,7 +69,7 @@ class Advice:
     links: tuple[tuple[str, str], ...]
     """URL and text of the list of jobs for each of the most common schedules.
 
-    The lists can't filter by jitter. They include jobs that jitter spreads already.
+    The lists also contain jobs that jitter spreads already, because no filter excludes them.
     """
 
 

@@ -160,7 +160,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
 
 
 def _framed(name: str, shown: RenderedSection, *, replaces: bool = False) -> SafeString:
-    """Return the section as an element, which replaces that of the same name in an open tab."""
+    """Wrap the section in an element. In an open tab, it replaces the element of the same name."""
     context = {"name": name, "shown": shown, "replaces": replaces}
     return render_to_string("admin/django_dcron/dashboard/section.html", context)
 

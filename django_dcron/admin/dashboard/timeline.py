@@ -34,7 +34,7 @@ from django_dcron.admin.dashboard.timeline_texts import (
     upcoming_title,
 )
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import change_url, list_url
+from django_dcron.admin.display import change_url, list_url, text_anchor
 from django_dcron.diagnosis.timeline import (
     Lane,
     OccurrenceStretch,
@@ -124,7 +124,14 @@ class GridLine:
     @property
     def anchor(self) -> str:
         """The text anchor, which keeps the labels at both ends inside the image."""
-        return "start" if self.x < 3 else "end" if self.x > 97 else "middle"
+        return text_anchor(self.x, margin=3)
+
+
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    state: str
+    label: StrOrPromise
+    symbol: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +140,8 @@ class TimelinePicture:
     lines: tuple[GridLine, ...]
     now: GridLine
     caption: str
-    legend: tuple[tuple[str, StrOrPromise, str], ...]
-    """The states that occur in the timeline, with their labels and signs."""
+    legend: tuple[LegendEntry, ...]
+    """The states that occur in the timeline."""
     has_absent: bool
     shows_runs: bool
     zone: str
@@ -171,11 +178,9 @@ class _Drawing:
     def __init__(self, data: Timeline, site: admin.AdminSite, shows_runs: bool) -> None:
         self._timeline = data
         excess = (data.now - EPOCH) % TIME_STEP
-        self._since, self._now, self._until = (
-            data.since - excess,
-            data.now - excess,
-            data.until - excess,
-        )
+        self._since = data.since - excess
+        self._now = data.now - excess
+        self._until = data.until - excess
         self._site = site
         self._shows_runs = shows_runs
         # A picture has thousands of links. To reverse each URL would take a tenth of its time.
@@ -187,18 +192,18 @@ class _Drawing:
         rows = tuple(self._row(lane, AXIS + LANE * at) for at, lane in enumerate(data.lanes))
         states = {runs.state for lane in data.lanes for runs in lane.runs}
         return TimelinePicture(
-            rows,
-            tuple(self._grid()),
-            GridLine(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
-            caption(data, self._shows_runs),
-            tuple(
-                (state, label, SYMBOLS.get(State(state), ""))
+            rows=rows,
+            lines=tuple(self._grid()),
+            now=GridLine(self._x(self._now), _("now %(time)s") % {"time": time_of(self._now)}),
+            caption=caption(data, self._shows_runs),
+            legend=tuple(
+                LegendEntry(state, label, SYMBOLS.get(State(state), ""))
                 for state, label in STATE_LABELS
                 if state in states
             ),
-            any(row.absent for row in rows),
-            self._shows_runs,
-            get_current_timezone_name(),
+            has_absent=any(row.absent for row in rows),
+            shows_runs=self._shows_runs,
+            zone=get_current_timezone_name(),
         )
 
     def _x(self, instant: datetime) -> float:

@@ -96,7 +96,7 @@ def _condition(scope: Scope, model: type[Model]) -> str:
 
 
 def _database() -> list[str]:
-    """Return what identifies the database, also if tenants have schemas in the same one."""
+    """Return values that identify the database and, if tenants share it, the tenant's schema."""
     connection = connections[alias_for(Run)]
     settings = connection.settings_dict
     schema = getattr(connection, "schema_name", "")

@@ -111,7 +111,7 @@ class JobArguments:
         return json.dumps(self.call)
 
     def clean(self, cleaned: dict[str, Any]) -> None:
-        """Set the arguments in ``cleaned`` to what the user has changed."""
+        """Apply the user's changes of raw JSON or inputs to the arguments in ``cleaned``."""
         data: Any = self._form.data
         rendered = _parse_call(data.get(RENDERED_JSON, ""))
         is_of_target = data.get(RENDERED_FOR, "") == self.target

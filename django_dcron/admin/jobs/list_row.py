@@ -1,4 +1,4 @@
-"""Render what the list of jobs shows about the latest runs of a job, and its buttons.
+"""Render the latest runs and the buttons of a job for the list of jobs.
 
 Invariants:
 

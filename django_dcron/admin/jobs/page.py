@@ -42,7 +42,7 @@ from django_dcron.utils.time_parsing import parse_datetime
 OCCURRENCES = 10
 RUNS = 20
 REFRESH_EVERY = 5
-"""Seconds."""
+"""Seconds between two refreshes of the status panel."""
 STATUS_URL = "django_dcron_job_status"
 PAUSED_BY = "paused"
 """The query parameter of a refresh with the signed author of the current pause."""
@@ -95,7 +95,7 @@ class NextOccurrences(NamedTuple):
 
 
 class JobPage:
-    """What a job's page shows besides the form: the stored job, even if the form has errors."""
+    """The data of a job's page besides the form. It describes the stored job, not the inputs."""
 
     def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
         site = model_admin.admin_site

@@ -80,6 +80,12 @@ class Option:
     """Whether choosing it applies an action instead of opening a page."""
 
 
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    title: StrOrPromise
+    options: list[Option]
+
+
 def palette_context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     """Return the context of the palette's template; empty for users who may not view jobs."""
     if not may_view(request, Job, site):
@@ -96,11 +102,11 @@ def palette_view(model_admin: JobAdmin, request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     typed = request.GET.get("q", "").replace("\0", "")[:LONGEST_QUERY].strip()
     groups = [
-        (_("Runs"), list(_runs(request, model_admin.admin_site, typed))),
+        OptionGroup(_("Runs"), list(_runs(request, model_admin.admin_site, typed))),
         *_jobs_and_actions(model_admin, request, typed),
-        (_("Pages"), list(_pages(request, model_admin.admin_site, typed))),
+        OptionGroup(_("Pages"), list(_pages(request, model_admin.admin_site, typed))),
     ]
-    context = {"groups": [(title, options) for title, options in groups if options]}
+    context = {"groups": [group for group in groups if group.options]}
     return render(request, "admin/django_dcron/palette_results.html", context)
 
 
@@ -127,9 +133,7 @@ def _runs(request: HttpRequest, site: admin.AdminSite, typed: str) -> Iterator[O
         yield Option(str(run), change_url(run, site), dict(STATE_LABELS)[run.state])
 
 
-def _jobs_and_actions(
-    model_admin: JobAdmin, request: HttpRequest, typed: str
-) -> list[tuple[StrOrPromise, list[Option]]]:
+def _jobs_and_actions(model_admin: JobAdmin, request: HttpRequest, typed: str) -> list[OptionGroup]:
     """Find jobs by the words that don't name an action, and the named actions of the first jobs."""
     words = search_words(typed)
     if not words or as_uuid(typed):
@@ -157,9 +161,9 @@ def _jobs_and_actions(
         if all(_label_contains(action, verb) for verb in verbs)
         and not model_admin.refusal(request, action, job)
     ]
-    of_jobs = (_("Jobs"), [Option(str(job), change_url(job, site), job.target) for job in jobs])
-    of_actions = (_("Actions"), options)
-    return [of_actions, of_jobs] if verbs else [of_jobs, of_actions]
+    of_jobs = [Option(str(job), change_url(job, site), job.target) for job in jobs]
+    groups = [OptionGroup(_("Jobs"), of_jobs), OptionGroup(_("Actions"), options)]
+    return groups[::-1] if verbs else groups
 
 
 def _label_contains(action: ObjectAction[Job], word: str) -> bool:

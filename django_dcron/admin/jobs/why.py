@@ -125,10 +125,10 @@ def _parse_requested_time(text: str, zone: ZoneInfo) -> tuple[datetime | None, s
         return None, _("“%(text)s” isn't a date and time. Example: 2026-12-01T09:00.") % {
             "text": text
         }
+    if parsed.tzinfo is None:
+        return parsed.replace(tzinfo=zone), ""
     try:
-        return (
-            parsed.replace(tzinfo=zone) if parsed.tzinfo is None else parsed.astimezone(zone)
-        ), ""
+        return parsed.astimezone(zone), ""
     except OverflowError:
         return None, _out_of_range(text)
 

@@ -41,9 +41,10 @@ def confirm_or_perform(
     rows: QuerySet[Any],
     most: int,
 ) -> HttpResponse:
-    """Show the page, or apply the action to the first ``most`` rows of the list."""
+    """Show the confirmation page, or apply a confirmed action to the first ``most`` rows."""
     is_confirmed = CONFIRMED in request.POST
-    form = action.form(request.POST if is_confirmed else None) if action.form else None
+    submitted = request.POST if is_confirmed else None
+    form = action.form(submitted) if action.form else None
     if not is_confirmed or (form is not None and not form.is_valid()):
         return _page(model_admin, request, action, rows, most, form)
     selected = list(rows[: most + 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.admin import ListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -22,6 +22,9 @@ from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import UNFINISHED
 from django_dcron.schedules.timetable import BEGIN, END
 
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
+
 PRESET = "when"
 SPANS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 PRESET_LABELS = [
@@ -37,7 +40,20 @@ ATTEMPTS_SEARCHED = 100_000
 ORDER_TOLERANCE = timedelta(minutes=1)
 """The maximum difference between the order of attempts by start and their order by key."""
 
-Bounds = tuple[datetime | None, datetime | None]
+
+class TimeRange(NamedTuple):
+    """A range with an inclusive start and an exclusive end, each None if it's open."""
+
+    since: datetime | None
+    until: datetime | None
+
+
+class TimeInput(NamedTuple):
+    """An input of the form for a custom range."""
+
+    name: str
+    label: StrOrPromise
+    value: str
 
 
 class TimeFilter(ListFilter):
@@ -68,7 +84,7 @@ class TimeFilter(ListFilter):
         since, until = (
             self.used_parameters.get(name) for name in (self.since_name, self.until_name)
         )
-        self.custom_range: Bounds = _parse_time(since), _parse_time(until)
+        self.custom_range = TimeRange(_parse_time(since), _parse_time(until))
 
     def expected_parameters(self) -> list[Any]:
         return [PRESET, self.since_name, self.until_name]
@@ -77,16 +93,16 @@ class TimeFilter(ListFilter):
         return True
 
     @cached_property
-    def bounds(self) -> Bounds:
-        """The start of the range (inclusive) and its end (exclusive)."""
+    def bounds(self) -> TimeRange:
+        """The range of the chosen preset, or the custom range."""
         preset = self.used_parameters.get(PRESET)
         if preset in SPANS:
             now = database_now(alias_for(self.model))
-            return now - SPANS[preset], now
+            return TimeRange(now - SPANS[preset], now)
         if preset == "today":
             now = localtime(database_now(alias_for(self.model)))
             midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-            return midnight, midnight + timedelta(days=1)  # in wall-clock time
+            return TimeRange(midnight, midnight + timedelta(days=1))  # in wall-clock time
         return self.custom_range
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -99,7 +115,7 @@ class TimeFilter(ListFilter):
         by_reason = bool(parameters.get(REASON_LOOKUP))
         if not (by_trigger or by_reason) or parameters.get("state__exact") in UNFINISHED:
             return queryset
-        until = self.custom_range[1]
+        until = self.custom_range.until
         runs = Run.objects.filter(scheduled_at__lt=until) if until else Run.objects.all()
         latest = runs.order_by("-scheduled_at", "-pk").values_list("scheduled_at", flat=True)
         last = latest[RUNS_SEARCHED - 1 : RUNS_SEARCHED].first()
@@ -115,7 +131,7 @@ class TimeFilter(ListFilter):
         self.others = other_parameters(changelist, own)
         preset = self.used_parameters.get(PRESET)
         yield {
-            "selected": preset is None and self.custom_range == (None, None),
+            "selected": preset is None and self.custom_range == TimeRange(None, None),
             "query_string": changelist.get_query_string(remove=own),
             "display": _("Any time"),
         }
@@ -127,10 +143,13 @@ class TimeFilter(ListFilter):
             }
 
     @property
-    def fields(self) -> list[tuple[str, Any, str]]:
-        """The name, label and value of each input of the range."""
+    def inputs(self) -> list[TimeInput]:
+        """The inputs of the range."""
         since, until = (_format_time(at) for at in self.custom_range)
-        return [(self.since_name, _("From"), since), (self.until_name, _("Before"), until)]
+        return [
+            TimeInput(self.since_name, _("From"), since),
+            TimeInput(self.until_name, _("Before"), until),
+        ]
 
 
 class AttemptTimeFilter(TimeFilter):
@@ -147,7 +166,7 @@ class AttemptTimeFilter(TimeFilter):
         if as_uuid(request.GET.get(SEARCH_VAR, "")):
             return queryset
         last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-        until = self.custom_range[1]
+        until = self.custom_range.until
         if until is not None:
             last = _last_started_before(until + ORDER_TOLERANCE, last)
         return queryset.filter(pk__gt=last - ATTEMPTS_SEARCHED, pk__lte=last)

@@ -18,7 +18,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_dcron.admin.display import duration_or_empty
+from django_dcron.admin.display import duration_or_empty, text_anchor
 from django_dcron.diagnosis.phases import AttemptPhases, Phase, PhaseKind
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
@@ -152,7 +152,7 @@ class Tick:
     @property
     def anchor(self) -> str:
         """The text anchor, which keeps the labels at both ends inside the image."""
-        return "start" if self.x < 8 else "end" if self.x > 92 else "middle"
+        return text_anchor(self.x, margin=8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,16 +39,14 @@ ARGUMENTS_SHOWN = 200
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
     label: str
-    here: str
-    """The value of the run."""
-    there: str
-    """The value of the job's last success."""
+    this_run: str
+    last_success: str
     is_measured: bool = False
     """Whether the values differ from run to run anyway."""
 
     @property
     def differs(self) -> bool:
-        return not self.is_measured and self.here != self.there
+        return not self.is_measured and self.this_run != self.last_success
 
 
 class EarlierRuns:
@@ -121,26 +119,26 @@ def compare(
     other = earlier.last_success
     if other is None:
         return None
-    there = None
+    other_latest = None
     if shows_attempts:
         of_other = scope.attempts.filter(run=other.pk).order_by("-number")
-        there = of_other.only("run", "number", "worker").first()
-    facts = tuple(_facts(run, latest, other, there))
+        other_latest = of_other.only("run", "number", "worker").first()
+    facts = tuple(_facts(run, latest, other, other_latest))
     return Comparison(other, facts, link(other, site, render_time(other.scheduled_at)))
 
 
 def _facts(
-    run: Run, here: Attempt | None, other: Run, there: Attempt | None
+    run: Run, latest: Attempt | None, other: Run, other_latest: Attempt | None
 ) -> Iterator[ComparedFact]:
-    here_lasted, there_lasted = (duration_or_empty(run_duration(each)) for each in (run, other))
-    yield ComparedFact(_("duration"), here_lasted, there_lasted, is_measured=True)
-    here_late, there_late = (duration_or_empty(start_delay(each)) for each in (run, other))
-    if {here_late, there_late} != {EMPTY}:
-        yield ComparedFact(_("start delay"), here_late, there_late, is_measured=True)
+    duration, other_duration = (duration_or_empty(run_duration(each)) for each in (run, other))
+    yield ComparedFact(_("duration"), duration, other_duration, is_measured=True)
+    delay, other_delay = (duration_or_empty(start_delay(each)) for each in (run, other))
+    if {delay, other_delay} != {EMPTY}:
+        yield ComparedFact(_("start delay"), delay, other_delay, is_measured=True)
     yield ComparedFact(_("attempt"), str(run.attempt), str(other.attempt))
     yield ComparedFact(_("arguments"), _arguments(run), _arguments(other))
-    if here and there:
-        yield ComparedFact(_("worker"), here.worker, there.worker)
+    if latest and other_latest:
+        yield ComparedFact(_("worker"), latest.worker, other_latest.worker)
 
 
 def _arguments(run: Run) -> str:

@@ -16,7 +16,7 @@ from uuid import UUID
 from django.utils.text import capfirst
 from django.utils.translation import ngettext
 
-from django_dcron.admin.audit_log import ChangedField, shown_change, shown_value
+from django_dcron.admin.audit_log import ChangedField, is_code, shown_change, shown_value
 from django_dcron.diagnosis.definitions import changes_since
 from django_dcron.jobs.definitions import definitions
 from django_dcron.jobs.representation import JOB_FIELDS, Document
@@ -83,5 +83,5 @@ def _shown_fields(content: Document) -> Iterator[ShownField]:
     for name, field in JOB_FIELDS.items():
         if name in content:
             label = capfirst(str(field.model_field.verbose_name))
-            value, is_code = shown_value(Job, name, content[name])
-            yield ShownField(label, value, is_code)
+            value = shown_value(Job, name, content[name])
+            yield ShownField(label, value, is_code(Job, name))

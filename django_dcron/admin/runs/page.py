@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import zip_longest
@@ -94,6 +95,16 @@ def part_of(run: Run, name: str, site: admin.AdminSite) -> PagePart:
     return PagePart(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, interval)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierAttempt:
+    """An attempt before the latest one, with its times as HTML."""
+
+    attempt: Attempt
+    due: str
+    dispatched: str
+    started: str
+
+
 class RunPage:
     """The data of the page. A property queries the database only when a template reads it.
 
@@ -135,19 +146,17 @@ class RunPage:
         return self.attempts[0] if self.attempts else None
 
     @property
-    def earlier_attempts(self) -> list[tuple[Attempt, list[str]]]:
-        """The attempts before the latest one, each with its due, dispatch and start times."""
+    def earlier_attempts(self) -> list[EarlierAttempt]:
+        """The attempts before the latest one, newest first."""
         near = self.run.scheduled_at
         # Each attempt with the one before it. Attempts are sorted newest first.
         pairs = zip_longest(self.attempts[1:], self.attempts[2:])
         return [
-            (
+            EarlierAttempt(
                 attempt,
-                [
-                    attempt_times.render_due_time(attempt, near, before),
-                    attempt_times.render_dispatch_time(attempt, near),
-                    attempt_times.render_start_time(attempt, near),
-                ],
+                due=attempt_times.render_due_time(attempt, near, before),
+                dispatched=attempt_times.render_dispatch_time(attempt, near),
+                started=attempt_times.render_start_time(attempt, near),
             )
             for attempt, before in pairs
         ]

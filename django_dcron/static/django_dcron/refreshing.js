@@ -35,8 +35,9 @@ document.addEventListener("htmx:beforeRequest", (event) => {
     }
 });
 
-// The dashboard asks once for all of its parts: it names what it shows and gets what differs. A part
-// that the user is working in keeps its content, so the next request asks for it again.
+// One request refreshes all parts of the dashboard. It contains the digests of the shown parts, and
+// the response contains the parts that have changed. A part that the user is working in keeps its
+// content, so the next response contains it again.
 const live = window.htmx && document.querySelector("[data-dcron-live]");
 if (live) {
     const SHORTEST = 5000; // milliseconds; the wait grows while nothing changes

@@ -13,8 +13,11 @@ from django_dcron.models import AuditEntry, AuditKind, Calendar, Freeze, Job, Li
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES
 
-_OF_NO_JOB: dict[AuditKind, type[Model]] = {AuditKind.CALENDAR: Calendar, AuditKind.LIMIT: Limit}
-"""Kinds of objects that belong to no job. A project narrows them separately."""
+_MODELS_WITHOUT_JOB: dict[AuditKind, type[Model]] = {
+    AuditKind.CALENDAR: Calendar,
+    AuditKind.LIMIT: Limit,
+}
+"""The models of objects that belong to no job. A project narrows them separately."""
 COLUMNS = tuple(field.name for field in AuditEntry._meta.concrete_fields)
 
 
@@ -26,14 +29,14 @@ def visible_entries(entries: AuditEntryQuerySet, scope: Scope) -> AuditEntryQuer
     """
     if scope.narrows(Run):
         entries = entries.filter(Q(run_id=None) | Q(run_id__in=scope.keys(Run)))
-    for kind, model in _OF_NO_JOB.items():
+    for kind, model in _MODELS_WITHOUT_JOB.items():
         if scope.narrows(model):
             entries = entries.filter(~Q(kind=kind) | Q(object_id__in=scope.keys(model)))
     if not scope.narrows(Job):
         return entries
     of_jobs = Q(job_id__in=scope.keys(Job))
     of_freezes = Q(kind=AuditKind.FREEZE, object_id__in=_visible_freezes(scope))
-    return entries.filter(of_jobs | of_freezes | Q(kind__in=_OF_NO_JOB))
+    return entries.filter(of_jobs | of_freezes | Q(kind__in=_MODELS_WITHOUT_JOB))
 
 
 def _visible_freezes(scope: Scope) -> list[str]:

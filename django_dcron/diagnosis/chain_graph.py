@@ -1,4 +1,4 @@
-"""The chain around a run or a job: what comes before it, and what follows, level by level.
+"""Find the chain around a run or a job: the steps before it, and those after it by level.
 
 Invariants:
 
@@ -27,7 +27,7 @@ MOST_STEPS = 40
 class ChainStep:
     job: Job
     on: str = ""
-    """The label of how the step before must end; empty for the first step."""
+    """How the previous step must end, as a label; empty for the first step."""
     run: Run | None = None
     """The run of the job in this chain; None if it doesn't exist, or in the chain of a job."""
     steps: list[ChainStep] = field(default_factory=list)
@@ -58,7 +58,8 @@ def chain_of_run(run: Run, scope: Scope = EVERYTHING) -> ChainGraph | None:
 def chain_of_job(job: Job, scope: Scope = EVERYTHING) -> ChainGraph | None:
     """Return the jobs that follow ``job``, directly or through others, or None if it has no chain.
 
-    The chain begins with the job before, as long as there is exactly one.
+    The chain begins at most ``LEVELS_BEFORE`` jobs earlier. It goes back only while exactly one job
+    comes before.
     """
     first = job
     for _level in range(LEVELS_BEFORE):

@@ -1,4 +1,4 @@
-"""The definition that a run ran, and how its job differs from it now. Secrets are redacted."""
+"""Show the definition that a run used, and how its job differs now. Secrets are redacted."""
 
 from __future__ import annotations
 

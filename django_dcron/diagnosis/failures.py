@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
 
 from django.db.models import F
 from django.db.models.functions import Substr
@@ -18,6 +20,13 @@ from django_dcron.policies.lifecycle import State
 
 MESSAGE_READ = 500
 """The number of characters of a message that are read. A message may have thousands."""
+
+
+class _AttemptError(NamedTuple):
+    run: UUID
+    exception_class: str
+    message: str
+    incident: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +92,10 @@ def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> l
         .order_by()
         .values_list("run", "exception_class", Substr("message", 1, MESSAGE_READ), "incident")
     )
-    errors = {
-        run: (exception_class, message, incident or NOT_GROUPED)
-        for run, exception_class, message, incident in attempts
-    }
-    return [FailedRun(run, *errors.get(run.pk, ("", run.reason))) for run in runs]
+    errors = {row.run: row for row in map(_AttemptError._make, attempts)}
+    failures = []
+    for run in runs:
+        error = errors.get(run.pk) or _AttemptError(run.pk, "", run.reason, None)
+        incident = error.incident or NOT_GROUPED
+        failures.append(FailedRun(run, error.exception_class, error.message, incident))
+    return failures

@@ -278,17 +278,17 @@ def _starts(since: datetime, scope: Scope) -> RecentStarts:
     A run's ``due_at`` belongs to its latest attempt, or to the next one if it waits for a retry.
     The start delay of earlier attempts is therefore unknown.
     """
-    attempts = latest_attempts(scope).order_by("-pk").values_list("run", "number")[:SAMPLE]
+    attempts = list(latest_attempts(scope).order_by("-pk").values_list("run", "number")[:SAMPLE])
     latest: dict[Any, int] = {}
-    for run, number in (found := list(attempts)):
-        latest.setdefault(run, number)
+    for run_id, number in attempts:
+        latest.setdefault(run_id, number)
     runs = Run.objects.using(alias_for(Run)).filter(pk__in=latest, started_at__gte=since)
     started = map(_StartedRun._make, runs.values_list(*_StartedRun._fields))
     rows = [run for run in started if run.attempt == latest[run.pk]]
     states = [run.state for run in rows]
     return RecentStarts(
         number=len(rows),
-        truncated=len(found) == SAMPLE,
+        truncated=len(attempts) == SAMPLE,
         succeeded=states.count(State.SUCCEEDED),
         failed=states.count(State.FAILED),
         missed_before=sum(run.missed_before for run in rows if run.state != State.MISSED),

@@ -1,4 +1,4 @@
-"""How many runs have a place in each limit, and how many wait for one."""
+"""Count the runs that have a place in each limit, and the runs that wait for one."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class LimitUsage:
     """Runs that have a place: they run, or are about to start."""
     waiting: int = 0
     waiting_since: datetime | None = None
-    """When the run that has waited longest was due. None if no run waits."""
+    """The due time of the run that has waited longest; None if no run waits."""
 
 
 def limit_usage() -> list[LimitUsage]:
     """Return the usage of each limit, in two queries, ordered by limit and key."""
     limits = Limit.objects.using(alias_for(Limit)).order_by("pk").in_bulk()
     places = LimitPlace.objects.using(alias_for(LimitPlace)).filter(limit__in=limits)
-    waits = Q(number=None)
-    lines = places.values_list("limit_id", "key").annotate(
+    is_waiting = Q(number=None)
+    counts = places.values_list("limit_id", "key").annotate(
         running=Count("number"),
-        waiting=Count("pk", filter=waits),
-        waiting_since=Min("due_at", filter=waits),
+        waiting=Count("pk", filter=is_waiting),
+        waiting_since=Min("due_at", filter=is_waiting),
     )
-    used: dict[str, list[LimitUsage]] = {name: [] for name in limits}
-    for name, *line in lines.order_by("limit_id", "key"):
-        used[name].append(LimitUsage(limits[name], *line))
-    return [each for name in limits for each in used[name] or [LimitUsage(limits[name])]]
+    usages: dict[str, list[LimitUsage]] = {name: [] for name in limits}
+    for name, key, running, waiting, since in counts.order_by("limit_id", "key"):
+        usages[name].append(LimitUsage(limits[name], key, running, waiting, since))
+    return [each for name in limits for each in usages[name] or [LimitUsage(limits[name])]]

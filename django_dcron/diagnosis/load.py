@@ -65,6 +65,20 @@ class _JobColumns(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+class _ScheduleColumns(NamedTuple):
+    """The columns that determine the occurrences of jobs, and the number of jobs with them."""
+
+    schedule: str
+    timezone: str
+    cursor__calendar_dates: str | None
+    calendar_policy: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    known: datetime | None
+    """An occurrence from which ``@every`` counts; None for other schedules."""
+    number: int
+
+
 def planned_load(
     first_day: date, zone: tzinfo, selection: JobSelection | None = None, scope: Scope = EVERYTHING
 ) -> Load:
@@ -108,28 +122,21 @@ def starting_in(
     or a jitter aren't counted. One query groups jobs with the same schedule.
     """
     minute = Minute(instant)
-    columns = (
-        "schedule",
-        "timezone",
-        "cursor__calendar_dates",
-        "calendar_policy",
-        "starts_at",
-        "ends_at",
-        "known",
-    )
     known = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
     jobs = scheduled_jobs(JobSelection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
     if except_job is not None:
         jobs = jobs.exclude(pk=except_job)
     found = 0
-    rows = jobs.values_list(*columns).annotate(number=Count("pk"))
-    for text, zone, dates, policy, starts, ends, phase, number in rows:
+    rows = jobs.values_list(*_ScheduleColumns._fields[:-1]).annotate(number=Count("pk"))
+    for row in map(_ScheduleColumns._make, rows):
         try:
-            schedule = with_calendar(parse_drawn(text, zone, hash_key=""), dates, policy)
+            drawn = parse_drawn(row.schedule, row.timezone, hash_key="")
+            schedule = with_calendar(drawn, row.cursor__calendar_dates, row.calendar_policy)
         except InvalidSchedule:
             continue
-        if not has_hash(text) and not in_every_minute(schedule):
-            found += number * minute.has_start(Timetable(schedule, starts, ends), phase)
+        if not has_hash(row.schedule) and not in_every_minute(schedule):
+            timetable = Timetable(schedule, row.starts_at, row.ends_at)
+            found += row.number * minute.has_start(timetable, row.known)
     return found
 
 
@@ -182,10 +189,10 @@ def groups_of(jobs: JobQuerySet, hours: RealHours) -> list[TimetableGroup]:
         timetable = Timetable(schedule, *_bounds(row, hours))
         known = row.cursor__next_at if schedule.interval else None
         spread = row.jitter >= SPREAD or has_hash(row.schedule)
-        alike = (timetable, known, spread)
-        if alike not in groups:
-            groups[alike] = TimetableGroup(timetable, known, row.schedule, spread, [])
-        groups[alike].keys.append(row.hash_key)
+        key = (timetable, known, spread)
+        if key not in groups:
+            groups[key] = TimetableGroup(timetable, known, row.schedule, spread, [])
+        groups[key].keys.append(row.hash_key)
     return list(groups.values())
 
 

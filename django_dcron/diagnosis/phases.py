@@ -148,19 +148,25 @@ def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_Mark]:
     number = attempt.number if attempt else run.attempt
     due_at = attempt.due_at if attempt else run.due_at
     queued_at = attempt.queued_at if attempt else run.dispatched_at
-    backfilled = run.trigger == Trigger.BACKFILL
-    first = PhaseKind.BACKOFF if number > 1 else PhaseKind.TURN if backfilled else PhaseKind.EARLY
+    first = _first_wait(run, number)
     last = PhaseKind.QUEUED if queued_at else PhaseKind.START
     if attempt is None:
         last = WAIT_IN_STATE.get(run.state, last)
     elif due_at is None:
         last = WAIT_WITHOUT_DUE_TIME[first]
     marks = [] if due_at is None else [_Mark(first, due_at)]
-    if number == 1 and not backfilled:
+    if first is PhaseKind.EARLY:
         marks.append(_Mark(PhaseKind.UNCLAIMED, run.claimed_at))
     if last is PhaseKind.QUEUED and queued_at:
         marks.append(_Mark(PhaseKind.DUE, queued_at))
     return [*(_Mark(mark.kind, min(mark.until, until)) for mark in marks), _Mark(last, until)]
+
+
+def _first_wait(run: Run, number: int) -> PhaseKind:
+    """Return what the attempt with that number waits for first."""
+    if number > 1:
+        return PhaseKind.BACKOFF
+    return PhaseKind.TURN if run.trigger == Trigger.BACKFILL else PhaseKind.EARLY
 
 
 def _phases(since: datetime, marks: Sequence[_Mark]) -> Iterator[Phase]:

@@ -17,18 +17,19 @@ def refuses_writes(using: str) -> bool:
     connection = connections[using]
     match connection.vendor:
         case "postgresql":
-            return _answers(
+            return _is_on(
                 connection,
                 "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'",
             )
         case "mysql":
-            return any(_answers(connection, f"SELECT {variable}") for variable in MARIADB)
+            return any(_is_on(connection, f"SELECT {variable}") for variable in MARIADB)
         case "sqlite":
-            return _answers(connection, "PRAGMA query_only") or _is_write_protected(connection)
+            return _is_on(connection, "PRAGMA query_only") or _is_write_protected(connection)
     return False
 
 
-def _answers(connection: Any, sql: str) -> bool:
+def _is_on(connection: Any, sql: str) -> bool:
+    """Return whether the statement yields a true value; False if it fails."""
     with suppress(DatabaseError), connection.cursor() as cursor:
         cursor.execute(sql)
         row = cursor.fetchone()

@@ -93,7 +93,7 @@ def simulate(
     ``LONGEST``.
     """
     begin = since.astimezone(UTC).replace(second=0, microsecond=0)
-    count = -((begin - until) // MINUTE)
+    count = -((begin - until) // MINUTE)  # rounded up
     if not timedelta() < until - since <= LONGEST:
         raise ValueError(
             f"{since.isoformat()} to {until.isoformat()} can't be simulated (allowed: an end after "
@@ -105,10 +105,9 @@ def simulate(
     occurrences, starting = [0] * count, [0] * count
     by_job: list[JobForecast] = []
     for group in groups:
-        counted = (
-            [occurrences] if in_every_minute(group.timetable.schedule) else [occurrences, starting]
-        )
-        by_job += _job_forecasts(group, _add(hours, group, *counted))
+        clashing = not in_every_minute(group.timetable.schedule)
+        number = _count_group(hours, group, occurrences, starting if clashing else None)
+        by_job += _job_forecasts(group, number)
     return Simulation(
         since=begin,
         until=begin + count * MINUTE,
@@ -123,13 +122,13 @@ def simulate(
     )
 
 
-def _add(
+def _count_group(
     hours: RealHours,
     group: TimetableGroup,
     occurrences: list[int],
-    starting: list[int] | None = None,
+    starting: list[int] | None,
 ) -> int:
-    """Count a group into the minutes; return the number of occurrences of each job in it."""
+    """Add a group to the counts per minute. Return the number of occurrences of each job in it."""
     found, jobs, count = 0, len(group.keys), len(occurrences)
     for minute, number in hours.minutes(group.timetable, group.known):
         if minute < count:

@@ -65,12 +65,13 @@ _FUNCTIONS = {
 def summarize(*sets: Rows) -> list[Summary]:
     """Return the summary of each set, in the same order."""
     by_database: defaultdict[str, list[int]] = defaultdict(list)
-    for at, each in enumerate(sets):
-        by_database[each.rows.db].append(at)
+    for index, each in enumerate(sets):
+        by_database[each.rows.db].append(index)
     found = [Summary()] * len(sets)
-    for using, places in by_database.items():
-        for at, summary in zip(places, _read(using, [sets[at] for at in places]), strict=True):
-            found[at] = summary
+    for using, indexes in by_database.items():
+        summaries = _read(using, [sets[index] for index in indexes])
+        for index, summary in zip(indexes, summaries, strict=True):
+            found[index] = summary
     return found
 
 
@@ -78,7 +79,7 @@ def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
     columns: list[tuple[int, str]] = []
     selected, tables, values = [], [], []
     quote = connections[using].ops.quote_name
-    for at, each in enumerate(sets):
+    for index, each in enumerate(sets):
         names = [name for name in _FUNCTIONS if getattr(each, name) is not None]
         try:
             sql, params = _compiled(each, names, using)
@@ -86,11 +87,11 @@ def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
             continue
         functions = [_FUNCTIONS[name].format(quote(f"dcron_{name}")) for name in names]
         pairs = zip(["number", *names], ["COUNT(*)", *functions], strict=True)
-        outer = ", ".join(f"{function} AS {quote(f's{at}_{name}')}" for name, function in pairs)
-        table = f"(SELECT {outer} FROM ({sql}) {quote(f'r{at}')})"  # noqa: S608  # nosec B608
-        tables.append(f"{table} {quote(f't{at}')}")
-        selected += [quote(f"s{at}_{name}") for name in ("number", *names)]
-        columns += [(at, name) for name in ("number", *names)]
+        outer = ", ".join(f"{function} AS {quote(f's{index}_{name}')}" for name, function in pairs)
+        table = f"(SELECT {outer} FROM ({sql}) {quote(f'r{index}')})"  # noqa: S608  # nosec B608
+        tables.append(f"{table} {quote(f't{index}')}")
+        selected += [quote(f"s{index}_{name}") for name in ("number", *names)]
+        columns += [(index, name) for name in ("number", *names)]
         values += params
     found: list[dict[str, Any]] = [{} for _ in sets]
     if tables:
@@ -99,8 +100,8 @@ def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
             sql = f"SELECT {', '.join(selected)} FROM {' CROSS JOIN '.join(tables)}"  # noqa: S608  # nosec B608
             cursor.execute(sql, values)
             row = cursor.fetchone()
-        for (at, name), value in zip(columns, row, strict=True):
-            found[at][name] = _time(value, using) if name == "first" else int(value)
+        for (index, name), value in zip(columns, row, strict=True):
+            found[index][name] = _time(value, using) if name == "first" else int(value)
     return (Summary(**each) for each in found)
 
 

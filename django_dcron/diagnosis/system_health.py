@@ -129,7 +129,7 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
     served_namespaces = {node.namespace for node in live}
     working = {node.namespace for node in live if node not in stalled}
     unserved = sorted(wanted - served_namespaces) if "" not in served_namespaces else []
-    idle = wanted - working - {*unserved} if "" not in working else set()
+    idle = wanted - working - set(unserved) if "" not in working else set()
     return {
         "live_nodes": len(live),
         "dead_nodes": len(nodes) - len(live),
@@ -286,7 +286,7 @@ def _workers(
         last_starts = _last_starts(attempts)
         facts["recent_queues"] = tuple(last_starts)
         facts["queues"] = tuple(
-            QueueFacts(name, of, last_starts.get(name)) for name, of in waiting.items()
+            QueueFacts(name, count, last_starts.get(name)) for name, count in waiting.items()
         )
     if last_start is None or now - last_start > settings.REDELIVER_AFTER:
         since = max(filter(None, (last_start, window_start(now))))
@@ -296,7 +296,7 @@ def _workers(
         (found,) = summarize(Rows(never, LIMIT + 1, first="due_at"))
         facts["never_started"] = WaitingCount(found.number, found.first)
     elif waiting:
-        oldest = min(of.since for of in waiting.values() if of.since)
+        oldest = min(count.since for count in waiting.values() if count.since)
         facts["missed"] = occurrences_missed(runs, max(oldest, window_start(now)))
     return facts
 
@@ -340,7 +340,8 @@ def _long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
     found = []
     running = running.only("started_at", "due_at", "job__namespace", "job__name")
     for run in running[:LONG_RUNS_EXAMINED]:
-        usual, elapsed = _usual_duration(run.job_id), now - (run.started_at or now)
+        usual = _usual_duration(run.job_id)
+        elapsed = now - (run.started_at or now)
         if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
             found.append(LongRun(str(run.job), elapsed, usual))
     return tuple(found)

@@ -133,15 +133,18 @@ def timeline(
     runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
     known: dict[Any, _Coming] = {}
     absent = _absent(jobs, since, now)
-    lanes = [
-        Lane(
-            job,
-            tuple(runs.get(job.pk, ())),
-            *_upcoming(job, now, known),
-            absent.get(job.pk, ()),
+    lanes = []
+    for job in jobs:
+        coming = _upcoming(job, now, known)
+        lanes.append(
+            Lane(
+                job=job,
+                runs=tuple(runs.get(job.pk, ())),
+                coming=coming.stretches,
+                next_at=coming.next_at,
+                absent=absent.get(job.pk, ()),
+            )
         )
-        for job in jobs
-    ]
     lanes.sort(key=lambda lane: not lane.runs)
     return Timeline(since, now, now + HOUR, tuple(lanes), number)
 
@@ -211,10 +214,19 @@ def _runs_of(
         )
     )
     for row in summed:
-        run_id = uuid.UUID(row["one"]) if row["number"] == 1 else None
-        times = (row["scheduled"], row["due"], row["started"], row["finished"])
-        summary = Runs(row["state"], row["number"], row["last"], *times, row["missed"], run_id)
-        found[row["job_id"]].append(summary)
+        found[row["job_id"]].append(
+            Runs(
+                state=row["state"],
+                number=row["number"],
+                last_scheduled_at=row["last"],
+                scheduled_at=row["scheduled"],
+                due_at=row["due"],
+                started_at=row["started"],
+                finished_at=row["finished"],
+                missed_before=row["missed"],
+                run_id=uuid.UUID(row["one"]) if row["number"] == 1 else None,
+            )
+        )
     return {job_id: list(_merge_minutes(runs)) for job_id, runs in found.items()}
 
 
@@ -271,8 +283,17 @@ def _runs_from_before(jobs: list[Job], since: datetime, rows: RunQuerySet) -> It
 
 
 def _one_run(run: Run) -> Runs:
-    times = (run.scheduled_at, run.due_at, run.started_at, run.finished_at)
-    return Runs(run.state, 1, run.scheduled_at, *times, run.missed_before, run.pk)
+    return Runs(
+        state=run.state,
+        number=1,
+        last_scheduled_at=run.scheduled_at,
+        scheduled_at=run.scheduled_at,
+        due_at=run.due_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        missed_before=run.missed_before,
+        run_id=run.pk,
+    )
 
 
 def _upcoming(job: Job, now: datetime, known: dict[Any, _Coming]) -> _Coming:

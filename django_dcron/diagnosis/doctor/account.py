@@ -114,11 +114,11 @@ def examine_jobs(jobs: list[Job], window: Window, findings: Findings, totals: To
     rows = _rows(entries, window)
     gaps = []
     for entry in entries:
-        mine = rows[entry.job.pk]
-        differences = compare_occurrences(entry.expected, mine, entry.timetable)
+        job_rows = rows[entry.job.pk]
+        differences = compare_occurrences(entry.expected, job_rows, entry.timetable)
         totals.jobs += 1
         totals.occurrences += len(entry.expected.instants)
-        totals.runs += sum(row.trigger == Trigger.SCHEDULE for row in mine)
+        totals.runs += sum(row.trigger == Trigger.SCHEDULE for row in job_rows)
         _report(entry.job, differences, findings)
         if differences.missing:
             gaps.append(Gap(entry.job, differences.missing))
@@ -193,7 +193,7 @@ def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, l
     rows: defaultdict[int, list[RunColumns]] = defaultdict(list)
     for group in groups.values():
         expected = {entry.job.pk: entry.expected for entry in group}
-        read = Run.objects.using(alias_for(Run)).filter(
+        runs = Run.objects.using(alias_for(Run)).filter(
             job__in=expected,
             trigger__in=(Trigger.SCHEDULE, Trigger.BACKFILL),
             rerun_of=None,
@@ -201,7 +201,7 @@ def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, l
             scheduled_at__lte=max(each.until for each in expected.values()),
         )
         for row in map(
-            RunColumns._make, read.values_list(*RunColumns._fields).iterator(chunk_size=5000)
+            RunColumns._make, runs.values_list(*RunColumns._fields).iterator(chunk_size=5000)
         ):
             if expected[row.job_id].after < row.scheduled_at <= expected[row.job_id].until:
                 rows[row.job_id].append(row)

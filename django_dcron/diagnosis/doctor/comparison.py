@@ -40,9 +40,13 @@ class Occurrences:
 @dataclass(frozen=True, slots=True)
 class Differences:
     missing: tuple[datetime, ...]
+    """Occurrences in no row."""
     counted_twice: tuple[datetime, ...]
+    """Occurrences in more than one row."""
     off_schedule: tuple[datetime, ...]
+    """Times of scheduled runs that aren't occurrences."""
     miscounted: tuple[RunColumns, ...]
+    """Rows that cover a wrong number of missed occurrences."""
 
 
 def occurrences(
@@ -86,16 +90,18 @@ def compare_occurrences(
     covering = _times_covered(instants, rows)
     missing, counted_twice = [], []
     for instant, covered in zip(instants, covering, strict=True):
-        times = covered + (instant in claimed)
-        if times > 1:
+        rows_of_instant = covered + (instant in claimed)
+        if rows_of_instant > 1:
             counted_twice.append(instant)
-        elif times == 0 and instant not in backfilled:
+        elif rows_of_instant == 0 and instant not in backfilled:
             missing.append(instant)
     return Differences(
         tuple(missing),
         tuple(counted_twice),
         tuple(sorted(claimed.difference(instants))),
-        tuple(row for row in rows if row.missed_before and not _counted_right(row, timetable)),
+        tuple(
+            row for row in rows if row.missed_before and not _is_missed_count_right(row, timetable)
+        ),
     )
 
 
@@ -109,7 +115,8 @@ def _times_covered(instants: Sequence[datetime], rows: Sequence[RunColumns]) -> 
     return list(islice(accumulate(changes), len(instants)))
 
 
-def _counted_right(row: RunColumns, timetable: Timetable) -> bool:
+def _is_missed_count_right(row: RunColumns, timetable: Timetable) -> bool:
+    """Return whether the row counts the schedule's occurrences before it since ``missed_from``."""
     if row.missed_from is None or row.missed_from >= row.scheduled_at:
         return False
     if row.missed_before >= MAX_COUNTED - 1:

@@ -18,7 +18,7 @@ from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
-Problem = tuple[Code, str]
+JobProblem = tuple[Code, str]
 
 
 class JobExaminer:
@@ -27,7 +27,7 @@ class JobExaminer:
     def __init__(
         self, window: Window, findings: Findings, freezes: Sequence[FreezeFacts] = ()
     ) -> None:
-        """Create an examiner. ``freezes``: those in force. Their jobs' cursors aren't overdue."""
+        """``freezes`` are in force. The cursors of their jobs aren't reported as overdue."""
         self._window = window
         self._frozen = {freeze.namespace for freeze in freezes}
         self._findings = findings
@@ -38,7 +38,7 @@ class JobExaminer:
             for code, message in self._problems(job):
                 self._findings.add(code, about_job(job), message)
 
-    def _problems(self, job: Job) -> Iterator[Problem]:
+    def _problems(self, job: Job) -> Iterator[JobProblem]:
         if job.enabled and (unknown := self._why_unknown(job.target)):
             yield (
                 Code.UNKNOWN_TARGET,
@@ -65,7 +65,7 @@ class JobExaminer:
                 self._targets[target] = str(error).rstrip(".?")
         return self._targets[target]
 
-    def _cursor_problems(self, job: Job, cursor: Cursor) -> Iterator[Problem]:
+    def _cursor_problems(self, job: Job, cursor: Cursor) -> Iterator[JobProblem]:
         try:
             timetable = timetable_of(job)
         except InvalidSchedule as error:
@@ -100,9 +100,9 @@ def _quarantined_text(job: Job, problem: str) -> str:
     return text + "Fix the cause of that error. Nodes try again every few minutes."
 
 
-def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window) -> Problem:
-    following = timetable.first_after(cursor.previous_at or window.now, cursor.previous_at)
-    if following is None or (following <= window.now and timetable.first_after(window.now) is None):
+def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window) -> JobProblem:
+    next_at = timetable.first_after(cursor.previous_at or window.now, cursor.previous_at)
+    if next_at is None or (next_at <= window.now and timetable.first_after(window.now) is None):
         return (
             Code.NEVER_FIRES,
             "The job is enabled, but its schedule has no further occurrence. Change the schedule "
@@ -110,14 +110,14 @@ def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window
         )
     return (
         Code.CURSOR_STOPPED,
-        f"The job is enabled and has further occurrences ({utc(following)}), but its cursor has "
+        f"The job is enabled and has further occurrences ({utc(next_at)}), but its cursor has "
         "stopped, so nothing will run. Save the job again, and report a bug.",
     )
 
 
 def _cursor_position_problems(
     timetable: Timetable, cursor: Cursor, since: datetime
-) -> Iterator[Problem]:
+) -> Iterator[JobProblem]:
     """Report a cursor that isn't at an occurrence or that skipped one.
 
     A cursor moves from one occurrence to the next, unless a change of the job places it again.

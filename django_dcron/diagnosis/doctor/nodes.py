@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
@@ -39,13 +40,13 @@ def _node_subject(node: Node) -> Subject:
 
 
 def _add_dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
-    taken = "Other live nodes have taken over its shards. " if has_successor else ""
+    takeover = "Other live nodes have taken over its shards. " if has_successor else ""
     findings.add(
         Code.NODE_DEAD,
         _node_subject(node),
         f"The last heartbeat was at {utc(node.heartbeat_at)}: process {node.pid} on {node.host} "
-        f"died or hangs. {taken}Start it again. If it was replaced by a node of another name, "
-        "delete its row in the admin, or wait: the row is removed after 24 hours.",
+        f"died or hangs. {takeover}Start the node again. If a node of another name has replaced "
+        "it, delete its row in the admin, or wait: the row is removed after 24 hours.",
     )
 
 
@@ -59,8 +60,8 @@ def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) 
         findings.add(
             Code.LOCK_UNREACHABLE,
             LOCK,
-            f"{str(error).rstrip('.')}. Nodes that can't reach it assign shards by hash. Check "
-            "the lock server and the network.",
+            f"{str(error).rstrip('.')}. Nodes that can't reach the lock server assign shards by "
+            "hash. Check the lock server and the network.",
         )
 
 
@@ -74,47 +75,56 @@ def _check_shards(
     """
     nodes = [node for node in nodes if node.shard_count == settings.SHARDS]
     # ``scheduler.membership`` uses the same names.
-    names = {
+    shards = {
         f"{namespace}:shard:{shard}/{settings.SHARDS}": shard for shard in range(settings.SHARDS)
     }
-    holders = lock.holders(list(names))
+    holders = lock.holders(list(shards))
     if not nodes:
         return
     if max(node.started_at for node in nodes) > window.now - takeover_time():
         return
-    subject = Subject("namespace", namespace, namespace or "(all)")
-    free = sorted(shard for name, shard in names.items() if name not in holders)
-    if free and not all(node.degraded for node in nodes):
-        findings.add(
-            Code.SHARDS_UNLED,
-            subject,
-            f"{number_of(len(free), 'shard')} of {settings.SHARDS} without a leader "
-            f"({_list_shards(free)}), so their jobs aren't scheduled. If this lasts longer than "
-            f"the lease ({format_duration(settings.LEASE)}), check DCRON_SHARDS, DCRON_LOCK and "
-            "the logs of the nodes.",
-        )
-    known = {node.pk for node in nodes}
-    others = set(holders.values()) - known
+    unled = sorted(shard for name, shard in shards.items() if name not in holders)
+    if unled and not all(node.degraded for node in nodes):
+        _add_unled(namespace, unled, findings)
+    shards_by_holder: defaultdict[str, list[int]] = defaultdict(list)
+    for name, holder in holders.items():
+        shards_by_holder[holder].append(shards[name])
+    _add_orphaned(shards_by_holder, {node.pk for node in nodes}, findings)
+
+
+def _add_unled(namespace: str, shards: list[int], findings: Findings) -> None:
+    findings.add(
+        Code.SHARDS_UNLED,
+        Subject("namespace", namespace, namespace or "(all)"),
+        f"{number_of(len(shards), 'shard')} of {settings.SHARDS} without a leader "
+        f"({_list_shards(shards)}), so their jobs aren't scheduled. If this lasts longer than "
+        f"the lease ({format_duration(settings.LEASE)}), check DCRON_SHARDS, DCRON_LOCK and "
+        "the logs of the nodes.",
+    )
+
+
+def _add_orphaned(
+    shards_by_holder: dict[str, list[int]], live: Collection[str], findings: Findings
+) -> None:
+    """Report the leases of holders that aren't among the keys of live nodes."""
+    others = shards_by_holder.keys() - live
     foreign = Node.objects.using(alias_for(Node)).unknown(others)
     for holder in sorted(others):
-        held = sorted(names[name] for name, by in holders.items() if by == holder)
-        leases = f"the leases of {number_of(len(held), 'shard')} ({_list_shards(held)})"
+        shards = sorted(shards_by_holder[holder])
+        leases = f"the leases of {number_of(len(shards), 'shard')} ({_list_shards(shards)})"
         if holder in foreign:
-            findings.add(
-                Code.LEASE_ORPHANED,
-                Subject("node", holder, holder),
+            message = (
                 f"A node that isn't in this database has {leases}, so no node of this site "
                 "schedules their jobs. Another site probably uses the same Redis. Give each site "
-                "its own KEY_PREFIX in CACHES, or its own database number.",
+                "its own KEY_PREFIX in CACHES, or its own database number."
             )
-            continue
-        findings.add(
-            Code.LEASE_ORPHANED,
-            Subject("node", holder, holder),
-            f"The node isn't live but still has {leases} until they expire. If this lasts longer "
-            f"than the lease ({format_duration(settings.LEASE)}), look for a process that can't "
-            "reach the database.",
-        )
+        else:
+            message = (
+                f"The node isn't live but still has {leases} until they expire. If this lasts "
+                f"longer than the lease ({format_duration(settings.LEASE)}), look for a process "
+                "that can't reach the database."
+            )
+        findings.add(Code.LEASE_ORPHANED, Subject("node", holder, holder), message)
 
 
 def _list_shards(shards: list[int]) -> str:

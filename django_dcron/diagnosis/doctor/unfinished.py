@@ -69,10 +69,12 @@ def _checks(window: Window) -> Iterator[_Check]:
     yield _Check(Code.RUN_OVERDUE, overdue_runs(runs, now), _overdue_text)
     yield _Check(Code.RUN_UNDELIVERED, undelivered_runs(runs, now), _undelivered_text)
     yield _Check(Code.RUN_STUCK, stuck_runs(runs, now), _stuck_text)
-    holder = Run.objects.in_slot(Slot.RUNNING, OuterRef("job_id"))
-    waiting = runs.waiting().not_frozen().filter(~Exists(holder), limited=False)
-    in_line = waiting.exclude(trigger=Trigger.BACKFILL).filter(due_at__lt=now - takeover_time())
-    yield _Check(Code.RUN_LEFT_WAITING, in_line, _waiting_text)
+    running = Run.objects.in_slot(Slot.RUNNING, OuterRef("job_id"))
+    waiting = runs.waiting().not_frozen().filter(~Exists(running), limited=False)
+    left_waiting = waiting.exclude(trigger=Trigger.BACKFILL).filter(
+        due_at__lt=now - takeover_time()
+    )
+    yield _Check(Code.RUN_LEFT_WAITING, left_waiting, _waiting_text)
     backfill = waiting.filter(trigger=Trigger.BACKFILL)
     yield _Check(
         Code.RUN_LEFT_WAITING,
@@ -88,14 +90,16 @@ def _skipped_in_backfill(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
 
     Their job has no other backfilled run in progress, and none of its runs has finished since then.
     """
-    under_way = Run.objects.filter(trigger=Trigger.BACKFILL, state__in=UNFINISHED - {State.WAITING})
+    in_progress = Run.objects.filter(
+        trigger=Trigger.BACKFILL, state__in=UNFINISHED - {State.WAITING}
+    )
     idle = Q(job__statistics__last_finished_at=None) | Q(
         job__statistics__last_finished_at__lt=since
     )
-    able = Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED)
-    # A job may have been resumed just now.
-    waited = Q(claimed_at__lt=since, job__cursor__placed_at__lt=since)
-    return backfill.filter(idle, able, waited).exclude(job__in=under_way.values("job"))
+    may_start = Q(job__enabled=True) | Q(job__pause_reason=EXHAUSTED)
+    # A job may have been resumed only recently.
+    has_waited = Q(claimed_at__lt=since, job__cursor__placed_at__lt=since)
+    return backfill.filter(idle, may_start, has_waited).exclude(job__in=in_progress.values("job"))
 
 
 def _overdue_text(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""Describe in words what freezes, nodes and workers do for a job."""
+"""Describe in words how freezes, nodes and workers affect a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterat
         else:
             text = _("%(by)s froze scheduling of all namespaces at %(since)s.")
             yield Sentence("frozen_all", text, **values)
-        yield Sentence("freeze_reason", _("Reason of the freeze: %(reason)s"), reason=freeze.reason)
+        yield Sentence(
+            "freeze_reason", _("Reason for the freeze: %(reason)s"), reason=freeze.reason
+        )
         if freeze.until and not freeze.extent.is_in_force(data.now):
             text = _("The freeze ended at %(until)s.")
             yield Sentence("freeze_ended", text, until=data.format_time(freeze.until))

@@ -101,9 +101,9 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
 
 
 def explain_latest(job: Job, now: datetime) -> Answer:
-    """Explain the job's last occurrence; ``now`` if the job is paused or has had none.
+    """Explain the job's last occurrence, or ``now`` if the job is paused or had no occurrence.
 
-    A later manual or chained run is explained, too.
+    If a manual or chained run was created later, explain that run too.
     """
     present = explain(job, now, exact=True)
     latest = present.occurrence or present.before
@@ -253,8 +253,9 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield note
     if moved := data.nearby.moved:
         text = ngettext(
-            "The occurrence is also that of %(first)s, which calendar “%(calendar)s” excludes.",
-            "The occurrence is also that of %(count)d times from %(first)s on, which calendar "
+            "The occurrence also replaces the one at %(first)s, which calendar “%(calendar)s” "
+            "excludes.",
+            "The occurrence also replaces %(count)d occurrences from %(first)s on, which calendar "
             "“%(calendar)s” excludes.",
             len(moved),
         )

@@ -40,7 +40,7 @@ def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: d
         else ()
     )
 
-    def within(instant: datetime) -> bool:
+    def is_in_bounds(instant: datetime) -> bool:
         return (starts_at is None or starts_at <= instant) and (
             ends_at is None or instant <= ends_at
         )
@@ -54,12 +54,12 @@ def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: d
         end - MICROSECOND if starts_at is None else max(end - MICROSECOND, starts_at - MICROSECOND),
     )
     return Nearby(
-        inside=tuple(filter(within, found)),
-        out_of_bounds=tuple(each for each in found if not within(each)),
-        excluded=tuple(sorted(filter(within, excluded))),
+        inside=tuple(filter(is_in_bounds, found)),
+        out_of_bounds=tuple(each for each in found if not is_in_bounds(each)),
+        excluded=tuple(sorted(filter(is_in_bounds, excluded))),
         moved=_moved_to(schedule, found[0]) if found else (),
-        before=before if before and within(before) else None,
-        after=after if after and within(after) else None,
+        before=before if before and is_in_bounds(before) else None,
+        after=after if after and is_in_bounds(after) else None,
     )
 
 
@@ -67,14 +67,14 @@ def _moved_to(schedule: Schedule, occurrence: datetime) -> tuple[datetime, ...]:
     """Return the times before ``occurrence`` that became this occurrence, the latest first."""
     if schedule.exclusion is not ExclusionPolicy.WINDOW_END or schedule.calendar is None:
         return ()
-    own = schedule.without_calendar
+    without_calendar = schedule.without_calendar
     found: list[datetime] = []
-    at = own.previous_before(occurrence)
+    at = without_calendar.previous_before(occurrence)
     while at is not None and len(found) < MOVED_SHOWN and schedule.next_after(at) == occurrence:
         if any(schedule.occurrences(at - MICROSECOND, at)):
             break  # not excluded
         found.append(at)
-        at = own.previous_before(at)
+        at = without_calendar.previous_before(at)
     return tuple(found)
 
 

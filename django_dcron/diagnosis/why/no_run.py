@@ -66,7 +66,7 @@ def no_occurrence(data: ExplanationData) -> Reason:
         ]
     return WhyVerdict.NO_OCCURRENCE, [
         *present_pause_sentences(data),
-        _falls_elsewhere(data),
+        _no_match_sentence(data),
         *_nearest_occurrences(data),
         *changed_since(data),
     ]
@@ -148,7 +148,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
 
 
 def changed_since(data: ExplanationData) -> Iterator[Sentence]:
-    """Yield since when the current definition applies and what the log records since the time.
+    """Yield the start of the current definition, and the changes logged after the requested time.
 
     Yields nothing if the current definition already applied then.
     """
@@ -207,8 +207,8 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
     if data.job.calendar_policy == ExclusionPolicy.WINDOW_END and data.timetable:
         text = _(
             "The schedule matches that time, but calendar “%(calendar)s” excludes it. The "
-            "occurrence moves to %(end)s, when the excluded time ends. All occurrences of that "
-            "time become one run."
+            "occurrence moves to %(end)s, when the excluded time ends. All occurrences "
+            "in the excluded time become one run."
         )
         end = data.timetable.next_after(instant)
         shown = data.format_time(end) if end else "-"
@@ -227,7 +227,7 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
     return Sentence("excluded_skipped", text, **values)
 
 
-def _falls_elsewhere(data: ExplanationData) -> Sentence:
+def _no_match_sentence(data: ExplanationData) -> Sentence:
     text = _("The schedule “%(schedule)s” doesn't match that time.")
     return Sentence("no_match", text, schedule=data.job.schedule)
 

@@ -60,8 +60,8 @@ def _pause_covers(data: ExplanationData, pause: LoggedChange, occurrence: dateti
         change for change in data.changes if change.version is not None and change.at > occurrence
     )
     until = next(later, None)
-    unseen = _unrecorded_changes(data, pause, until)
-    return not unseen or (unseen == 1 and (until is None or until.switched is True))
+    unrecorded = _unrecorded_changes(data, pause, until)
+    return not unrecorded or (unrecorded == 1 and (until is None or until.switched is True))
 
 
 def _unrecorded_changes(
@@ -71,14 +71,10 @@ def _unrecorded_changes(
 
     Without ``until``, changes up to now count.
     """
-    first, last = (
-        (change.version if change else data.job.version) or 0 for change in (since, until)
-    )
-    return (
-        last
-        - first
-        - len({each.version for each in data.changes if first < (each.version or 0) <= last})
-    )
+    first = since.version or 0
+    last = (until.version if until else data.job.version) or 0
+    recorded = {each.version for each in data.changes if first < (each.version or 0) <= last}
+    return last - first - len(recorded)
 
 
 def _ends_by(pause: LoggedChange, instant: datetime) -> bool:

@@ -30,7 +30,7 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
     elif claimed_late(run):
         yield late_claim_sentence(run, at)
     state = State(run.state)
-    yield _final(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
+    yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
     if state is State.RUNNING and run.cancel_requested_at:
         text = _("Cancellation was requested at %(asked)s.")
         yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
@@ -65,7 +65,7 @@ def claimed_late(run: Run) -> bool:
     return run.trigger == Trigger.SCHEDULE and run.claimed_at - run.scheduled_at > CLAIMED_LATE
 
 
-def _final(run: Run, at: At) -> Sentence:
+def _final_sentence(run: Run, at: At) -> Sentence:
     ended = at(run.finished_at) if run.finished_at else _("an unknown time")
     started = at(run.started_at) if run.started_at else ""
     match State(run.state):
@@ -87,7 +87,11 @@ def _final(run: Run, at: At) -> Sentence:
                 "took %(took)s."
             )
             return Sentence(
-                "succeeded", text, started=started, late=_late(run), took=_duration_text(run)
+                "succeeded",
+                text,
+                started=started,
+                late=_start_delay_text(run),
+                took=_duration_text(run),
             )
         case State.FAILED if run.started_at:
             text = _(
@@ -95,7 +99,11 @@ def _final(run: Run, at: At) -> Sentence:
                 "took %(took)s."
             )
             return Sentence(
-                "failed", text, started=started, late=_late(run), took=_duration_text(run)
+                "failed",
+                text,
+                started=started,
+                late=_start_delay_text(run),
+                took=_duration_text(run),
             )
         case State.FAILED:
             text = _("The run failed at %(ended)s, before it could start.")
@@ -134,7 +142,7 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
                 "The run is in progress. It started at %(started)s, %(late)s after it was due."
             )
             started = at(run.started_at) if run.started_at else ""
-            return Sentence("running", text, started=started, late=_late(run))
+            return Sentence("running", text, started=started, late=_start_delay_text(run))
         case State.QUEUED:
             text = _("The run was sent to a worker at %(queued)s but hasn't started yet.")
             return Sentence("queued", text, queued=at(run.queued_at) if run.queued_at else "")
@@ -172,11 +180,11 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sente
 
 def _last_attempt_sentence(code: str, text: str, run: Run, started: str) -> Sentence:
     """Return a sentence about a run with several attempts. The row has the times of the last."""
-    values = {"attempt": run.attempt, "started": started, "late": _late(run)}
+    values = {"attempt": run.attempt, "started": started, "late": _start_delay_text(run)}
     return Sentence(code, text, **values, **({"took": _duration_text(run)} if run.is_final else {}))
 
 
-def _late(run: Run) -> str:
+def _start_delay_text(run: Run) -> str:
     return format_duration(max(run.started_at - run.due_at, timedelta())) if run.started_at else ""
 
 

@@ -101,9 +101,8 @@ class AlertAdmin(HistoryAdmin[Alert]):
         return alerts.filter(Q(job__in=scope.keys(Job)) | Q(kind__in=ABOUT_NODES))
 
     def has_view_permission(self, request: HttpRequest, obj: Alert | None = None) -> bool:
-        hidden = (
-            obj is not None and obj.job is not None and is_hidden(request, obj.job, self.admin_site)
-        )
+        job = obj.job if obj is not None else None
+        hidden = job is not None and is_hidden(request, job, self.admin_site)
         return super().has_view_permission(request, obj) and not hidden
 
     def get_list_display(self, request: HttpRequest) -> Any:

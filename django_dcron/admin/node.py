@@ -71,18 +71,16 @@ class NodeAdmin(LiveNodeAdmin):
     @admin.display(description=_("name"), ordering="name")
     def name_and_host(self, node: Node) -> str:
         host = gettext("%(host)s, PID %(pid)d") % {"host": node.host, "pid": node.pid}
-        namespace = (
-            gettext("Namespace: %(name)s") % {"name": node.namespace} if node.namespace else ""
-        )
+        namespace = ""
+        if node.namespace:
+            namespace = gettext("Namespace: %(name)s") % {"name": node.namespace}
         return format_html("{}{}{}", node.name, quiet(host), quiet(namespace))
 
     @admin.display(description=_("last heartbeat"), ordering="-heartbeat_at")
     def last_seen(self, node: Node) -> str:
-        tick = (
-            gettext("Last tick %(time)s") % {"time": _ago(node, node.ticked_at)}
-            if node.ticked_at
-            else ""
-        )
+        tick = ""
+        if node.ticked_at:
+            tick = gettext("Last tick %(time)s") % {"time": _ago(node, node.ticked_at)}
         return format_html("{}{}", _ago(node, node.heartbeat_at), quiet(tick))
 
     @admin.display(description=_("started"), ordering="started_at")
@@ -92,12 +90,8 @@ class NodeAdmin(LiveNodeAdmin):
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:
-        label = node_state_badge(node)
-        return (
-            label
-            if is_live(node)
-            else format_html("{}{}", label, quiet(_("removed after 24 hours")))
-        )
+        note = "" if is_live(node) else quiet(_("removed after 24 hours"))
+        return format_html("{}{}", node_state_badge(node), note)
 
     @admin.display(description=_("namespace"))
     def namespace_column(self, node: Node) -> str:
@@ -161,11 +155,8 @@ def node_state_badge(node: Node) -> str:
 
 
 def skew_of(node: Node) -> str:
-    return (
-        badge("degraded", duration_or_empty(node.skew))
-        if is_skewed(node)
-        else duration_or_empty(node.skew)
-    )
+    skew = duration_or_empty(node.skew)
+    return badge("degraded", skew) if is_skewed(node) else skew
 
 
 def namespace_of(node: Node) -> str:

@@ -370,13 +370,13 @@ def test_change_between_validation_and_save_is_not_overwritten(
     job = make_job()
     sent = as_rendered(admin_client.get(job_url(job)))
     _change(job, schedule="0 4 * * *")
-    refuse = JobForm._refuse
+    add_conflict = JobForm._add_conflict
 
     def skip_check_once(form: JobForm, cleaned: dict[str, Any]) -> None:
         """Skip the check once, as if validation had run before the other user's change."""
-        monkeypatch.setattr(JobForm, "_refuse", refuse)
+        monkeypatch.setattr(JobForm, "_add_conflict", add_conflict)
 
-    monkeypatch.setattr(JobForm, "_refuse", skip_check_once)
+    monkeypatch.setattr(JobForm, "_add_conflict", skip_check_once)
     response = admin_client.post(job_url(job), {**sent, "schedule": "0 5 * * *"})
 
     assert conflicts(response) == {"schedule": ("“0 4 * * *”", "“0 5 * * *”")}

@@ -59,12 +59,13 @@ def context(viewer: Viewer) -> dict[str, Any]:
     def row(group: FailureGroup) -> FailureRow:
         run = group.latest.run
         failed = {"state__exact": "failed", "due_at__gte": since.isoformat()}
+        incident = Incident(pk=group.incident) if group.incident in incidents else None
         return FailureRow(
-            group,
-            change_url(run, site),
-            link(run.job, site) if sees_jobs else str(run.job),
-            list_url(Run, site, job__id__exact=str(run.job_id), **failed),
-            change_url(Incident(pk=group.incident), site) if group.incident in incidents else "",
+            group=group,
+            url=change_url(run, site),
+            job=link(run.job, site) if sees_jobs else str(run.job),
+            runs_url=list_url(Run, site, job__id__exact=str(run.job_id), **failed),
+            incident_url=change_url(incident, site) if incident else "",
         )
 
     return {

@@ -110,15 +110,15 @@ def _make_picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> Load
     if least < greatest:
         least = min(least, greatest // 2)
     return LoadPicture(
-        tuple(_days(load, now, least, greatest)),
-        tuple((round(COLUMN * hour, 2), f"{hour:02}") for hour in range(HOURS)),
-        _busiest(load),
-        _number(least),
-        _number(greatest),
-        _legend_opacities() if least < greatest else (MIDDLE,),
-        advice,
-        load.jobs,
-        get_current_timezone_name(),
+        days=tuple(_days(load, now, least, greatest)),
+        scale=tuple((round(COLUMN * hour, 2), f"{hour:02}") for hour in range(HOURS)),
+        busiest=_busiest(load),
+        least=_number(least),
+        greatest=_number(greatest),
+        swatches=_legend_opacities() if least < greatest else (MIDDLE,),
+        advice=advice,
+        jobs=load.jobs,
+        zone=get_current_timezone_name(),
     )
 
 

@@ -70,17 +70,13 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
         "paused": _number(jobs.paused),
         "quarantined": _number(jobs.quarantined),
     }
-    note = (
-        _("%(enabled)s enabled, %(paused)s paused, %(quarantined)s quarantined")
-        if jobs.quarantined
-        else _("%(enabled)s enabled, %(paused)s paused")
-    )
+    note = _("%(enabled)s enabled, %(paused)s paused")
+    if jobs.quarantined:
+        note = _("%(enabled)s enabled, %(paused)s paused, %(quarantined)s quarantined")
     yield Tile("jobs", _("Jobs"), _number(jobs.total), note % parts, list_url(Job, site))
-    first = (
-        format_html(_("first at {}"), render_time(jobs.next_at, near=now))
-        if jobs.next_at
-        else _("none due")
-    )
+    first = _("none due")
+    if jobs.next_at:
+        first = format_html(_("first at {}"), render_time(jobs.next_at, near=now))
     yield Tile("due_soon", _("Jobs due in the next hour"), _count_text(jobs.due_soon), first, "")
 
 
@@ -98,32 +94,34 @@ def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
         "running" if runs.running.number else "",
     )
     yield _success(runs, in_24_hours)
-    ended: list[tuple[str, str, str, str, int]] = [
-        (
-            "failed",
-            _("Failed runs (24 h)"),
-            _count_text(runs.failed),
-            _("after all attempts"),
-            runs.failed.number,
-        ),
-        (
-            "missed",
-            _("Missed runs (24 h)"),
-            _missed_value(runs),
-            _missed_note(runs),
-            runs.missed_occurrences,
-        ),
-        (
-            "skipped",
-            _("Skipped runs (24 h)"),
-            _count_text(runs.skipped),
-            _("an earlier run was unfinished"),
-            runs.skipped.number,
-        ),
-    ]
-    for state, label, value, note, number in ended:
-        url = list_url(Run, site, state__exact=state, due_at__gte=since)
-        yield Tile(state, label, value, note, url, state if number else "")
+
+    def url_of(state: str) -> str:
+        return list_url(Run, site, state__exact=state, due_at__gte=since)
+
+    yield Tile(
+        "failed",
+        _("Failed runs (24 h)"),
+        _count_text(runs.failed),
+        _("after all attempts"),
+        url_of("failed"),
+        "failed" if runs.failed.number else "",
+    )
+    yield Tile(
+        "missed",
+        _("Missed runs (24 h)"),
+        _missed_value(runs),
+        _missed_note(runs),
+        url_of("missed"),
+        "missed" if runs.missed_occurrences else "",
+    )
+    yield Tile(
+        "skipped",
+        _("Skipped runs (24 h)"),
+        _count_text(runs.skipped),
+        _("an earlier run was unfinished"),
+        url_of("skipped"),
+        "skipped" if runs.skipped.number else "",
+    )
     yield _start_delay(runs.starts, in_24_hours)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -174,6 +174,11 @@ def context(viewer: Viewer) -> dict[str, Any]:
     return {"timeline": _Drawing(data, viewer.site, with_runs).picture()}
 
 
+class _Span(NamedTuple):
+    left: float
+    right: float
+
+
 class _Drawing:
     def __init__(self, data: Timeline, site: admin.AdminSite, shows_runs: bool) -> None:
         self._timeline = data
@@ -222,19 +227,21 @@ class _Drawing:
         for runs in lane.runs:
             counts[runs.state] += runs.number
         return LaneRow(
-            str(lane.job),
-            change_url(lane.job, self._site),
-            f"{lane.job}\n{lane.job.schedule}",
-            y,
-            tuple(self._bars(lane.job, started, y + (LANE - BAR) / 2)),
-            tuple(self._mark(lane.job, runs, y) for runs in lane.runs if not has_run(runs)),
-            tuple(
+            name=str(lane.job),
+            url=change_url(lane.job, self._site),
+            title=f"{lane.job}\n{lane.job.schedule}",
+            y=y,
+            bars=tuple(self._bars(lane.job, started, y + (LANE - BAR) / 2)),
+            marks=tuple(self._mark(lane.job, runs, y) for runs in lane.runs if not has_run(runs)),
+            ticks=tuple(
                 self._tick(upcoming_title(lane.job, coming), coming, y) for coming in lane.coming
             ),
-            tuple(self._tick(absent_title(lane.job, absent), absent, y) for absent in lane.absent),
-            "" if lane.coming else note(lane),
-            tuple((label, counts[state]) for state, label in STATE_LABELS if counts[state]),
-            lane.next_at,
+            absent=tuple(
+                self._tick(absent_title(lane.job, absent), absent, y) for absent in lane.absent
+            ),
+            note="" if lane.coming else note(lane),
+            counts=tuple((label, counts[state]) for state, label in STATE_LABELS if counts[state]),
+            next_at=lane.next_at,
         )
 
     def _bars(self, job: Job, started: Sequence[Runs], y: float) -> Iterator[TimelineShape]:
@@ -247,30 +254,30 @@ class _Drawing:
             spans = [self._span(runs) for runs in stack]
             if stack[-1].number > 1:
                 # A bar of several runs has no exact times, so the whole stack gets one width.
-                whole = (min(left for left, _ in spans), max(right for _, right in spans))
-                spans = [whole for _ in spans]
+                left = min(span.left for span in spans)
+                right = max(span.right for span in spans)
+                spans = [_Span(left, right)] * len(spans)
             top = y
             symbol = _symbol(runs.state for runs in stack)
             heights = _heights([runs.number for runs in stack])
-            for runs, (left, right), height in zip(stack, spans, heights, strict=True):
-                width = max(round(right - left, 2), MIN_WIDTH)
-                left = min(left, 100 - width)
+            for runs, span, height in zip(stack, spans, heights, strict=True):
+                width = max(round(span.right - span.left, 2), MIN_WIDTH)
                 yield TimelineShape(
-                    left,
-                    top,
-                    runs_title(job, runs),
-                    runs.state,
-                    width,
-                    height,
-                    self._url(job, runs),
-                    symbol,
+                    x=min(span.left, 100 - width),
+                    y=top,
+                    title=runs_title(job, runs),
+                    state=runs.state,
+                    width=width,
+                    height=height,
+                    url=self._url(job, runs),
+                    symbol=symbol,
                 )
                 symbol = ""
                 top = round(top + height, 1)
 
-    def _span(self, runs: Runs) -> tuple[float, float]:
+    def _span(self, runs: Runs) -> _Span:
         assert runs.started_at is not None  # noqa: S101 (else it has no bar)
-        return self._x(runs.started_at), self._x(runs.finished_at or self._now)
+        return _Span(self._x(runs.started_at), self._x(runs.finished_at or self._now))
 
     def _mark(self, job: Job, runs: Runs, y: int) -> TimelineShape:
         middle = y + LANE / 2

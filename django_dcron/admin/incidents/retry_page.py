@@ -81,7 +81,7 @@ def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
 def _retry(
     request: HttpRequest, model_admin: IncidentAdmin, incident: Incident, numbers: dict[str, int]
 ) -> bool:
-    """Retry batches until the time is up. Return whether all are done. Updates ``numbers``."""
+    """Retry batches for ``BUDGET`` seconds. Return whether all are done. Updates ``numbers``."""
     runs: Any = admin_scope(request, model_admin.admin_site).runs
     if not request.user.has_perm(OTHER_ARGUMENTS):
         runs = runs.filter(args__isnull=True, kwargs__isnull=True)
@@ -103,7 +103,7 @@ def _retry_for(
     may_retry: Callable[[Run], bool],
     numbers: dict[str, int],
 ) -> bool:
-    until = time.monotonic() + budget
+    deadline = time.monotonic() + budget
     while True:
         batch = control.retry_failures(
             incident,
@@ -116,7 +116,7 @@ def _retry_for(
         if batch.next is None:
             return True
         numbers["after"] = batch.next
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return False
 
 

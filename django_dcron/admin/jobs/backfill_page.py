@@ -157,9 +157,8 @@ def backfill_view(model_admin: JobAdmin, request: HttpRequest, object_id: str) -
                 return _created_response(model_admin, request, job, backfill, form)
             if is_confirmed:
                 form.add_error(None, ValidationError(OUTDATED, code="outdated"))
-    return _page(
-        model_admin, request, job, form, BackfillPreview(backfill, form, job) if backfill else None
-    )
+    preview = BackfillPreview(backfill, form, job) if backfill else None
+    return _page(model_admin, request, job, form, preview)
 
 
 def _initial(request: HttpRequest) -> dict[str, Any]:

@@ -138,27 +138,27 @@ def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
     ]
     scale = Scale.for_durations(durations)
     slot = WIDTH / max(len(runs), MIN_SLOTS)
-    median_seconds = median(durations) if durations else None
+    median_text, median_y = EMPTY, None
+    if durations:
+        median_seconds = median(durations)
+        median_text = duration_or_empty(timedelta(seconds=median_seconds))
+        median_y = round(HEIGHT * (1 - scale.share(median_seconds)), 2)
     return Chart(
         bars=tuple(_bar(row, number, slot, scale) for number, row in enumerate(rows)),
         rows=tuple(rows),
         ticks=scale.ticks,
         logarithmic=scale.logarithmic,
-        median=EMPTY
-        if median_seconds is None
-        else duration_or_empty(timedelta(seconds=median_seconds)),
-        median_y=None
-        if median_seconds is None
-        else round(HEIGHT * (1 - scale.share(median_seconds)), 2),
+        median=median_text,
+        median_y=median_y,
         counts=tuple(Counter(run.state for run in runs).most_common()),
     )
 
 
 def _bar(row: RunRow, number: int, slot: float, scale: Scale) -> Bar:
     duration = _latest_duration(row.run)
-    height = (
-        0.0 if duration is None else max(HEIGHT * scale.share(duration.total_seconds()), MIN_HEIGHT)
-    )
+    height = 0.0
+    if duration is not None:
+        height = max(HEIGHT * scale.share(duration.total_seconds()), MIN_HEIGHT)
     return Bar(
         run=row.run,
         title=_title(row),
@@ -180,11 +180,11 @@ def _latest_duration(run: Run) -> timedelta | None:
 def _row(run: Run) -> RunRow:
     scheduled = f"{localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}"
     return RunRow(
-        run,
-        str(dict(STATE_LABELS).get(run.state, run.state)),
-        scheduled,
-        duration_or_empty(_latest_duration(run)),
-        duration_or_empty(start_delay(run)),
+        run=run,
+        state=str(dict(STATE_LABELS).get(run.state, run.state)),
+        scheduled=scheduled,
+        duration=duration_or_empty(_latest_duration(run)),
+        start_delay=duration_or_empty(start_delay(run)),
     )
 
 
@@ -203,8 +203,6 @@ def _title(row: RunRow) -> str:
 def _tick(seconds: float) -> str:
     if not seconds:
         return "0"
-    return (
-        f"{seconds * 1000:g} ms"
-        if seconds < 1
-        else write_duration(timedelta(seconds=round(seconds, 3)), " ")
-    )
+    if seconds < 1:
+        return f"{seconds * 1000:g} ms"
+    return write_duration(timedelta(seconds=round(seconds, 3)), " ")

@@ -142,30 +142,34 @@ class JobForm(JobModelForm):
         super().__init__(*args, **kwargs)
         if not self.instance._state.adding:
             self.initial["seen_version"] = self.instance.version
-        named: tuple[tuple[str, type[models.Model]], ...] = (
-            ("calendar", Calendar),
-            ("limit", Limit),
-        )
-        for name, model in named:
-            if name in self.fields and self.scope.narrows(model):
-                own = Q(pk=getattr(self.instance, f"{name}_id"))
-                rows = model._default_manager.filter(Q(pk__in=self.scope.keys(model)) | own)
-                self.fields[name].queryset = rows  # type: ignore[attr-defined]
+        self._limit_choices("calendar", Calendar)
+        self._limit_choices("limit", Limit)
         for name in self.fields.keys() & _JSON.keys():
             # Django adds a hidden input to detect changes of a callable default. The stored row
             # suffices for that.
             self.fields[name].show_hidden_initial = False
+        self._add_examples()
+        for field in self.fields.values():
+            if isinstance(field, forms.SplitDateTimeField):
+                _label_both(field)
+        has_arguments = self.fields.keys() >= {"args", "kwargs"}
+        self.arguments = JobArguments.of_job_form(self) if has_arguments else None
+
+    def _limit_choices(self, name: str, model: type[models.Model]) -> None:
+        """Offer the visible rows of ``model`` and the row that the job has already."""
+        if name in self.fields and self.scope.narrows(model):
+            own = Q(pk=getattr(self.instance, f"{name}_id"))
+            rows = model._default_manager.filter(Q(pk__in=self.scope.keys(model)) | own)
+            self.fields[name].queryset = rows  # type: ignore[attr-defined]
+
+    def _add_examples(self) -> None:
+        """Add examples to the help texts of the schedule and of durations."""
         for name in self.fields.keys() & _DURATIONS:
             example = _("Example: %(duration)s.") % {"duration": _EXAMPLES[name]}
             self.fields[name].help_text = f"{self.fields[name].help_text} {example}"
         if "schedule" in self.fields:
             sentence = _("Or an English sentence, such as every weekday at 9:30.")
             self.fields["schedule"].help_text = f"{self.fields['schedule'].help_text} {sentence}"
-        for field in self.fields.values():
-            if isinstance(field, forms.SplitDateTimeField):
-                _label_both(field)
-        has_arguments = self.fields.keys() >= {"args", "kwargs"}
-        self.arguments = JobArguments.of_job_form(self) if has_arguments else None
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -180,7 +184,7 @@ class JobForm(JobModelForm):
             text = _("The time is in the past. Enter a later one.")
             self.add_error("paused_until", ValidationError(text, code="passed"))
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
-            self._refuse(cleaned)
+            self._add_conflict(cleaned)
         return cleaned
 
     def _post_clean(self) -> None:
@@ -195,7 +199,8 @@ class JobForm(JobModelForm):
             except ValidationError as error:
                 self.add_error(None, error)
 
-    def _refuse(self, cleaned: dict[str, Any]) -> None:
+    def _add_conflict(self, cleaned: dict[str, Any]) -> None:
+        """Add the error that lists the differences, and carry the new version."""
         intro = _(
             "Someone else changed this job, so your changes were not saved. Save again to "
             "replace their values with yours."

@@ -47,9 +47,8 @@ def _run_with(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _pause(request: HttpRequest, job: Job) -> ActionResult:
-    return _pause_job(
-        job, submitted_reason(request), validated_data(PauseForm, request, job)["until"]
-    )
+    until = validated_data(PauseForm, request, job)["until"]
+    return _pause_job(job, submitted_reason(request), until)
 
 
 def _pause_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
@@ -65,14 +64,13 @@ def _pause_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionRes
 
 def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(EditPauseForm, request, job)
-    return _pause_job(
-        job, submitted_reason(request) if choices["reason"] else job.pause_reason, choices["until"]
-    )
+    reason = submitted_reason(request) if choices["reason"] else job.pause_reason
+    return _pause_job(job, reason, choices["until"])
 
 
-def _pause_job(job: Job, why: str, until: datetime | None) -> ActionResult:
+def _pause_job(job: Job, reason: str, until: datetime | None) -> ActionResult:
     try:
-        control.pause(job, why, until)
+        control.pause(job, reason, until)
     except InvalidValue as error:  # the time has passed since the form was validated
         raise ValidationError(error.problem.translate(translation)) from None
     return ActionResult(paused_text(job))

@@ -70,10 +70,10 @@ def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]
         last = runs.last_finished
         runs_url = list_url(Run, site, job__id__exact=str(job.pk))
         job.row = JobRow(
-            runs,
-            runs_url,
-            change_url(Run(pk=last.run_id), site) if last else "",
-            actions.of(job, runs_url),
+            recent=runs,
+            runs_url=runs_url,
+            last_url=change_url(Run(pk=last.run_id), site) if last else "",
+            buttons=actions.of(job, runs_url),
         )
 
 
@@ -119,12 +119,10 @@ def _figures(recent: RecentRuns) -> str:
     percent = recent.success_rate.percent
     middle, high = recent.duration(50), recent.duration(95)
     rate = "" if percent is None else _("%(percent)d%% succeeded") % {"percent": percent}
-    durations = (
-        ""
-        if middle is None
-        else _("p50 %(middle)s, p95 %(high)s")
-        % {"middle": _unbroken(middle), "high": _unbroken(high)}
-    )
+    durations = ""
+    if middle is not None:
+        values = {"middle": _unbroken(middle), "high": _unbroken(high)}
+        durations = _("p50 %(middle)s, p95 %(high)s") % values
     return format_html("{}{}", quiet(rate), quiet(durations))
 
 

@@ -108,11 +108,9 @@ class JobPage:
         self.countdown = countdown_texts()
         self.statistics = self.status.statistics
         self.may_view_runs = self.status.may_view_runs
-        self.runs = (
-            list(runs.filter(job=job.pk).order_by("-scheduled_at")[:RUNS])
-            if self.may_view_runs
-            else []
-        )
+        self.runs: list[Run] = []
+        if self.may_view_runs:
+            self.runs = list(runs.filter(job=job.pk).order_by("-scheduled_at")[:RUNS])
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
 
@@ -179,10 +177,9 @@ class StatusPanel:
         ]
         self.more_followers = len(after) > chains.SHOWN
         self.may_view_nodes = may_view(request, Node, site)
-        leaders = (
-            cluster.leaders_of(job, cluster.nodes(job.namespace)) if self.may_view_nodes else []
-        )
-        is_visible = visible_nodes(admin_scope(request, site))
+        nodes = cluster.nodes(job.namespace) if self.may_view_nodes else []
+        leaders = cluster.leaders_of(job, nodes) if nodes else []
+        is_visible = visible_nodes(scope)
         self.leaders = [(each, link(each.node, site)) for each in leaders if is_visible(each.node)]
 
     @property

@@ -18,7 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import dateformat
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -50,7 +50,7 @@ BADGES = {
     WhyVerdict.UNEXPLAINED: ("failed", gettext_lazy("Unexplained")),
 }
 """Badges of the verdicts that don't come from a run's state."""
-RUN_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+RUN_ID = re.compile(r"\b([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +144,11 @@ def _format_requested_time(at: datetime) -> str:
 def _answer_context(
     answer: Answer, requested: datetime, job: Job, site: admin.AdminSite, scope: Scope
 ) -> dict[str, Any]:
+    at = answer.occurrence.astimezone(requested.tzinfo) if answer.occurrence else requested
     return {
         "answer": answer,
         "badge": _badge(answer.verdict),
-        "heading": dateformat.format(
-            answer.occurrence.astimezone(requested.tzinfo) if answer.occurrence else requested,
-            "l, Y-m-d H:i:s T",
-        ),
+        "heading": dateformat.format(at, "l, Y-m-d H:i:s T"),
         "sentences": list(_link_run_ids(answer.sentences, site, scope)),
         "run_link": link(answer.run, site, _("View run")) if answer.run else "",
         "before": _neighbor(answer.before, job, requested, site),
@@ -177,18 +175,10 @@ def _link_run_ids(
 ) -> Iterator[SafeString]:
     """Link the runs that the sentences name by id, unless they are deleted."""
     run_ids = {UUID(run_id) for sentence in sentences for run_id in RUN_ID.findall(sentence)}
-    runs = (
-        {str(run.pk): run for run in scope.runs.filter(pk__in=run_ids).only("pk")}
-        if run_ids
-        else {}
-    )
+    runs: dict[str, Run] = {}
+    if run_ids:
+        runs = {str(run.pk): run for run in scope.runs.filter(pk__in=run_ids).only("pk")}
     for sentence in sentences:
-        spans = [match.span() for match in RUN_ID.finditer(sentence) if match[0] in runs]
-        pieces, position = [], 0
-        for start, end in spans:
-            pieces += [
-                (sentence[position:start],),
-                (link(runs[sentence[start:end]], site, sentence[start:end]),),
-            ]
-            position = end
-        yield format_html_join("", "{}", [*pieces, (format_html("{}", sentence[position:]),)])
+        pieces = RUN_ID.split(sentence)  # texts and ids in turn
+        linked = (link(runs[each], site, each) if each in runs else each for each in pieces)
+        yield format_html_join("", "{}", ((each,) for each in linked))

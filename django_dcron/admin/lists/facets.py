@@ -78,11 +78,9 @@ class FacetChangeList(ShortRowsChangeList):
         The state ``ALL`` has the jobs in all states.
         """
         by_state, by_outcome = self.filter_of(JobStateFilter), self.filter_of(LastOutcomeFilter)
-        conditions = (
-            {value: by_state.condition(value) for value, _label in by_state.lookup_choices}
-            if by_state
-            else {}
-        )
+        conditions: dict[Any, Q] = {}
+        if by_state:
+            conditions = {value: by_state.condition(value) for value, _ in by_state.lookup_choices}
         # The prefix keeps the names apart from the fields of Job.
         numbers = {f"in_{value}": Count("pk", filter=each) for value, each in conditions.items()}
         jobs = self.jobs_without(by_state, by_outcome).values("statistics__last_state")

@@ -231,10 +231,8 @@ class TargetKindFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        is_command, is_shell = (
-            Q(target__startswith=commands.PREFIX),
-            Q(target__startswith=shell.PREFIX),
-        )
+        is_command = Q(target__startswith=commands.PREFIX)
+        is_shell = Q(target__startswith=shell.PREFIX)
         conditions = {"code": ~is_command & ~is_shell, "command": is_command, "shell": is_shell}
         return queryset.filter(conditions.get(self.value() or "", Q()))
 

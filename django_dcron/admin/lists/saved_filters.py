@@ -94,7 +94,7 @@ class SavedFiltersAdmin(ListAdmin[M]):
 
 
 def _filter_of(parameters: QueryDict) -> str:
-    """Return the query string without the page and other parameters of one request."""
+    """Return the query string without the parameters in ``NOT_SAVED``."""
     kept = parameters.copy()
     for name in NOT_SAVED:
         kept.pop(name, None)

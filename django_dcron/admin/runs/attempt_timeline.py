@@ -107,11 +107,8 @@ class AttemptBar:
 
     @property
     def label(self) -> str:
-        return (
-            ""
-            if self.solid or self.width < MIN_LABELED_WIDTH
-            else duration_or_empty(self.phase.length)
-        )
+        has_room = self.width >= MIN_LABELED_WIDTH
+        return duration_or_empty(self.phase.length) if has_room and not self.solid else ""
 
     @property
     def title(self) -> str:
@@ -225,10 +222,8 @@ def _claim_text(course: AttemptPhases) -> str:
 def _lane_text(course: AttemptPhases, state: str) -> str:
     """Describe a lane: the number of the attempt, the wait before it, its outcome and duration."""
     facts = [_("Attempt %(number)d") % {"number": course.number}]
-    waited = sum(
-        (phase.length for phase in course.phases if phase.kind is not PhaseKind.RUNNING),
-        timedelta(),
-    )
+    waits = (each.length for each in course.phases if each.kind is not PhaseKind.RUNNING)
+    waited = sum(waits, timedelta())
     if waited and (course.number > 1 or course.attempt):
         facts.append(_("waited %(time)s") % {"time": duration_or_empty(waited)})
     if course.attempt is None:
@@ -253,7 +248,10 @@ def _bar(phase: Phase, course: AttemptPhases, scale: _Scale) -> AttemptBar:
 
 
 def _tick_step(length: timedelta) -> timedelta:
-    """Return the shortest step with at most ``MAX_STEPS`` steps. Long ones are whole weeks."""
+    """Return the shortest step that divides ``length`` into at most ``MAX_STEPS`` steps.
+
+    Steps of more than a week are whole weeks.
+    """
     milliseconds = length / timedelta(milliseconds=1)
     week = STEPS[-1]
     weeks = ceil(milliseconds / MAX_STEPS / week) * week
@@ -266,11 +264,9 @@ def _ticks(scale: _Scale) -> Iterator[Tick]:
     for index in range(int(scale.length / step) + 1):
         after = index * step
         at = scale.since + after
-        label = (
-            f"+{duration_or_empty(after)}".replace(".0 s", " s")
-            if index
-            else f"{localtime(at):%H:%M:%S}"
-        )
+        label = f"{localtime(at):%H:%M:%S}"
+        if index:
+            label = f"+{duration_or_empty(after)}".replace(".0 s", " s")
         yield Tick(scale.x(at), label, _format_exact(at))
 
 

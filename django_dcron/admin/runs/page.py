@@ -213,8 +213,8 @@ class RunPage:
             near = self.now if run.state == State.RUNNING else run.scheduled_at
             at = render_time(run.cancel_requested_at, near)
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
-        if usual := self._expected_end:
-            sentences.append(usual)
+        if expected_end := self._expected_end:
+            sentences.append(expected_end)
         if run.missed_before:
             text = ngettext(
                 "This run also covers {count} earlier occurrence that didn't start in time, "
@@ -272,7 +272,9 @@ class RunPage:
         run, timed = self.run, self._run_or_attempt
         near = run.scheduled_at
         max_attempts = max(run.attempt, run.job.max_attempts)
+        attempt = _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": max_attempts}
         shows_attempt = run.started_at is not None or not run.is_final
+        is_running = run.state == State.RUNNING
         facts = [
             (_("scheduled"), render_time(run.scheduled_at)),
             (_("claimed"), render_time(run.claimed_at, near)),
@@ -282,19 +284,11 @@ class RunPage:
             (_("finished"), render_exact_time(timed.finished_at, near)),
             (_("start delay"), duration_or_empty(start_delay(run))),
             (_("duration"), duration_or_empty(run_duration(timed))),
-            (
-                _("attempt"),
-                _("%(attempt)d of %(most)d") % {"attempt": run.attempt, "most": max_attempts}
-                if shows_attempt
-                else EMPTY,
-            ),
+            (_("attempt"), attempt if shows_attempt else EMPTY),
             (_("deliveries"), str(run.deliveries) if run.deliveries > 1 else EMPTY),
             (_("worker"), self._worker_link),
             (_("node"), self._node_link),
-            (
-                _("heartbeat"),
-                render_time(run.heartbeat_at, near) if run.state == State.RUNNING else EMPTY,
-            ),
+            (_("heartbeat"), render_time(run.heartbeat_at, near) if is_running else EMPTY),
         ]
         return [(label, value) for label, value in facts if value != EMPTY]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
 from django.contrib.admin.helpers import Fieldset
@@ -37,7 +37,13 @@ RENDERED_FOR = "arguments_target"
 RENDERED_JSON = "arguments_json"
 """The hidden field with the arguments that the page has as raw JSON."""
 EMPTY_CHOICE = ""
-Call = tuple[list[Any], dict[str, Any]]
+
+
+class Call(NamedTuple):
+    """The arguments of a call."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
 
 
 class ArgumentFields(forms.Form):
@@ -69,13 +75,13 @@ class ArgumentFields(forms.Form):
                 values[name] = None
             else:
                 values.pop(name, None)
-        args, (given_args, given_kwargs) = [], self.call
-        for parameter, _value in zip(self.parameters.values(), given_args, strict=False):
+        args = []
+        for parameter, _value in zip(self.parameters.values(), self.call.args, strict=False):
             if parameter.name not in values:
                 break
             args.append(values.pop(parameter.name))
-        kwargs = {name: values.pop(name) for name in given_kwargs if name in values}
-        return args, kwargs | values
+        kwargs = {name: values.pop(name) for name in self.call.kwargs if name in values}
+        return Call(args, kwargs | values)
 
 
 class JobArguments:
@@ -84,7 +90,7 @@ class JobArguments:
     def __init__(self, form: JobForm | ArgumentsForm, target: str, initial: Call):
         self._form = form
         self.target = target
-        self.call: Call = ([], {})
+        self.call = Call([], {})
         self.inputs: ArgumentFields | None = None
         """None if the target is unknown or offers no parameters."""
         self.replaces_inputs = self.replaces_json = False
@@ -95,7 +101,7 @@ class JobArguments:
     @classmethod
     def of_job_form(cls, form: JobForm) -> JobArguments:
         if form.is_bound:
-            return cls(form, str(form.data.get(form.add_prefix("target"), "")), ([], {}))
+            return cls(form, str(form.data.get(form.add_prefix("target"), "")), Call([], {}))
         target = str(form.initial.get("target") or form.instance.target)
         return cls(form, target, _call_of(form.initial, form.instance))
 
@@ -118,7 +124,7 @@ class JobArguments:
         typed = _call_in(cleaned)
         self.replaces_inputs = not is_of_target or typed != rendered
         if typed is None:  # the raw JSON has an error
-            self._show(rendered or ([], {}))
+            self._show(rendered or Call([], {}))
             self.replaces_inputs = False
             return
         self._show(typed)
@@ -134,16 +140,16 @@ class JobArguments:
         elif (changed := submitted.changed_call()) is not None:
             self._show(changed)
             self.replaces_json = True
-            cleaned["args"], cleaned["kwargs"] = changed
+            cleaned.update(changed._asdict())
             shown = data.copy()  # the page shows the raw JSON of the inputs
-            for name, value in zip(("args", "kwargs"), changed, strict=True):
+            for name, value in changed._asdict().items():
                 shown[self._form.add_prefix(name)] = json.dumps(value, ensure_ascii=False)
             self._form.data = shown
 
     def _show(self, call: Call) -> None:
         self.call = call
         parameters = _parameters(self.target)
-        fits = len(call[0]) <= sum(each.is_positional for each in parameters)
+        fits = len(call.args) <= sum(each.is_positional for each in parameters)
         self.inputs = ArgumentFields(parameters, call) if parameters and fits else None
 
 
@@ -156,7 +162,7 @@ def _parameters(key: str) -> list[TargetParameter]:
 
 def _call_of(initial: Mapping[str, Any], job: Any) -> Call:
     args, kwargs = (initial.get(name, getattr(job, name)) for name in ("args", "kwargs"))
-    return (
+    return Call(
         args if isinstance(args, list) else [],
         kwargs if isinstance(kwargs, dict) else {},
     )
@@ -164,7 +170,9 @@ def _call_of(initial: Mapping[str, Any], job: Any) -> Call:
 
 def _call_in(cleaned: Mapping[str, Any]) -> Call | None:
     args, kwargs = cleaned.get("args"), cleaned.get("kwargs")
-    return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
+    if isinstance(args, list) and isinstance(kwargs, dict):
+        return Call(args, kwargs)
+    return None
 
 
 def _parse_call(text: str) -> Call | None:
@@ -177,8 +185,8 @@ def _parse_call(text: str) -> Call | None:
 
 def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[str, Any]:
     """Return the arguments by the names of their parameters, also those without a parameter."""
-    args, kwargs = call
-    return dict(zip((each.name for each in parameters), args, strict=False)) | kwargs
+    names = (each.name for each in parameters)
+    return dict(zip(names, call.args, strict=False)) | call.kwargs
 
 
 def _kind(parameter: TargetParameter, given: Mapping[str, Any]) -> InputKind:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.admin.action_forms import ObjectActionForm
-from django_dcron.admin.jobs.argument_fields import JobArguments
+from django_dcron.admin.jobs.argument_fields import Call, JobArguments
 from django_dcron.admin.json_input import JsonInput, json_input
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
@@ -46,7 +46,7 @@ class ArgumentsForm(ObjectActionForm):
         args, kwargs = targets.redact_secrets(row.args), targets.redact_secrets(row.kwargs)
         super().__init__(data, row=row, initial={"args": args, "kwargs": kwargs}, **options)
         self.job = row
-        self.arguments = JobArguments(self, row.target, (args, kwargs))
+        self.arguments = JobArguments(self, row.target, Call(args, kwargs))
 
     @property
     def raw_fieldset(self) -> Fieldset:

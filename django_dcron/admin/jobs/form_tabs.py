@@ -27,8 +27,17 @@ OVERVIEW = "overview"
 RAW_NOTE = _("If you edit the JSON, it replaces the values of the inputs.")
 REQUIRED = ("name", "target", "schedule", "timezone")
 
-_TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
-    (
+
+@dataclass(frozen=True, slots=True)
+class _Tab:
+    name: str
+    label: StrOrPromise
+    fieldsets: list[tuple[StrOrPromise | None, Any]]
+    """Title and options of each fieldset, as in Django's ``ModelAdmin.fieldsets``."""
+
+
+_TABS = [
+    _Tab(
         "general",
         _("General"),
         [
@@ -49,7 +58,7 @@ _TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
             ),
         ],
     ),
-    (
+    _Tab(
         "timing",
         _("Timing"),
         [
@@ -85,7 +94,7 @@ _TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
             ),
         ],
     ),
-    (
+    _Tab(
         "failures",
         _("Failures"),
         [
@@ -118,7 +127,7 @@ _TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
             ),
         ],
     ),
-    (
+    _Tab(
         "sequence",
         _("Chain and queue"),
         [
@@ -138,7 +147,7 @@ _TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
             ),
         ],
     ),
-    (
+    _Tab(
         "retention",
         _("Retention"),
         [
@@ -153,13 +162,13 @@ _TABS: list[tuple[str, StrOrPromise, list[tuple[StrOrPromise | None, Any]]]] = [
     ),
 ]
 
-FIELDSETS = [fieldset for _name, _label, fieldsets in _TABS for fieldset in fieldsets]
+FIELDSETS = [fieldset for tab in _TABS for fieldset in tab.fieldsets]
 
 _FIELDS = {field.name: field for field in Job._meta.concrete_fields}
 _TAB_OF_FIELD = {
-    name: tab
-    for tab, _label, fieldsets in _TABS
-    for _title, options in fieldsets
+    name: tab.name
+    for tab in _TABS
+    for _title, options in tab.fieldsets
     for name in flatten(options["fields"])
 }
 _PREVIEWED = {"overlap_policy": "policies", "max_attempts": "retry", "keep_for": "retention"}
@@ -194,18 +203,18 @@ class FormTab:
 
 def form_tabs(form: AdminForm) -> list[FormTab]:
     """Return the tabs of the form. A fieldset that a project adds is in the first tab."""
-    groups: dict[str, list[FieldGroup]] = {name: [] for name, _label, _fieldsets in _TABS}
+    groups: dict[str, list[FieldGroup]] = {tab.name: [] for tab in _TABS}
     fieldset: Any
     for fieldset in form:
         names = flatten(fieldset.fields)
         if "kwargs" in names and getattr(form.form, "arguments", None):
             fieldset.name, fieldset.description = None, RAW_NOTE  # below the inputs' heading
-        tab = next((_TAB_OF_FIELD[name] for name in names if name in _TAB_OF_FIELD), _TABS[0][0])
-        groups[tab].append(FieldGroup(fieldset, names))
+        tabs = (_TAB_OF_FIELD[name] for name in names if name in _TAB_OF_FIELD)
+        groups[next(tabs, _TABS[0].name)].append(FieldGroup(fieldset, names))
     return [
-        _form_tab(name, label, groups[name], form.form)
-        for name, label, _fieldsets in _TABS
-        if groups[name]
+        _form_tab(tab.name, tab.label, groups[tab.name], form.form)
+        for tab in _TABS
+        if groups[tab.name]
     ]
 
 

@@ -4,7 +4,8 @@
 // was loaded. The button that pauses refreshes pauses the countdown, too.
 (() => {
     const texts = document.querySelector("[data-dcron-countdown-texts]").dataset;
-    const ahead = Date.parse(texts.now) - Date.now(); // of this machine's clock, in milliseconds
+    // How far the server's clock is ahead of this machine's clock, in milliseconds.
+    const clockOffset = Date.parse(texts.now) - Date.now();
     const isPaused = () => window.sessionStorage.getItem("dcron-refresh-paused") === "1";
 
     // Whole minutes from an hour on, as the server writes them; minutes and seconds below.
@@ -28,7 +29,7 @@
         if (document.hidden || isPaused()) {
             return;
         }
-        const now = Date.now() + ahead;
+        const now = Date.now() + clockOffset;
         for (const place of document.querySelectorAll("[data-dcron-countdown]")) {
             const current = text(Math.ceil((Date.parse(place.dateTime) - now) / 1000));
             if (place.textContent !== current) {

@@ -58,7 +58,7 @@ class EntryTimeFilter(TimeFilter):
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
-    list_display = ("time", "who", "what", "object_name", "changes")
+    list_display = ("time", "actor_column", "action_column", "object_name", "changes")
     list_display_links = ("time",)
     list_filter = ("action", EntryTimeFilter, "via", "kind")
     search_fields = ("actor", "address", "label", "reason")
@@ -69,8 +69,8 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
     empty_text = gettext_lazy("No entries yet. Each change of a job or a run has an entry here.")
     fields = (
         "moment",
-        "who",
-        "what",
+        "actor_column",
+        "action_column",
         "object_name",
         "object_id",
         "version",
@@ -121,12 +121,12 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         return render_time(entry.at, near=clock.now())
 
     @admin.display(description=gettext_lazy("user"))
-    def who(self, entry: AuditEntry) -> str:
+    def actor_column(self, entry: AuditEntry) -> str:
         source = " · ".join(filter(None, (str(entry.get_via_display()), entry.address)))
         return format_html("{}{}", entry.actor or actor_text(entry), quiet(source))
 
     @admin.display(description=gettext_lazy("action"))
-    def what(self, entry: AuditEntry) -> str:
+    def action_column(self, entry: AuditEntry) -> str:
         kind = BADGES.get(AuditAction(entry.action), "enabled")
         return badge(kind, entry.get_action_display())
 

@@ -49,7 +49,8 @@ def context(viewer: Viewer) -> dict[str, Any]:
     assigned = cluster.assigned_shards(all_nodes)  # hidden nodes have shards, too
     return {
         "rows": [
-            _row(node, assigned.get(node.pk, []), release, site) for node in nodes[:NODES_SHOWN]
+            _node_row(node, assigned.get(node.pk, []), release, site)
+            for node in nodes[:NODES_SHOWN]
         ],
         "more": len(nodes[NODES_SHOWN:]),
         "list_url": list_url(Node, site),
@@ -60,7 +61,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _row(node: Node, assigned: list[int], release: str, site: admin.AdminSite) -> NodeRow:
+def _node_row(node: Node, assigned: list[int], release: str, site: admin.AdminSite) -> NodeRow:
     is_live = cluster.is_live(node)
     ranges = cluster.shard_ranges(assigned)
     more = ["\N{HORIZONTAL ELLIPSIS}"] if len(ranges) > RANGES_SHOWN else []

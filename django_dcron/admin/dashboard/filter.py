@@ -29,7 +29,7 @@ class Filter:
 
 
 def selection(request: HttpRequest) -> JobSelection:
-    return JobSelection(_read(request, "namespace"), _read(request, "q"))
+    return JobSelection(_parameter(request, "namespace"), _parameter(request, "q"))
 
 
 def parameters(chosen: JobSelection) -> dict[str, str]:
@@ -41,7 +41,7 @@ def parameters(chosen: JobSelection) -> dict[str, str]:
     }
 
 
-def _read(request: HttpRequest, name: str) -> str:
+def _parameter(request: HttpRequest, name: str) -> str:
     """Read a parameter, limited to the length of its column and without NUL characters."""
     return request.GET.get(name, "").replace("\0", "").strip()[: LENGTHS[name]]
 

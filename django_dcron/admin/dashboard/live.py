@@ -104,7 +104,7 @@ def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Rende
     keys = _keys(viewer, sections)
     stored = store.get_many(keys.values())
     found = {
-        name: _read(name, section, viewer, stored.get(keys[name]))
+        name: _render_section(name, section, viewer, stored.get(keys[name]))
         for name, section in sections.items()
     }
     store.set_many({keys[name]: shown for name, shown in found.items()}, CACHE_SECONDS)
@@ -132,7 +132,7 @@ def up_to_date(
         read: dict[str, RenderedSection] = {}
         for name, section in sections.items():
             if is_due(section, found.get(name), found.get(FIGURES), clock()):
-                read[name] = found[name] = _read(name, section, viewer, found.get(name))
+                read[name] = found[name] = _render_section(name, section, viewer, found.get(name))
         store.set_many({keys[name]: shown for name, shown in read.items()}, CACHE_SECONDS)
     finally:
         store.delete(reading)
@@ -154,7 +154,7 @@ def _keys(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, str]:
     }
 
 
-def _read(
+def _render_section(
     name: str, section: Section, viewer: Viewer, before: RenderedSection | None
 ) -> RenderedSection:
     html = render_to_string(f"admin/django_dcron/dashboard/{name}.html", section.context(viewer))

@@ -194,7 +194,7 @@ class _Drawing:
 
     def picture(self) -> TimelinePicture:
         data = self._timeline
-        rows = tuple(self._row(lane, AXIS + LANE * at) for at, lane in enumerate(data.lanes))
+        rows = tuple(self._lane_row(lane, AXIS + LANE * at) for at, lane in enumerate(data.lanes))
         states = {runs.state for lane in data.lanes for runs in lane.runs}
         return TimelinePicture(
             rows=rows,
@@ -221,7 +221,7 @@ class _Drawing:
             yield GridLine(self._x(at), f"{localtime(at):%H:%M}")
             at += GRID
 
-    def _row(self, lane: Lane, y: int) -> LaneRow:
+    def _lane_row(self, lane: Lane, y: int) -> LaneRow:
         started = [runs for runs in lane.runs if has_run(runs)]
         counts: Counter[str] = Counter()
         for runs in lane.runs:

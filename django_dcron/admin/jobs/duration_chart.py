@@ -132,7 +132,7 @@ def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
     """Draw the finished ``runs``, which are sorted newest first. Return None if there are none."""
     if not runs:
         return None
-    rows = [_row(run) for run in reversed(runs)]
+    rows = [_run_row(run) for run in reversed(runs)]
     durations = [
         duration.total_seconds() for run in runs if (duration := _latest_duration(run)) is not None
     ]
@@ -177,7 +177,7 @@ def _latest_duration(run: Run) -> timedelta | None:
     return max(run.finished_at - run.started_at, timedelta())
 
 
-def _row(run: Run) -> RunRow:
+def _run_row(run: Run) -> RunRow:
     scheduled = f"{localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}"
     return RunRow(
         run=run,

@@ -55,12 +55,12 @@ def shown_definitions(
     """Return the definitions that the ``attempts`` executed. ``rows``: see ``definitions_of``."""
     groups = groupby(attempts, lambda each: (each.definition_id, each.release))
     return [
-        _shown(list(group), release, rows.get(key) if key else None, job)
+        _shown_definition(list(group), release, rows.get(key) if key else None, job)
         for (key, release), group in groups
     ]
 
 
-def _shown(
+def _shown_definition(
     attempts: list[Attempt], release: str, definition: Definition | None, job: Job
 ) -> ShownDefinition:
     numbers = sorted(each.number for each in attempts)

@@ -132,9 +132,9 @@ class _Event:
             removed |= {day for key, day in self._replaced if key == uid}
         added = [_date_of(day) for day, _duration in _read(self._event, "rdates", "RDATE")]
         is_plain = end == LAST_DAY and count is None and not removed and not added
-        always = self._recurring_entry(rule) if is_plain and self._day <= first else None
-        if always is not None:
-            return [always]
+        recurring = self._recurring_entry(rule) if is_plain and self._day <= first else None
+        if recurring is not None:
+            return [recurring]
         days = {self._day, *added, *self._days(rule, end, count, first, last)} - removed
         found: list[str] = []
         for begin, stop in map(self._time_on, sorted(days)):

@@ -12,7 +12,7 @@ Invariants:
 - A statement that has been executed is never executed again, whatever fails afterwards.
 - No other client's statement is executed: the names are random. A name that psycopg chooses may
   mean another statement on another server connection.
-- Nothing is prepared through a connection pooler that reports process ids of its own (PgBouncer,
+- Nothing is prepared through a connection pooler that reports its own process ids (PgBouncer,
   pgcat, PgDog). A pooler that reports the server's process id looks like a direct connection. If
   it changes the server connection, the new one doesn't know the random name and refuses it.
 - If the project sets Django's option, the option decides: ``OPTIONS["prepare_threshold"] = None``

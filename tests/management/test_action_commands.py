@@ -26,7 +26,7 @@ from django_dcron.management.dcron import bulk_actions, progress_bar, run_absenc
 from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.management.dcron.run_absence import Absence
+from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
 from django_dcron.models import Job, Node, Run
 from django_dcron.utils.bounded_text import BoundedText
 from tests.conftest import StartProcess
@@ -193,8 +193,8 @@ def test_run_keeps_waiting_while_node_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
-    absent: list[Any] = [("no_live_node", "gone")] * 3 + [None] + [("no_live_node", "gone")] * 99
-    answers = iter(absent)
+    absent = FoundAbsence(Absence.NODE, "gone")
+    answers = iter([*[absent] * 3, None, *[absent] * 99])
     monkeypatch.setattr(run_watch, "absence_for", lambda _: next(answers))
     make_idle_job(name="idle")
     assert document("run", "idle")[1]["missing"] == "no_live_node"

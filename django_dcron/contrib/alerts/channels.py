@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core import mail
 
@@ -18,7 +18,12 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 MENTION = re.compile(r"(?<!\w)@(?=(?:all|channel|everyone|here)\b)", re.IGNORECASE)
 """A mention that notifies everyone on Discord or Mattermost, also within plain text."""
 
-Destinations = dict[str, tuple[str, Mapping[str, Any]]]
+
+class AlertDestination(NamedTuple):
+    channel: str
+    """The name of the channel."""
+    settings: Mapping[str, Any]
+    """The settings of the channel, with this destination only."""
 
 
 class NotSent(Exception):
@@ -28,23 +33,21 @@ class NotSent(Exception):
     """
 
 
-def destinations(channels: Mapping[str, Mapping[str, Any]]) -> Destinations:
-    """Return the destinations of messages: each channel, and each URL of a channel with several.
+def destinations(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertDestination]:
+    """Return the destinations of messages by name, such as ``ops`` and ``ops 2``.
 
-    Maps the destination's name (``ops``, ``ops 2``) to the channel's name and to a channel that has
-    only this destination.
+    A channel is one destination. If it has several URLs, each URL is a destination.
     """
-    result: Destinations = {}
+    found: dict[str, AlertDestination] = {}
     for name, channel in channels.items():
         urls = channel.get("apprise", ())
         if len(urls) < 2:
-            result[name] = name, channel
-        for number, url in enumerate(urls if len(urls) > 1 else (), start=1):
-            result[name if number == 1 else f"{name} {number}"] = (
-                name,
-                {**channel, "apprise": [url]},
-            )
-    return result
+            found[name] = AlertDestination(name, channel)
+            continue
+        for number, url in enumerate(urls, start=1):
+            numbered = name if number == 1 else f"{name} {number}"
+            found[numbered] = AlertDestination(name, {**channel, "apprise": [url]})
+    return found
 
 
 def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info") -> None:
@@ -65,9 +68,8 @@ def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info
 
 def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
     mailer: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
-    if (
-        getattr(mailer, "timeout", SEND_TIMEOUT) is None
-    ):  # the SMTP backend waits forever by default
+    # By default, the SMTP backend waits forever.
+    if getattr(mailer, "timeout", SEND_TIMEOUT) is None:
         mailer.timeout = SEND_TIMEOUT
     if not mailer.send_messages([mail.EmailMessage(subject, text, to=list(addresses))]):
         raise NotSent("the mail backend sent no message")

@@ -48,16 +48,15 @@ def read_failures(job: Job, number: int) -> ReportedFailures:
         job=job.pk, last_run__in=[run.pk for run in failed if run.pk not in keys]
     )
     by_run = {each.last_run: each for each in without_attempt}
-    muted = 0
-    reported: Run | None = None
-    for run in failed:
-        incident = incidents.get(keys.get(run.pk) or 0) or by_run.get(run.pk)
-        if incident is not None and incident.state == IncidentState.MUTED:
-            muted += 1
-        elif reported is None:
-            reported = run
-    if reported is None:
+    incident_of = {
+        run.pk: incidents.get(keys.get(run.pk) or 0) or by_run.get(run.pk) for run in failed
+    }
+    reported = [run for run in failed if not _is_muted(incident_of[run.pk])]
+    muted = len(failed) - len(reported)
+    if not reported:
         return ReportedFailures(muted)
-    return ReportedFailures(
-        muted, reported, incidents.get(keys.get(reported.pk) or 0) or by_run.get(reported.pk)
-    )
+    return ReportedFailures(muted, reported[0], incident_of[reported[0].pk])
+
+
+def _is_muted(incident: Incident | None) -> bool:
+    return incident is not None and incident.state == IncidentState.MUTED

@@ -67,13 +67,10 @@ def initialize(*, from_zero: bool) -> bool:
         return True
     now = database_now(using)
     notices = []
-    for job in (
-        Job.objects.using(using)
-        .select_related("statistics")
-        .order_by()
-        .iterator(chunk_size=BATCH_SIZE)
-    ):
-        notice, statistics = Notice(job_id=job.pk, success_at=now), getattr(job, "statistics", None)
+    jobs = Job.objects.using(using).select_related("statistics").order_by()
+    for job in jobs.iterator(chunk_size=BATCH_SIZE):
+        notice = Notice(job_id=job.pk, success_at=now)
+        statistics = getattr(job, "statistics", None)
         if statistics is not None and not from_zero:
             notice.succeeded, notice.missed = statistics.succeeded, statistics.missed
             notice.failed = statistics.failed - statistics.consecutive_failures
@@ -175,7 +172,7 @@ def _counts(row: Any) -> Counts:
 
 
 def _is_open(statistics: Statistics) -> bool:
-    """Whether the circuit breaker has paused the job. The condition equals ``_OPEN``.
+    """Return whether the circuit breaker has paused the job. The condition equals ``_OPEN``.
 
     It doesn't depend on runs that end after the pause, or on pauses by users.
     """

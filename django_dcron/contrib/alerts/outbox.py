@@ -98,13 +98,13 @@ def store_new_alerts(messages: Iterable[Message]) -> int:
 
 def _rows(messages: Iterable[Message]) -> Iterator[NewAlert]:
     destinations_of: dict[str, list[str]] = {}
-    for destination, (channel, _) in destinations(settings.ALERT_CHANNELS).items():
-        destinations_of.setdefault(channel, []).append(destination)
+    for name, destination in destinations(settings.ALERT_CHANNELS).items():
+        destinations_of.setdefault(destination.channel, []).append(name)
     for message in messages:
         for channel in message.to:
-            for destination in destinations_of.get(channel, [channel]):
+            for name in destinations_of.get(channel, [channel]):
                 row = Alert(
-                    channel=destination,
+                    channel=name,
                     kind=message.kind,
                     key=message.key[:190],
                     job_id=message.job_id,
@@ -146,23 +146,19 @@ def send_to(destination: str, send: Send = send) -> int:
     using = alias_for(Alert)
     # Read the time here, because the claim lasts from now on, however long other destinations took.
     now = database_now(using)
-    _channel, channel_settings = destinations(settings.ALERT_CHANNELS).get(
-        destination, (destination, None)
-    )
-    if channel_settings is None:
+    found = destinations(settings.ALERT_CHANNELS).get(destination)
+    if found is None:
         due = Alert.objects.using(using).filter(channel=destination, try_at__lte=now)
         _give_up(due.order_by(), "the channel no longer exists")
         return 0
-    alerts = (
-        _claim(destination, now, using)
-        if _may_send(destination, channel_settings, now, using)
-        else []
-    )
+    if not _may_send(destination, found.settings, now, using):
+        return 0
+    alerts = _claim(destination, now, using)
     if not alerts:
         return 0
     rows = Alert.objects.using(using).filter(claim=alerts[0].claim).order_by()
     try:
-        send(channel_settings, *_subject_and_text(alerts), _level(alerts))
+        send(found.settings, *_subject_and_text(alerts), _level(alerts))
     except Exception as error:
         # A channel runs third-party code, which may raise anything. Store and log the error.
         _postpone(
@@ -187,7 +183,7 @@ def prune_alerts() -> bool:
 def _may_send(
     destination: str, channel_settings: Mapping[str, Any], now: datetime, using: str
 ) -> bool:
-    """Whether the destination may get a message now.
+    """Return whether the destination may get a message now.
 
     It may not in these cases:
 

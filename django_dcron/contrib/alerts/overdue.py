@@ -170,7 +170,9 @@ def _late_from(run: Run) -> datetime:
     """
     if run.trigger == Trigger.SCHEDULE:
         return run.scheduled_at
-    return max(run.claimed_at, run.due_at) if run.trigger == Trigger.BACKFILL else run.claimed_at
+    if run.trigger == Trigger.BACKFILL:
+        return max(run.claimed_at, run.due_at)
+    return run.claimed_at
 
 
 # --- silent ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ logger = logging.getLogger("django_dcron.alerts")
 
 
 def rules_of_settings() -> tuple[Rule, ...]:
-    """Return the rules of the settings. None if they are invalid, which ``check`` reports."""
+    """Return the rules of the settings, or no rules if they are invalid (``check`` reports it)."""
     try:
         return read_rules(settings.ALERTS, settings.ALERT_CHANNELS, of_job=False)
     except InvalidRule as error:

@@ -16,8 +16,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.management import get_commands
 
@@ -82,6 +83,12 @@ AT_BOOT = (
 )
 
 
+class ManagementCall(NamedTuple):
+    command: str
+    """The name of the management command."""
+    arguments: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class CrontabLine:
     number: int
@@ -97,13 +104,13 @@ class CrontabLine:
     comment: str
 
     @property
-    def management_call(self) -> tuple[str, list[str]] | None:
-        """The management command and its arguments; None if the line does more than call it."""
+    def management_call(self) -> ManagementCall | None:
+        """The call of a management command; None if the line does anything else."""
         match = _PLAIN_MANAGEMENT.fullmatch(self.command)
         needed = {name for name, _value in self.environment} - _NOT_NEEDED_BY_CALLS
         if match is None or needed or _NOT_FOR_CALLS.search(match["args"]):
             return None
-        return match["name"], match["args"].split()
+        return ManagementCall(match["name"], match["args"].split())
 
     @property
     def argv(self) -> list[str]:
@@ -171,29 +178,36 @@ def _suggest_commands(
         return
     for line in candidates:
         call = line.management_call
-        if call is not None and call[0] in get_commands() and call[0] not in settings.COMMANDS:
-            allowed = reading.commands.setdefault(call[0], [])
-            allowed += [name for name in _argument_names(*call) if name not in allowed]
-    first = min(candidates, key=lambda line: line.program)
-    reading.notes.append(
-        "A job can run a management command without a shell, such as the target "
-        f"command:{first.program}. To import the line that way, add {first.program!r} to "
-        "DCRON_COMMANDS first."
-        if first.management_call is not None
-        else "A job can run a management command without a shell: with the command in "
-        f"DCRON_COMMANDS, set the job's target to command:{first.program}. The import does this "
+        if call is None or call.command not in get_commands() or call.command in settings.COMMANDS:
+            continue
+        allowed = reading.commands.setdefault(call.command, [])
+        allowed += [name for name in _argument_names(call) if name not in allowed]
+    reading.notes.append(_command_note(min(candidates, key=lambda line: line.program)))
+
+
+def _command_note(line: CrontabLine) -> str:
+    """Return how the line could run its management command without a shell."""
+    if line.management_call is not None:
+        return (
+            "A job can run a management command without a shell, such as the target "
+            f"command:{line.program}. To import the line that way, add {line.program!r} to "
+            "DCRON_COMMANDS first."
+        )
+    return (
+        "A job can run a management command without a shell: with the command in "
+        f"DCRON_COMMANDS, set the job's target to command:{line.program}. The import does this "
         "for lines without quotes, variables other than PATH, and redirections to files."
     )
 
 
-def _argument_names(command: str, words: list[str]) -> list[str]:
-    """Return the names of the arguments that ``DCRON_COMMANDS`` must list for the words.
+def _argument_names(call: ManagementCall) -> list[str]:
+    """Return the names of the arguments that ``DCRON_COMMANDS`` must list for the call.
 
     A word that isn't an option may be a positional argument, so all of these are listed.
     """
-    names = [word.partition("=")[0] for word in words if word.startswith("-")]
-    if len(names) < len(words):
-        loaded = commands.load_command(command)
+    names = [word.partition("=")[0] for word in call.arguments if word.startswith("-")]
+    if len(names) < len(call.arguments):
+        loaded = commands.load_command(call.command)
         known = commands.argument_names(loaded)
         hidden = set(loaded.stealth_options)
         names += [name for name in known if not name.startswith("-") and name not in hidden]
@@ -203,7 +217,7 @@ def _argument_names(command: str, words: list[str]) -> list[str]:
 def _runs_as_command(line: CrontabLine, target: str) -> bool:
     """Return whether the line becomes ``command:NAME``. A command in ``DCRON_SHELL`` stays one."""
     call = line.management_call
-    return call is not None and call[0] in settings.COMMANDS and target not in settings.SHELL
+    return call is not None and call.command in settings.COMMANDS and target not in settings.SHELL
 
 
 def _entry_of(
@@ -218,36 +232,6 @@ def _entry_of(
     suffix is that of the command in ``DCRON_SHELL``, unless the command is repeated. Key and suffix
     don't depend on lines with other commands.
     """
-
-    def job(warn: Warn) -> dict[str, Any]:
-        check_schedule(line.schedule, line.timezone, warn)
-        if line.user:
-            warn(
-                f"cron runs this command as user {line.user}, but a job runs as the user "
-                "of its worker"
-            )
-        if settings.SHELL.get(target, line.argv) not in (line.argv, tuple(line.argv)):
-            raise EntryRefused(
-                f"DCRON_SHELL already defines another command named {target!r}; rename that entry"
-            )
-        call = line.management_call
-        if call is not None and _runs_as_command(line, target):
-            key, args = f"{commands.PREFIX}{call[0]}", call[1]
-            dropped = [f"its {name}" for name, _value in line.environment]
-            dropped += ["its redirection to /dev/null"] if ">" in line.command else []
-            without = f" and {' and '.join(dropped)}" if dropped else ""
-            warn(f"the line becomes {key} of this project, without a shell{without}")
-        else:
-            key, args = f"{shell.PREFIX}{target}", []
-        return {
-            "description": line.comment,
-            "target": key,
-            "args": args,
-            "kwargs": {},
-            "schedule": line.schedule,
-            "timezone": line.timezone,
-        }
-
     digest = name_digest(str(line.argv))
     command = f"{line.program} {digest}"
     when = f"{command} {line.schedule} {line.timezone}"
@@ -255,10 +239,40 @@ def _entry_of(
     return translate_entry(
         f"line {line.number}",
         line.program,
-        job,
+        partial(_job, line, target),
         suffix=name_digest(_numbered(when, times[when])) if is_repeated else digest,
         key=_numbered(command, times[command]),
     )
+
+
+def _job(line: CrontabLine, target: str, warn: Warn) -> dict[str, Any]:
+    """Return the fields of the line's job. ``target``: the name of its command in a shell."""
+    check_schedule(line.schedule, line.timezone, warn)
+    if line.user:
+        warn(
+            f"cron runs this command as user {line.user}, but a job runs as the user of its worker"
+        )
+    if settings.SHELL.get(target, line.argv) not in (line.argv, tuple(line.argv)):
+        raise EntryRefused(
+            f"DCRON_SHELL already defines another command named {target!r}; rename that entry"
+        )
+    call = line.management_call
+    if call is not None and _runs_as_command(line, target):
+        key, args = f"{commands.PREFIX}{call.command}", call.arguments
+        dropped = [f"its {name}" for name, _value in line.environment]
+        dropped += ["its redirection to /dev/null"] if ">" in line.command else []
+        without = f" and {' and '.join(dropped)}" if dropped else ""
+        warn(f"the line becomes {key} of this project, without a shell{without}")
+    else:
+        key, args = f"{shell.PREFIX}{target}", []
+    return {
+        "description": line.comment,
+        "target": key,
+        "args": args,
+        "kwargs": {},
+        "schedule": line.schedule,
+        "timezone": line.timezone,
+    }
 
 
 def _numbered(text: str, number: int) -> str:
@@ -309,19 +323,18 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
                 SourceEntry(f"line {number}", f"line {number}", refused=_why_invalid(line, system))
             )
             continue
-        schedule, user, command = parts
-        environment = tuple(item for item in variables.items() if item[0] not in OWN_VARIABLES)
-        zone, shell = variables.get("CRON_TZ") or timezone, variables.get("SHELL") or DEFAULT_SHELL
         yield CrontabLine(
-            number,
-            schedule,
-            zone,
-            user,
-            _program_name(command),
-            _with_stdin(command),
-            environment,
-            shell,
-            description,
+            number=number,
+            schedule=parts.schedule,
+            timezone=variables.get("CRON_TZ") or timezone,
+            user=parts.user,
+            program=_program_name(parts.command),
+            command=_with_stdin(parts.command),
+            environment=tuple(
+                (name, value) for name, value in variables.items() if name not in OWN_VARIABLES
+            ),
+            shell=variables.get("SHELL") or DEFAULT_SHELL,
+            comment=description,
         )
 
 
@@ -342,11 +355,10 @@ def _is_disabled_line(comment: str, system: bool) -> bool:
     parts = _split_line(comment, system)
     if parts is None:
         return False
-    schedule, _user, _command = parts
-    if schedule.lower() == "@reboot":
+    if parts.schedule.lower() == "@reboot":
         return True
     try:
-        parse_schedule(schedule)
+        parse_schedule(parts.schedule)
     except InvalidSchedule:
         return False
     return True
@@ -379,14 +391,20 @@ def _set_variable(variables: dict[str, str], name: str, value: str, reading: Rea
         reading.notes.append("RANDOM_DELAY is ignored. Set the jitter of a job instead.")
 
 
-def _split_line(line: str, system: bool) -> tuple[str, str, str] | None:
-    """Split a line into schedule, user and command. Return None if a part is missing."""
+class _LineParts(NamedTuple):
+    schedule: str
+    user: str
+    command: str
+
+
+def _split_line(line: str, system: bool) -> _LineParts | None:
+    """Split a line into its parts. Return None if a part is missing."""
     line = line.removeprefix("-")  # in some crons, this means: don't log the command
     fields = 1 if line.startswith("@") else 5
     parts = line.split(None, fields + system)
     if len(parts) <= fields + system:
         return None
-    return " ".join(parts[:fields]), parts[fields] if system else "", parts[-1]
+    return _LineParts(" ".join(parts[:fields]), parts[fields] if system else "", parts[-1])
 
 
 def _program_name(command: str) -> str:

@@ -68,9 +68,10 @@ def plan_merge(
         else:
             kept["name"] = (before.name, renamed)
     store_origin(job, matched, options, new_base)
-    outcome = (
-        ImportOutcome.CHANGE if changes else ImportOutcome.KEPT if kept else ImportOutcome.SAME
-    )
+    if changes:
+        outcome = ImportOutcome.CHANGE
+    else:
+        outcome = ImportOutcome.KEPT if kept else ImportOutcome.SAME
     plan = replace(unchanged, outcome=outcome, changes=changes, kept=kept)
     if options.take_over and _takes_over(before, updates):
         plan = replace(plan, ran_until=unchanged.entry.last_run)
@@ -116,8 +117,11 @@ def _new_state(
     starts = options.take_over or options.shadow
     if awaits_handover(before) and not (starts or overwritten):
         return _NewState()
-    values = {"enabled": enabled, "pause_reason": pause.get("pause_reason", "")}
-    values |= {"paused_until": None}
+    values = {
+        "enabled": enabled,
+        "pause_reason": pause.get("pause_reason", ""),
+        "paused_until": None,
+    }
     if overwritten:
         return _NewState(values)
     if before.enabled:
@@ -149,11 +153,8 @@ def _rename(matched: Match, before: Job) -> str | None:
     known = before.imported or {}
     renamed_here = before.name != known.get("as", before.name)
     renamed_there = matched.source_name != known.get("name", matched.source_name)
-    return (
-        matched.proposed
-        if (renamed_here or renamed_there) and (matched.proposed != before.name)
-        else None
-    )
+    is_renamed = (renamed_here or renamed_there) and matched.proposed != before.name
+    return matched.proposed if is_renamed else None
 
 
 def _origin_of(job: Job) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from django_dcron.contrib.importers.origins import match_entries
 from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
@@ -168,28 +169,13 @@ def _compare(
     candidates = [
         here for here in our_times if not _between(their_times, here - early, here + late)
     ]
-    unmatched_there: list[Difference] = []
-    matched: dict[datetime, datetime] = {}
-    # Match the last run first, each with its latest free due time. Otherwise, a run that comes a
-    # moment early, or exactly one occurrence after another run, would count as late.
-    for at in reversed(there):
-        pairs = _between(our_times, at - late, at + early)
-        free = next((here for here in reversed(pairs) if here not in matched), None)
-        if not pairs:
-            unmatched_there.append(_difference_there(at, candidates))
-        elif interval:
-            continue
-        elif free is None:
-            again, matched[pairs[-1]] = matched[pairs[-1]], at
-            unmatched_there.append(Difference(again, DifferenceKind.TWICE, pairs[-1]))
-        else:
-            matched[free] = at
-    unmatched_there.sort(key=lambda difference: difference.at)
-    latest = max((at - here for here, at in matched.items()), default=timedelta())
+    matches, unmatched_there = _match(there, our_times, candidates, interval)
+    latest = max((at - here for here, at in matches.items()), default=timedelta())
     # If the scheduler stores only the latest run, earlier runs can't be compared.
-    begin, timeout = (
-        (since, late) if complete else (there[-1] if there else since, WRITE_DELAY + late)
-    )
+    if complete:
+        begin, timeout = since, late
+    else:
+        begin, timeout = (there[-1] if there else since), WRITE_DELAY + late
     unmatched_here = [
         _difference_here(here, our_times, their_times)
         for here in candidates
@@ -205,8 +191,47 @@ def _compare(
     )
 
 
+class _Matches(NamedTuple):
+    matched: dict[datetime, datetime]
+    """Runs there by the due time here that they match. Empty for an interval: any phase matches."""
+    unmatched: list[Difference]
+    """Runs there that match no due time here, and repeated runs, in order of time."""
+
+
+def _match(
+    there: list[datetime],
+    our_times: list[datetime],
+    candidates: list[datetime],
+    interval: timedelta,
+) -> _Matches:
+    """Match the runs there with due times here. ``candidates``: those without any run nearby."""
+    late, early = LATE + interval, EARLY + interval
+    unmatched: list[Difference] = []
+    matched: dict[datetime, datetime] = {}
+    # Match the last run first, each with its latest free due time. Otherwise, a run that comes a
+    # moment early, or exactly one occurrence after another run, would count as late.
+    for at in reversed(there):
+        pairs = _between(our_times, at - late, at + early)
+        free = next((here for here in reversed(pairs) if here not in matched), None)
+        if not pairs:
+            unmatched.append(_difference_there(at, candidates))
+        elif interval:
+            continue
+        elif free is None:
+            again, matched[pairs[-1]] = matched[pairs[-1]], at
+            unmatched.append(Difference(again, DifferenceKind.TWICE, pairs[-1]))
+        else:
+            matched[free] = at
+    unmatched.sort(key=lambda difference: difference.at)
+    return _Matches(matched, unmatched)
+
+
 def _between(ordered: list[datetime], first: datetime, last: datetime) -> list[datetime]:
     return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+
+
+def _first_after(at: datetime, ordered: list[datetime]) -> datetime | None:
+    return next(iter(ordered[bisect_right(ordered, at) :]), None)
 
 
 def _difference_there(at: datetime, unmatched: list[datetime]) -> Difference:
@@ -222,9 +247,8 @@ def _difference_here(
 
     A run there that comes later, but before the next one here, is probably this run.
     """
-    next_here, later_there = (
-        next(iter(each[bisect_right(each, here) :]), None) for each in (our_times, their_times)
-    )
+    next_here = _first_after(here, our_times)
+    later_there = _first_after(here, their_times)
     if later_there is None or (next_here is not None and later_there >= next_here):
         return Difference(here, DifferenceKind.NOT_RUN)
     return Difference(here, DifferenceKind.LATE, later_there)

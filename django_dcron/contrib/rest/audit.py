@@ -13,6 +13,7 @@ from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.base_serializers import AnySerializer, StrictModelSerializer
 from django_dcron.contrib.rest.pagination import (
     Narrow,
+    NextPage,
     Order,
     PageQuery,
     next_url,
@@ -42,9 +43,7 @@ class AuditEntrySerializer(StrictModelSerializer):
 
 
 class AuditPageSerializer(AnySerializer):
-    next = serializers.URLField(
-        read_only=True, allow_null=True, help_text="The next page, or null if this is the last."
-    )
+    next = NextPage()
     results = AuditEntrySerializer(many=True, read_only=True)
 
 

@@ -39,12 +39,12 @@ UNSTORABLE = (ProhibitNullCharactersValidator, ProhibitSurrogateCharactersValida
 
 def leave_rules_to_model(field: Any) -> None:
     """Reduce a field to the check of its type, and leave other rules to the model."""
-    storable_alone = [each for each in field.validators if isinstance(each, UNSTORABLE)]
+    storable_validators = [each for each in field.validators if isinstance(each, UNSTORABLE)]
     # JSON Schema has other regular expressions than Python.
     field.validators = [each for each in field.validators if not isinstance(each, RegexValidator)]
 
     def run(value: Any) -> None:
-        for validator in storable_alone:
+        for validator in storable_validators:
             validator(value)
 
     field.run_validators = run

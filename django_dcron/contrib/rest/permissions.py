@@ -27,7 +27,10 @@ from rest_framework.views import APIView
 
 
 def may(user: Any, codename: str) -> bool:
-    """Whether the user has a permission. ``change_job`` includes ``view_job``, as in the admin."""
+    """Return whether the user has a permission.
+
+    As in the admin, ``change_job`` includes ``view_job``.
+    """
     action, _underscore, model = codename.partition("_")
     actions = ("view", "change") if action == "view" else (action,)
     return any(user.has_perm(f"django_dcron.{each}_{model}") for each in actions)

@@ -43,15 +43,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             f"{did_you_mean(unknown[0], named)}"
         )
     output, refused = Output(command, options), []
-    for destination, (channel, options_of_channel) in destinations(
-        {name: named[name] for name in options["channels"]}
-    ).items():
+    chosen = {name: named[name] for name in options["channels"]}
+    for name, destination in destinations(chosen).items():
         try:
-            send(options_of_channel, SUBJECT, TEXT)
+            send(destination.settings, SUBJECT, TEXT)
         except Exception as error:  # a third-party channel may raise anything
-            refused.append(channel)
-            output.line(f"{destination}: {in_one_line(error)}")
+            refused.append(destination.channel)
+            output.line(f"{name}: {in_one_line(error)}")
         else:
-            output.line(f"{destination}: sent.", GOOD)
+            output.line(f"{name}: sent.", GOOD)
     if refused:
         raise negative_result(f"Rejected by {', '.join(dict.fromkeys(refused))}.")

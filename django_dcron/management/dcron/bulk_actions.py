@@ -36,9 +36,9 @@ REFUSALS = (DcronError, ValueError)
 JOBS_AT_ONCE = SWITCHED_AT_ONCE
 """The batch of an action with a bulk path. The results of a batch are shown together."""
 MAX_LISTED = 20
-"""Rows listed before the question."""
-LONGEST = 255
-"""Characters of a stored reason, with the name."""
+"""The maximum number of rows listed before the question."""
+MAX_REASON_LENGTH = 255
+"""The maximum number of characters of a stored reason, including the user's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Plan(Generic[T]):
     verb: str
     """The action, for the question: ``pause``."""
     apply: Callable[[Sequence[T]], Sequence[ActionOutcome | Exception]]
-    """Applies the action to a batch of rows, and returns each result, or raises a refusal."""
+    """Applies the action to a batch of rows. Returns each result, or raises a refusal."""
     at_once: int = 1
     """The number of rows in a batch."""
     noun: str = "job"
@@ -230,4 +230,4 @@ def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Excep
 def reason_with_user(typed: str) -> str:
     """Return the given reason with the user's name appended, as in the admin."""
     name = user_name()
-    return signed_reason(typed[: LONGEST - len(name) - 3], name)
+    return signed_reason(typed[: MAX_REASON_LENGTH - len(name) - 3], name)

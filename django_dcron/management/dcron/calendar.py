@@ -77,7 +77,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         calendar = found or Calendar(name=name)
         before, calendar.dates = calendar.dates, read.dates
         calendar.clean_fields()
-        outcome = "create" if found is None else "change" if before != calendar.dates else "keep"
+        outcome = "change" if before != calendar.dates else "keep"
+        if found is None:
+            outcome = "create"
         if outcome != "keep" and not options["dry_run"]:
             control.save_calendar(calendar)
     except ValidationError as error:

@@ -57,7 +57,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     unique = {run.pk: run for run in runs}.values()
     plan = Plan(
-        [BulkAction(_names(run), f"{run} ({run.pk})", run) for run in unique],
+        [BulkAction(_run_keys(run), f"{run} ({run.pk})", run) for run in unique],
         "cancel",
         lambda runs: _cancel(runs, reason),
         control.CANCELLED_AT_ONCE,
@@ -86,5 +86,5 @@ def _done(run: Run) -> ActionOutcome:
     return ActionOutcome("cancelled" if run.is_final else "asked to stop", {"state": run.state})
 
 
-def _names(run: Run) -> dict[str, Any]:
+def _run_keys(run: Run) -> dict[str, Any]:
     return {"run": str(run.pk), "job": str(run.job)}

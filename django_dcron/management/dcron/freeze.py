@@ -15,7 +15,7 @@ from django_dcron.exceptions import InvalidValue
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.management.dcron.freezes import freeze_document, scope
+from django_dcron.management.dcron.freezes import freeze_document, scope_text
 from django_dcron.management.dcron.option_values import until_help
 from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
 from django_dcron.models import Freeze
@@ -65,7 +65,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.json({"version": 1, "freeze": freeze_document(made)})
         return
     how_long = f"until {time_text(made.until)}" if made.until else "until unfrozen"
-    output.line(f"{scope(made)}: frozen {how_long}: {made.reason}", GOOD)
+    output.line(f"{scope_text(made)}: frozen {how_long}: {made.reason}", GOOD)
 
 
 def _parse_end(options: dict[str, Any]) -> datetime | None:

@@ -61,13 +61,13 @@ def warn_of_freezes(out: Output, namespace: str = "") -> None:
     found = Freeze.objects.using(alias_for(Freeze)).in_force()
     for freeze in found.covering(namespace) if namespace else found:
         until = time_text(freeze.until) if freeze.until else "unfrozen"
-        out.line(f"Frozen: {scope(freeze)}, until {until}: {freeze.reason}", WARNING)
+        out.line(f"Frozen: {scope_text(freeze)}, until {until}: {freeze.reason}", WARNING)
 
 
-def scope(freeze: Freeze) -> str:
+def scope_text(freeze: Freeze) -> str:
     return freeze.namespace or "(all)"
 
 
 def _cells(freeze: Freeze) -> list[str]:
     until = time_text(freeze.until) if freeze.until else "(open)"
-    return [scope(freeze), time_text(freeze.since), until, freeze.frozen_by, freeze.reason]
+    return [scope_text(freeze), time_text(freeze.since), until, freeze.frozen_by, freeze.reason]

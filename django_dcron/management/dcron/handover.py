@@ -325,10 +325,12 @@ def _hand_back_all(
     """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
     using = alias_for(Job)
     for start in range(0, len(planned), SWITCHED_AT_ONCE):
-        on_progress(_attempt(planned[start : start + SWITCHED_AT_ONCE], source, using))
+        on_progress(_hand_back_or_halve(planned[start : start + SWITCHED_AT_ONCE], source, using))
 
 
-def _attempt(batch: Sequence[_Handback], source: Resumable, using: str) -> list[_Handback]:
+def _hand_back_or_halve(
+    batch: Sequence[_Handback], source: Resumable, using: str
+) -> list[_Handback]:
     """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
     there = [each for each in batch if each.key is not None]
     if not there:
@@ -337,14 +339,14 @@ def _attempt(batch: Sequence[_Handback], source: Resumable, using: str) -> list[
         despite_contention(partial(_hand_back_batch, there, source, using), using)
     except _EntriesMissing as error:
         left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
-        return _attempt(left, source, using)
+        return _hand_back_or_halve(left, source, using)
     except Exception as error:  # the schedule, the job's database or the source
         if len(batch) == 1:
             return [replace(batch[0], error=in_one_line(error))]
         middle = len(batch) // 2
         return [
-            *_attempt(batch[:middle], source, using),
-            *_attempt(batch[middle:], source, using),
+            *_hand_back_or_halve(batch[:middle], source, using),
+            *_hand_back_or_halve(batch[middle:], source, using),
         ]
     return [*batch]
 

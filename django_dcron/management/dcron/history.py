@@ -65,7 +65,6 @@ DEFAULT_LIMIT = 20
 ID_SHOWN = 23
 """Characters of a run's id in a table: its millisecond and 26 random bits."""
 MAX_RUNS = 10_000
-SIDES = ("old", "new")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -273,7 +272,8 @@ def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
     if attempt.definition is not None:
         changes = changes_since(attempt.definition.content, attempt.run.job)
         yield "version", attempt.definition.version
-        then, now = ({each.field: getattr(each, side) for each in changes} for side in SIDES)
+        then = {each.field: each.old for each in changes}
+        now = {each.field: each.new for each in changes}
         yield "changed since", shown_changes(then, now)
     yield "started", time_text(attempt.started_at)
     yield "finished", time_text(attempt.finished_at)

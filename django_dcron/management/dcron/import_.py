@@ -97,6 +97,23 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="create new jobs paused, while the old scheduler is still running",
     )
+    _add_modes(parser)
+    parser.add_argument(
+        "--atomic",
+        action="store_true",
+        help="with --apply: write all entries in one transaction, or none if one can't be imported",
+    )
+    parser.add_argument(
+        "--shadow",
+        action="store_true",
+        help="create new jobs as shadows: scheduled and recorded, but not executed",
+    )
+    _add_exceptions(parser)
+    _add_report_options(parser)
+    add_json(parser)
+
+
+def _add_modes(parser: CommandParser) -> None:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument(
         "--dry-run",
@@ -109,16 +126,10 @@ def add_arguments(parser: CommandParser) -> None:
         action="store_true",
         help="compare the runs of the old scheduler with the runs of its shadow jobs",
     )
-    parser.add_argument(
-        "--atomic",
-        action="store_true",
-        help="with --apply: write all entries in one transaction, or none if one can't be imported",
-    )
-    parser.add_argument(
-        "--shadow",
-        action="store_true",
-        help="create new jobs as shadows: scheduled and recorded, but not executed",
-    )
+
+
+def _add_exceptions(parser: CommandParser) -> None:
+    """Add the options that treat some fields or jobs differently."""
     parser.add_argument(
         "--overwrite",
         action="append",
@@ -141,6 +152,9 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="NAME",
         help="only the entries of jobs with this name; * matches any text (repeatable)",
     )
+
+
+def _add_report_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--since", default="1h", help=f"start of --report: {time_help()} (default: 1h)"
     )
@@ -152,7 +166,6 @@ def add_arguments(parser: CommandParser) -> None:
         help="with --report: exit code 2 if it compares less than PERCENT of the shadows that ran "
         "(default: 50)",
     )
-    add_json(parser)
 
 
 def add_source_options(parser: CommandParser) -> None:

@@ -180,14 +180,11 @@ def show_remaining_work(
 ) -> None:
     """Show the jobs that the source no longer has, and the shadows that stay shadows."""
     for job in gone:
-        state = "enabled" if job.enabled else "paused"
-        out.line(
-            f"! {job} is gone from the source, but {state} here; to stop it: manage.py dcron "
-            f"pause {shlex.quote(str(job))}"
-            if job.enabled
-            else f"! {job} is gone from the source, and {state} here",
-            WARNING,
-        )
+        text = f"! {job} is gone from the source, and paused here"
+        if job.enabled:
+            command = f"manage.py dcron pause {shlex.quote(str(job))}"
+            text = f"! {job} is gone from the source, but enabled here; to stop it: {command}"
+        out.line(text, WARNING)
     for job in [] if options["shadow"] else _shadows(gone, plans):
         out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
     if waiting := _awaiting_handover(options, plans):
@@ -249,6 +246,30 @@ def _show_setting(out: Output, name: str, entries: Iterable[str]) -> None:
     out.line("}")
 
 
+def _calendar_document(plan: CalendarPlan) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "outcome": plan.outcome,
+        "reasons": plan.reasons,
+        "warnings": plan.warnings,
+        "changes": changes_document(plan),
+    }
+
+
+def _entry_document(plan: EntryPlan) -> dict[str, Any]:
+    return {
+        "origin": plan.entry.origin,
+        "key": stored_key(plan.entry),
+        "namespace": plan.namespace,
+        "name": plan.name,
+        "outcome": plan.outcome,
+        "reasons": plan.reasons,
+        "warnings": [*plan.entry.warnings, *filter(None, [_target_problem(plan)])],
+        "changes": changes_document(plan),
+        "kept": changes_document(plan, plan.kept),
+    }
+
+
 def import_document(
     options: dict[str, Any],
     reading: Reading,
@@ -266,30 +287,8 @@ def import_document(
             str(outcome): sum(plan.outcome is outcome for plan in plans)
             for outcome in ImportOutcome
         },
-        "calendars": [
-            {
-                "name": calendar.name,
-                "outcome": calendar.outcome,
-                "reasons": calendar.reasons,
-                "warnings": calendar.warnings,
-                "changes": changes_document(calendar),
-            }
-            for calendar in calendar_results
-        ],
-        "jobs": [
-            {
-                "origin": plan.entry.origin,
-                "key": stored_key(plan.entry),
-                "namespace": plan.namespace,
-                "name": plan.name,
-                "outcome": plan.outcome,
-                "reasons": plan.reasons,
-                "warnings": [*plan.entry.warnings, *filter(None, [_target_problem(plan)])],
-                "changes": changes_document(plan),
-                "kept": changes_document(plan, plan.kept),
-            }
-            for plan in plans
-        ],
+        "calendars": [_calendar_document(plan) for plan in calendar_results],
+        "jobs": [_entry_document(plan) for plan in plans],
         "gone": [_reference(job) for job in gone],
         "shadows": [_reference(job) for job in _shadows(gone, plans)],
         "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],

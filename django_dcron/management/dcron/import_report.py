@@ -77,9 +77,8 @@ def _show_report(
             reason = difference_reason(difference)
             out.line(f"only here {shadow.job} {time_text(difference.at)}: {reason}", BAD)
     same = sum(shadow.same for shadow in shadows)
-    there, here = (
-        sum(len(getattr(shadow, side)) for shadow in shadows) for side in ("there", "here")
-    )
+    there = sum(len(shadow.there) for shadow in shadows)
+    here = sum(len(shadow.here) for shadow in shadows)
     text = f"{number_of(same, 'run')} in both, {there} only there, {here} only here"
     out.line(f"{number_of(len(shadows), 'shadow')}, since {time_text(since)}: {text}.")
     out.line(

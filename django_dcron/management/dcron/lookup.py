@@ -23,10 +23,8 @@ SHORTEST_ID = 8
 CANDIDATES = 5
 NAMES_COMPARED = 20_000
 
-LOWEST_ID, HIGHEST_ID = (
-    "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15,
-    "f" * 12 + "7" + "f" * 3 + "b" + "f" * 15,
-)
+LOWEST_ID = "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
+HIGHEST_ID = "f" * 12 + "7" + "f" * 3 + "b" + "f" * 15
 """The lowest and highest id that ``new_run_id`` creates.
 
 A database may sort other ids differently.

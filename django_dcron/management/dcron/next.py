@@ -79,7 +79,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out = Output(command, options)
-    job = _read(options["what"], options["timezone"])
+    job = _job_or_schedule(options["what"], options["timezone"])
     after = option_values.parse_time_option(
         "--after", options["after"], database_now(alias_for(Job)), schedule_zone_of(job)
     )
@@ -95,7 +95,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise negative_result("There are no further occurrences.")
 
 
-def _read(text: str, zone: str | None) -> Job:
+def _job_or_schedule(text: str, zone: str | None) -> Job:
     """Return the named job, or an unsaved job with the given schedule."""
     try:
         return Job(schedule=parse_schedule(text, zone or "UTC").text, timezone=zone or "UTC")

@@ -168,12 +168,9 @@ class Output:
                 _pad(_in_one_line(cell), width, right=head.right)
                 for cell, width, head in zip(line, widths, titled, strict=True)
             ]
-            last = (
-                len(cells)
-                - 1
-                - next((n for n, cell in enumerate(reversed(cells)) if cell.strip()), 0)
-            )
-            cells = [*cells[:last], cells[last].rstrip()]
+            while len(cells) > 1 and not cells[-1].strip():
+                cells.pop()
+            cells[-1] = cells[-1].rstrip()
             styled = [
                 self._style_text(text, _style(cell))
                 for text, cell in zip(cells, line, strict=False)
@@ -201,11 +198,9 @@ def seconds(length: timedelta | None) -> float | None:
 
 def time_text(instant: datetime | None, zone: Any = None) -> str:
     """Format a time for people, in the site's or the given time zone, which it names."""
-    return (
-        EMPTY
-        if instant is None
-        else time_format.format_time(instant, zone or timezone.get_current_timezone())
-    )
+    if instant is None:
+        return EMPTY
+    return time_format.format_time(instant, zone or timezone.get_current_timezone())
 
 
 def duration_text(length: timedelta | None) -> str:
@@ -217,11 +212,9 @@ def relative_time_text(instant: datetime | None, now: datetime) -> str:
     """Format a relative time for people: ``in 2m 03s``, ``3 days ago``."""
     if instant is None:
         return EMPTY
-    return (
-        f"in {duration_text(instant - now)}"
-        if instant > now
-        else str(time_format.format_time_ago(now - instant))
-    )
+    if instant > now:
+        return f"in {duration_text(instant - now)}"
+    return str(time_format.format_time_ago(now - instant))
 
 
 def styled_state(name: str) -> StyledText:
@@ -251,9 +244,8 @@ def _fits(titled: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) 
 
 
 def _text(cell: Cell) -> str:
-    return escape_control_characters(
-        str(cell.text if isinstance(cell, StyledText) else "" if cell is None else cell)
-    )
+    text = cell.text if isinstance(cell, StyledText) else cell
+    return "" if text is None else escape_control_characters(str(text))
 
 
 def _in_one_line(cell: Cell) -> str:
@@ -273,6 +265,10 @@ def _width(text: str) -> int:
     """Return the width in terminal columns."""
     if text.isascii():
         return len(text)
-    return sum(
-        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
-    )
+    return sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if combining(char):
+        return 0
+    return 2 if east_asian_width(char) in "WF" else 1

@@ -42,19 +42,12 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, file = Output(command, options), PidFile(options["pid_file"])
     stored = _stored_options(file)
-    detached.check_can_detach(
-        Path(stored.log_file), Path(stored.directory)
-    )  # before anything is stopped
-    output.line(
-        stop.drain(
-            file,
-            option_values.parse_duration_option("--timeout", options["timeout"]),
-            force=options["force"],
-        )
-    )
-    start.in_background(
-        output, file, stored, option_values.parse_duration_option("--timeout", start.START_TIMEOUT)
-    )
+    # Nothing is stopped if the node can't be started again.
+    detached.check_can_detach(Path(stored.log_file), Path(stored.directory))
+    drain_timeout = option_values.parse_duration_option("--timeout", options["timeout"])
+    output.line(stop.drain(file, drain_timeout, force=options["force"]))
+    start_timeout = option_values.parse_duration_option("--timeout", start.START_TIMEOUT)
+    start.in_background(output, file, stored, start_timeout)
 
 
 def _stored_options(file: PidFile) -> StartOptions:

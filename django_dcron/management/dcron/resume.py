@@ -60,32 +60,30 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     before = [(job.enabled, job.version) for job in jobs]
     refused = control.resume_many(jobs)
-    following = _next_runs(jobs)
+    next_runs = _next_runs(jobs)
     return [
         refused.get(position)
-        or _done(job, (job.enabled, job.version) == earlier, following.get(job.pk))
+        or _done(job, (job.enabled, job.version) == earlier, next_runs.get(job.pk))
         for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
 
 
 def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
     using = alias_for(Job)
-    cursors, now = (
-        Cursor.objects.using(using).in_bulk([job.pk for job in jobs]),
-        database_now(using),
-    )
+    cursors = Cursor.objects.using(using).in_bulk([job.pk for job in jobs])
+    now = database_now(using)
     for job in jobs:
         if job.pk in cursors:
             job.cursor = cursors[job.pk]
     return {job.pk: next_run_of(job, now) for job in jobs if job.pk in cursors}
 
 
-def _done(job: Job, is_unchanged: bool, following: datetime | None) -> ActionOutcome:
+def _done(job: Job, is_unchanged: bool, next_run: datetime | None) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
         text = "not paused" if is_unchanged else "resumed"
     return ActionOutcome(
-        f"{text}; next run {time_text(following)}" if following else text,
-        {"enabled": job.enabled, "next": following},
+        f"{text}; next run {time_text(next_run)}" if next_run else text,
+        {"enabled": job.enabled, "next": next_run},
     )

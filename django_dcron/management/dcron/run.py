@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -16,11 +17,11 @@ from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
-from django_dcron.management.dcron.job_selection import add_selection, select
+from django_dcron.management.dcron.job_selection import Selected, add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import GOOD, Output, add_json
 from django_dcron.management.dcron.run_absence import Absence
-from django_dcron.management.dcron.run_watch import ABSENT_FOR, watch_run
+from django_dcron.management.dcron.run_watch import ABSENT_FOR, Watched, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
 
@@ -73,55 +74,67 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
-    timeout = (
-        option_values.parse_duration_option("--timeout", options["timeout"])
-        if options["timeout"]
-        else None
-    )
+    timeout = None
+    if options["timeout"]:
+        timeout = option_values.parse_duration_option("--timeout", options["timeout"])
     selected = select(options, find_job)
     if selected.by_criteria or len(selected.rows) > 1 or options["dry_run"]:
         if timeout is not None:
             raise usage_error("--timeout needs a single job, given by its name.")
-        arguments = _arguments(options)
-        plan = Plan(
-            [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in selected.rows],
-            "run",
-            lambda jobs: _trigger_many(jobs, arguments),
-            bulk_actions.JOBS_AT_ONCE,
-        )
-        bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
+        _run_many(output, selected, options)
         return
-    made = _trigger(selected.rows[0], options)
-    watched = None
+    created = _trigger(selected.rows[0], options)
+    watched = _show_and_watch(output, created, timeout, waits=not options["no_wait"])
+    if output.is_json:
+        _write(output, watched.run, watched.absence)
+    if not options["no_wait"]:
+        _report_end(output, watched)
+
+
+def _run_many(output: Output, selected: Selected[Job], options: dict[str, Any]) -> None:
+    arguments = _arguments(options)
+    plan = Plan(
+        [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in selected.rows],
+        "run",
+        lambda jobs: _trigger_many(jobs, arguments),
+        bulk_actions.JOBS_AT_ONCE,
+    )
+    bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
+
+
+def _show_and_watch(
+    output: Output, created: Run, timeout: timedelta | None, *, waits: bool
+) -> Watched:
+    """Name the run and, with ``waits``, watch it until it ends or the user interrupts."""
     try:
         if not output.is_json:
-            output.line(f"{made.job}: run {made.pk}")
+            output.line(f"{created.job}: run {created.pk}")
             output.flush()
-        if not options["no_wait"]:
-            watched = watch_run(
-                output, made, timeout.total_seconds() if timeout is not None else None
-            )
+        if waits:
+            seconds = None if timeout is None else timeout.total_seconds()
+            return watch_run(output, created, seconds)
     except KeyboardInterrupt:
         # The interrupt may have left a query unfinished. Its connection can't send another one.
         connections[alias_for(Run)].close()
-        made.refresh_from_db()
-    ended = watched.run if watched else made
-    if output.is_json:
-        _write(output, ended, watched.absence if watched else None)
-    if options["no_wait"]:
-        return
-    if not ended.is_final:
-        absence = f"{watched.message} " if watched and watched.message else ""
+        created.refresh_from_db()
+    return Watched(created)
+
+
+def _report_end(output: Output, watched: Watched) -> None:
+    """Report how the run ended. Raises ``CommandError`` unless it succeeded."""
+    run = watched.run
+    if not run.is_final:
+        absence = f"{watched.message} " if watched.message else ""
         raise negative_result(
-            f"{absence}Stopped waiting; the run is still {ended.state}. To cancel it: "
-            f"manage.py dcron cancel {made.pk}"
+            f"{absence}Stopped waiting; the run is still {run.state}. To cancel it: "
+            f"manage.py dcron cancel {run.pk}"
         )
-    if ended.state != State.SUCCEEDED:
-        message = f"{ended.job} {ended.state}{f': {ended.reason}' if ended.reason else ''}"
+    if run.state != State.SUCCEEDED:
+        message = f"{run.job} {run.state}{f': {run.reason}' if run.reason else ''}"
         stop = "" if message.endswith((".", "?", "!")) else "."
-        raise negative_result(f"{message}{stop} Details: manage.py dcron history {ended.pk}")
+        raise negative_result(f"{message}{stop} Details: manage.py dcron history {run.pk}")
     if not output.is_json:
-        output.line(f"{ended.job} succeeded", GOOD)
+        output.line(f"{run.job} succeeded", GOOD)
 
 
 def _trigger_many(

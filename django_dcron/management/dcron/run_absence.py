@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.dispatch.queues import queue_name
@@ -34,11 +35,17 @@ TEXTS = {
 """The messages if the health verdict has no issue about the absence."""
 
 
-def absence_for(run: Run) -> tuple[Absence, str] | None:
+class FoundAbsence(NamedTuple):
+    absence: Absence
+    message: str
+    """The absence in words."""
+
+
+def absence_for(run: Run) -> FoundAbsence | None:
     """Return what an unfinished run lacks, with a message, or None if it lacks nothing."""
     verdict = read_verdict(run.job.namespace)
     absence = find_absence(run, verdict)
-    return (absence, _message(run, absence, verdict)) if absence else None
+    return FoundAbsence(absence, _message(run, absence, verdict)) if absence else None
 
 
 def find_absence(run: Run, verdict: Verdict) -> Absence | None:

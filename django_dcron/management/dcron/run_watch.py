@@ -32,7 +32,7 @@ from django_dcron.management.dcron.output import (
     duration_text,
 )
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.management.dcron.run_absence import Absence, absence_for
+from django_dcron.management.dcron.run_absence import Absence, FoundAbsence, absence_for
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.policies.lifecycle import Outcome, State
 
@@ -80,20 +80,20 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> Watched:
             if seconds is not None and waited >= seconds:
                 return Watched(run)
             if seconds is None and (absent := absences.lasting(run, waited)):
-                return Watched(run, *absent)
+                return Watched(run, absent.absence, absent.message)
             time.sleep(
                 LOOK_EVERY if seconds is None else max(min(LOOK_EVERY, seconds - waited), 0.01)
             )
 
 
 class _Absences:
-    """How long a node or worker has been missing."""
+    """Measures how long a node or worker has been missing."""
 
     def __init__(self) -> None:
         self._checked_at = 0.0
         self._since: float | None = None
 
-    def lasting(self, run: Run, waited: float) -> tuple[Absence, str] | None:
+    def lasting(self, run: Run, waited: float) -> FoundAbsence | None:
         """Return what has been missing for ``ABSENT_FOR``, after ``waited`` seconds."""
         if waited - self._checked_at < ABSENCE_EVERY:
             return None
@@ -179,7 +179,7 @@ def _cause_of_wait(run: Run) -> str:
     if not has_node:
         return "no node is running (manage.py runcron)"
     if absent := absence_for(run):
-        return absent[1]
+        return absent.message
     return f"{run.state}" + (f": {run.reason}" if run.reason else "")
 
 

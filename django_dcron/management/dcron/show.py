@@ -5,7 +5,7 @@ Exit codes: 0; 2 the request can't be processed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -120,19 +120,18 @@ def _status_fields(job: Job, now: datetime, problem: str) -> Iterator[tuple[str,
         yield "running", f"{run.pk} since {time_text(run.started_at)}"
     if len(running) > job_status.RUNNING_NAMED:
         yield "running", "and more"
-    after = jobs_after(job)
-    yield (
-        "followed by",
-        ", ".join([*map(_follower, after[:SHOWN]), *(["and more"] if len(after) > SHOWN else [])]),
-    )
+    yield "followed by", _followers(jobs_after(job))
     yield "declared", "in code (@cron)" if job.declared is not None else ""
     yield "imported from", job.import_source
     yield "number", f"{job.pk}, version {job.version}"
     yield "changed", time_text(job.updated_at)
 
 
-def _follower(link: Link) -> str:
-    return f"{link.job} (when it has {link.on})"
+def _followers(links: Sequence[Link]) -> str:
+    texts = [f"{link.job} (when it has {link.on})" for link in links[:SHOWN]]
+    if len(links) > SHOWN:
+        texts.append("and more")
+    return ", ".join(texts)
 
 
 def _statistics_fields(

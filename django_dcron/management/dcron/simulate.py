@@ -103,6 +103,18 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
+    _print_totals(out, found, paused)
+    if not found.total:
+        return
+    out.line()
+    _print_jobs(out, found, top)
+    out.line()
+    _print_load(out, found)
+    for crowd in found.crowded_minutes:
+        out.line(f"! {_advice(found, crowd)}", WARNING)
+
+
+def _print_totals(out: Output, found: Simulation, paused: int) -> None:
     out.line(f"{time_text(found.since)} to {time_text(found.until)}")
     out.line(
         f"{number_of(found.jobs, 'job')}; {number_of(found.total, 'occurrence')} of "
@@ -113,9 +125,9 @@ def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
         out.line(f"not counting {number_of(found.in_every_minute, 'job')} with a run every minute")
     if paused:
         out.line(f"not counting {number_of(paused, 'paused job')}")
-    if not found.total:
-        return
-    out.line()
+
+
+def _print_jobs(out: Output, found: Simulation, top: int) -> None:
     jobs = (
         (_name(each.job), each.schedule, each.timezone, each.occurrences)
         for each in found.by_job[:top]
@@ -129,7 +141,10 @@ def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
     out.table(columns, jobs)
     if (more := len(found.by_job) - top) > 0:
         out.line(f"and {number_of(more, 'more job')}")
-    out.line()
+
+
+def _print_load(out: Output, found: Simulation) -> None:
+    """Print the load over time, and the fullest minutes."""
     columns = [
         _time_column("From"),
         _number("Occurrences"),
@@ -147,8 +162,6 @@ def _print(out: Output, found: Simulation, paused: int, top: int) -> None:
             Column("Jobs", wraps=True),
         ]
         out.table(columns, (_full_minute(each) for each in found.fullest))
-    for crowd in found.crowded_minutes:
-        out.line(f"! {_advice(found, crowd)}", WARNING)
 
 
 def _advice(found: Simulation, crowd: CrowdedMinute) -> str:
@@ -188,10 +201,8 @@ def _load(found: Simulation) -> Iterator[list[Cell]]:
     slices = range(0, len(found.occurrences), step)
     most = max(sum(found.occurrences[start : start + step]) for start in slices)
     for start in slices:
-        occurrences, starting = (
-            found.occurrences[start : start + step],
-            found.starting[start : start + step],
-        )
+        occurrences = found.occurrences[start : start + step]
+        starting = found.starting[start : start + step]
         bar = "#" * -(-sum(occurrences) * BAR // most)
         yield [
             _clock(found.minute(start)),

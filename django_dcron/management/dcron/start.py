@@ -73,7 +73,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    daemon, path, log_file = (options[name] for name in ("daemon", "pid_file", "log_file"))
+    daemon, path, log_file = options["daemon"], options["pid_file"], options["log_file"]
     if daemon and options["once"]:
         raise usage_error("--once can't be combined with --daemon.")
     if log_file and not daemon:

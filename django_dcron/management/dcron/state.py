@@ -18,6 +18,7 @@ from django_dcron.management.dcron import start_options, stop
 from django_dcron.management.dcron.output import (
     BAD,
     GOOD,
+    Cell,
     Output,
     StyledText,
     add_json,
@@ -83,13 +84,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             ("state", StyledText(RUNNING, GOOD)),
             ("process", pid),
             ("since", time_text(since) if since else None),
-            (
-                "health",
-                StyledText(health.reason, "" if health.fit else BAD) if health else "unknown",
-            ),
+            ("health", _health_cell(health)),
             ("log", log_file),
         ]
     )
+
+
+def _health_cell(health: ProbeResult | None) -> Cell:
+    if health is None:
+        return "unknown"
+    return StyledText(health.reason, "" if health.fit else BAD)
 
 
 def _report_absence(output: Output, file: PidFile) -> NoReturn:

@@ -9,6 +9,7 @@ Exit codes:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -77,13 +78,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "The database differs from the code. To update it: manage.py dcron sync"
         )
     if not differences:
-        command.stdout.write(
-            "Apart from what is kept, the database matches the code."
-            if changes
-            else "The database matches the code."
-            if declarations()
-            else sync.NOTHING_DECLARED
-        )
+        command.stdout.write(_no_difference_text(changes))
+
+
+def _no_difference_text(changes: Sequence[SyncChange]) -> str:
+    if changes:
+        return "Apart from what is kept, the database matches the code."
+    return "The database matches the code." if declarations() else sync.NOTHING_DECLARED
 
 
 def _apply(output: Output) -> list[SyncChange]:

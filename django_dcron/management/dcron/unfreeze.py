@@ -12,7 +12,7 @@ from django_dcron.exceptions import NotPossible
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.freeze import add_namespace
-from django_dcron.management.dcron.freezes import freeze_document, scope
+from django_dcron.management.dcron.freezes import freeze_document, scope_text
 from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json
 from django_dcron.models import Freeze
 
@@ -48,6 +48,6 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             }
         )
         return
-    output.line(f"{scope(ended)}: unfrozen", GOOD)
+    output.line(f"{scope_text(ended)}: unfrozen", GOOD)
     for freeze in remaining:
-        output.line(f"{scope(freeze)}: still frozen: {freeze.reason}", WARNING)
+        output.line(f"{scope_text(freeze)}: still frozen: {freeze.reason}", WARNING)

@@ -38,7 +38,10 @@ FILTERS = {
 }
 """The fields of ``JobFilter`` by the names that the API and the command line use."""
 MAX_WILDCARDS = 2
-"""``*`` in each part of a pattern. The time to match a long name grows with this power."""
+"""The maximum number of ``*`` in each part of a pattern.
+
+The time to match a name grows with this power of its length.
+"""
 LONGEST_PATTERN = 190
 
 Missing = dict[int, str]
@@ -95,10 +98,10 @@ class JobFilterSerializer(StrictSerializer):
         return pattern
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        filters = _filter_of(attrs) != JobFilter()
-        if not filters and "ids" not in attrs and not attrs.get("all"):
+        has_filters = _filter_of(attrs) != JobFilter()
+        if not has_filters and "ids" not in attrs and not attrs.get("all"):
             raise ValidationError(_("Nothing is selected. Send ids, a filter or all: true."))
-        if filters + ("ids" in attrs) + ("all" in attrs) > 1:
+        if has_filters + ("ids" in attrs) + ("all" in attrs) > 1:
             raise ValidationError(_("Send only one of: ids, filters, all."))
         return attrs
 
@@ -141,8 +144,8 @@ def select_jobs(
         ids = list(dict.fromkeys(values["ids"]))
         missing = {pk: _("There is no job with this id.") for pk in ids if pk not in found}
         return SelectedJobs([found[pk] for pk in ids if pk in found], missing)
-    following = matching_jobs(values, scope).filter(pk__gt=values.get("after", 0)).order_by("pk")
-    jobs = list(following[: MAX_JOBS + 1])
+    candidates = matching_jobs(values, scope).filter(pk__gt=values.get("after", 0)).order_by("pk")
+    jobs = list(candidates[: MAX_JOBS + 1])
     reasons = {job.pk: why_skipped(job) for job in jobs[:MAX_JOBS]}
     return SelectedJobs(
         [job for job in jobs[:MAX_JOBS] if reasons[job.pk] is None],

@@ -59,7 +59,7 @@ class RunQuery(PageQuery):
 
 
 def filters_by_job(query: dict[str, Any]) -> bool:
-    """Whether the request filters by properties of the job, which only some users may see."""
+    """Return whether the request filters by data of jobs, which not all users may see."""
     return any(name in query for name in ("job", "namespace", "tag"))
 
 

@@ -8,6 +8,7 @@ from time import monotonic
 
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
+from django_dcron.contrib.alerts.messages import AlertContent
 from django_dcron.contrib.alerts.outbox import RETENTION, Message, store_new_alerts
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
@@ -111,5 +112,5 @@ def report_degraded(
     )
 
 
-def _message(kind: AlertKind, key: str, subject_and_text: tuple[str, str], rule: Rule) -> Message:
-    return Message(kind, f"{kind}:{key}", *subject_and_text, to=rule.to)
+def _message(kind: AlertKind, key: str, content: AlertContent, rule: Rule) -> Message:
+    return Message(kind, f"{kind}:{key}", content.subject, content.text, to=rule.to)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.urls import NoReverseMatch, reverse
 
@@ -17,74 +18,79 @@ from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.durations import write_duration
 
-SECOND = timedelta(seconds=1)
+
+class AlertContent(NamedTuple):
+    subject: str
+    text: str | Callable[[], str]
+    """The text, or a function that returns it."""
 
 
-def event_message(event: Event, job: Job, found: ReportedFailures) -> tuple[str, str]:
-    """Return subject and text of an event. ``found``: the failures that it reports."""
+def event_message(event: Event, job: Job, found: ReportedFailures) -> AlertContent:
+    """Return the content of the alert about an event. ``found``: the failures that it reports."""
     number = event.number
     match event.rule.on:
         case AlertKind.FAILED if event.rule.after == EVERY:
-            return f"{job} failed{_times(number)}", _failure_text(job, found)
+            return AlertContent(f"{job} failed{_times(number)}", _failure_text(job, found))
         case AlertKind.FAILED:
             in_a_row = f" {number} times in a row" if number > 1 else ""
-            return f"{job} failed{in_a_row}", _failure_text(job, found)
+            return AlertContent(f"{job} failed{in_a_row}", _failure_text(job, found))
         case AlertKind.RECOVERED:
             after = "a failed run" if number == 1 else f"{number} failed runs in a row"
-            return f"{job} has recovered", _job_text(
-                job, State.SUCCEEDED, f"It succeeded after {after}."
-            )
+            text = f"It succeeded after {after}."
+            return AlertContent(f"{job} has recovered", _job_text(job, State.SUCCEEDED, text))
         case AlertKind.MISSED:
             occurrences = "an occurrence" if number == 1 else f"{number} occurrences"
-            return f"{job} missed {occurrences}", _job_text(job, State.MISSED)
+            return AlertContent(f"{job} missed {occurrences}", _job_text(job, State.MISSED))
         case _:
             text = f"{job.pause_reason}. The job won't run until someone resumes it."
-            return f"{job} was paused automatically", _job_text(job, State.FAILED, text)
+            return AlertContent(
+                f"{job} was paused automatically", _job_text(job, State.FAILED, text)
+            )
 
 
-def late_message(run: Run, within: timedelta) -> tuple[str, str]:
+def late_message(run: Run, within: timedelta) -> AlertContent:
     text = (
         f"The run at {_moment(run.scheduled_at)} hasn't finished within "
         f"{write_duration(within)}. Its state is {run.state}."
     )
-    return f"{run.job} is late", _join_sentences(text, run.reason, _link("run", run.pk))
+    text = _join_sentences(text, run.reason, _link("run", run.pk))
+    return AlertContent(f"{run.job} is late", text)
 
 
-def silence_message(job: Job, since: datetime, span: timedelta) -> tuple[str, Callable[[], str]]:
-    """Return the subject and a function for the text.
+def silence_message(job: Job, since: datetime, span: timedelta) -> AlertContent:
+    """Return the content, with a function for the text.
 
     Each check finds a lasting silence again, but only the first check needs the text, which queries
     the job's runs.
     """
     text = f"No run has succeeded for {write_duration(span)}, since {_moment(since)}."
-    return f"{job} has had no success for {write_duration(span)}", lambda: _join_sentences(
-        text, _job_text(job, None)
+    return AlertContent(
+        f"{job} has had no success for {write_duration(span)}",
+        lambda: _join_sentences(text, _job_text(job, None)),
     )
 
 
-def node_loss_message(node: Node) -> tuple[str, str]:
+def node_loss_message(node: Node) -> AlertContent:
     text = (
         f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
         f"was at {_moment(node.heartbeat_at)}."
     )
-    return f"node {node.name} is lost", _join_sentences(
-        text, "Other live nodes take over its shards."
-    )
+    text = _join_sentences(text, "Other live nodes take over its shards.")
+    return AlertContent(f"node {node.name} is lost", text)
 
 
-def degraded_message(name: str, since: datetime) -> tuple[str, str]:
+def degraded_message(name: str, since: datetime) -> AlertContent:
     text = (
         f"Node {name} hasn't reached the lock server since {_moment(since)}. No run "
         "executes twice, but several nodes may do the same scheduling work."
     )
-    return f"node {name} is degraded", text
+    return AlertContent(f"node {name} is degraded", text)
 
 
-def unhealthy_message(issue: Issue) -> tuple[str, str]:
+def unhealthy_message(issue: Issue) -> AlertContent:
     """Return the problem as the subject, and the remedy as the text."""
-    return str(issue.summary), _join_sentences(
-        str(issue.remedy), _url("admin:django_dcron_dashboard_changelist")
-    )
+    text = _join_sentences(str(issue.remedy), _url("admin:django_dcron_dashboard_changelist"))
+    return AlertContent(str(issue.summary), text)
 
 
 def _job_text(job: Job, state: State | None, text: str = "") -> str:

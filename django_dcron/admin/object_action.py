@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ActionResult:
     text: str
-    """What was done, for the message."""
+    """The message to the user, which says what the action did."""
     created: Model | None = None
     """The row that the action created. The message links to it, and the button leads to it."""
     caution: str = ""
-    """What the user should know about the created row."""
+    """A warning about the created row; empty if there is none."""
 
 
 def _no_refusal(obj: Any) -> StrOrPromise:
@@ -55,7 +55,7 @@ class ObjectAction(Generic[M]):
     apply_many: Callable[[HttpRequest, Sequence[M]], Sequence[ActionResult | Exception]] | None = (
         None
     )
-    """Applies the action to the rows of a list at once, with the results of ``apply`` of each."""
+    """Applies the action to several rows at once. Returns the result or the error of each row."""
     has_page: bool = False
     """The form has its own page instead of a place next to the button.
 

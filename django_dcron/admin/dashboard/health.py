@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Model
 from django.utils import translation
@@ -20,14 +20,19 @@ from django_dcron.policies.health.facts import SystemFacts
 from django_dcron.policies.health.problems import Issue, Problem, Severity
 from django_dcron.policies.health.verdict import Verdict, assess
 
-Listing = tuple[type[Model], dict[str, str]]
-"""A change list and its filters."""
 
-_QUEUED: Listing = (Run, {"state__exact": "queued"})
-_PENDING: Listing = (Run, {"state__exact": "pending"})
-_RUNNING: Listing = (Run, {"state__exact": "running"})
-_FAILED: Listing = (Run, {"state__exact": "failed"})
-_LISTINGS: dict[Problem, Listing] = {
+class FilteredList(NamedTuple):
+    """A change list and its filters."""
+
+    model: type[Model]
+    filters: dict[str, str]
+
+
+_QUEUED = FilteredList(Run, {"state__exact": "queued"})
+_PENDING = FilteredList(Run, {"state__exact": "pending"})
+_RUNNING = FilteredList(Run, {"state__exact": "running"})
+_FAILED = FilteredList(Run, {"state__exact": "failed"})
+_LISTINGS: dict[Problem, FilteredList] = {
     Problem.NO_WORKER: _QUEUED,
     Problem.QUEUE_UNSERVED: _QUEUED,
     Problem.WORKERS_BEHIND: _QUEUED,
@@ -39,9 +44,9 @@ _LISTINGS: dict[Problem, Listing] = {
     Problem.RUN_OVERLONG: _RUNNING,
     Problem.EVERY_RUN_FAILS: _FAILED,
     Problem.JOBS_FAILING: _FAILED,
-    Problem.QUARANTINED: (Job, {"state": "quarantined"}),
-    Problem.JOB_AUTO_PAUSED: (Job, {"enabled__exact": "0"}),
-    Problem.CURSOR_OVERDUE: (Job, {}),
+    Problem.QUARANTINED: FilteredList(Job, {"state": "quarantined"}),
+    Problem.JOB_AUTO_PAUSED: FilteredList(Job, {"enabled__exact": "0"}),
+    Problem.CURSOR_OVERDUE: FilteredList(Job, {}),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""
 
@@ -106,8 +111,8 @@ def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
 
 def _link(issue: Issue, viewer: Viewer) -> tuple[str, str]:
     """Return URL and text of the link, both empty if the user may not view that list."""
-    model, filters = _LISTINGS.get(issue.problem, (Node, {}))
-    if not viewer.may_view(model):
+    listing = _LISTINGS.get(issue.problem, FilteredList(Node, {}))
+    if not viewer.may_view(listing.model):
         return "", ""
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
-    return list_url(model, viewer.site, **filters), texts[model]
+    return list_url(listing.model, viewer.site, **listing.filters), texts[listing.model]

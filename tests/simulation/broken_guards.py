@@ -22,7 +22,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.policies.start_decision import Start
-from django_dcron.runs import chains, creation, deliveries, endings, start, transitions
+from django_dcron.runs import chains, creation, deliveries, endings, limits, start, transitions
 from django_dcron.runs.start import Started
 from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
 from django_dcron.schedules.timetable import Timetable
@@ -201,6 +201,31 @@ def runs_start_without_the_slot(stack: ExitStack) -> None:
         return Start(takes_slot=False) if isinstance(decided, Start) else decided
 
     real = put(stack, start, "decide_start", without_slot)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@guard
+def runs_start_without_a_place_in_their_limit(stack: ExitStack) -> None:
+    """A run of a job with a limit starts whether or not the limit has a place."""
+    put(stack, limits, "take_place", lambda run: "")
+
+
+@guard
+def numbers_of_a_limit_are_given_again(stack: ExitStack) -> None:
+    """A run may get a number that another run has. UNIQUE prevents that for places, not starts."""
+
+    def all_places(facts: Any, number: int) -> list[int]:
+        return list(range(1, number + 1))
+
+    put(stack, limits, "places_to_give", all_places)
+
+
+@guard
+def ended_runs_keep_their_place_in_a_limit(stack: ExitStack) -> None:
+    """The end of a run doesn't free its place, so the runs that wait never start."""
+    put(stack, limits, "free_places", lambda run_ids: [])
 
 
 # --- end ------------------------------------------------------------------------------------------

@@ -379,6 +379,52 @@ def is_accounted_for(job: int, scheduled_at: str) -> bool:
     return connection.connection.execute(ACCOUNTED, values).fetchone() is not None
 
 
+EXCEEDED = """
+SELECT l.name || ': ' || COUNT(*) || ' running' FROM django_dcron_run r
+JOIN django_dcron_job j ON j.id = r.job_id JOIN django_dcron_limit l ON l.name = j.limit_id
+WHERE r.state = 'running' GROUP BY l.name, l.max_running HAVING COUNT(*) > l.max_running
+"""
+STARTED = """
+SELECT l.name || ': ' || COUNT(*) || ' started' FROM django_dcron_attempt a
+JOIN django_dcron_run r ON r.id = a.run_id JOIN django_dcron_job j ON j.id = r.job_id
+JOIN django_dcron_limit l ON l.name = j.limit_id
+JOIN django_dcron_attempt b ON b.run_id = ? AND b.number = ?
+WHERE (julianday(b.started_at) - julianday(a.started_at)) * 86400 BETWEEN 0
+    AND l.interval / 1000000.0 - 1
+GROUP BY l.name, l.max_started HAVING COUNT(*) > l.max_started
+"""
+
+
+def exceeded_limits(run: str, attempt: int) -> list[str]:
+    """Return the limits that committed runs exceed, now that this attempt has started.
+
+    The tolerance for the interval is a second, because SQLite's dates are that exact.
+    """
+    assert connection.connection is not None
+    execute = connection.connection.execute
+    rows = [*execute(EXCEEDED).fetchall(), *execute(STARTED, (run, attempt)).fetchall()]
+    return [text for (text,) in rows]
+
+
+FOLLOWERS = f"""
+SELECT l.job_id FROM django_dcron_link l
+JOIN django_dcron_job j ON j.id = l.job_id JOIN django_dcron_cursor c ON c.job_id = l.job_id
+WHERE l.after_id = ? AND l."on" IN (?, 'ended') AND j.enabled AND c.resumes_at IS NULL
+AND NOT EXISTS (SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]}) f
+    WHERE f.job_id = l.job_id AND f.idempotency_key = 'after run ' || ?)
+"""  # noqa: S608 (no values from outside)
+
+
+def missing_followers(run: str, job: int, state: str) -> list[int]:
+    """Return the jobs that should follow the ended run, and of which no run does.
+
+    Jobs that are paused, or that a node has enabled ahead of time, are omitted.
+    """
+    assert connection.connection is not None
+    values = (job, state, str(UUID(run)))
+    return [key for (key,) in connection.connection.execute(FOLLOWERS, values).fetchall()]
+
+
 class AllRows:
     """A cursor for ``tests.verdict`` that also reads the rows that retention has deleted."""
 
@@ -426,4 +472,13 @@ def clear() -> None:
         cursor.execute("DELETE FROM sqlite_sequence WHERE name LIKE 'django_dcron_%'")
 
 
-__all__ = ["Armed", "Database", "clear", "create", "is_accounted_for", "primitives"]
+__all__ = [
+    "Armed",
+    "Database",
+    "clear",
+    "create",
+    "exceeded_limits",
+    "is_accounted_for",
+    "missing_followers",
+    "primitives",
+]

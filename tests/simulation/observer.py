@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from tests.model.transitions import Transition, not_allowed
 from tests.simulation.engine import Engine
@@ -22,20 +22,26 @@ notices that its last tick is long ago.
 """
 
 
+class CommittedRows(Protocol):
+    """What the observer asks the database right after a commit."""
+
+    def is_accounted_for(self, job: int, scheduled_at: str) -> bool: ...
+
+    def exceeded_limits(self, run: str, attempt: int) -> list[str]: ...
+
+    def missing_followers(self, run: str, job: int, state: str) -> list[int]: ...
+
+
 class Observer:
     def __init__(
         self,
         engine: Engine,
         tell: Callable[[str], None],
-        is_accounted_for: Callable[[int, str], bool],
+        rows: CommittedRows,
     ) -> None:
-        """Create the observer.
-
-        ``is_accounted_for``: returns whether committed runs account for a job's occurrence.
-        """
         self.engine = engine
         self.tell = tell
-        self.is_accounted_for = is_accounted_for
+        self.rows = rows
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
         self.outage = (0.0, 0.0)
@@ -111,6 +117,9 @@ class Observer:
             self.report(f"{about}, although the run was asked to stop")
         if old == "running" and new != "running":
             self._ended(about, heartbeat_at)
+        if new in ("succeeded", "failed") and old != new:
+            for follower in self.rows.missing_followers(run, job, new):
+                self.report(f"chains: {about}, and no run of job {follower} follows")
         if trigger != "backfill":
             self._waits(about, job, (due_at, run), old, new, bool(takes_slot))
 
@@ -151,13 +160,15 @@ class Observer:
 
     def _claimed(self, job: int, scheduled_at: str) -> None:
         """A node's claim has moved the job's cursor past this occurrence."""
-        if not self.is_accounted_for(job, scheduled_at):
+        if not self.rows.is_accounted_for(job, scheduled_at):
             self.report(f"lost: no run of job {job} accounts for {scheduled_at}")
 
     def _attempted(self, run: str, number: int, worker: str) -> None:
         if (run, number) in self._attempts:
             self.report(f"run {run[-6:]} has two attempts {number}")
         self._attempts.add((run, number))
+        for text in self.rows.exceeded_limits(run, number):
+            self.report(f"limits: {text} after the start of run {run[-6:]}")
         self.tell(f"{worker} starts run {run[-6:]} attempt {number}")
 
     def witnessed(self, run: str, attempt: int) -> None:

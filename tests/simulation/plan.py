@@ -26,13 +26,16 @@ WORKERS = ("worker-1", "worker-2")
 PROCESSES = (*NODES, *WORKERS)
 POINTS: tuple[str, ...] = get_args(Point)
 PARTS_OF_NODES = ("claim", "publish", "mark", "release", "prune", "rescue")
-IN_RESCUES = ("finish.ended", "follow.made", "retry.written")
+IN_RESCUES = ("finish.ended", "follow.made", "retry.written", "limit.freed")
 """Points that a node reaches when it ends the attempt of a dead worker."""
 NODE_POINTS = (
     *(point for point in POINTS if point.partition(".")[0] in PARTS_OF_NODES),
     *IN_RESCUES,
 )
-IN_TRANSACTIONS = ("claim.locked", "claim.written", "release.locked", "start.held", *IN_RESCUES)
+IN_TRANSACTIONS = (
+    *("claim.locked", "claim.written", "release.locked", "start.held", "limit.joined"),
+    *IN_RESCUES,
+)
 WORKER_POINTS = tuple(point for point in POINTS if point not in NODE_POINTS or point in IN_RESCUES)
 SCHEDULES = (
     *("*/10 * * * *", "*/7 * * * *", "*/15 * * * *", "*/20 * * * *", "5,35 * * * *"),
@@ -104,6 +107,9 @@ class Plan:
     jobs: tuple[dict[str, Any], ...]
     links: tuple[tuple[int, int, str], ...]
     """Tuples of the following job, the preceding job, and the end that links them."""
+    limit: dict[str, Any]
+    """The fields of the limit that the first ``limited`` jobs share. Empty: there is no limit."""
+    limited: int
     items: tuple[Item, ...]
 
     @property
@@ -138,7 +144,17 @@ def draw(seed: int, hours: float) -> Plan:
     items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
     lock = random.choice(("redis", "redis", "database"))
-    return Plan(seed, hours, nodes, lock, jobs, tuple(links), tuple(items))
+    limit, limited = _limit(random), random.randint(2, len(jobs))
+    return Plan(seed, hours, nodes, lock, jobs, tuple(links), limit, limited, tuple(items))
+
+
+def _limit(random: Random) -> dict[str, Any]:
+    most = random.choice((None, None, 1, 2, 3))
+    if most is None:
+        return {}
+    started = random.choice((None, None, 3))
+    interval = None if started is None else minutes(random, 2, 20)
+    return {"max_running": most, "max_started": started, "interval": interval}
 
 
 CALM_EVERY = 2

@@ -28,7 +28,7 @@ from django_dcron.exceptions import (
 from django_dcron.execution import heartbeat, pending_outcomes
 from django_dcron.execution.current import current_run
 from django_dcron.locks.database import DatabaseLock
-from django_dcron.models import Freeze, Job, Run
+from django_dcron.models import Freeze, Job, Limit, Run
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs import start_facts
 from django_dcron.targets import functions
@@ -77,7 +77,7 @@ class World:
         self.random = Random(f"run {plan.seed}")
         self.engine = Engine(self.random, self._task_failed)
         primitives.engine = self.engine
-        self.observer = Observer(self.engine, self.tell, database.is_accounted_for)
+        self.observer = Observer(self.engine, self.tell, database)
         self.database = Database(self.engine, self.observer.changed)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)
@@ -135,8 +135,11 @@ class World:
         return result
 
     def _begin(self) -> None:
+        limit = self.plan.limit and control.save_limit(Limit(name="limit", **self.plan.limit))
         for number, fields in enumerate(self.plan.jobs):
             job = Job(target=TARGET, **fields)
+            if limit and number < self.plan.limited:
+                job.limit = limit
             for later, earlier, on in self.plan.links:
                 if later == number:
                     job.after = {f"job-{earlier}": on}

@@ -184,7 +184,7 @@ def _known_end(history: History, attempt: Attempt) -> datetime:
 def late_starts(history: History) -> list[Finding]:
     """No run starts later than its policies allow.
 
-    The policies don't limit retries, or a run that has waited for its slot.
+    The policies don't limit retries, or a run that has waited for its slot or its limit.
     """
     found = []
     for run in history.runs:
@@ -200,7 +200,7 @@ def late_starts(history: History) -> list[Finding]:
             found.append(Finding("late_starts", about, f"{late} late, after its deadline"))
         if run.trigger != "schedule" or late <= job.misfire_grace + TOLERANCE:
             continue
-        if job.overlap_policy != "allow":
+        if job.overlap_policy != "allow" or job.limited:
             continue  # it may have waited
         if job.misfire_policy == "skip":
             found.append(Finding("late_starts", about, f"{late} late under skip"))

@@ -54,6 +54,8 @@ class Job:
     catchup_limit: int = 100
     start_deadline: timedelta | None = None
     overlap_policy: str = "skip"
+    limited: bool = False
+    """Whether the job has a limit, so that its runs may wait for those of other jobs."""
     max_attempts: int = 1
     retry_backoff: timedelta = timedelta(seconds=10)
     retry_backoff_factor: float = 2.0

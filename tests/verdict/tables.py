@@ -131,6 +131,7 @@ def _job(
         calendar=calendars.get(row["calendar_id"]),
         calendar_policy=row["calendar_policy"],
         witnessed=row["target"] in witnessed,
+        limited=row["limit_id"] is not None,
         next_at=_instant(position.get("next_at")),
         previous_at=_instant(position.get("previous_at")),
         problem=position.get("problem", "it has no cursor"),

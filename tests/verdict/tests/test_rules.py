@@ -188,6 +188,8 @@ def test_late_start_under_run_latest_needs_that_no_newer_run_started() -> None:
     assert "late_starts" not in {finding.rule for finding in judge(alone).findings}
     after_newer = change(history, "attempts", late, started_at=T + 17 * SECOND)
     assert "late_starts" in {finding.rule for finding in judge(after_newer).findings}
+    waited = change(after_newer, "jobs", job(LATE), limited=True)
+    assert "late_starts" not in {finding.rule for finding in judge(waited).findings}
 
 
 def test_run_that_began_to_wait_after_the_slot_was_free_has_not_been_passed_over() -> None:

@@ -79,6 +79,7 @@ def test_history_has_the_values_of_the_rows(job: Job) -> None:
     )
     assert [getattr(read_job, name) for name in names] == [getattr(job, name) for name in names]
     assert (read_job.name, read_job.next_at) == (str(job), UNTIL + SECOND)
+    assert not read_job.limited
     runs = {str(run.pk): run for run in Run.objects.all()}
     assert runs.keys() == {run.id for run in history.runs}
     for run in history.runs:

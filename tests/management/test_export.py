@@ -57,6 +57,7 @@ def test_export_writes_yaml_to_standard_output() -> None:
 def test_export_rejects_invalid_selection_or_path(tmp_path: Path) -> None:
     assert call("export", "nobody")[0] == 2
     assert call("export", "report", "--namespace", "shop")[:2] == (2, "")
+    assert call("export", "report", "--source", "code")[:2] == (2, "")
     code, _out, err = call("export", "--output", str(tmp_path / "no" / "such"))
     assert code == 2
     assert "--output" in err

@@ -16,7 +16,7 @@ from django_dcron.diagnosis.job_list import jobs
 from django_dcron.jobs import portable
 from django_dcron.jobs.portable import Syntax
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.job_selection import add_filters, filter_of
+from django_dcron.management.dcron.job_selection import FILTERS, add_filters, filter_of
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
@@ -74,7 +74,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _chosen(options: dict[str, Any]) -> list[Job]:
     if not options["jobs"]:
         return list(jobs(filter_of(options)))
-    for name in ("namespace", "tag", "search", "state"):
+    for name in FILTERS:
         if options[name]:
             raise usage_error(f"Job names can't be combined with --{name}.")
     return list({job.pk: job for job in map(find_job, options["jobs"])}.values())

@@ -70,6 +70,10 @@ def add_filters(parser: CommandParser) -> None:
         )
 
 
+FILTERS = ("namespace", "tag", "search", "source", "state")
+"""The names of the options of ``add_filters``."""
+
+
 def filter_of(options: dict[str, Any]) -> JobFilter:
     return JobFilter(
         namespace=options["namespace"],

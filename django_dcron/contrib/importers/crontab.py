@@ -333,7 +333,7 @@ def _lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator
             environment=tuple(
                 (name, value) for name, value in variables.items() if name not in OWN_VARIABLES
             ),
-            shell=variables.get("SHELL") or DEFAULT_SHELL,
+            shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
         )
 

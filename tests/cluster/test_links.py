@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from django_dcron.models import Attempt
 from tests import services, settings
 from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now
 from tests.fault_proxy import BOTH_WAYS, FaultProxy, Way
@@ -92,7 +93,22 @@ def test_workers_give_up_half_open_connections_to_redis(cluster: Cluster, links:
     for _ in range(2):  # the second time, all connections have been used
         break_link(cluster, links.proxies["workers", "Redis"], "half-open")
         cluster.wait_for_recovery("workers - Redis: half-open, checked every 5 s")
+        wait_for_both_workers()
     cluster.account()
+
+
+def wait_for_both_workers() -> None:
+    """Wait until each worker starts an attempt. One of them suffices for all jobs to be on time.
+
+    The other one may have lost a message, which only a node sends again.
+    """
+    since = now()
+
+    def both_work() -> bool:
+        names = Attempt.objects.filter(started_at__gt=since).values_list("worker", flat=True)
+        return len({name.partition("/")[0] for name in names}) == 2
+
+    wait_until(both_work, TIMEOUT, what="both workers to start an attempt", interval=0.2)
 
 
 @pytest.mark.nightly

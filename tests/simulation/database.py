@@ -331,7 +331,7 @@ CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron
 BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
     new.attempt, old.heartbeat_at, new.reason, new.cancel_requested_at, new.due_at,
     new."trigger", old.slot IS 'running' AND new.slot IS NOT 'running',
-    old.slot IS NOT 'running' AND new.slot IS 'running'); END;
+    old.slot IS NOT 'running' AND new.slot IS 'running', new.limited); END;
 CREATE TEMP TRIGGER sim_run_insert AFTER INSERT ON django_dcron_run
 BEGIN SELECT dcron_changed('made', new.id, new.job_id, new.state, new."trigger", new.scheduled_at);
 END;

@@ -87,6 +87,7 @@ class Observer:
         trigger: str,
         frees_slot: int,
         takes_slot: int,
+        limited: int,
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
         self.changes.append(
@@ -101,6 +102,7 @@ class Observer:
                 attempts=attempt - old_attempt,
                 frees_slot=bool(frees_slot),
                 takes_slot=bool(takes_slot),
+                limited=bool(limited),
             )
         )
         if old != new:
@@ -121,14 +123,15 @@ class Observer:
             for follower in self.rows.missing_followers(run, job, new):
                 self.report(f"chains: {about}, and no run of job {follower} follows")
         if trigger != "backfill":
-            self._waits(about, job, (due_at, run), old, new, bool(takes_slot))
+            waits = new == "waiting" and not limited  # not for its limit
+            self._waits(about, job, (due_at, run), old, waits, bool(takes_slot))
 
     def _waits(
-        self, about: str, job: int, turn: tuple[str, str], old: str, new: str, takes_slot: bool
+        self, about: str, job: int, turn: tuple[str, str], old: str, waits: bool, takes_slot: bool
     ) -> None:
         """Of the runs that wait for a job's slot, the oldest one gets it."""
         waiting = self._waiting.setdefault(job, set())
-        if new == "waiting":
+        if waits:
             waiting.add(turn)
         elif old == "waiting":
             if takes_slot and (first := min(waiting, default=turn)) < turn:

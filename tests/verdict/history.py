@@ -144,6 +144,8 @@ class Change:
     """Whether the run gives up the slot of its job."""
     takes_slot: bool = False
     """Whether the run gets the slot. A run that waits for its limit, or for a retry, keeps it."""
+    limited: bool = False
+    """Whether the run waits for its limit instead of the slot, or has a place in the limit."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def turns(history: History) -> list[Finding]:
         waiting: dict[str, Change] = {}
         freed = 0
         for change in changes:
-            if change.new == "waiting":
+            if change.new == "waiting" and not change.limited:
                 waiting.setdefault(change.run, change)
             elif (mine := waiting.pop(change.run, None)) and change.takes_slot:
                 passed_over = [

@@ -223,7 +223,10 @@ class World:
                 yield child.process
 
     def _repair(self) -> None:
-        """Resume paused jobs and correct invalid schedules, so that all can be judged."""
+        """Resume paused jobs, correct invalid schedules, and let all runs start."""
+        for limit in Limit.objects.exclude(max_started=None):
+            limit.max_started = limit.interval = None  # what waits may need days otherwise
+            control.save_limit(limit)
         for freeze in Freeze.objects.all():
             with suppress(*REFUSALS):
                 control.unfreeze(freeze.namespace or None)

@@ -1,0 +1,229 @@
+"""Read the lines of crontabs: their times, users and commands, with the variables that apply."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+from django_dcron.contrib.importers.names import clean_name
+from django_dcron.contrib.importers.reading import Reading, SourceEntry
+from django_dcron.exceptions import InvalidSchedule
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.utils.counts import number_of
+
+DEFAULT_SHELL = "/bin/sh"
+_MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
+_PLAIN_MANAGEMENT = re.compile(
+    r"(?:cd\s+[\w./-]+\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
+    r"(?P<name>[A-Za-z_][\w-]*)(?P<args>(?:\s+[\w./:=@,+-]+)*)"
+    r"(?:\s+[1&]?>>?\s*/dev/null(?:\s+2>\s*(?:&1|/dev/null))?)?\s*"
+)
+"""A line that a shell runs without expanding anything or setting variables. It may discard output,
+which the run of a job keeps.
+"""
+_NOT_NEEDED_BY_CALLS = frozenset({"PATH"})
+"""Variables that a job doesn't get: its worker has already found Python."""
+_NOT_FOR_CALLS = re.compile(r"--(?:settings|pythonpath)\b")
+_VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
+_SCRIPT_ENDING = re.compile(r"\.(?:bash|js|ksh|php|pl|py|rb|sh|zsh)$")
+_PROGRAM = re.compile(r"[\w.@:-]+")
+_BEFORE_COMMAND = re.compile(
+    r"""
+    cd\s+\S+\s*(?:&&|;)\s*
+    | \w+=(?:"[^"]*"|'[^']*'|\S*)\s+                # a variable
+    | (?:\S*/)?(?:exec|sudo|nice|env)\s+
+    | -\S+\s+                                       # an option of the word before
+    | (?:\S*/)?(?:python[\d.]*|ba?sh|perl|php|ruby|node)\s+(?=[\w./-]+\.\w+(?:\s|$))  # of a script
+    """,
+    re.VERBOSE,
+)
+"""One of the words that may precede a command, such as the interpreter of a script."""
+_TIME_FIELD = re.compile(r"[\d*/,-]+")
+OWN_VARIABLES = {
+    "SHELL",
+    "MAILTO",
+    "MAILFROM",
+    "CRON_TZ",
+    "RANDOM_DELAY",
+    "CONTENT_TYPE",
+    "CONTENT_TRANSFER_ENCODING",
+}
+"""Variables that cron reads itself. All others are the command's environment."""
+
+
+class ManagementCall(NamedTuple):
+    command: str
+    """The name of the management command."""
+    arguments: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CrontabLine:
+    number: int
+    schedule: str
+    timezone: str
+    user: str
+    program: str
+    """The name of the program or of the management command."""
+    command: str
+    """The command for the shell, including its standard input."""
+    environment: tuple[tuple[str, str], ...]
+    shell: str
+    comment: str
+
+    @property
+    def management_call(self) -> ManagementCall | None:
+        """The call of a management command; None if the line does anything else."""
+        match = _PLAIN_MANAGEMENT.fullmatch(self.command)
+        needed = {name for name, _value in self.environment} - _NOT_NEEDED_BY_CALLS
+        if match is None or needed or _NOT_FOR_CALLS.search(match["args"]):
+            return None
+        return ManagementCall(match["name"], match["args"].split())
+
+    @property
+    def names_management_command(self) -> bool:
+        """Whether the line calls ``manage.py`` or ``django-admin``, possibly among other things."""
+        return _MANAGEMENT.search(self.command) is not None
+
+    @property
+    def argv(self) -> list[str]:
+        call = [self.shell, "-c", self.command]
+        if not self.environment:
+            return call
+        return ["/usr/bin/env", *(f"{name}={value}" for name, value in self.environment), *call]
+
+
+def read_lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator[CrontabLine]:
+    """Yield the entries. Add invalid lines and notes to ``reading``."""
+    variables: dict[str, str] = {}
+    comment: list[str] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if line.startswith("#"):
+            text = line.lstrip("# ").rstrip()
+            if not _is_disabled_line(text, system):
+                comment.append(text)
+            continue
+        description, comment = "\n".join(filter(None, comment)), []
+        if not line:
+            continue
+        if (variable := _variable(line)) is not None:
+            _set_variable(variables, *variable, reading)
+            continue
+        parts = _split_line(line, system)
+        if parts is None:
+            reading.entries.append(
+                SourceEntry(f"line {number}", f"line {number}", refused=_why_invalid(line, system))
+            )
+            continue
+        yield CrontabLine(
+            number=number,
+            schedule=parts.schedule,
+            timezone=variables.get("CRON_TZ") or timezone,
+            user=parts.user,
+            program=_program_name(parts.command),
+            command=_with_stdin(parts.command),
+            environment=tuple(
+                (name, value) for name, value in variables.items() if name not in OWN_VARIABLES
+            ),
+            shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
+            comment=description,
+        )
+
+
+def _why_invalid(line: str, system: bool) -> str:
+    """Return why a line isn't an entry: often, one of the five fields is missing."""
+    parts = "a time, a user and a command" if system else "a time and a command"
+    fields = len(list(takewhile(_TIME_FIELD.fullmatch, line.split())))
+    if 0 < fields < 5 and not line.startswith("@"):
+        has = number_of(fields, "time field")
+        return f"{line!r:.80} is not {parts}: it has {has}, and cron needs five"
+    return f"{line!r:.80} is not {parts}"
+
+
+def _is_disabled_line(comment: str, system: bool) -> bool:
+    """Return whether a comment is a line of a crontab that someone disabled."""
+    if _variable(comment) is not None:
+        return True
+    parts = _split_line(comment, system)
+    if parts is None:
+        return False
+    if parts.schedule.lower() == "@reboot":
+        return True
+    try:
+        parse_schedule(parts.schedule)
+    except InvalidSchedule:
+        return False
+    return True
+
+
+def _variable(line: str) -> tuple[str, str] | None:
+    """Return name and value of an assignment, or None. ``line`` has no surrounding spaces."""
+    match = _VARIABLE.match(line)
+    if match is None:
+        return None
+    value = line[match.end() :].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return match["name"].strip("'\""), value
+
+
+def _set_variable(variables: dict[str, str], name: str, value: str, reading: Reading) -> None:
+    variables[name] = value
+    if name == "MAILTO" and value:
+        reading.notes.append(
+            f"MAILTO={value} is ignored. Output is stored with each run and not mailed. To "
+            "get alerts, see docs/how-to/alerts.md."
+        )
+    if name == "TZ":
+        reading.notes.append(
+            "TZ only sets an environment variable of the commands. Schedules use CRON_TZ, "
+            "as in cron."
+        )
+    if name == "RANDOM_DELAY":
+        reading.notes.append("RANDOM_DELAY is ignored. Set the jitter of a job instead.")
+
+
+class _LineParts(NamedTuple):
+    schedule: str
+    user: str
+    command: str
+
+
+def _split_line(line: str, system: bool) -> _LineParts | None:
+    """Split a line into its parts. Return None if a part is missing."""
+    line = line.removeprefix("-")  # in some crons, this means: don't log the command
+    fields = 1 if line.startswith("@") else 5
+    parts = line.split(None, fields + system)
+    if len(parts) <= fields + system:
+        return None
+    return _LineParts(" ".join(parts[:fields]), parts[fields] if system else "", parts[-1])
+
+
+def _program_name(command: str) -> str:
+    """Return the name of the management command, or of the program without a script's ending."""
+    if management := _MANAGEMENT.search(command):
+        return clean_name(management[1])
+    start = 0
+    while before := _BEFORE_COMMAND.match(command, start):
+        start = before.end()
+    text = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
+    match = _PROGRAM.search(text)
+    return clean_name(_SCRIPT_ENDING.sub("", match[0])) if match else "command"
+
+
+def _with_stdin(command: str) -> str:
+    r"""Return the command with its standard input as a pipe.
+
+    The input follows the first ``%``. Any further ``%`` is a line break, and ``\%`` is a literal
+    one.
+    """
+    program, *rest = (part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", command))
+    if not rest:
+        # The closing parenthesis is on its own line, because the command may end in a comment.
+        return program
+    return f"printf '%s\\n' {' '.join(map(shlex.quote, rest))} | ({program}\n)"

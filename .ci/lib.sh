@@ -46,6 +46,8 @@ section() {
         heading "$title"
         "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
+    [ "$verdict" = ok ] || { echo "--- $title" && grep -E '^E  |^(FAILED|ERROR) ' "$log" | uniq |
+        head -n 30; } >>"$work/first_errors"
     { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
     [ "$verdict" = FAILED ] || ! grep -q '^NOT RUN ' "$log" || verdict=PARTLY
     { grep '^UNSTEADY ' "$log" || true; } | sed "s/^UNSTEADY \(.*\)/\1 ($title)/" >>"$work/unsteady"
@@ -80,6 +82,10 @@ report() {
     local failed unsteady
     failed=$(grep -c '^FAILED' "$work/summary" || true)
     unsteady=$(wc -l <"$work/unsteady")
+    if [ -s "$work/first_errors" ]; then
+        heading "first errors of the sections that failed"
+        cut -c1-300 "$work/first_errors"
+    fi
     heading summary
     cat "$work/summary"
     printf '       %5d s  in total\n' "$SECONDS"

@@ -25,7 +25,7 @@ os.environ.pop("DCRON_TEST_REDIS", None)
 @dataclass
 class Place:
     redis: Server
-    database: Server | None
+    database: Server | None = None
     """None on SQLite."""
 
 
@@ -40,18 +40,18 @@ def measuring_place() -> Iterator[Place]:
     from tests import services
 
     settings.DIRECTORY.mkdir(mode=0o700)
-    place = Place(services.redis_server(), services.database_server())
-    servers = [server for server in (place.redis, place.database) if server]
+    place = Place(services.redis_server())
     try:
-        for server in servers:
-            server.start()
+        place.redis.start()
+        place.database = services.start_database_server()
         django.setup()
         call_command("migrate", verbosity=0)
         yield place
     finally:
         connections.close_all()
-        for server in servers:
-            server.stop()
+        for server in (place.redis, place.database):
+            if server is not None:
+                server.stop()
         shutil.rmtree(settings.DIRECTORY, ignore_errors=True)
 
 

@@ -135,11 +135,10 @@ def quick_flush() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def database_server(pytestconfig: pytest.Config) -> Iterator[services.Server | None]:
     """The session's PostgreSQL or MariaDB server, or None on SQLite."""
-    server = services.database_server()
+    server = services.start_database_server()
     if server is None:
         yield None
         return
-    server.start()
     pytestconfig.stash[DATABASE_SERVER] = server
     yield server
     server.stop()

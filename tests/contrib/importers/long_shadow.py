@@ -75,10 +75,11 @@ def database_and_redis() -> Iterator[None]:
     from tests import services
 
     settings.DIRECTORY.mkdir(mode=0o700)
-    servers = [server for server in (services.redis_server(), services.database_server()) if server]
+    servers = [services.redis_server()]
     try:
-        for server in servers:
-            server.start()
+        servers[0].start()
+        if database := services.start_database_server():
+            servers.append(database)
         django.setup()
         call_command("migrate", verbosity=0)
         yield

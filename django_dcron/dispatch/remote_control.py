@@ -103,16 +103,7 @@ def _send_command(
             )
             with consumer:
                 producer.publish(
-                    {
-                        "method": command,
-                        "arguments": {},
-                        "destination": destination,
-                        "ticket": ticket,
-                        "reply_to": {
-                            "exchange": mailbox.reply_exchange.name,
-                            "routing_key": mailbox.oid,
-                        },
-                    },
+                    _message(mailbox, command, destination, ticket),
                     exchange=mailbox.exchange,
                     declare=[mailbox.exchange],
                     serializer=mailbox.serializer,
@@ -124,6 +115,19 @@ def _send_command(
         finally:
             queue.delete()  # Redis would keep the queue and late replies forever.
     return replies
+
+
+def _message(
+    mailbox: Any, command: str, destination: list[str] | None, ticket: str
+) -> dict[str, Any]:
+    reply_to = {"exchange": mailbox.reply_exchange.name, "routing_key": mailbox.oid}
+    return {
+        "method": command,
+        "arguments": {},
+        "destination": destination,
+        "ticket": ticket,
+        "reply_to": reply_to,
+    }
 
 
 def _drain(connection: Any, timeout: float, complete: Callable[[], object]) -> None:

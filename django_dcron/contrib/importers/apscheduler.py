@@ -21,10 +21,11 @@ from django_dcron.contrib.importers.reading import (
     Warn,
     check_json,
     interval_text,
-    once_text,
+    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,
+    warn_about_workers,
     zone_name,
 )
 from django_dcron.schedules.fields import (
@@ -54,7 +55,7 @@ FIELDS: dict[str, FieldKind] = {
     "day_of_week": DAY_OF_WEEK,
     "year": YEAR,
 }
-NAMES = {"day": "day_of_month"}
+RENAMED = {"day": "day_of_month"}
 LAST_WEEK = 53
 
 
@@ -99,10 +100,7 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
     paused = state.get("next_run_time") is None
     executor = state.get("executor", "default")
     if executor != "default":
-        warn(
-            f"executor {executor!r} has no equivalent; set the job's queue to the queue of "
-            "these workers"
-        )
+        warn_about_workers("executor", executor, warn)
     instances = state.get("max_instances") or 1
     if instances > 1:
         warn(
@@ -128,12 +126,7 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
 def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     kind = _kind(trigger)
     if kind == "DateTrigger":
-        if trigger.run_date <= now:
-            raise EntryRefused(
-                f"its only run time, {trigger.run_date.isoformat()}, has passed; run the "
-                "job manually or set another time"
-            )
-        return {"schedule": once_text(trigger.run_date, warn), "timezone": "UTC"}
+        return dict(one_off_schedule(trigger.run_date, now, warn))
     if kind == "IntervalTrigger":
         return {"schedule": interval_text(trigger.interval), "timezone": "UTC"}
     if kind == "CronTrigger":
@@ -149,7 +142,7 @@ def _cron(trigger: Any) -> str:
     for field in trigger.fields:
         kind = FIELDS.get(field.name)
         if kind:
-            parts_by_name[NAMES.get(field.name, field.name)] = _part(kind, field)
+            parts_by_name[RENAMED.get(field.name, field.name)] = _part(kind, field)
         elif not any(map(_is_every_week, field.expressions)):
             raise EntryRefused("schedules can't select weeks of the year")
     parts = CronParts(**parts_by_name)
@@ -162,11 +155,11 @@ def _cron(trigger: Any) -> str:
     # APScheduler writes weekday positions as days of the month. Here, they belong to the weekday
     # field. With other days of the month, either field may match.
     rest = CronPart(days.values, "", tuple(special for special in days.specials if special == "L"))
-    alone = not rest.values and not rest.specials
-    month_days = CronPart(range(1, 32)) if alone else rest
+    only_positions = not rest.values and not rest.specials
+    month_days = CronPart(range(1, 32)) if only_positions else rest
     return cron_text(
         replace(parts, day_of_month=month_days, day_of_week=CronPart((), "", positions)),
-        both_days=alone,
+        both_days=only_positions,
     )
 
 

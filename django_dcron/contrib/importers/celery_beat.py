@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     next_due,
-    once_text,
+    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,
@@ -170,9 +170,4 @@ def _next_occurrence_only(
 def _one_off_values(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.total_run_count or not row.enabled:
         raise Omitted("a one-off task that has already run or is disabled")
-    if at <= now:
-        raise EntryRefused(
-            f"its only run time, {at.astimezone(UTC).isoformat()}, has passed, and it "
-            "hasn't run; run the job manually or set another time"
-        )
-    return {"schedule": once_text(at, warn), "timezone": "UTC", "starts_at": None}
+    return {**one_off_schedule(at, now, warn), "starts_at": None}

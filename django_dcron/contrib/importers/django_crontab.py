@@ -108,7 +108,7 @@ def machine_zone() -> str:
 
 
 def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEntry:
-    """Translate an entry. ``times``: how often each key was found before.
+    """Translate an entry. ``times``: how often each key has occurred so far.
 
     The key doesn't contain the schedule, so a job follows its entry when the schedule changes.
     """
@@ -138,7 +138,7 @@ def _parse_job(job: Any) -> CronJob:
     if not isinstance(job, list | tuple) or len(job) < 2:
         raise EntryRefused(f"{job!r:.80} is not a tuple of a time and a function")
     if not isinstance(job[0], str) or not isinstance(job[1], str):
-        raise EntryRefused(f"{job!r:.80}: the time and the function must be texts")
+        raise EntryRefused(f"{job!r:.80}: the time and the function must be strings")
     third = job[2] if len(job) > 2 else []
     has_arguments = not isinstance(third, str)
     suffix = job[4] if len(job) > 4 else ""

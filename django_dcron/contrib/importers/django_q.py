@@ -28,10 +28,11 @@ from django_dcron.contrib.importers.reading import (
     check_json,
     interval_text,
     next_due,
-    once_text,
+    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,
+    warn_about_workers,
 )
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import END, MICROSECOND, Timetable
@@ -102,10 +103,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.hook:
         warn(f"hook {row.hook} has no equivalent; call it in the function, or use a chain of jobs")
     if row.cluster:
-        warn(
-            f"cluster {row.cluster!r} has no equivalent; set the job's queue to the queue "
-            "of its workers"
-        )
+        warn_about_workers("cluster", row.cluster, warn)
     kwargs = _kwargs(row)
     options = kwargs.pop(OPTIONS_KEYWORD, {})
     if others := sorted(set(options) - {"timeout"}):
@@ -216,12 +214,7 @@ def _zone() -> str:
 def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.next_run is None:
         raise Omitted("a one-off schedule without a run time")
-    if row.next_run <= now:
-        raise EntryRefused(
-            f"its only run time, {row.next_run.isoformat()}, has passed; run the job "
-            "manually or set another time"
-        )
-    return {"schedule": once_text(row.next_run, warn), "timezone": "UTC"}
+    return dict(one_off_schedule(row.next_run, now, warn))
 
 
 def _by_calendar(row: Any, zone: str) -> dict[str, Any]:

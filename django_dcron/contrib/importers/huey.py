@@ -39,22 +39,17 @@ from django_dcron.utils.untrusted import Reader, Unreadable
 
 SOURCE = "huey"
 DJANGO = "huey.contrib.djhuey"
-OWN = frozenset(
+OWN_ATTRIBUTES = frozenset(
     {
         "context",
+        "default_expires",
+        "default_priority",
+        "default_retries",
+        "default_retry_backoff",
+        "default_retry_delay",
+        "default_timeout",
         "execute",
         "validate_datetime",
-        *(
-            f"default_{name}"
-            for name in (
-                "retries",
-                "retry_delay",
-                "retry_backoff",
-                "priority",
-                "expires",
-                "timeout",
-            )
-        ),
     }
 )
 """The attributes of a task's class that Huey sets. Others are the project's."""
@@ -133,7 +128,7 @@ def _job(
         instead = ", ".join(EXCEPTIONS[name] for name in exceptions)
         warn(f"{', '.join(exceptions)} has no effect in a job; raise {instead} instead")
     if others := sorted(
-        name for name in vars(task) if not name.startswith("__") and name not in OWN
+        name for name in vars(task) if not name.startswith("__") and name not in OWN_ATTRIBUTES
     ):
         warn(f"settings without an equivalent are ignored: {', '.join(others)}")
     reason = _pause_reason(revoked, now, warn)

@@ -24,6 +24,7 @@ from django_dcron.contrib.importers.reading import (
     check_json,
     rows_of,
     translate_entry,
+    warn_about_workers,
 )
 from django_dcron.contrib.importers.retries import (
     HIGHEST_FACTOR,
@@ -136,10 +137,7 @@ def _warn_of_options(task: Any, options: Mapping[str, Any], warn: Warn) -> None:
         for name in ("queue", "priority", "lock", "queueing_lock")
     }
     if values["queue"] != "default":
-        warn(
-            f"queue {values['queue']!r} has no equivalent; set the job's queue to the queue of its "
-            "workers"
-        )
+        warn_about_workers("queue", str(values["queue"]), warn)
     if values["priority"]:
         warn(f"priority {values['priority']} has no equivalent; set the job's priority or queue")
     for name in ("lock", "queueing_lock"):

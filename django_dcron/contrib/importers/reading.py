@@ -216,13 +216,28 @@ def whole_second(at: datetime) -> datetime:
     return whole + SECOND if at.microsecond else whole
 
 
-def once_text(at: datetime, warn: Warn) -> str:
-    """Return an ``@at`` schedule. Fractions of a second are rounded up, so a run is never early."""
+def warn_about_workers(setting: str, value: str, warn: Warn) -> None:
+    """Warn that a setting of the source chose the workers, which jobs choose by their queue."""
+    warn(
+        f"{setting} {value!r} has no equivalent; set the job's queue to the queue of these workers"
+    )
+
+
+def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
+    """Return the fields of a job that runs once. Raises ``EntryRefused`` if ``at`` has passed.
+
+    Fractions of a second are rounded up, so the run is never early.
+    """
+    if at <= now:
+        raise EntryRefused(
+            f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; run the job "
+            "manually or set another time"
+        )
     whole = at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
     if at.microsecond:
         whole += SECOND
         warn(f"the time {at.isoformat()} is rounded up to a whole second")
-    return f"@at {whole.isoformat()}Z"
+    return {"schedule": f"@at {whole.isoformat()}Z", "timezone": "UTC"}
 
 
 def zone_name(zone: Any) -> str:

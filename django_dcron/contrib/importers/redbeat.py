@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -24,24 +25,35 @@ from django_dcron.db.errors import in_one_line
 
 SOURCE = "redbeat"
 SETTING = "redbeat_redis_url"
-Stored = bytes | None | Exception
-"""The value of a field in Redis, or the error of reading it."""
 WAS_DISABLED = "was disabled in RedBeat"
 KEYS_AT_ONCE = 500
+
+Stored = bytes | None | Exception
+"""The value of a field in Redis, or the error of reading it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredField:
+    """One field of an entry."""
+
+    prefix: str
+    """The prefix of all keys of RedBeat."""
+    key: str
+    value: Stored
 
 
 def read(now: datetime) -> Reading:
     """Read all entries. Raises ``SourceProblem``."""
-    latest = {key: meta for _prefix, key, meta in _read_entries("meta")}
+    meta_by_key = {meta.key: meta.value for meta in _read_entries("meta")}
     reading = Reading(
         [
             translate_entry(
-                _origin(key),
-                key.removeprefix(prefix),
-                partial(_job, definition, latest.get(key), now),
-                key=key,
+                _origin(entry.key),
+                entry.key.removeprefix(entry.prefix),
+                partial(_job, entry.value, meta_by_key.get(entry.key), now),
+                key=entry.key,
             )
-            for prefix, key, definition in _read_entries("definition")
+            for entry in _read_entries("definition")
         ],
         source=SOURCE,
     )
@@ -66,15 +78,16 @@ def _server() -> tuple[str, bool]:
 def runs_since(since: datetime) -> SourceRuns:
     """Return the latest run of each entry. Raises ``SourceProblem``."""
     times, unread = {}, {}
-    for _prefix, key, meta in _read_entries("meta"):
+    for meta in _read_entries("meta"):
+        origin = _origin(meta.key)
         try:
-            at = _last_run(meta)
+            at = _last_run(meta.value)
             if at and at >= since:
-                times[_origin(key)] = [at]
+                times[origin] = [at]
         except EntryRefused as error:
-            unread[_origin(key)] = str(error)
+            unread[origin] = str(error)
         except Exception as error:  # another program may have written anything there
-            unread[_origin(key)] = unexpected_error_text(error)
+            unread[origin] = unexpected_error_text(error)
     return SourceRuns(times, complete=False, unread=unread)
 
 
@@ -128,15 +141,15 @@ def _origin(key: str) -> str:
     return f"key {key!r}"
 
 
-def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
-    """Return the key prefix, the key and one field of each entry."""
+def _read_entries(field: str) -> list[StoredField]:
+    """Return one field of each entry. Raises ``SourceProblem``."""
     try:
         from redbeat import schedulers
     except ImportError:
         raise SourceProblem("celery-redbeat is not installed: pip install celery-redbeat") from None
     app = schedulers.app_or_default()
     config = schedulers.ensure_conf(app)
-    entries: list[tuple[str, str, Stored]] = []
+    entries: list[StoredField] = []
     try:
         client = schedulers.get_redis(app)
         # Undecoded and without a transaction, a key of another type or encoding doesn't stop the
@@ -151,7 +164,7 @@ def _read_entries(field: str) -> list[tuple[str, str, Stored]]:
                 pipe.execute_command("HGET", key, field, NEVER_DECODE=True)
             values = pipe.execute(raise_on_error=False)
             entries += [
-                (config.key_prefix, key.decode(errors="backslashreplace"), value)
+                StoredField(config.key_prefix, key.decode(errors="backslashreplace"), value)
                 for key, value in zip(chunk, values, strict=True)
             ]
     except schedulers.redis.exceptions.RedisError as error:

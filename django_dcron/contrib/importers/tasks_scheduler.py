@@ -29,10 +29,11 @@ from django_dcron.contrib.importers.reading import (
     Warn,
     check_json,
     interval_text,
-    once_text,
+    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,
+    warn_about_workers,
     whole_second,
 )
 
@@ -80,10 +81,7 @@ def runs_since(since: datetime) -> SourceRuns:
 def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     row = get_row()
     if row.queue != "default":
-        warn(
-            f"queue {row.queue!r} has no equivalent; set the job's queue to the queue of its "
-            "workers"
-        )
+        warn_about_workers("queue", row.queue, warn)
     if row.at_front:
         warn("at_front has no equivalent; set the job's priority or queue")
     if row.result_ttl is not None:
@@ -127,7 +125,7 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.task_type == "OnceTaskType":
         return _one_off_values(row, now, warn)
     if row.task_type == "RepeatableTaskType":
-        return _interval(row, now)
+        return _interval_values(row, now)
     if row.task_type == "CronTaskType":
         zone = "UTC" if settings.USE_TZ else settings.TIME_ZONE
         schedule = from_croniter(row.cron_string or "")
@@ -140,20 +138,11 @@ def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
         raise Omitted("a one-off task that has already run")
     if row.scheduled_time is None:
         raise Omitted("a one-off task without a time")
-    if row.scheduled_time <= now:
-        raise EntryRefused(
-            f"its only run time, {row.scheduled_time.isoformat()}, has passed; run the job "
-            "manually or set another time"
-        )
-    return {
-        "schedule": once_text(row.scheduled_time, warn),
-        "timezone": "UTC",
-        "starts_at": None,
-        "ends_at": None,
-    }
+    schedule = one_off_schedule(row.scheduled_time, now, warn)
+    return {**schedule, "starts_at": None, "ends_at": None}
 
 
-def _interval(row: Any, now: datetime) -> dict[str, Any]:
+def _interval_values(row: Any, now: datetime) -> dict[str, Any]:
     """Return the interval, from its next time on. ``repeat`` is the number of runs after that."""
     if row.interval is None or row.interval_unit is None:
         raise EntryRefused("the task has no interval")

@@ -139,7 +139,7 @@ def test_names_do_not_depend_on_the_order(settings: Settings) -> None:
     [
         ("* * * * *", "not a tuple"),
         (("* * * * *",), "not a tuple"),
-        ((5, ECHO), "must be texts"),
+        ((5, ECHO), "must be strings"),
         (("@every 5m", ECHO), "not a cron schedule"),
         (("0 0 4 * * *", ECHO), "6 fields"),
         (("61 * * * *", ECHO), "out of range"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -36,6 +37,17 @@ ERROR_RESPONSES = {409: "A job was changed or deleted since its version. Nothing
 
 Errors = dict[str, Any]
 """Messages by the path of the field in the body, such as ``jobs.3.schedule``."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEdit:
+    """One job of a request, before it is saved."""
+
+    job: Job
+    stored: Job | None = None
+    """The job as it is stored. None: a new job."""
+    version: int | None = None
+    """The version that the edit is based on. None: a new job."""
 
 
 class ReferenceSerializer(AnySerializer):
@@ -93,25 +105,22 @@ class JobListSerializer(StrictSerializer):
     jobs = serializers.ListField(allow_empty=False, max_length=MAX_JOBS)
 
 
-def new_jobs(items: Sequence[Any], scope: Scope) -> list[Job]:
-    """Return the unsaved jobs. Raises ``ValidationError`` by path."""
+def read_new_jobs(items: Sequence[Any], scope: Scope) -> list[JobEdit]:
+    """Return the jobs to create. Raises ``ValidationError`` by path."""
     serializer = JobSerializer(context={"scope": scope})
-    jobs: list[Job] = []
+    edits: list[JobEdit] = []
     errors: Errors = {}
     for position, item in enumerate(items):
         try:
-            jobs.append(Job(**serializer.run_validation(item)))
+            edits.append(JobEdit(Job(**serializer.run_validation(item))))
         except serializers.ValidationError as error:
             errors |= _at(position, error.detail)
     _raise_if(errors)
-    return jobs
+    return edits
 
 
-def changed_jobs(items: Sequence[Any], scope: Scope) -> tuple[list[Job], list[int], list[Job]]:
-    """Return the changed jobs, the versions that they are based on, and the jobs as stored.
-
-    Raises ``ValidationError`` by path.
-    """
+def read_changed_jobs(items: Sequence[Any], scope: Scope) -> list[JobEdit]:
+    """Return the jobs to change. Raises ``ValidationError`` by path."""
     reference = ReferenceSerializer()
     serializer = ChangedJobSerializer(context={"scope": scope}, partial=True)
     references: list[dict[str, int]] = []
@@ -123,7 +132,7 @@ def changed_jobs(items: Sequence[Any], scope: Scope) -> tuple[list[Job], list[in
             errors |= _at(position, error.detail)
     _raise_if(errors)
     rows = scope.jobs.in_bulk([read["id"] for read in references])
-    jobs, before = [], []
+    edits: list[JobEdit] = []
     for position, (item, read) in enumerate(zip(items, references, strict=True)):
         row = rows.get(read["id"])
         if row is None:
@@ -139,42 +148,38 @@ def changed_jobs(items: Sequence[Any], scope: Scope) -> tuple[list[Job], list[in
         for name, value in values.items():
             if name not in ("id", "version"):
                 setattr(job, name, value)
-        jobs.append(job)
-        before.append(row)
+        edits.append(JobEdit(job, row, read["version"]))
     _raise_if(errors)
-    return jobs, [read["version"] for read in references], before
+    return edits
 
 
-def save_all(
-    jobs: Sequence[Job],
-    scope: Scope,
-    versions: Sequence[int | None] | None = None,
-    before: Sequence[Job] = (),
-) -> None:
-    """Save all jobs within the user's scope, or none.
+def save_edits(edits: Sequence[JobEdit], scope: Scope) -> list[Job]:
+    """Save all jobs within the user's scope, or none. Return the jobs.
 
-    ``before``: the jobs as stored, whose predecessors they may keep even if they are hidden. Raises
-    ``RefusedRows`` by path if all errors are conflicts, else ``ValidationError``.
+    A job may keep the hidden predecessors that it has. Raises ``RefusedRows`` by path if all errors
+    are conflicts, else ``ValidationError``.
     """
+    jobs = [edit.job for edit in edits]
     narrows = scope.narrows(Job)
     if narrows:
-        kept = [job.after for job in before] or [()] * len(jobs)
-        _raise_if(_hidden(jobs, kept, scope))
+        _raise_if(_errors_of_hidden_predecessors(edits, scope))
     with transaction.atomic(using=alias_for(Job)) if narrows else nullcontext():
         try:
-            control.save_many(jobs, expected_versions=versions)
+            control.save_many(jobs, expected_versions=[edit.version for edit in edits])
         except BulkSaveError as error:
             raise _refusal(error.errors, hides_names=narrows) from None
         check_visible(jobs, scope)
+    return jobs
 
 
-def _hidden(jobs: Sequence[Job], kept: Sequence[Collection[str]], scope: Scope) -> Errors:
-    """Return the errors of jobs that follow a hidden job."""
+def _errors_of_hidden_predecessors(edits: Sequence[JobEdit], scope: Scope) -> Errors:
+    jobs = [edit.job for edit in edits]
     allowed = chains.visible_keys(jobs, scope.jobs) | {(job.namespace, job.name) for job in jobs}
     errors: Errors = {}
-    for position, (job, named_before) in enumerate(zip(jobs, kept, strict=True)):
+    for position, edit in enumerate(edits):
+        kept = () if edit.stored is None else edit.stored.after
         try:
-            chains.require_visible(job, allowed, named_before)
+            chains.require_visible(edit.job, allowed, kept)
         except ValidationError as error:
             errors |= _at(position, by_fields(error).detail)
     return errors

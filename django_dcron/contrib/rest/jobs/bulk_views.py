@@ -39,8 +39,8 @@ class BulkJobViewSet(BaseViewSet):
         error_responses=bulk.ERROR_RESPONSES,
     )
     def create_many(self, request: Request) -> Response:
-        jobs = bulk.new_jobs(bulk.read_items(request.data), self.scope)
-        bulk.save_all(jobs, self.scope)
+        edits = bulk.read_new_jobs(bulk.read_items(request.data), self.scope)
+        jobs = bulk.save_edits(edits, self.scope)
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data, status=201)
 
     @create_many.mapping.patch
@@ -53,8 +53,8 @@ class BulkJobViewSet(BaseViewSet):
         error_responses=bulk.ERROR_RESPONSES,
     )
     def change_many(self, request: Request) -> Response:
-        jobs, versions, rows = bulk.changed_jobs(bulk.read_items(request.data), self.scope)
-        bulk.save_all(jobs, self.scope, versions, rows)
+        edits = bulk.read_changed_jobs(bulk.read_items(request.data), self.scope)
+        jobs = bulk.save_edits(edits, self.scope)
         return Response(bulk.SavedJobsSerializer({"results": jobs}).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/pause")

@@ -1,7 +1,8 @@
 """Run functions concurrently, each in a thread with its own database connection."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from django.db import connections
@@ -9,6 +10,38 @@ from django.db import connections
 from tests.waiting import TIMEOUT
 
 T = TypeVar("T")
+
+
+PAUSE = 0.02
+"""Seconds between two calls of ``repeating``."""
+
+
+@contextmanager
+def repeating(work: Callable[[], object]) -> Iterator[list[BaseException]]:
+    """Call ``work`` again and again in a thread, until the block ends or it fails.
+
+    Yields the list of errors, which then has one. A block that ends without an error raises it.
+    """
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def call() -> None:
+        try:
+            while not stop.wait(PAUSE):
+                work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        stop.set()
+        thread.join(TIMEOUT)
+    if errors:
+        raise errors[0]
 
 
 def in_threads(*functions: Callable[[], T]) -> list[T]:

@@ -15,7 +15,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -26,9 +26,10 @@ from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_
 from django_dcron.admin.durations import DurationInput, configured_duration
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
+from django_dcron.diagnosis.limit_usage import with_usage
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import Job, Limit, Run
+from django_dcron.models import Job, Limit
 
 LIMIT_FIELDS = ("max_running", "max_started", "interval")
 
@@ -80,13 +81,7 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     fields = ("name", "description", *LIMIT_FIELDS, "key", "running", "waiting", "seen_version")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Limit]:
-        scope = admin_scope(request, self.admin_site)
-        visible = Q(places__run__in=scope.keys(Run)) if scope.narrows(Run) else None
-        counts = {
-            "running": Count("places__number", filter=visible),
-            "waiting": Count("places", filter=visible) - F("running"),
-        }
-        return super().get_queryset(request).annotate(**counts)
+        return with_usage(super().get_queryset(request), admin_scope(request, self.admin_site))
 
     def get_fields(self, request: HttpRequest, obj: Limit | None = None) -> tuple[str, ...]:
         if obj is not None:

@@ -121,7 +121,7 @@ def _has_refused(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _is_direct(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether this connection leads to the server process that it began with, no pooler."""
+    """Return whether this connection leads directly to the server process that it began with."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()

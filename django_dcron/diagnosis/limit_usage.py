@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, F, Min, Q, QuerySet
 
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Limit, LimitPlace
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.models import Limit, LimitPlace, Run
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,18 @@ class LimitUsage:
     waiting: int = 0
     waiting_since: datetime | None = None
     """The due time of the run that has waited longest; None if no run waits."""
+
+
+def with_usage(limits: QuerySet[Limit], scope: Scope) -> QuerySet[Limit]:
+    """Annotate the limits with ``running`` and ``waiting``, as in ``LimitUsage``, for all keys.
+
+    Only runs in ``scope`` count.
+    """
+    visible = Q(places__run__in=scope.keys(Run)) if scope.narrows(Run) else None
+    return limits.annotate(
+        running=Count("places__number", filter=visible),
+        waiting=Count("places", filter=visible) - F("running"),
+    )
 
 
 def limit_usage() -> list[LimitUsage]:

@@ -364,7 +364,7 @@ class CeleryDispatcher:
 
     @cached_property
     def _encodes(self) -> bool:
-        """Whether messages are encoded ahead of time. They are used only if ``RedisQueues`` is."""
+        """Whether messages are encoded ahead of time, which only ``RedisQueues`` uses."""
         try:
             return is_known_broker(new_broker_connection(self.app))
         except Exception:  # an invalid URL, which ``publish`` reports

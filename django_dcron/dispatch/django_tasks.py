@@ -67,7 +67,7 @@ class PreparedTask:
 
 @dataclass(slots=True)
 class _Batch:
-    """What became of the runs of one call of ``publish``."""
+    """The result of one call of ``publish``."""
 
     left: set[int]
     """The positions of the runs that weren't enqueued."""

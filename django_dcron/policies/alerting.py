@@ -1,7 +1,7 @@
 """Parse alert rules and decide which alerts a change of a job's counters causes.
 
 A rule in the settings or in a job's field is an object such as
-``{"on": "failed", "to": ["ops"]}``. Some rule_kinds take one option, such as ``"after": 3``.
+``{"on": "failed", "to": ["ops"]}``. Some kinds take one option, such as ``"after": 3``.
 
 Invariants:
 

@@ -1,16 +1,14 @@
 """Workers die while people edit jobs: each attempt still records the definition that it ran."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 
 import pytest
-from django.db import connections
 
 from django_dcron import control
 from django_dcron.models import Attempt, Job
 from tests.app.models import Witness
 from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, fault, lowered
+from tests.threads import repeating
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
@@ -31,10 +29,24 @@ def test_attempts_record_what_they_ran_while_jobs_are_edited_and_workers_killed(
         kwargs={"number": 0},
         misfire_grace=120 * SECOND,
     )
-    with edited(jobs) as edits:
+    numbers = Counter[int]()
+
+    def edit() -> None:
+        """Count up an argument of each job."""
+        for place, job in enumerate(jobs):
+            number = numbers[job.pk] + 1
+            if place % 2:
+                Job.objects.filter(pk=job.pk).update(kwargs={"number": number})
+            else:
+                fresh = Job.objects.get(pk=job.pk)
+                fresh.kwargs = {"number": number}
+                control.save(fresh)
+            numbers[job.pk] = number
+
+    with repeating(edit) as errors:
         cluster.run_for(12)
         wait_until(
-            lambda: edits and min(edits.values()) > EDITS_AT_LEAST,
+            lambda: errors or min(numbers[job.pk] for job in jobs) > EDITS_AT_LEAST,
             TIMEOUT,
             what="edits of each job",
         )
@@ -49,37 +61,3 @@ def test_attempts_record_what_they_ran_while_jobs_are_edited_and_workers_killed(
     ran = {(each.run_id, each.attempt): {"number": each.number} for each in Witness.objects.all()}
     assert {key: recorded[key] for key in ran} == ran
     assert len({each["number"] for each in ran.values()}) > 2
-
-
-@contextmanager
-def edited(jobs: list[Job]) -> Iterator[dict[int, int]]:
-    """Count up an argument of each job, again and again. Yields the numbers by primary key."""
-    numbers: dict[int, int] = {}
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def edit() -> None:
-        try:
-            while not stop.wait(0.02):
-                for place, job in enumerate(jobs):
-                    number = numbers.get(job.pk, 0) + 1
-                    if place % 2:
-                        Job.objects.filter(pk=job.pk).update(kwargs={"number": number})
-                    else:
-                        fresh = Job.objects.get(pk=job.pk)
-                        fresh.kwargs = {"number": number}
-                        control.save(fresh)
-                    numbers[job.pk] = number
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
-
-    editor = threading.Thread(target=edit)
-    editor.start()
-    try:
-        yield numbers
-    finally:
-        stop.set()
-        editor.join(TIMEOUT)
-    assert not failures

@@ -1,9 +1,8 @@
 """The admin saves jobs while a node claims them."""
 
-import threading
+from functools import partial
 
 import pytest
-from django.db import connections
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict
@@ -13,7 +12,8 @@ from tests.checker import check
 from tests.cluster.cluster import SECOND, WITNESS, now
 from tests.conftest import StartProcess
 from tests.factories import make_job
-from tests.waiting import TIMEOUT, wait_until
+from tests.threads import repeating
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -24,44 +24,28 @@ def test_repeated_saves_during_claims_lose_no_update(
     jobs = [make_job(target=WITNESS, overlap_policy="allow") for _ in range(4)]
     after = now()
     node = start_runcron("--embedded")
-    stop = threading.Event()
     saved = dict.fromkeys((job.pk for job in jobs), 0)
     conflicts: list[Exception] = []
-    failures: list[BaseException] = []
 
-    def admin(mine: list[Job]) -> None:
+    def edit(mine: list[Job]) -> None:
         """Change the description, and switch between two spellings of the same schedule."""
-        try:
-            while not stop.wait(0.02):
-                for job in mine:
-                    fresh = Job.objects.get(pk=job.pk)
-                    number = saved[job.pk] + 1
-                    fresh.description = f"edit {number}"
-                    fresh.schedule = "* * * * * *" if number % 4 < 2 else "*/1 * * * * *"
-                    try:
-                        control.save(fresh)
-                    except Conflict as error:
-                        conflicts.append(error)
-                        continue
-                    saved[job.pk] = number
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
+        for job in mine:
+            fresh = Job.objects.get(pk=job.pk)
+            number = saved[job.pk] + 1
+            fresh.description = f"edit {number}"
+            fresh.schedule = "* * * * * *" if number % 4 < 2 else "*/1 * * * * *"
+            try:
+                control.save(fresh)
+            except Conflict as error:
+                conflicts.append(error)
+                continue
+            saved[job.pk] = number
 
-    editors = [threading.Thread(target=admin, args=(part,)) for part in (jobs[:2], jobs[2:])]
-    for editor in editors:
-        editor.start()
-    try:
+    with repeating(partial(edit, jobs[:2])) as first, repeating(partial(edit, jobs[2:])) as second:
         wait_until(
-            lambda: failures or (now() >= after + 8 * SECOND and min(saved.values()) > 10),
+            lambda: first or second or (now() >= after + 8 * SECOND and min(saved.values()) > 10),
             what="eight seconds, and ten saves of each job",
         )
-    finally:
-        stop.set()
-        for editor in editors:
-            editor.join(TIMEOUT)
-    assert not failures
     assert not conflicts, "the scheduler never changes the version that a save compares"
     until = now().replace(microsecond=0)
     wait_until(lambda: now() > until + SECOND, what="the next second")

@@ -123,7 +123,8 @@ class Observer:
             for follower in self.rows.missing_followers(run, job, new):
                 self.report(f"chains: {about}, and no run of job {follower} follows")
         if trigger != "backfill":
-            waits = new == "waiting" and not limited  # not for its limit
+            # A run that waits for its limit isn't in the line for the slot.
+            waits = new == "waiting" and not limited
             self._waits(about, job, (due_at, run), old, waits, bool(takes_slot))
 
     def _waits(

@@ -131,14 +131,13 @@ class _ValueFilter(admin.SimpleListFilter):
 class ReasonFilter(admin.ListFilter):
     """Filter runs by a text that their error or reason contains.
 
-    No index covers the text: ``TimeFilter`` limits the runs that are searched.
+    No index covers the text. ``TimeFilter`` therefore limits the runs that are searched.
     """
 
     title = _("error or reason (latest 100,000 runs)")
-    template = "admin/django_dcron/text_filter.html"
+    template = "admin/django_dcron/reason_filter.html"
     parameter_name = REASON_LOOKUP
     """Not used here. Themes such as django-unfold read it from each filter."""
-    label = _("Contains")
 
     def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
         super().__init__(request, params, model, model_admin)
@@ -147,6 +146,10 @@ class ReasonFilter(admin.ListFilter):
         self.text: str = params.pop(REASON_LOOKUP, [""])[-1].strip()
         if self.text:
             self.used_parameters[REASON_LOOKUP] = self.text
+
+    @property
+    def is_filled_in(self) -> bool:
+        return bool(self.text)
 
     def expected_parameters(self) -> list[Any]:
         return [REASON_LOOKUP]

@@ -57,6 +57,10 @@ class JobListFilter(admin.RelatedFieldListFilter):
     def has_output(self) -> bool:
         return True
 
+    @property
+    def is_filled_in(self) -> bool:
+        return bool(self.typed)
+
     def field_choices(
         self, field: Field[Any, Any], request: HttpRequest, model_admin: Any
     ) -> Choices:

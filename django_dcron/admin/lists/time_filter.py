@@ -62,8 +62,8 @@ class TimeFilter(ListFilter):
     No index covers the trigger or the reason of a run. If one of them is chosen, the list searches
     only the ``RUNS_SEARCHED`` latest runs before the end of the range. Runs scheduled at the same
     time as the oldest of them are included. A filter by one job or by an unfinished state removes
-    this limit, because an index finds the matching runs. The runs of one job may be so many that
-    the limit stays for their reasons.
+    this limit, because an index finds the matching runs. A filter by reason keeps the limit for one
+    job, too, because a job may have millions of runs.
     """
 
     title = _("time")
@@ -91,6 +91,10 @@ class TimeFilter(ListFilter):
 
     def has_output(self) -> bool:
         return True
+
+    @property
+    def is_filled_in(self) -> bool:
+        return self.custom_range != TimeRange(None, None)
 
     @cached_property
     def bounds(self) -> TimeRange:
@@ -131,7 +135,7 @@ class TimeFilter(ListFilter):
         self.others = other_parameters(changelist, own)
         preset = self.used_parameters.get(PRESET)
         yield {
-            "selected": preset is None and self.custom_range == TimeRange(None, None),
+            "selected": preset is None and not self.is_filled_in,
             "query_string": changelist.get_query_string(remove=own),
             "display": _("Any time"),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import Count, Q
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -69,8 +69,7 @@ class CalendarViewSet(NamedRowViewSet[Calendar]):
     save_row = staticmethod(control.save_calendar)
     delete_row = staticmethod(control.delete_calendar)
 
-    def in_use_message(self) -> str:
-        return _("%(name)s can't be deleted, because a job uses it.")
+    in_use_text = _("%(name)s can't be deleted, because a job uses it.")
 
     @operation(
         "list_calendars",

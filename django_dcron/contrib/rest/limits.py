@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Count, F, Q
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,7 +21,8 @@ from django_dcron.contrib.rest.named_rows import (
 )
 from django_dcron.contrib.rest.pagination import NextPage
 from django_dcron.contrib.rest.schema import LOCATION, operation
-from django_dcron.models import Limit, Run
+from django_dcron.diagnosis.limit_usage import with_usage
+from django_dcron.models import Limit
 
 
 class LimitSerializer(DocumentSerializer):
@@ -72,8 +72,7 @@ class LimitViewSet(NamedRowViewSet[Limit]):
     save_row = staticmethod(control.save_limit)
     delete_row = staticmethod(control.delete_limit)
 
-    def in_use_message(self) -> str:
-        return _("%(name)s can't be deleted, because a job or a run uses it.")
+    in_use_text = _("%(name)s can't be deleted, because a job or a run uses it.")
 
     @operation(
         "list_limits",
@@ -83,12 +82,7 @@ class LimitViewSet(NamedRowViewSet[Limit]):
         query=NamedRowQuery,
     )
     def list(self, request: Request) -> Response:
-        seen = Q(places__run__in=self.scope.keys(Run)) if self.scope.narrows(Run) else None
-        limits = self.scope.rows(Limit).annotate(
-            running=Count("places__number", filter=seen),
-            waiting=Count("places", filter=seen) - F("running"),
-        )
-        return self._list(request, limits)
+        return self._list(request, with_usage(self.scope.rows(Limit), self.scope))
 
     @operation(
         "create_limit",

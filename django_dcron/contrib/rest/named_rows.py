@@ -6,7 +6,7 @@ Each change of a row requires its current version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -27,6 +27,9 @@ from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.representation import FIELDS
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.utils.json_values import check_storable
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 N = TypeVar("N", Calendar, Limit)
 
@@ -70,9 +73,8 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
     save_row: Callable[..., N]
     delete_row: Callable[..., None]
 
-    def in_use_message(self) -> str:
-        """Return why a row can't be deleted, for users who may not know what uses it."""
-        raise NotImplementedError
+    in_use_text: ClassVar[StrOrPromise]
+    """Why a row can't be deleted, for users who may not know what uses it."""
 
     def _list(self, request: Request, rows: QuerySet[N]) -> Response:
         query = self.validate(NamedRowQuery, request.query_params)
@@ -118,7 +120,7 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
         except NotPossible:
             if may(request.user, "view_job") and not self.scope.narrows(Job):
                 raise
-            raise ActionRefused(self.in_use_message() % {"name": name}) from None
+            raise ActionRefused(self.in_use_text % {"name": name}) from None
         return Response(status=204)
 
     def _row(self, name: str) -> N:

@@ -29,8 +29,8 @@ PYTHON ?=
 FOR    ?=
 TESTS  ?=
 MARKS  ?= not chaos and not browser and not nightly and not fuzz
-# As many as a small machine has cores. Each session also has its servers and processes.
-PARALLEL ?= 2
+# One more than a small machine has cores, because tests wait for servers and other processes.
+PARALLEL ?= 3
 BENCH  ?=
 CHAOS  ?=
 HISTORIES ?=

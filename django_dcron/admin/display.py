@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 
+from django_dcron.models import Job
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
@@ -117,6 +118,9 @@ def list_url(model: type[Model], site: admin.AdminSite, **lookups: str) -> str:
 
 
 def link(obj: Model, site: admin.AdminSite, text: object = None) -> SafeString:
+    """Return a link to the page of ``obj``. A deleted job has no page."""
+    if isinstance(obj, Job) and obj.deleted_at is not None:
+        return format_html("{}", obj if text is None else text)
     return format_html('<a href="{}">{}</a>', change_url(obj, site), obj if text is None else text)
 
 

@@ -6,13 +6,17 @@ Invariants:
   ``get_queryset`` of the registered admin class. No page bypasses them.
 - The runs of a hidden job are hidden, and so are the attempts of a hidden run. A project that
   narrows the jobs (limits ``get_queryset`` of ``JobAdmin``) thereby narrows all rows of jobs.
+- Deleted jobs have no page and are in no list, but their runs are visible to those who could see
+  the job.
 - A page or an action for one row also checks object permissions: ``has_view_permission(request,
   obj)`` and the action's own permission.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -22,7 +26,7 @@ from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
 from django_dcron.diagnosis.scope import M, Scope, is_narrowed
-from django_dcron.models import Node, Run
+from django_dcron.models import Job, Node, Run
 
 
 def admin_scope(request: HttpRequest, site: admin.AdminSite) -> Scope:
@@ -44,6 +48,24 @@ def of_visible_runs(
     if not site.is_registered(Run):
         return of_visible_jobs(rows, f"{run}__job", request, site)
     return admin_scope(request, site).of_runs(rows, run)
+
+
+_includes_deleted_jobs = ContextVar("includes_deleted_jobs", default=False)
+
+
+@contextmanager
+def deleted_jobs_included() -> Iterator[None]:
+    """Let ``without_deleted_jobs`` return the deleted jobs, too, because their runs are visible."""
+    token = _includes_deleted_jobs.set(True)
+    try:
+        yield
+    finally:
+        _includes_deleted_jobs.reset(token)
+
+
+def without_deleted_jobs(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Return the jobs without deleted ones, except within ``deleted_jobs_included``."""
+    return jobs if _includes_deleted_jobs.get() else jobs.filter(deleted_at=None)
 
 
 def visible_nodes(scope: Scope) -> Callable[[Node], bool]:
@@ -80,5 +102,6 @@ def _visible_rows(
     """Return the visible rows of ``model``, or None if all of them are visible."""
     if not site.is_registered(model):
         return None
-    rows: QuerySet[Any] = site.get_model_admin(model).get_queryset(request)
+    with deleted_jobs_included():
+        rows: QuerySet[Any] = site.get_model_admin(model).get_queryset(request)
     return rows if is_narrowed(rows) else None

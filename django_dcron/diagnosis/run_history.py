@@ -76,7 +76,9 @@ def _runs_of(job: Job | None) -> RunQuerySet:
 def _with_jobs(runs: list[Run], job: Job | None) -> list[Run]:
     """Set the job of each run, with at most one query, so that its name needs none."""
     if job is None:
-        prefetch_related_objects(runs, Prefetch("job", EVERYTHING.jobs.only("namespace", "name")))
+        prefetch_related_objects(
+            runs, Prefetch("job", EVERYTHING.rows(Job).only("namespace", "name"))
+        )
     else:
         for run in runs:
             run.job = job

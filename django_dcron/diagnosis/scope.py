@@ -44,14 +44,18 @@ class Scope:
         return self._cache[model]
 
     def rows(self, model: type[M]) -> QuerySet[M]:
-        """Return the visible rows, unordered and without related rows."""
+        """Return the visible rows, unordered and without related rows.
+
+        Deleted jobs are among them, so that their runs are visible.
+        """
         every = model._default_manager.using(alias_for(model))
         narrowed = self._narrowed(model)
         return every if narrowed is None else _plain(narrowed, every)
 
     @property
     def jobs(self) -> JobQuerySet:
-        return self.rows(Job)  # type: ignore[return-value]  # the class of its manager
+        """The visible jobs, without deleted ones."""
+        return self.rows(Job).filter(deleted_at=None)  # type: ignore[return-value]  # its manager
 
     @property
     def runs(self) -> RunQuerySet:

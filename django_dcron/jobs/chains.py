@@ -234,6 +234,7 @@ def delete_links(job: Job, using: str) -> None:
     """
     write_links({job.pk: {}}, using)
     rename_in_links(job.pk, (job.namespace, job.name), None, using)
+    Link.objects.using(using).filter(after=job.pk).delete()
 
 
 def is_linked(job: Job, using: str) -> bool:

@@ -1,45 +1,73 @@
-"""Delete jobs with their runs.
+"""Delete jobs. Their history stays until retention prunes it, unless it is erased.
 
 Invariants:
 
 - No run is claimed or triggered after the deletion has begun: the cursor and the job are locked
-  first.
+  first. If another transaction inserts a run meanwhile, the run is cancelled instead of started
+  (``policies.start_decision``).
+- A deleted job has no unfinished run, so that nothing but its history remains.
+- A deleted job's name, import key, calendar and limit are free at once.
 - No enabled job is left without any possible run. When the last job that a job follows is deleted,
   the follower is disabled if it has no schedule.
 - Runs are locked before their places in limits are deleted, in the same order as at the end of a
   run (``runs.limits``). Otherwise, a run that ends could give its place to a run whose place is
-  being deleted, and both transactions would wait for each other.
+  being deleted, and both transactions would wait for each other. Nodes give the free places to
+  other runs (``scheduler.limit_lines``).
 - An import doesn't create a deleted job again (``DeletedImport``).
 """
 
 from __future__ import annotations
 
-from django.db import transaction
+from collections.abc import Collection
+from uuid import UUID
 
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from django_dcron.conf import settings
 from django_dcron.db.contention import despite_contention
-from django_dcron.db.now import database_now
+from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import brief_transaction
 from django_dcron.jobs import chains
 from django_dcron.jobs.audit.recording import record_deletion
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
-from django_dcron.models import Cursor, Definition, DeletedImport, Job, Run
+from django_dcron.models import (
+    Attempt,
+    Cursor,
+    Definition,
+    DeletedImport,
+    Incident,
+    Job,
+    LimitPlace,
+    Notice,
+    PendingCount,
+    Run,
+    Statistics,
+)
+from django_dcron.models.run import JOB_DELETED, RunQuerySet
+from django_dcron.policies.lifecycle import UNFINISHED, Outcome, State
+from django_dcron.runs.deliveries import delete_claimed_ahead
+from django_dcron.runs.endings import final_columns
 
-DELETED_AT_ONCE = 1_000
+BATCH_SIZE = 1_000
+"""Runs that are cancelled or erased at once."""
 
 
-def delete_job(job: Job, *, expected_version: int | None = None) -> None:
-    """Delete ``job`` with its runs, in batches.
+def delete_job(job: Job, *, expected_version: int | None = None, erase: bool = False) -> None:
+    """Delete ``job``. Its unfinished runs are cancelled, also those in progress.
+
+    The finished runs stay until their retention ends. With ``erase``, all runs are deleted at once.
 
     ``expected_version`` is the version of the job as it was read; by default, any version is
     deleted. Raises ``Conflict``.
     """
     using = alias_for(Job)
-    despite_contention(lambda: _delete(job, expected_version, using), using)
+    despite_contention(lambda: _delete(job, expected_version, using, erase=erase), using)
 
 
-def _delete(job: Job, expected_version: int | None, using: str) -> None:
-    runs = Run.objects.using(using).filter(job=job.pk)
+def _delete(job: Job, expected_version: int | None, using: str, *, erase: bool) -> None:
     locked: list[int] = []
     with transaction.atomic(using=using):
         if chains.is_linked(job, using):
@@ -54,18 +82,81 @@ def _delete(job: Job, expected_version: int | None, using: str) -> None:
             followers = [key for key in chains.followers(row, using) if key in locked]
             chains.delete_links(row, using)
             _disable_exhausted_followers(followers, using)
-        Cursor.objects.using(using).filter(pk=job.pk).delete()
-        while run_ids := list(
-            runs.order_by("scheduled_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]
-        ):
-            batch = runs.filter(pk__in=run_ids)
-            list(batch.select_for_update().order_by("pk").values_list("pk", flat=True))
-            batch.delete()
-        Definition.objects.using(using).filter(job_id=job.pk).delete()
+        Cursor.objects.using(using).filter(pk=row.pk).delete()
         if row.import_key is not None:
             _remember_deleted_import(row, using)
         record_deletion(row, using)
-        job.delete(using=using)
+        delete_claimed_ahead([row.pk], database_now(using), using)
+        runs = Run.objects.using(using).filter(job=row.pk)
+        if erase or not runs.exists():
+            _erase(row, runs, using)
+        else:
+            _cancel_unfinished(runs, using)
+            _keep_for_history(row, using)
+
+
+def _erase(job: Job, runs: RunQuerySet, using: str) -> None:
+    while run_ids := list(runs.order_by("scheduled_at").values_list("pk", flat=True)[:BATCH_SIZE]):
+        _lock(runs, run_ids)
+        runs.filter(pk__in=run_ids).delete()
+    Definition.objects.using(using).filter(job_id=job.pk).delete()
+    job.delete(using=using)
+
+
+def _cancel_unfinished(runs: RunQuerySet, using: str) -> None:
+    """Cancel the unfinished runs. A worker that executes one stops it at its next heartbeat."""
+    unfinished = runs.filter(state__in=UNFINISHED)
+    while run_ids := list(unfinished.order_by("pk").values_list("pk", flat=True)[:BATCH_SIZE]):
+        _lock(runs, run_ids)
+        cancelled = final_columns(State.CANCELLED, JOB_DELETED) | {"limited": False}
+        unfinished.filter(pk__in=run_ids).update(**cancelled)
+        LimitPlace.objects.using(using).filter(run__in=run_ids).delete()
+        attempts = Attempt.objects.using(using).filter(run__in=run_ids, outcome="")
+        attempts.update(outcome=Outcome.CANCELLED, message=JOB_DELETED, finished_at=UtcNow())
+
+
+def _lock(runs: RunQuerySet, run_ids: Collection[UUID]) -> None:
+    locked = runs.filter(pk__in=run_ids).select_for_update().order_by("pk")
+    list(locked.values_list("pk", flat=True))
+
+
+def _keep_for_history(job: Job, using: str) -> None:
+    """Keep the row of the job, and free what other jobs may need."""
+    for model in (Statistics, PendingCount, Notice, Incident):
+        model.objects.using(using).filter(job=job.pk).delete()
+    Job.objects.using(using).filter(pk=job.pk).update(
+        name=deleted_name(job),
+        enabled=False,
+        paused_until=None,
+        pause_reason="",
+        calendar=None,
+        limit=None,
+        after={},
+        import_key=None,
+        imported=None,
+        declared=None,
+        version=job.version + 1,
+        deleted_at=UtcNow(),
+    )
+
+
+def deleted_name(job: Job) -> str:
+    """Return the name of a deleted job. No other job has the same number."""
+    suffix = f" (deleted {job.pk})"
+    longest = Job._meta.get_field("name").max_length or 0
+    return f"{job.name[: longest - len(suffix)]}{suffix}"
+
+
+def remove_jobs_without_history(job_ids: Collection[int]) -> None:
+    """Remove the rows of deleted jobs whose runs have been pruned."""
+    using = alias_for(Job)
+    runs = Run.objects.filter(job=OuterRef("pk"))
+    deleted = Job.with_deleted.using(using).filter(pk__in=job_ids, deleted_at__isnull=False)
+    removable = list(deleted.exclude(Exists(runs)).order_by("pk").values_list("pk", flat=True))
+    if removable:
+        with brief_transaction(using, settings.LEASE):
+            Definition.objects.using(using).filter(job_id__in=removable).delete()
+            deleted.filter(pk__in=removable).delete()
 
 
 def _remember_deleted_import(job: Job, using: str) -> None:

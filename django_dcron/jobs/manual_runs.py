@@ -130,6 +130,8 @@ def _make_runs(jobs: Sequence[Job], using: str, columns: Mapping[str, Any]) -> l
             for job in jobs
             if job.pk not in existing
         )
+        if Job.objects.using(using).filter(pk__in=[run.job_id for run in made]).count() < len(made):
+            raise IntegrityError("a job has been deleted")
         record_new_runs(made, using)
         transaction.on_commit(partial(dispatch_all_now, made), using=using)
     new = iter(made)
@@ -227,6 +229,8 @@ def _make_run(
                     idempotency_key=idempotency_key,
                     **columns,
                 )
+                # The inserted row keeps the job from being deleted before this transaction ends.
+                _require_job(job, using)
                 record_new_runs([run], using)
         except IntegrityError:
             _require_existing(job, columns.get("rerun_of_id"), using)
@@ -244,12 +248,17 @@ def _make_run(
     )
 
 
-def _require_existing(job: Job, original: UUID | None, using: str) -> None:
-    """Raise ``NotPossible`` if the job, or the run to repeat, has been deleted."""
+def _require_job(job: Job, using: str) -> None:
+    """Raise ``NotPossible`` if the job has been deleted."""
     if not Job.objects.using(using).filter(pk=job.pk).exists():
         raise NotPossible(
             _("%(job)s can't be run, because it has been deleted."), job=str(job), code="deleted"
         ) from None
+
+
+def _require_existing(job: Job, original: UUID | None, using: str) -> None:
+    """Raise ``NotPossible`` if the job, or the run to repeat, has been deleted."""
+    _require_job(job, using)
     if original is not None and not Run.objects.using(using).filter(pk=original).exists():
         raise NotPossible(
             _("The run can't be run again, because it has been pruned."), code="pruned"

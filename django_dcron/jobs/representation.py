@@ -37,7 +37,10 @@ from django_dcron.utils.time_parsing import parse_datetime, parse_duration
 
 CONFIDENTIAL = ("args", "kwargs", "declared", "imported")
 _LOCAL = frozenset(
-    {"id", "import_source", "import_key", "imported", "version", "created_at", "updated_at"}
+    {
+        *("import_source", "import_key", "imported"),
+        *("id", "version", "created_at", "updated_at", "deleted_at"),
+    }
 )
 """Fields that mean nothing in another installation."""
 

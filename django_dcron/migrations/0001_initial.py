@@ -4,6 +4,7 @@ import datetime
 
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.manager
 from django.db import migrations, models
 
 import django_dcron.models.exact_text
@@ -709,6 +710,16 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="created at")),
                 ("updated_at", models.DateTimeField(auto_now=True, verbose_name="updated at")),
                 (
+                    "deleted_at",
+                    models.DateTimeField(
+                        blank=True,
+                        editable=False,
+                        help_text="When the job was deleted. The row stays until the last of its runs is pruned.",
+                        null=True,
+                        verbose_name="deleted at",
+                    ),
+                ),
+                (
                     "calendar",
                     models.ForeignKey(
                         blank=True,
@@ -740,6 +751,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_manager_name": "with_deleted",
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
                 "ordering": ("namespace", "name"),
@@ -750,6 +762,7 @@ class Migration(migrations.Migration):
                 ),
             },
             bases=(django_dcron.models.scheduled.Scheduled, models.Model),
+            managers=[("with_deleted", django.db.models.manager.Manager())],
         ),
         migrations.CreateModel(
             name="Freeze",

@@ -32,6 +32,16 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.alias(shard=F("pk") % of).filter(shard__in=shards)
 
 
+AllJobsManager = models.Manager.from_queryset(JobQuerySet)
+
+
+class JobManager(AllJobsManager["Job"]):
+    """The jobs that haven't been deleted."""
+
+    def get_queryset(self) -> JobQuerySet:
+        return JobQuerySet(self.model, using=self._db).filter(deleted_at=None)
+
+
 class Job(JobSettings):
     declared = models.JSONField(
         _("declared in code"),
@@ -74,10 +84,22 @@ class Job(JobSettings):
     version = models.PositiveIntegerField(_("version"), default=1, editable=False)
     created_at = models.DateTimeField(_("created at"), auto_now_add=True)
     updated_at = models.DateTimeField(_("updated at"), auto_now=True)
+    deleted_at = models.DateTimeField(
+        _("deleted at"),
+        null=True,
+        blank=True,
+        editable=False,
+        help_text=_(
+            "When the job was deleted. The row stays until the last of its runs is pruned."
+        ),
+    )
 
-    objects = JobQuerySet.as_manager()
+    with_deleted = JobQuerySet.as_manager()
+    objects = JobManager()
 
     class Meta:
+        # Django's own queries must find the jobs of all runs. Read jobs with ``objects``.
+        default_manager_name = "with_deleted"
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
         ordering = ("namespace", "name")

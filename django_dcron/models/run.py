@@ -59,6 +59,8 @@ SLOT_LABELS = [
 ]
 
 REASON_LIMIT = 500
+JOB_DELETED = "the job was deleted"
+"""The reason of a run that was cancelled because its job was deleted."""
 
 
 def new_run_id() -> uuid.UUID:

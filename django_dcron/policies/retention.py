@@ -2,7 +2,7 @@
 
 A job's finished run is kept:
 
-- if it is the job's latest finished run, whatever its age
+- if it is the job's latest finished run, whatever its age, unless the job was deleted
 - if it failed and ended less than ``keep_failed_for`` ago, or didn't fail and ended less than
   ``keep_for`` ago
 
@@ -42,6 +42,8 @@ class Retention:
     keep_failed_for: timedelta
     keep_runs: int | None = None
     """None: unlimited."""
+    keeps_latest: bool = True
+    """Whether the latest finished run is kept whatever its age: the job hasn't been deleted."""
 
     def age_of(self, state: str) -> timedelta:
         """Return how long a run that ended in ``state`` is kept."""
@@ -69,8 +71,8 @@ class FinishedRun(NamedTuple):
 class Bounds:
     """Bounds of a job's history, as scheduled times. An outdated value only keeps more runs."""
 
-    latest: datetime
-    """The latest finished run."""
+    latest: datetime | None
+    """The latest finished run, which is kept. None: the job was deleted, so no run is."""
     oldest: datetime | None = None
     """The oldest of the latest ``keep_runs`` finished runs. None: the job has no more than that."""
     oldest_failed: datetime | None = None
@@ -79,7 +81,8 @@ class Bounds:
     def end(self, retention: Retention, now: datetime) -> datetime:
         """Return the scheduled time from which on no run is deleted."""
         by_age = now - retention.age_of(State.SUCCEEDED)
-        return min(self.latest, max(by_age, self.oldest or by_age))
+        expired = max(by_age, self.oldest or by_age)
+        return expired if self.latest is None else min(self.latest, expired)
 
 
 @dataclass(frozen=True, slots=True)

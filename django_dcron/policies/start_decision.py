@@ -11,6 +11,7 @@ Invariants:
 - Under an exclusive overlap policy, a run starts only if no other run has the job's running slot.
 - A run takes its slot before it asks for a place in a limit. So it never has a place while it waits
   for a slot, and no two runs wait for each other.
+- No run of a deleted job starts.
 - An automatic run doesn't start during a freeze. After the freeze, the misfire policy decides about
   it.
 - A backfilled run never replaces, skips or overtakes another run: if the slot is taken, it waits
@@ -74,6 +75,8 @@ class StartFacts:
     """The other run that has the running slot, locked."""
     next_in_line: OtherRun | Unknown | None = UNKNOWN
     """The run that is next in line for the slot, locked."""
+    job_deleted: bool = False
+    """Whether the job was deleted after another process had begun to create the run."""
     is_limited: bool = False
     """Whether the job has a limit, or the run has a place in one."""
 
@@ -93,6 +96,7 @@ class Reason(Enum):
     """Why a run ends or waits."""
 
     CANCEL_REQUESTED = auto()
+    JOB_DELETED = auto()
     TOO_LATE = auto()
     HOLDER_UNFINISHED = auto()
     LINE_TAKEN = auto()
@@ -196,6 +200,8 @@ def decide_start(facts: StartFacts) -> StartAction:
         return Resume() if facts.state is State.RUNNING else Drop()
     if facts.cancel_requested:
         return End(State.CANCELLED, Reason.CANCEL_REQUESTED)
+    if facts.job_deleted:
+        return End(State.CANCELLED, Reason.JOB_DELETED)
     if facts.is_frozen:
         return Hold()
     if facts.due_in > timedelta(0):

@@ -83,7 +83,8 @@ def _slot_and_followers_after(state: State) -> Select:
     job_id, met = OuterRef("pk"), sorted(conditions_met_by(state, started=True))
     slot = Exists(Run.objects.in_slot(Slot.RUNNING, job_id))
     follower = Exists(Link.objects.filter(after=job_id, on__in=met))
-    return Select(Job, lambda: Job.objects.filter(pk=Given(Job, "id")).values_list(slot, follower))
+    job = Job.with_deleted.filter(pk=Given(Job, "id"))
+    return Select(Job, lambda: job.values_list(slot, follower))
 
 
 def create_followers(run: Run, state: State) -> list[Run]:

@@ -1,8 +1,9 @@
 """Read a run, and start it in the same statement if it is ordinary.
 
-Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot and without a
-limit. On PostgreSQL, one statement reads such a run and starts it. The same statement only reads
-any other run, and ``policies.start_decision`` decides from the facts that it returns.
+Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot, without a limit,
+and their job hasn't been deleted. On PostgreSQL, one statement reads such a run and starts it. The
+same statement only reads any other run, and ``policies.start_decision`` decides from the facts that
+it returns.
 
 Invariants:
 
@@ -49,6 +50,7 @@ def _reading() -> Any:
         state__in=states_before(State.RUNNING),
         cancel_requested_at=None,
         due_at__lte=UtcNow(),
+        job__deleted_at=None,
         job__limit=None,
         limited=False,
     )

@@ -40,6 +40,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 BATCH_SIZE = 500
 """Runs per page."""
 RETENTION_FIELDS = ("keep_for", "keep_failed_for", "keep_runs")
+_OF_JOB = (*RETENTION_FIELDS, "deleted_at")
 COLUMNS = ("pk", "scheduled_at", "state", "finished_at", "trigger", "attempt")
 
 
@@ -48,14 +49,17 @@ class DeletionBlocked(Exception):
 
 
 def retention_of(job: Job) -> Retention:
-    return _retention(*(getattr(job, name) for name in RETENTION_FIELDS))
+    return _retention(*(getattr(job, name) for name in _OF_JOB))
 
 
-def _retention(keep_for: Any, keep_failed_for: Any, keep_runs: int | None) -> Retention:
+def _retention(
+    keep_for: Any, keep_failed_for: Any, keep_runs: int | None, deleted_at: datetime | None
+) -> Retention:
     return Retention(
         settings.KEEP_FOR if keep_for is None else keep_for,
         settings.KEEP_FAILED_FOR if keep_failed_for is None else keep_failed_for,
         settings.KEEP_RUNS if keep_runs is None else keep_runs,
+        keeps_latest=deleted_at is None,
     )
 
 
@@ -66,7 +70,7 @@ def candidates(jobs: JobQuerySet, now: datetime) -> list[int]:
     )
     job_ids = []
     for job_id, oldest_at, *values in jobs.order_by("pk").values_list(
-        "pk", Subquery(oldest), *RETENTION_FIELDS
+        "pk", Subquery(oldest), *_OF_JOB
     ):
         retention = _retention(*values)
         if oldest_at is None:
@@ -102,7 +106,8 @@ def prune_runs(job_id: int, now: Callable[[], datetime], *, dry_run: bool = Fals
 
 
 def _read_retention(job_id: int, using: str) -> Retention | None:
-    values = Job.objects.using(using).filter(pk=job_id).values_list(*RETENTION_FIELDS).first()
+    rows = Job.with_deleted.using(using).filter(pk=job_id)
+    values = rows.values_list(*_OF_JOB).first()
     return None if values is None else _retention(*values)
 
 
@@ -114,7 +119,7 @@ def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | 
     runs = transitions.runs().filter(job=job_id).order_by("-scheduled_at")
     if retention.keep_runs is None:
         latest = runs.finished().values_list("scheduled_at", flat=True).first()
-        return Bounds(latest) if latest else None
+        return _bounds_of(retention, latest)
     finished, failed = _Latest(retention.keep_runs), _Latest(retention.keep_runs)
     page = list(runs.values_list("scheduled_at", "state")[:BATCH_SIZE])
     while page:
@@ -128,7 +133,18 @@ def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | 
         yield 0
         older = runs.filter(scheduled_at__lt=page[-1][0])
         page = list(older.values_list("scheduled_at", "state")[:BATCH_SIZE])
-    return Bounds(finished.latest, finished.oldest, failed.oldest) if finished.latest else None
+    return _bounds_of(retention, finished.latest, finished.oldest, failed.oldest)
+
+
+def _bounds_of(
+    retention: Retention,
+    latest: datetime | None,
+    oldest: datetime | None = None,
+    oldest_failed: datetime | None = None,
+) -> Bounds | None:
+    if latest is None:
+        return None
+    return Bounds(latest if retention.keeps_latest else None, oldest, oldest_failed)
 
 
 class _Latest:

@@ -32,7 +32,7 @@ from django_dcron.exceptions import UnknownRun
 from django_dcron.models import Definition, Job, Run
 from django_dcron.models.attempt import LONGEST_RELEASE
 from django_dcron.models.freeze import frozen_job
-from django_dcron.models.run import RunQuerySet
+from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot
@@ -178,6 +178,7 @@ class Delivery:
             state=State(run.state),
             is_current_attempt=run.attempt == attempt,
             cancel_requested=run.cancel_requested_at is not None,
+            job_deleted=run.job.deleted_at is not None,
             is_frozen=read.is_frozen,
             due_in=run.due_at - latest if waits else timedelta(0),
             overlap=run.job.overlap,
@@ -226,6 +227,8 @@ class Delivery:
         match reason:
             case Reason.CANCEL_REQUESTED:
                 return self.run.reason
+            case Reason.JOB_DELETED:
+                return JOB_DELETED
             case Reason.TOO_LATE:
                 return self.missed_because
             case Reason.HOLDER_UNFINISHED:

@@ -47,7 +47,7 @@ class Waiting(NamedTuple):
 
 _WAITING = Select(
     Job,
-    lambda: Job.objects.order_by().values_list(
+    lambda: Job.with_deleted.order_by().values_list(
         Exists(Run.objects.waiting_in_backfill_from(FIRST_JOB)),
         Exists(LimitPlace.objects.filter(number=None)),
     )[:1],

@@ -1,5 +1,7 @@
 """The pruner: a thread that deletes expired finished runs in the node's shards.
 
+It also removes the rows of deleted jobs whose runs are all deleted.
+
 The node that leads shard 0 also deletes expired entries of the audit log, and definitions that no
 run or job needs.
 
@@ -30,6 +32,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.jobs.audit.retention import prune_audit_log
 from django_dcron.jobs.definition_retention import prune_definitions
+from django_dcron.jobs.deletion import remove_jobs_without_history
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import retention
@@ -94,6 +97,7 @@ class Pruner:
             for job_id in candidates:
                 if self._prune(job_id, pruned):
                     return
+            remove_jobs_without_history(batch)
         if 0 in self._membership.shards:
             self._prune_audit_log()
             self._prune_definitions()
@@ -120,7 +124,8 @@ class Pruner:
         return deleted
 
     def _jobs(self) -> JobQuerySet:
-        jobs = Job.objects.using(alias_for(Job)).in_shards(self._membership.shards, settings.SHARDS)
+        jobs = Job.with_deleted.using(alias_for(Job))
+        jobs = jobs.in_shards(self._membership.shards, settings.SHARDS)
         if self._membership.namespace:
             jobs = jobs.filter(namespace=self._membership.namespace)
         return jobs.order_by("pk")

@@ -15,11 +15,13 @@ from django_dcron.models import Attempt, Cursor, Job, Run
 from tests.admin.conftest import (
     NOON,
     StaffWith,
+    job_url,
     list_url,
     make_attempt,
     make_job,
     make_run,
     messages,
+    run_url,
 )
 
 
@@ -52,12 +54,29 @@ def test_confirmation_caps_count_of_runs(
     assert "Runs: more than 1" in admin_client.get(_delete_url(job)).content.decode()
 
 
-def test_deleting_job_deletes_its_history_only(
-    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deletion, "DELETED_AT_ONCE", 1)
+def test_deleted_job_keeps_its_history(admin_client: Client, job: Job) -> None:
+    run = Run.objects.filter(job=job).earliest("scheduled_at")
 
     admin_client.post(_delete_url(job), {"post": "yes"})
+
+    assert [left.name for left in Job.objects.all()] == ["other"]
+    assert Run.objects.filter(job=job).count() == 2
+    assert admin_client.get(_delete_url(job)).status_code == 302
+    assert f"(deleted {job.pk})" not in admin_client.get(list_url("job")).content.decode()
+    for url in (list_url("run"), run_url(run)):
+        page = admin_client.get(url)
+        assert page.status_code == 200
+        assert f"(deleted {job.pk})" in page.content.decode()
+        assert job_url(job) not in page.content.decode()
+
+
+def test_erasing_job_deletes_its_history_only(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "BATCH_SIZE", 1)
+    assert 'name="erase"' in admin_client.get(_delete_url(job)).content.decode()
+
+    admin_client.post(_delete_url(job), {"post": "yes", "erase": "yes"})
 
     assert [left.name for left in Job.objects.all()] == ["other"]
     assert Run.objects.count() == Cursor.objects.count() == 1
@@ -73,6 +92,17 @@ def test_bulk_delete_removes_chosen_jobs(admin_client: Client, job: Job) -> None
     assert "Runs: 3" in admin_client.post(list_url("job"), chosen).content.decode()
     admin_client.post(list_url("job"), {**chosen, "post": "yes"})
     assert not Job.objects.exists()
+    assert Run.objects.count() == 3
+
+
+def test_bulk_delete_erases_the_history_on_request(admin_client: Client, job: Job) -> None:
+    chosen = {"action": "delete_selected", "_selected_action": [job.pk]}
+    assert 'name="erase"' in admin_client.post(list_url("job"), chosen).content.decode()
+
+    admin_client.post(list_url("job"), {**chosen, "post": "yes", "erase": "yes"})
+
+    assert not Job.with_deleted.filter(pk=job.pk).exists()
+    assert Run.objects.count() == 1
 
 
 def test_bulk_delete_is_limited_with_warning(

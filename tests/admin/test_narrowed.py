@@ -304,8 +304,21 @@ def test_delete_page_counts_hidden_followers_without_names(world: World, on_site
 
     lines = on_site(narrowed_sites.teams).get(url).context["deleted_objects"]
 
-    assert len(lines) == 3
-    assert "1 job" in lines[2]
+    assert len(lines) == 2
+    assert "1 job" in lines[1]
+
+
+def test_runs_of_a_deleted_job_are_visible_to_those_who_could_see_the_job(
+    world: World, on_site: Any
+) -> None:
+    mine, other = world.mine.job, world.theirs.job
+    for job in (mine, other):
+        make_run(job, state="succeeded")
+        control.delete(job)
+    page = on_site(narrowed_sites.teams).get(list_url("run")).content.decode()
+
+    assert f"(deleted {mine.pk})" in page
+    assert f"(deleted {other.pk})" not in page
 
 
 @pytest.mark.parametrize("shows_jobs", [True, False])

@@ -341,9 +341,9 @@ def test_definition_that_is_the_latest_again_stays(monkeypatch: pytest.MonkeyPat
     assert Definition.objects.count() == 2
 
 
-def test_definitions_are_deleted_with_their_job(target: str) -> None:
+def test_definitions_are_erased_with_their_job(target: str) -> None:
     job, other = make_idle_job(target=target), make_idle_job(target=target)
     for each in (job, other):
         perform(each)
-    control.delete(job)
+    control.delete(job, erase=True)
     assert list(Definition.objects.values_list("job_id", flat=True)) == [other.pk]

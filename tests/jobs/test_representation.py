@@ -111,7 +111,8 @@ def test_true_and_one_are_different_json_values() -> None:
 def test_fields_are_marked_read_only_local_or_confidential() -> None:
     read_only = {name for name, field in JOB_FIELDS.items() if not field.writable}
     imported = {"import_source", "import_key", "imported"}
-    assert read_only == {"id", "version", "declared", "created_at", "updated_at", *imported}
+    times = {"created_at", "updated_at", "deleted_at"}
+    assert read_only == {"id", "version", "declared", *times, *imported}
     local = {name for name, field in JOB_FIELDS.items() if not field.portable}
     assert local == read_only - {"declared"}
     assert {name for name, field in JOB_FIELDS.items() if field.confidential} == {*CONFIDENTIAL}

@@ -72,7 +72,8 @@ def test_conditions_before_the_slot_are_checked_in_order(
     state: State, overlap: OverlapPolicy
 ) -> None:
     """An outdated delivery is dropped first. Cancellation and times are checked after that."""
-    for current, cancel, frozen, due_in, late, limited in product(
+    for current, cancel, deleted, frozen, due_in, late, limited in product(
+        (True, False),
         (True, False),
         (True, False),
         (True, False),
@@ -87,6 +88,7 @@ def test_conditions_before_the_slot_are_checked_in_order(
                 overlap=overlap,
                 is_current_attempt=current,
                 cancel_requested=cancel,
+                job_deleted=deleted,
                 is_frozen=frozen,
                 due_in=due_in,
                 too_late=late,
@@ -98,6 +100,7 @@ def test_conditions_before_the_slot_are_checked_in_order(
             (state in FINAL or state is State.WAITING, Drop()),
             (state is State.RUNNING, Resume()),
             (cancel, End(State.CANCELLED, Reason.CANCEL_REQUESTED)),
+            (deleted, End(State.CANCELLED, Reason.JOB_DELETED)),
             (frozen, Hold()),
             (due_in == SOON, Postpone(SOON)),
             (late, End(State.MISSED, Reason.TOO_LATE)),
@@ -243,6 +246,7 @@ def test_loading_facts_one_by_one_gives_the_same_action() -> None:
         ({"state": State.RUNNING}, []),
         ({"state": State.CANCELLED}, []),
         ({"cancel_requested": True}, []),
+        ({"job_deleted": True}, []),
         ({"due_in": SOON}, []),
     ],
     ids=str,

@@ -40,6 +40,7 @@ from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.claim import claim
 from django_dcron.testing import set_clock
 from django_dcron.utils import sync_points
+from tests.execution.conftest import deliver, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.threads import in_threads
 
@@ -319,7 +320,7 @@ def test_follower_gets_a_free_scheduled_at(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.django_db(transaction=True)
 def test_run_ends_while_the_following_job_is_deleted() -> None:
-    """The run ends, and no row refers to the deleted job, whichever comes first."""
+    """The run ends, and no run of the deleted job starts, whichever comes first."""
     for _ in range(5):
         run = running()
         after = follower(run.job)
@@ -327,7 +328,9 @@ def test_run_ends_while_the_following_job_is_deleted() -> None:
         assert Run.objects.get(pk=run.pk).state == State.SUCCEEDED
         assert not Job.objects.filter(pk=after.pk).exists()
         assert not Link.objects.exists()
-        assert not Run.objects.filter(job=after.pk).exists()
+        for left in Run.objects.filter(job=after.pk):
+            assert deliver(left) is None
+            assert state_of(left) == State.CANCELLED
 
 
 # --- dispatch -----------------------------------------------------------------------------------

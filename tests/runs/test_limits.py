@@ -345,7 +345,6 @@ def test_deleted_job_frees_its_places(limit: Limit) -> None:
         assert deliver(run)
     (waiting,) = make_limited(limit, 1)
     assert deliver(waiting) is None
-    Run.objects.filter(job=job).update(state="succeeded")
     control.delete(job)
     assert wake_runs_with_place(ALL) == 1
     assert state_of(waiting) == "pending"
@@ -415,8 +414,9 @@ def test_database_refuses_a_second_run_in_a_place(limit: Limit) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("erase", [False, True])
 def test_deletion_of_a_job_whose_run_waits_does_not_deadlock_with_the_end_of_another_run(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, erase: bool
 ) -> None:
     """The end of a run gives its place to the run that is being deleted, unless that is locked."""
     limit = control.save_limit(Limit(name="api", max_running=1))
@@ -445,7 +445,7 @@ def test_deletion_of_a_job_whose_run_waits_does_not_deadlock_with_the_end_of_ano
 
     def delete() -> None:
         with connection.execute_wrapper(execute_deletion):
-            control.delete(second.job)
+            control.delete(second.job, erase=erase)
 
     def finish() -> None:
         with connection.execute_wrapper(execute_end):
@@ -458,7 +458,7 @@ def test_deletion_of_a_job_whose_run_waits_does_not_deadlock_with_the_end_of_ano
     monkeypatch.setattr(sync_points, "listener", reached)
     in_threads(delete, finish)
     assert len(deletions) == 1, "the deletion was repeated after a deadlock"
-    assert not Run.objects.filter(pk=second.pk).exists()
+    assert Run.objects.filter(pk=second.pk).exists() is not erase
     assert not LimitPlace.objects.exists()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -31,6 +31,7 @@ CONSIDERED = {
     "state",
     "is_current_attempt",
     "cancel_requested",
+    "job_deleted",
     "is_frozen",
     "due_in",
     "is_limited",
@@ -80,6 +81,7 @@ CHANGES: dict[str, Change] = {
     "succeeded": run_changed(state="succeeded"),
     "next attempt": run_changed(attempt=2),
     "cancelled": run_changed_at(lambda run: {"cancel_requested_at": database_now("default")}),
+    "job deleted": job_changed(deleted_at=datetime(2026, 1, 1, tzinfo=UTC)),
     "frozen": freeze,
     "not due": due_ago(-HOUR),
     "late": due_ago(HOUR),

@@ -196,7 +196,7 @@ def _job(random: Random, number: int) -> dict[str, Any]:
 ACTIONS = (
     *("trigger", "trigger", "cancel", "cancel", "pause", "resume", "rerun"),
     *("edit", "edit", "edit"),
-    *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_without_save"),
+    *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_without_save", "delete"),
 )
 
 

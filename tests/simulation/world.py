@@ -134,16 +134,20 @@ class World:
             result.broken = self._findings(verdict)
         return result
 
+    def _create_job(self, number: int) -> None:
+        job = Job(target=TARGET, **self.plan.jobs[number])
+        if self.plan.limit and number < self.plan.limited:
+            job.limit_id = "limit"
+        for later, earlier, on in self.plan.links:
+            if later == number:
+                job.after = {f"job-{earlier}": on}
+        control.save(job)
+
     def _begin(self) -> None:
-        limit = self.plan.limit and control.save_limit(Limit(name="limit", **self.plan.limit))
-        for number, fields in enumerate(self.plan.jobs):
-            job = Job(target=TARGET, **fields)
-            if limit and number < self.plan.limited:
-                job.limit = limit
-            for later, earlier, on in self.plan.links:
-                if later == number:
-                    job.after = {f"job-{earlier}": on}
-            control.save(job)
+        if self.plan.limit:
+            control.save_limit(Limit(name="limit", **self.plan.limit))
+        for number in range(len(self.plan.jobs)):
+            self._create_job(number)
         for name in NODES[: self.plan.nodes]:
             node = Node(self.engine, name, self._lock, self.broker)
             self.nodes[name] = node
@@ -544,6 +548,13 @@ class World:
     def _do_edit_without_save(self, job: int, which: int, schedule: str) -> None:
         self.edited.add(f"job-{job}")
         Job.objects.filter(name=f"job-{job}").update(schedule=schedule)
+
+    def _do_delete(self, job: int, which: int) -> None:
+        """Delete the job, and create it again with the definition of the plan."""
+        self.edited.add(f"job-{job}")
+        if row := Job.objects.filter(name=f"job-{job}").first():
+            control.delete(row)
+        self._create_job(job)
 
     def _do_backfill(self, job: int, which: int, seconds: float) -> None:
         now = self.database.now

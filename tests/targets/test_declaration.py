@@ -146,7 +146,7 @@ def test_every_field_of_a_job_can_be_declared() -> None:
 
     fixed = {"namespace", "name", "target", "args", "kwargs", "schedule"}
     ours = {"id", "pause_reason", "paused_until", "declared", "version", "created_at", "updated_at"}
-    ours |= {"import_source", "import_key", "imported"}
+    ours |= {"import_source", "import_key", "imported", "deleted_at"}
     fields = {field.name for field in Job._meta.get_fields() if field.concrete}
     assert fields - fixed - ours == set(JobFields.__annotations__)
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from tests.verdict.finding import TOLERANCE, Finding
 from tests.verdict.history import FINAL, Counters, History, Job, Link, Run
-from tests.verdict.occurrences import name_of, pruned, run_name
+from tests.verdict.occurrences import existing_jobs, name_of, pruned, run_name
 
 KEY_PREFIX = "after run "
 """The idempotency key of a run that follows another one is this and the other run's id."""
@@ -86,7 +86,7 @@ def statistics(history: History) -> list[Finding]:
     """Each job's counters are those of its rows, or higher if retention may have deleted rows."""
     counted = {each.job: each for each in history.counters}
     found = []
-    for job in history.jobs:
+    for job in existing_jobs(history):
         own = counted.get(job.id, Counters(job.id))
         found += [
             Finding("statistics", job.name, message) for message in _miscounted(history, job, own)

@@ -276,14 +276,28 @@ def _ends_before(earlier: Attempt, later: Attempt) -> bool:
     return finished_at is not None and finished_at < later.started_at - TOLERANCE
 
 
+def deletions(history: History) -> list[Finding]:
+    """No attempt starts after its job was deleted."""
+    found = []
+    for attempt in history.attempts:
+        run = history.run_by_id.get(attempt.run)
+        job = history.job_by_id.get(run.job) if run else None
+        if job and job.deleted_at and attempt.started_at > job.deleted_at + TOLERANCE:
+            about = f"run {attempt.run} attempt {attempt.number}"
+            found.append(Finding("deletions", about, f"started after {job.deleted_at}"))
+    return found
+
+
 def overlaps(history: History) -> list[Finding]:
     """No two runs of a job overlap unless it allows that, and no two attempts of a run ever do.
 
     The exception is an attempt that was declared lost, or stopped, and whose code still runs.
     """
     found = []
-    exclusive = {job.name for job in history.jobs if job.overlap_policy != "allow"}
-    for job, witnesses in grouped(history.starts, lambda start: start.job).items():
+    exclusive = {job.id for job in history.jobs if job.overlap_policy != "allow"}
+    known = (start for start in history.starts if start.run in history.run_by_id)
+    of_job = grouped(known, lambda start: history.run_by_id[start.run].job)
+    for job, witnesses in of_job.items():
         groups = [witnesses]
         if job not in exclusive:
             groups = list(grouped(witnesses, lambda start: start.run).values())
@@ -294,7 +308,7 @@ def overlaps(history: History) -> list[Finding]:
                         f"run {later.run} attempt {later.attempt} began at {later.began_at}, but "
                         f"run {earlier.run} attempt {earlier.attempt} ended at {earlier.ended_at}"
                     )
-                    found.append(Finding("overlaps", job, message))
+                    found.append(Finding("overlaps", name_of(history, job), message))
     return found
 
 

@@ -36,6 +36,8 @@ class Job:
     since: datetime
     """Instant from which this definition holds. Earlier occurrences aren't expected."""
     enabled: bool = True
+    deleted_at: datetime | None = None
+    """When the job was deleted. Its occurrences aren't expected, because it has no cursor."""
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     calendar: str | None = None

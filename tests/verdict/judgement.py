@@ -23,6 +23,7 @@ RULES: tuple[Callable[[History], list[Finding]], ...] = (
     executions.retries,
     executions.late_starts,
     executions.order,
+    executions.deletions,
     executions.overlaps,
     executions.fences,
     queues.turns,

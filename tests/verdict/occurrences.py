@@ -71,6 +71,10 @@ def _is_over(job: Job, history: History, instants: list[datetime]) -> bool:
     return "@at " in job.schedule.lower() and bool(instants)
 
 
+def existing_jobs(history: History) -> list[Job]:
+    return [job for job in history.jobs if job.deleted_at is None]
+
+
 def is_planned(run: Run) -> bool:
     """Return whether the run stands for an occurrence of the schedule."""
     return run.trigger in ("schedule", "backfill")
@@ -79,7 +83,7 @@ def is_planned(run: Run) -> bool:
 def not_judged(history: History) -> list[Finding]:
     """Report each part that can't be judged as a finding, so that the history doesn't pass."""
     found = []
-    for job in history.jobs:
+    for job in existing_jobs(history):
         try:
             expect(history, job)
         except NotJudged as error:
@@ -97,7 +101,7 @@ def not_judged(history: History) -> list[Finding]:
 def expectations(history: History) -> tuple[Expectation, ...]:
     """Return the occurrences that each job must have, for the jobs that can be judged."""
     found = []
-    for job in history.jobs:
+    for job in existing_jobs(history):
         try:
             found.append(expect(history, job))
         except NotJudged:
@@ -169,6 +173,8 @@ def off_schedule(history: History) -> list[Finding]:
         job = each.job
         for run in history.runs_by_job.get(job.id, ()):
             at = run.scheduled_at
+            if run.finished_at is not None and run.finished_at <= job.since:
+                continue  # cancelled before its time, under an earlier definition
             if run.trigger == "backfill" or (run.trigger == "schedule" and at > job.since):
                 if not each.timetable.occurs_at(at):
                     found.append(Finding("off_schedule", job.name, f"{run.trigger} run at {at}"))

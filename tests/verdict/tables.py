@@ -126,6 +126,7 @@ def _job(
         timezone=row["timezone"],
         since=since,
         enabled=bool(row["enabled"]),
+        deleted_at=_instant(row["deleted_at"]),
         starts_at=_instant(row["starts_at"]),
         ends_at=_instant(row["ends_at"]),
         calendar=calendars.get(row["calendar_id"]),
@@ -146,6 +147,8 @@ def _job(
 
 def _label(row: Row) -> str:
     namespace, name = row["namespace"], row["name"]
+    if row["deleted_at"] is not None:  # the name that the job had when its runs started
+        name = name.removesuffix(f" (deleted {row['id']})")
     return str(name) if namespace == "default" else f"{namespace}/{name}"
 
 

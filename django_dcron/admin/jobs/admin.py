@@ -56,7 +56,7 @@ from django_dcron.admin.lists.facets import (
 from django_dcron.admin.lists.filters import SourceFilter, TargetKindFilter, titled_filter
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.object_action import Button
-from django_dcron.admin.visibility import admin_scope
+from django_dcron.admin.visibility import admin_scope, without_deleted_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
@@ -110,6 +110,14 @@ class JobAdmin(
     )
     exported = tuple((name, partial(_public, field)) for name, field in JOB_FIELDS.items())
     fieldsets = FIELDSETS
+
+    delete_confirmation_template = "admin/django_dcron/job/delete_confirmation.html"
+    delete_selected_confirmation_template = (
+        "admin/django_dcron/job/delete_selected_confirmation.html"
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        return without_deleted_jobs(super().get_queryset(request))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[FacetChangeList]:
         return FacetChangeList
@@ -257,8 +265,8 @@ class JobAdmin(
         return lines, counts, set() if may_delete else {str(self.opts.verbose_name)}, []
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
-        deletion.delete_unless_gone(obj)
+        deletion.delete_unless_gone(obj, erase=deletion.ERASE in request.POST)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for job in queryset:
-            deletion.delete_unless_gone(job)
+            deletion.delete_unless_gone(job, erase=deletion.ERASE in request.POST)

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Neither the confirmation page nor the deletion loads the whole history.
+- The confirmation page doesn't load the whole history. Neither does the deletion.
 - One action deletes at most as many jobs as a form can carry (``DATA_UPLOAD_MAX_NUMBER_FIELDS``).
 """
 
@@ -27,13 +27,14 @@ from django_dcron.exceptions import Conflict
 from django_dcron.models import Job, Link, Run
 
 MAX_LISTED = 100
+ERASE = "erase"
+"""The name of the checkbox that also deletes the history."""
 
 
 def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
     """Return the lines and the counts of the confirmation page."""
     runs = bounded_count_text(Run.objects.filter(job__in=jobs))
     lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MAX_LISTED]]
-    lines.append(_("All runs, with their attempts and logs: %(count)s") % {"count": runs})
     followers = (
         Link.objects.filter(after__in=jobs).exclude(job__in=jobs).select_related("job", "after")
     )
@@ -76,6 +77,6 @@ def delete_selected(
     return actions.delete_selected(model_admin, request, jobs[:limit])
 
 
-def delete_unless_gone(job: Job) -> None:
+def delete_unless_gone(job: Job, *, erase: bool = False) -> None:
     with suppress(Conflict):  # another user has deleted the job already
-        control.delete(job)
+        control.delete(job, erase=erase)

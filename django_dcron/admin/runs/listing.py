@@ -164,7 +164,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         return of_visible_jobs(rows, "job", request, self.admin_site)
 
     def without_long_columns(self, rows: QuerySet[Run]) -> QuerySet[Run]:
-        jobs = Prefetch("job", Job.objects.defer("args", "kwargs", "declared", "imported"))
+        jobs = Prefetch("job", Job.with_deleted.defer("args", "kwargs", "declared", "imported"))
         return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
@@ -178,7 +178,9 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         rows = rows.annotate(
             **{f"ran_{name}": Subquery(attempts.values(path)[:1]) for name, path in ran.items()}
         )
-        return rows.prefetch_related(Prefetch("job", Job.objects.only("namespace", "name")))
+        return rows.prefetch_related(
+            Prefetch("job", Job.with_deleted.only("namespace", "name", "deleted_at"))
+        )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Run], search_term: str

@@ -31,13 +31,14 @@ A database may sort other ids differently.
 """
 
 
-def find_job(text: str) -> Job:
+def find_job(text: str, *, with_deleted: bool = False) -> Job:
     """Return the job, with its cursor and statistics.
 
     A name takes precedence over a number. A name alone prefers the namespace ``default`` over
     others.
     """
-    jobs = Job.objects.using(alias_for(Job)).select_related("cursor", "statistics", "calendar")
+    manager = Job.with_deleted if with_deleted else Job.objects
+    jobs = manager.using(alias_for(Job)).select_related("cursor", "statistics", "calendar")
     namespace, slash, name = text.rpartition("/")
     exact = jobs.filter(namespace=namespace if slash else DEFAULT_NAMESPACE, name=name).first()
     if exact:
@@ -86,9 +87,12 @@ def find_run(text: str) -> Run:
 
 
 def find_job_or_run(text: str) -> Job | Run:
-    """Return a job if ``text`` names one, else the run whose id begins with ``text``."""
+    """Return a job if ``text`` names one, else the run whose id begins with ``text``.
+
+    The job may be deleted.
+    """
     try:
-        return find_job(text)
+        return find_job(text, with_deleted=True)
     except CommandError as error:
         if not re.fullmatch(r"[0-9a-fA-F-]+", text):
             raise
@@ -102,7 +106,7 @@ def find_job_or_run(text: str) -> Job | Run:
 def _runs_of_job(text: str) -> str:
     """Return how to list the runs of the job that ``text`` names; empty if it names none."""
     try:
-        job = find_job(text)
+        job = find_job(text, with_deleted=True)
     except CommandError:
         return ""
     return f" To list the runs of job {job}: manage.py dcron history {shlex.quote(str(job))}"

@@ -60,7 +60,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["jobs"] and options["namespace"]:
         raise usage_error("Job names can't be combined with --namespace.")
     # Resolve all names before anything is deleted.
-    named = [find_job(text) for text in options["jobs"]]
+    named = [find_job(text, with_deleted=True) for text in options["jobs"]]
     out, dry_run = Output(command, options), options["dry_run"]
     done: list[dict[str, Any]] = []
     for job in named or _candidates(options["namespace"]):
@@ -95,7 +95,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _candidates(namespace: str) -> Iterator[Job]:
     using = alias_for(Job)
-    jobs = Job.objects.using(using).order_by("pk")
+    jobs = Job.with_deleted.using(using).order_by("pk")
     if namespace:
         jobs = jobs.filter(namespace=namespace)
     last = 0

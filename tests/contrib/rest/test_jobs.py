@@ -345,16 +345,23 @@ def test_job_with_an_expired_pause_can_be_changed(api: Api) -> None:
     assert api.patch(_address(job), {"description": "x"}, if_match="*").status_code == 200
 
 
-def test_deleting_a_job_deletes_its_runs(api: Api) -> None:
+@pytest.mark.parametrize("erase", [False, True])
+def test_deleting_a_job_keeps_its_runs_unless_they_are_erased(api: Api, erase: bool) -> None:
     job, other = make_idle_job(), make_idle_job()
-    make_run(job, "running")
+    run = make_run(job, "running")
     kept = make_run(other, "failed")
+    address = f"{_address(job)}?erase={str(erase).lower()}"
 
-    assert api.delete(_address(job), if_match='"1"').status_code == 204
+    assert api.delete(address, if_match='"1"').status_code == 204
 
     assert [*Job.objects.all()] == [other]
-    assert [*Run.objects.all()] == [kept]
+    assert {*Run.objects.all()} == ({kept} if erase else {kept, run})
     problem(api.get(_address(job)), 404)
+    problem(api.delete(_address(job), if_match="*"), 404)
+    for found in api.get(f"runs/?job={job.pk}").json()["results"]:
+        assert (found["id"], found["state"]) == (str(run.pk), "cancelled")
+        assert found["job"]["name"].endswith(f"(deleted {job.pk})")
+        assert found["job"]["deleted_at"] is not None
 
 
 # --- list -----------------------------------------------------------------------------------------

@@ -129,6 +129,7 @@ CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
     ("late_starts", "deadline", changed("jobs", job(LATE), start_deadline=3 * SECOND)),
     ("order", "backfill", moved("attempts", attempt(BACKFILLED), "started_at", 10 * SECOND)),
     ("order", "attempts", moved("starts", attempt(RETRIED), "began_at", 5 * SECOND)),
+    ("deletions", "started", changed("jobs", job(PLAIN), deleted_at=T - 3600 * SECOND)),
     ("overlaps", "runs", changed("starts", attempt(BACKFILLED), ended_at=T + 3 * SECOND)),
     ("overlaps", "attempts", changed("starts", attempt(RETRIED), ended_at=T + 14 * SECOND)),
     ("turns", "second comes later", changed("changes", 1, due_at=T + 4 * SECOND)),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest import concurrency
-from django_dcron.contrib.rest.base_serializers import EmptySerializer
+from django_dcron.contrib.rest.base_serializers import EmptySerializer, StrictSerializer
 from django_dcron.contrib.rest.concurrency import (
     ETAG,
     IF_MATCH,
@@ -62,6 +63,12 @@ from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.jobs import chains
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.models import Job, Run
+
+
+class DeletionQuery(StrictSerializer):
+    erase = serializers.BooleanField(
+        default=False, help_text="True also deletes all runs of the job now."
+    )
 
 
 class JobViewSet(BulkJobViewSet):
@@ -130,17 +137,19 @@ class JobViewSet(BulkJobViewSet):
 
     @operation(
         "delete_job",
-        "Delete a job and all of its runs",
+        "Delete a job and cancel its unfinished runs; finished runs stay until they are pruned",
         {204: None},
         permissions=("delete_job",),
+        query=DeletionQuery,
         headers=(IF_MATCH,),
         error_responses=concurrency.ERROR_RESPONSES,
     )
     def destroy(self, request: Request, job_id: str) -> Response:
+        erase = self.validate(DeletionQuery, request.query_params)["erase"]
         job = self._job(job_id)
         check_match(request, job)
         with conflict_is_mismatch():
-            control.delete(job, expected_version=job.version)
+            control.delete(job, expected_version=job.version, erase=erase)
         return Response(status=204)
 
     @action(detail=True, methods=["post"])

@@ -114,6 +114,6 @@ def _jobs(query: dict[str, Any], scope: Scope) -> QuerySet[Job] | None:
     """Return the jobs whose runs are requested, or None for all jobs."""
     if "namespace" not in query and "tag" not in query:
         return None
-    jobs: QuerySet[Job] = scope.jobs.order_by()
+    jobs: QuerySet[Job] = scope.rows(Job).order_by()
     jobs = jobs.filter(namespace=query["namespace"]) if "namespace" in query else jobs
     return with_tag(jobs, query["tag"]) if "tag" in query else jobs

@@ -20,7 +20,7 @@ from django_dcron.contrib.rest.base_serializers import (
 from django_dcron.diagnosis.definitions import definition_document
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.action_texts import LONGEST_REASON
-from django_dcron.models import Attempt, Run
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
 
 LIST_FIELDS = (
@@ -52,6 +52,9 @@ class RunJobSerializer(AnySerializer):
     id = serializers.IntegerField(read_only=True)
     namespace = serializers.CharField(read_only=True)
     name = serializers.CharField(read_only=True)
+    deleted_at = serializers.DateTimeField(
+        read_only=True, allow_null=True, help_text="Null unless the job was deleted."
+    )
 
 
 class RunSerializer(StrictModelSerializer):
@@ -201,7 +204,7 @@ def list_runs(scope: Scope) -> QuerySet[Run]:
     Jobs are read in a separate query: with a join, a database may start from the jobs and sort all
     their runs.
     """
-    jobs = Prefetch("job", EVERYTHING.jobs.only("namespace", "name"))
+    jobs = Prefetch("job", EVERYTHING.rows(Job).only("namespace", "name", "deleted_at"))
     return scope.runs.only(*LIST_FIELDS).prefetch_related(jobs)
 
 

@@ -49,8 +49,8 @@ def sync_declared() -> None:
         changes = sync.apply(sync.plan())  # imports the modules that declare jobs
     if not declarations() and not Job.objects.using(alias_for(Job)).exists():
         logger.info(
-            "no jobs: declared=0 stored=0; create one in the admin, or declare one in an app's "
-            "cron.py",
+            "no jobs: declared=0 stored=0; create one in the admin, or declare one in the "
+            "cron.py of an app in INSTALLED_APPS",
             extra={"event": "no_jobs"},
         )
     for change in changes:

@@ -1,5 +1,6 @@
 """System checks: when each id is reported, and its text."""
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -662,3 +663,30 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
     assert ids() == []
     settings.DCRON_KEEP_FAILED_FOR = timedelta(days=90)
     assert ids() == ["django_dcron.W008"]
+
+
+# --- W019 and W020 --------------------------------------------------------------------------------
+
+
+def test_cron_module_of_a_package_that_is_not_installed_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "package_of_settings"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, package.name, None)  # restored afterwards
+    del sys.modules[package.name]
+    settings.SETTINGS_MODULE = f"{package.name}.settings"
+    assert checks.check_declarations(None) == []
+    (package / "cron.py").touch()
+    importlib.invalidate_caches()
+    (found,) = checks.check_declarations(None)
+    assert (found.id, package.name in found.msg) == ("django_dcron.W019", True)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, package.name]
+    assert checks.check_declarations(None) == []
+
+
+def test_missing_broker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "has_broker", lambda: False)
+    assert ids() == ["django_dcron.W020"]

@@ -32,6 +32,8 @@ W015      Celery's broker is in memory, so no worker gets a run
 W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
 W017      django_dcron is after django.contrib.admin, so the admin's index lacks the jobs' state
 W018      a job declared in code runs after a job that no code declares
+W019      a cron.py is beside the settings, in a package that isn't in INSTALLED_APPS
+W020      runs are dispatched to Celery, but the project sets no broker
 ========  ======================================================================================
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every

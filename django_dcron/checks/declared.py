@@ -1,11 +1,14 @@
-"""Check the chains of the jobs that code declares."""
+"""Check the jobs that code declares: their chains, and that their modules are imported."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 
@@ -19,14 +22,14 @@ from django_dcron.utils.suggestions import did_you_mean
 def check_declarations(
     app_configs: Sequence[AppConfig] | None, **options: Any
 ) -> list[CheckMessage]:
-    """Check ``after`` of the declared jobs.
+    """Check ``after`` of the declared jobs, and whether a ``cron.py`` is never imported.
 
     A node, and a declaration that names an unknown job, import the task modules, which may declare
     further jobs. Otherwise, the check doesn't import them, because every command would wait.
     """
     if node_starts() or _unknown_names():
         targets.discovery_problem()
-    return [*map(with_docs_link, [*_unknown(), *_cycles()])]
+    return [*map(with_docs_link, [*_unknown(), *_cycles(), *_not_installed()])]
 
 
 @register(Tags.database)
@@ -70,6 +73,24 @@ def _unknown() -> Iterator[CheckMessage]:
             '"shop/import". If the job exists only in the database, this is no mistake; '
             "check --database default finds that out.",
             id="django_dcron.W018",
+        )
+
+
+def _not_installed() -> Iterator[CheckMessage]:
+    """Report a ``cron.py`` beside the settings: ``startproject`` installs no app there."""
+    package = (getattr(settings, "SETTINGS_MODULE", None) or "").partition(".")[0]
+    module = f"{package}.cron"
+    if not package or apps.is_installed(package) or module in sys.modules:
+        return
+    try:
+        exists = importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # such as a settings module without a package
+        return
+    if exists:
+        yield Warning(
+            f"The jobs in {module} aren't found, because {package!r} isn't in INSTALLED_APPS.",
+            hint=f"Add {package!r} to INSTALLED_APPS, or move cron.py to an installed app.",
+            id="django_dcron.W019",
         )
 
 

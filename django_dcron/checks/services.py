@@ -54,7 +54,12 @@ def check_dispatcher() -> Iterator[CheckMessage]:
 
 
 def _celery_warnings() -> Iterator[CheckMessage]:
-    from django_dcron.dispatch.celery_setup import has_memory_broker, is_eager, pool_without_kill
+    from django_dcron.dispatch.celery_setup import (
+        has_broker,
+        has_memory_broker,
+        is_eager,
+        pool_without_kill,
+    )
 
     if is_eager():
         yield Warning(
@@ -63,6 +68,13 @@ def _celery_warnings() -> Iterator[CheckMessage]:
             hint="Remove CELERY_TASK_ALWAYS_EAGER. To execute runs without a worker, set "
             'DCRON_DISPATCHER = "thread". In tests, use django_dcron.testing.run_due.',
             id="django_dcron.W014",
+        )
+    if not has_broker():
+        yield Warning(
+            "The project sets no broker, so Celery uses its default, "
+            "amqp://guest@localhost:5672//.",
+            hint="Set CELERY_BROKER_URL, or broker_url of the Celery app.",
+            id="django_dcron.W020",
         )
     if has_memory_broker():
         yield Warning(

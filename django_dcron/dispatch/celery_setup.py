@@ -17,10 +17,19 @@ def is_eager() -> bool:
     return bool(current_app.conf.task_always_eager)
 
 
+def has_broker() -> bool:
+    """Return whether the project names a broker. Otherwise, Celery tries a local RabbitMQ."""
+    return bool(_broker_url())
+
+
 def has_memory_broker() -> bool:
     """Return whether messages stay in the memory of the process that sends them."""
+    return _broker_url().startswith("memory:")
+
+
+def _broker_url() -> str:
     urls = (current_app.conf.broker_write_url, current_app.conf.broker_url)
-    return str(next(filter(None, urls), "")).startswith("memory:")
+    return str(next(filter(None, urls), ""))
 
 
 def pool_without_kill() -> str | None:

@@ -76,7 +76,7 @@ class RetryPolicy:
 
         ``attempt`` is the attempt that failed, counted from 1.
         """
-        if attempt >= self.max_attempts or not self._retries(failure):
+        if attempt >= self.max_attempts or self.why_not_retried(failure):
             return None
         if failure.retry_after is not None:
             return min(max(failure.retry_after, timedelta()), LONGEST_WAIT)
@@ -94,11 +94,12 @@ class RetryPolicy:
             # ValueError: the factor is NaN.
             return longest
 
-    def _retries(self, failure: Failure) -> bool:
-        if failure.kind is FailureClass.PERMANENT or failure.exception_names & set(
-            self.never_retry_on
-        ):
-            return False
-        if failure.retry_wanted or not failure.exception_names:
-            return True
-        return not self.retry_on or bool(failure.exception_names & set(self.retry_on))
+    def why_not_retried(self, failure: Failure) -> str:
+        """Return what forbids a retry after the failure; empty if only the attempts limit it."""
+        if failure.kind is FailureClass.PERMANENT:
+            return "permanent failure"
+        if failure.exception_names & set(self.never_retry_on):
+            return "listed in never_retry_on"
+        if failure.retry_wanted or not failure.exception_names or not self.retry_on:
+            return ""
+        return "" if failure.exception_names & set(self.retry_on) else "not listed in retry_on"

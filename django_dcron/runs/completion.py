@@ -216,6 +216,15 @@ def _log_late(run: Run, attempt: int, ending: Ending) -> None:
     )
 
 
+def _retry_text(run: Run, attempt: int, ending: Ending, retry_in: timedelta | None) -> str:
+    if retry_in is not None:
+        return f" retry_in={retry_in.total_seconds():.0f}s"
+    if ending.outcome is not Outcome.FAILED or attempt >= run.job.max_attempts:
+        return ""
+    why = run.job.retry.why_not_retried(ending.failure or WITHOUT_EXCEPTION)
+    return f" no_retry={why!r}" if why else ""
+
+
 def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta | None) -> None:
     level = (
         logging.INFO
@@ -234,7 +243,7 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
         run.job,
         attempt,
         run.job.max_attempts,
-        "" if retry_in is None else f" retry_in={retry_in.total_seconds():.0f}s",
+        _retry_text(run, attempt, ending, retry_in),
         # The traceback isn't logged here: `dcron history RUN` shows it.
         f" run={run.pk}" if level == logging.WARNING else "",
         f" error={ending.reason}" if ending.reason else "",

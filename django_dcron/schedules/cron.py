@@ -31,6 +31,7 @@ from django_dcron.schedules.fields import (
 )
 from django_dcron.schedules.recurrence import Recurrence
 from django_dcron.schedules.recurrence_text import parse_recurrence
+from django_dcron.schedules.sentences import schedule_of_sentence
 from django_dcron.utils.messages import gettext_noop as _
 
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
@@ -39,6 +40,7 @@ _ONE_FIELD = _(
     "first, year last), or a macro such as @hourly, @daily, @every 1h30m, @at "
     "2026-12-01T09:00 or @rrule (every second week)."
 )
+_SENTENCE = _("Schedule %(value)s is a sentence. Write it as %(schedule)s.")
 _FIELDS = _(
     "Schedule %(value)s has %(count)d fields. Use 5 fields, 6 (seconds first) or 7 "
     "(seconds first, year last), or a macro such as @hourly, @daily, @every 1h30m, @at "
@@ -180,6 +182,10 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     """Return the kind and text of each field, seconds first."""
     texts = text.upper().split()
     if not 5 <= len(texts) <= 7:
+        if schedule := schedule_of_sentence(text):
+            raise InvalidSchedule(
+                _SENTENCE, value=repr(text), schedule=repr(schedule), code="sentence"
+            )
         raise InvalidSchedule(
             _ONE_FIELD if len(texts) == 1 else _FIELDS,
             value=repr(text),

@@ -35,5 +35,5 @@ def test_example_creates_the_documented_links() -> None:
 def test_documented_events_trigger_and_key_match_the_code() -> None:
     assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(ChainCondition)
     assert f"the trigger `{Trigger.CHAIN}`" in PAGE
-    assert "the idempotency key `after run ` and the id of the run" in PROSE
+    assert "the idempotency key `after run ID`" in PROSE
     assert follower_key(UUID(int=0)) == f"after run {UUID(int=0)}"

@@ -3,13 +3,16 @@
 import ast
 import re
 
+import pytest
+
 from django_dcron.conf import Settings
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
 from django_dcron.policies import retention
 from django_dcron.runs import retention as run_retention
 from django_dcron.scheduler import pruner
 from django_dcron.targets.declared_fields import JobFields
 from tests.docs.test_documents import ROOT
+from tests.factories import make_idle_job, make_run
 
 PAGE = (ROOT / "docs" / "how-to" / "retention.md").read_text()
 PROSE = " ".join(PAGE.split())
@@ -32,6 +35,16 @@ def test_documented_intervals_and_batch_sizes_match_the_code() -> None:
     assert "at most 500 runs, or about 1,000 rows" in PROSE
 
 
-def test_example_parses_as_python() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    ast.parse(example)
+def test_examples_parse_as_python() -> None:
+    declaration, deletion = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    ast.parse(declaration)
+    ast.parse(deletion)
+
+
+@pytest.mark.django_db
+def test_documented_deletion_erases_the_history() -> None:
+    job = make_idle_job()
+    make_run(job, "succeeded")
+    *_, deletion = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(deletion, {"job": job})  # noqa: S102 - the documented code
+    assert not Run.objects.exists()

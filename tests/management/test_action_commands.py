@@ -628,6 +628,29 @@ def test_rerun_creates_runs_for_finished_runs_only() -> None:
     assert Run.objects.filter(pk=shown["results"][0]["made"], rerun_of=ended).exists()
 
 
+# --- delete -------------------------------------------------------------------------------------
+
+
+def test_delete_keeps_or_erases_the_history() -> None:
+    kept, erased = make_idle_job(name="kept"), make_idle_job(name="erased")
+    for job in (kept, erased):
+        make_run(job, "succeeded")
+    assert call("delete", "kept") == (0, "kept: deleted\n")
+    code, shown = document("delete", "erased", "--erase")
+    assert (code, shown["results"][0]["erased"]) == (0, True)
+    assert not Job.objects.exists()
+    assert [run.job_id for run in Run.objects.all()] == [kept.pk]
+    code, message = call("history", f"kept (deleted {kept.pk})")
+    assert (code, "succeeded" in message) == (0, True)
+    assert call("delete", "kept")[0] == 2
+
+
+def test_delete_with_an_unknown_name_deletes_nothing() -> None:
+    make_idle_job(name="kept")
+    assert call("delete", "kept", "missing")[0] == 2
+    assert Job.objects.filter(name="kept").exists()
+
+
 # --- backfill -----------------------------------------------------------------------------------
 
 

@@ -6,8 +6,9 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import summary_of
-from django_dcron.models import Cursor, Job
+from django_dcron.models import Cursor, Job, Node
 from django_dcron.models.statistics import count
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_job, make_run
@@ -147,4 +148,19 @@ def test_number_of_queries_is_constant() -> None:
     few = number_of_queries()
     for _ in range(5):
         make_run(make_idle_job(), "succeeded")
-    assert number_of_queries() == few <= 3  # the time, the freezes, the jobs
+    assert number_of_queries() == few <= 4  # the time, the freezes, the jobs, the nodes
+
+
+def test_list_says_if_no_node_is_running(capsys: pytest.CaptureFixture[str]) -> None:
+    def warned() -> bool:
+        call("list")
+        return "No node is running" in capsys.readouterr().err
+
+    assert not warned()
+    make_idle_job()
+    assert warned()
+    now = database_now("default")
+    Node.objects.create(
+        id="a", name="a", host="h", pid=1, release="", started_at=now, heartbeat_at=now
+    )
+    assert not warned()

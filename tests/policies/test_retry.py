@@ -114,6 +114,14 @@ def test_exception_names_decide_whether_to_retry(
     assert (wait is not None) is again
 
 
+def test_reason_names_what_forbids_the_retry() -> None:
+    only = policy(retry_on=["OSError"], never_retry_on=["ValueError"])
+    assert only.why_not_retried(raised("OSError")) == ""
+    assert only.why_not_retried(raised("KeyError")) == "not listed in retry_on"
+    assert only.why_not_retried(raised("ValueError")) == "listed in never_retry_on"
+    assert only.why_not_retried(Failure(FailureClass.PERMANENT)) == "permanent failure"
+
+
 def test_retry_later_overrides_retry_on_but_not_the_other_limits() -> None:
     requested = Failure(
         FailureClass.TRANSIENT, frozenset({"RetryLater"}), True, timedelta(minutes=7)

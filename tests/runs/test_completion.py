@@ -13,6 +13,7 @@ from pytest_django import DjangoCaptureOnCommitCallbacks
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why.explanation import explain
+from django_dcron.diagnosis.why.run_sentences import run_sentences
 from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
@@ -453,6 +454,18 @@ def test_log_contains_retry_delay_only_if_the_run_is_retried(
     assert ("retry_in=" in message) is retried
     assert f"attempt=1/{run.job.max_attempts} " in message
     assert "None" not in message
+
+
+@pytest.mark.parametrize(("names", "logged"), [(["ConectionError"], True), ([], False)])
+def test_log_says_why_a_failure_is_not_retried(
+    names: list[str], logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = running(max_attempts=3, retry_on=names)
+    failure = Failure(FailureClass.TRANSIENT, frozenset({"ConnectionError"}))
+    assert end_attempt(run, 1, Ending(Outcome.FAILED, failure, exception_class="ConnectionError"))
+    assert ("no_retry='not listed in retry_on'" in caplog.messages[-1]) is logged
+    codes = [sentence.code for sentence in run_sentences(reread(run), run.due_at, str)]
+    assert ("not_retried" in codes) is logged
 
 
 def test_long_reason_is_truncated() -> None:

@@ -354,6 +354,7 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
     ("", "field_count", {"value": "''", "count": "0"}),
     ("   ", "field_count", {"value": "''", "count": "0"}),
     ("*", "field_count", {"value": "'*'", "count": "1"}),
+    ("every 5 minutes", "sentence", {"schedule": "'*/5 * * * *'"}),
     ("* * * *", "field_count", {"value": "'* * * *'", "count": "4"}),
     ("* * * * * * * *", "field_count", {"value": "'* * * * * * * *'", "count": "8"}),
     ("CRON_TZ=UTC", "field_count", {"value": "''", "count": "0"}),

@@ -39,6 +39,12 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
             "The run took %(count)d attempt.", "The run took %(count)d attempts.", run.attempt
         )
         yield Sentence("attempts", text, count=run.attempt)
+    if state is State.FAILED and run.started_at and run.attempt < run.job.max_attempts:
+        text = _(
+            "The job allows %(most)d attempts, but this failure wasn't retried: see retry_on and "
+            "never_retry_on of the job. PermanentFailure is never retried."
+        )
+        yield Sentence("not_retried", text, most=run.job.max_attempts)
     if run.reason:
         yield reason_sentence(run.reason)
     if run.missed_before and run.missed_from:

@@ -52,6 +52,7 @@ GROUPS = {
         "resume": "resume paused jobs",
         "freeze": "freeze scheduling, of all jobs or of a namespace",
         "unfreeze": "end a freeze",
+        "delete": "delete jobs, and keep or erase their history",
         "cancel": "cancel runs",
         "rerun": "run finished runs again",
         "backfill": "create runs for past occurrences",

@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
+from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import jobs, next_run_of, statistics_of
@@ -35,7 +36,8 @@ from django_dcron.management.dcron.output import (
     relative_time_text,
     styled_state,
 )
-from django_dcron.models import Job
+from django_dcron.management.dcron.run_absence import TEXTS, Absence
+from django_dcron.models import Job, Node
 
 HELP = "List jobs with their schedule, next run, last run and state."
 EXAMPLES = """
@@ -76,6 +78,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
         return
     warn_of_freezes(out, options["namespace"])
+    if found and not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
+        out.progress(TEXTS[Absence.NODE])
     if not found:
         out.line(
             "No jobs match."

@@ -1,0 +1,48 @@
+"""``manage.py dcron delete``: delete jobs, and keep or erase their history."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_dcron import control
+from django_dcron.management.dcron import bulk_actions
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
+from django_dcron.management.dcron.output import Output, add_json
+from django_dcron.models import Job
+
+HELP = (
+    "Delete jobs. Unfinished runs are cancelled, and finished runs stay until they are pruned. A "
+    "job that code declares is created again by the next sync. Exit codes: 1 if a job couldn't be "
+    "deleted (the others are); 2 if there is no such job and nothing was done."
+)
+EXAMPLES = """
+delete nightly-report
+delete shop/import-orders --erase
+"""
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help=JOB_HELP)
+    parser.add_argument(
+        "--erase", action="store_true", help="also delete all runs, with their attempts and logs"
+    )
+    add_json(parser)
+
+
+def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    jobs = {job.pk: job for job in map(find_job, options["jobs"])}.values()
+    plan = Plan(
+        [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in jobs],
+        "delete",
+        bulk_actions.one_by_one(partial(_delete, erase=options["erase"])),
+    )
+    bulk_actions.perform(Output(command, options), plan)
+
+
+def _delete(job: Job, *, erase: bool) -> ActionOutcome:
+    control.delete(job, expected_version=job.version, erase=erase)
+    return ActionOutcome("deleted with its history" if erase else "deleted", {"erased": erase})

@@ -1,6 +1,7 @@
 """The entry points of a Celery worker: the one Celery task and the remote control commands.
 
-All decisions are made in ``execution``.
+``execution`` decides about the start and the end of runs. This module decides what happens to
+messages of unknown runs.
 """
 
 from __future__ import annotations

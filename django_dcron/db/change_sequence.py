@@ -30,9 +30,10 @@ class ChangeSequence(Statement):
     """Changes in one transaction, each made only if the previous one has matched a row.
 
     PostgreSQL executes the changes in one statement and one round trip, without BEGIN and COMMIT.
-    Each change reads the rows that the previous change returns, so rows are locked in the order of
-    the changes. See "Data-Modifying Statements in WITH" in PostgreSQL's manual. Other databases
-    use a transaction.
+    Each change reads the row that the last plain change before it returns, so rows are locked in
+    the order of the plain changes. A ``FirstPossible`` always changes a row, and later changes
+    don't depend on it. See "Data-Modifying Statements in WITH" in PostgreSQL's manual. Other
+    databases use a transaction.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ChangeSequence(Statement):
         """Create a sequence of changes.
 
         ``lock_timeout``: how long each change waits for a locked row before failing as contention.
-        None leaves the connection's limit. SQLite has its own limit.
+        None keeps the connection's limit. SQLite ignores this value.
         """
         super().__init__(first.model)
         self._changes = (first, *others)

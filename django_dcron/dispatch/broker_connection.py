@@ -34,7 +34,7 @@ TIMEOUT = 4
 unreachable, and the agenda tries again.
 """
 IDLE_AFTER = 5.0
-"""Seconds without use after which a connection is checked before the next run is due."""
+"""After this many idle seconds, the connection is checked before the next run is due."""
 TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
     "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
     "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
@@ -87,7 +87,8 @@ class BrokerConnection:
                 return self._use_once(send)
             except Exception as error:
                 logger.debug(
-                    "broker connection lost, reconnecting: error=%s", broker_error_text(error)
+                    "broker request failed, retrying on a new connection: error=%s",
+                    broker_error_text(error),
                 )
                 self._drop()
         try:
@@ -106,7 +107,7 @@ class BrokerConnection:
             route.queue(self.producer.channel).declare()
             self._declared.add(route.queue.name)
 
-    def declare_again(self, route: Route) -> None:
+    def redeclare(self, route: Route) -> None:
         self._declared.discard(route.queue.name)
         self.use(lambda _producer: self.declare(route))
 

@@ -134,7 +134,7 @@ class CeleryDispatcher:
         try:
             if self._connection.needs_check:
                 # Declaring the queue again shows whether the connection still works.
-                self._connection.declare_again(prepared.route)
+                self._connection.redeclare(prepared.route)
         except Exception as error:
             logger.debug("not connected ahead: error=%s", broker_error_text(error))
         finally:

@@ -1,4 +1,4 @@
-"""Record the outcome of an attempt, however long the database is unreachable.
+"""The outcome of an attempt, and one try to record it. Callers repeat the try until it succeeds.
 
 Invariants:
 

@@ -1,6 +1,6 @@
 """The schedule and calendar texts that a job and its cursor share, and their parsing.
 
-``read_schedule`` is the only place that parses the schedule of a row.
+``read_schedule`` parses the schedule of a row with its calendar.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def with_calendar(schedule: Schedule, calendar_dates: str | None, calendar_polic
 
 
 def read_exclusion_policy(text: str) -> ExclusionPolicy:
-    """Return the policy with this value. Raises ``InvalidSchedule``."""
+    """Parse an exclusion policy. Raises ``InvalidSchedule``."""
     try:
         return ExclusionPolicy(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """Shared limits: under which key a run counts, and which places of a limit are free.
 
-A limit has ``max_running`` places for each key. A run needs a place to start, and gives it back at
+A limit has ``max_running`` places for each key. A run needs a place to start, and releases it at
 the end of each attempt. Within each interval, at most ``max_started`` runs start.
 
 Invariants:

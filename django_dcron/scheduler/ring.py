@@ -46,7 +46,7 @@ class _LiveNode(NamedTuple):
 
 
 class LiveNodes:
-    """The live nodes that the node ``name`` shares its work with."""
+    """The live nodes that share the shards with node ``name``, itself included."""
 
     def __init__(self, name: str, namespace: str) -> None:
         self._name = name
@@ -92,11 +92,10 @@ class LiveNodes:
         return _ring(node.member for node in of_namespace if node.shard_count == settings.SHARDS)
 
     def _report_overlap(self, overlaps: bool) -> None:
-        """Warn once if nodes of one namespace and nodes of all namespaces serve the same jobs."""
+        """Warn when nodes of one and of all namespaces begin to serve the same jobs."""
         if overlaps and not self._overlaps:
             logger.warning(
-                "namespaces overlap: node=%s namespace=%s; start all nodes with --namespace, or "
-                "none",
+                "namespaces overlap: node=%s namespace=%s; use --namespace on all nodes or on none",
                 self._name,
                 self._namespace or "(all)",
                 extra={"event": "namespaces_overlap", "node": self._name},
@@ -104,11 +103,11 @@ class LiveNodes:
         self._overlaps = overlaps
 
     def _report_counts(self, others: list[int]) -> None:
-        """Warn once if nodes use different shard counts."""
+        """Warn when nodes begin to use different shard counts."""
         if others and not self._counts_differ:
             logger.warning(
                 "shard counts differ: node=%s shards=%d others=%s; set the same DCRON_SHARDS "
-                "everywhere",
+                "on all nodes",
                 self._name,
                 settings.SHARDS,
                 ", ".join(map(str, others)),

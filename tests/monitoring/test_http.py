@@ -213,7 +213,7 @@ def test_slow_reader_is_closed(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
     server = serve({"/": lambda accept: RenderedResponse(200, "text/plain", b"x" * 50_000_000)})
     with closing(send(server, b"GET / HTTP/1.0\r\n\r\n")) as connection:
         assert connection.recv(15) == b"HTTP/1.0 200 OK"
-        monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.0)
+        monkeypatch.setattr(module, "RESPONSE_TIMEOUT", 0.0)
         wait_until(lambda: not server._server._answering, TIMEOUT, what="the end of the answer")
 
 
@@ -242,7 +242,7 @@ def test_probe_is_answered_while_metrics_wait(
     serve: Serve, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CONNECTIONS", 2)
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT", TIMEOUT)
+    monkeypatch.setattr(module, "RESPONSE_TIMEOUT", TIMEOUT)
     database = threading.Event()
 
     def metrics(accept: str) -> RenderedResponse:

@@ -13,7 +13,7 @@ import yaml
 from django_dcron.conf import Settings
 from django_dcron.monitoring.metrics import attempts, catalogue, cluster, readings
 from django_dcron.monitoring.metrics.catalogue import METRICS, Metric, MetricSource, MetricType
-from django_dcron.monitoring.metrics.exposition import MISSING
+from django_dcron.monitoring.metrics.exposition import MISSING_EXTRA_MESSAGE
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.scheduler.health import Status
 from tests.factories import make_idle_job
@@ -265,7 +265,7 @@ def test_limits_are_documented() -> None:
     assert f"at least {words[attempts.COMMIT_MARGIN.seconds]} seconds ago" in text
     assert f"more than {attempts.MAX_NEW:,} attempts" in text
     assert f"`DCRON_METRICS_JOBS` jobs ({Settings.METRICS_JOBS})" in text
-    assert MISSING.partition(": ")[2] in text
+    assert MISSING_EXTRA_MESSAGE.partition(": ")[2] in text
     assert str(HTTPStatus.NOT_IMPLEMENTED.value) in text
 
 

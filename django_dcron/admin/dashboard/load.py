@@ -5,7 +5,7 @@ Invariants:
 - A cell represents one hour.
 - The color of a cell shows its position between the two ends of the scale, which the legend names.
 - The scale ends at the greatest number. It starts at the least number above zero, or at half of the
-  greatest if that is lower. Small differences therefore look similar.
+  greatest if that is lower. Hours with similar numbers therefore get similar colors.
 - Horizontal positions are percentages of the image's width. Vertical positions are pixels.
 """
 
@@ -37,9 +37,9 @@ HOURS = 24
 COLUMN = 100 / HOURS
 GAP = 0.2
 ROW, AXIS = 26, 22
-LIGHTEST, MIDDLE = 0.2, 0.6
+MIN_OPACITY, SINGLE_VALUE_OPACITY = 0.2, 0.6
 SWATCHES = 5
-SCHEDULES_NAMED = 3
+MAX_LINKED_SCHEDULES = 3
 ZONE_PREFIXES = ("TZ=", "CRON_TZ=")
 
 
@@ -69,7 +69,7 @@ class Advice:
     links: tuple[tuple[str, str], ...]
     """URL and text of the list of jobs for each of the most common schedules.
 
-    The lists also contain jobs that jitter spreads already, because no filter excludes them.
+    The linked lists also include jobs that already use jitter, because no filter excludes them.
     """
 
 
@@ -115,7 +115,7 @@ def _make_picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> Load
         busiest=_busiest(load),
         least=_number(least),
         greatest=_number(greatest),
-        swatches=_legend_opacities() if least < greatest else (MIDDLE,),
+        swatches=_legend_opacities() if least < greatest else (SINGLE_VALUE_OPACITY,),
         advice=advice,
         jobs=load.jobs,
         zone=get_current_timezone_name(),
@@ -150,9 +150,9 @@ def _opacity(number: int, least: int, greatest: int) -> float:
     if not number:
         return 0
     if least == greatest:
-        return MIDDLE
+        return SINGLE_VALUE_OPACITY
     return round(
-        LIGHTEST + (1 - LIGHTEST) * (min(number, greatest) - least) / (greatest - least), 2
+        MIN_OPACITY + (1 - MIN_OPACITY) * (min(number, greatest) - least) / (greatest - least), 2
     )
 
 
@@ -185,12 +185,12 @@ def _advice(
     crowd: CrowdedMinute, load: Load, site: admin.AdminSite, chosen: JobSelection
 ) -> Advice:
     remedy = format_html(
-        _("Use {} as the minute to spread them: at most {} per minute."),
+        _("Use {} in the minute field. Then at most {} of these jobs start in any minute."),
         format_html_join(SafeString(", "), "<code>{}</code>", ((form,) for form in crowd.forms)),
         _number(crowd.at_most),
     )
     links = []
-    for text, zone, number in crowd.texts[:SCHEDULES_NAMED]:
+    for text, zone, number in crowd.texts[:MAX_LINKED_SCHEDULES]:
         words = ngettext("%(number)s job: %(schedule)s", "%(number)s jobs: %(schedule)s", number)
         names_zone = text.startswith(ZONE_PREFIXES)  # takes precedence over the job's zone
         schedule = text if names_zone or zone == "UTC" else f"{text} ({zone})"
@@ -202,24 +202,28 @@ def _advice(
     return Advice(_crowd_text(crowd, load), remedy, tuple(links))
 
 
+def _jobs_text(crowd: CrowdedMinute) -> str:
+    if crowd.fewest == crowd.jobs:
+        return _number(crowd.jobs)
+    numbers = {"fewest": _number(crowd.fewest), "most": _number(crowd.jobs)}
+    return _("%(fewest)s to %(most)s") % numbers
+
+
 def _crowd_text(crowd: CrowdedMinute, load: Load) -> str:
     starts = [load.start_of(hour) + timedelta(minutes=crowd.minute) for hour in sorted(crowd.hours)]
     times = {(start.hour, start.minute) for start in starts}
     days = {start.date() for start in starts}
     fullest = load.start_of(crowd.hours[0]) + timedelta(minutes=crowd.minute)
     values = {
-        "jobs": _number(crowd.jobs),
-        "fewest": _number(crowd.fewest),
+        "jobs": _jobs_text(crowd),
         "minute": fullest.minute,
         "hours": len(starts),
         "time": f"{fullest:%H:%M}",
         "fullest": _weekday_and_time(fullest),
         "days": ", ".join(format_date(start, "l") for start in starts),
     }
-    if len(starts) == len(load.hours) and crowd.fewest == crowd.jobs:
-        return _("%(jobs)s jobs start at minute %(minute)d of every hour.") % values
     if len(starts) == len(load.hours):
-        return _("%(fewest)s to %(jobs)s jobs start at minute %(minute)d of every hour.") % values
+        return _("%(jobs)s jobs start at minute %(minute)d of every hour.") % values
     if len(times) == 1 and len(days) == DAYS:
         return _("%(jobs)s jobs start at %(time)s every day.") % values
     if len(times) == 1:
@@ -231,8 +235,8 @@ def _crowd_text(crowd: CrowdedMinute, load: Load) -> str:
         )
     return (
         _(
-            "%(fewest)s to %(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the "
-            "next 7 days. Peak: %(fullest)s."
+            "%(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the next 7 days. "
+            "Peak: %(fullest)s."
         )
         % values
     )

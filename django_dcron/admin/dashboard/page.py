@@ -95,7 +95,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             "title": _("Dashboard"),
             "opts": self.opts,
             "media": self.media,
-            "parts": [_framed(name, shown[name]) for name in sections],
+            "parts": [_render_frame(name, shown[name]) for name in sections],
             "live_url": self._live_url(viewer),
         }
         return TemplateResponse(
@@ -103,7 +103,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         )
 
     def status_line_view(self, request: HttpRequest) -> HttpResponse:
-        """Return the health line if something is wrong, else nothing."""
+        """Return the health line, or an empty response if the cluster is healthy."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
@@ -116,7 +116,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
     def live_view(self, request: HttpRequest) -> HttpResponse:
         """Return the sections that differ from what the tab shows, or 204 if none does.
 
-        A session whose permissions were checked lately isn't checked again.
+        Skips the check of permissions if the session passed one recently (``live.RECHECK_AFTER``).
         """
         viewer = live.remembered_viewer(request, self.admin_site)
         answer = self._changes(request, viewer) if viewer else None
@@ -145,7 +145,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         if FIRST_STEPS in changed and not changed[FIRST_STEPS].html.strip():
             return HttpResponse(headers=REFRESH)
         return HttpResponse(
-            "".join(_framed(name, shown, replaces=True) for name, shown in changed.items())
+            "".join(_render_frame(name, shown, replaces=True) for name, shown in changed.items())
         )
 
     def _sections(self, viewer: Viewer) -> dict[str, Section]:
@@ -159,7 +159,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         return f"{url}?{urlencode(query)}" if query else url
 
 
-def _framed(name: str, shown: RenderedSection, *, replaces: bool = False) -> SafeString:
+def _render_frame(name: str, shown: RenderedSection, *, replaces: bool = False) -> SafeString:
     """Wrap the section in an element. In an open tab, it replaces the element of the same name."""
     context = {"name": name, "shown": shown, "replaces": replaces}
     return render_to_string("admin/django_dcron/dashboard/section.html", context)

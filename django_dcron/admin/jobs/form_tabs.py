@@ -3,8 +3,8 @@
 Invariants:
 
 - The four fields that every job needs come first.
-- The form has at most five tabs. Without JavaScript, they are one below the other.
-- If a field has an error, its tab is open.
+- The form has at most five tabs. Without JavaScript, they are stacked.
+- If fields have errors, the first tab with an error is open.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Invariants:
   ``DCRON_SHELL``, which the project must add to its settings.
 - A line that only calls a management command that ``DCRON_COMMANDS`` allows becomes its target,
   with the arguments of the line. ``DCRON_COMMANDS`` decides whether they are allowed.
-- The schedule keeps its text, because the syntax is cron's.
+- Schedules are copied unchanged, because jobs use cron syntax.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
 
 
 def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
-    """Return the name in ``DCRON_SHELL`` of each command.
+    """Return the ``DCRON_SHELL`` name of each command.
 
-    A command that the setting has keeps its name there, whatever lines are added or removed.
+    A command that is already in the setting keeps its name, even if lines are added or removed.
     """
     defined: dict[tuple[str, ...], str] = {}
     for name in sorted(settings.SHELL):
@@ -123,7 +123,7 @@ def _command_note(line: CrontabLine) -> str:
 def _argument_names(call: ManagementCall) -> list[str]:
     """Return the names of the arguments that ``DCRON_COMMANDS`` must list for the call.
 
-    A word that isn't an option may be a positional argument, so all of these are listed.
+    If the call has a word that isn't an option, all positional arguments of the command are listed.
     """
     names = [word.partition("=")[0] for word in call.arguments if word.startswith("-")]
     if len(names) < len(call.arguments):
@@ -135,7 +135,10 @@ def _argument_names(call: ManagementCall) -> list[str]:
 
 
 def _runs_as_command(line: CrontabLine, target: str) -> bool:
-    """Return whether the line becomes ``command:NAME``. A command in ``DCRON_SHELL`` stays one."""
+    """Return whether the line becomes ``command:NAME``.
+
+    A command that is already in ``DCRON_SHELL`` keeps its shell target.
+    """
     call = line.management_call
     return call is not None and call.command in settings.COMMANDS and target not in settings.SHELL
 
@@ -160,8 +163,8 @@ def _entry_of(
         f"line {line.number}",
         line.program,
         partial(_job, line, target),
-        suffix=name_digest(_numbered(when, times[when])) if is_repeated else digest,
-        key=_numbered(command, times[command]),
+        suffix=name_digest(_with_number(when, times[when])) if is_repeated else digest,
+        key=_with_number(command, times[command]),
     )
 
 
@@ -195,7 +198,7 @@ def _job(line: CrontabLine, target: str, warn: Warn) -> dict[str, Any]:
     }
 
 
-def _numbered(text: str, number: int) -> str:
+def _with_number(text: str, number: int) -> str:
     return text if number == 1 else f"{text} {number}"
 
 

@@ -54,7 +54,10 @@ def apply(
 def _save_together(
     changes: Sequence[SyncChange], on_progress: Callable[[int], object]
 ) -> set[tuple[str, str]]:
-    """Save the jobs that still have the compared version. Returns the names of the saved jobs."""
+    """Save the jobs that still have the compared version.
+
+    Returns the namespaces and names of the saved jobs.
+    """
     rows = {
         job.pk: job
         for keys in in_parts({change.pk for change in changes if change.pk})
@@ -105,7 +108,11 @@ def _apply_alone(change: SyncChange) -> list[SyncChange]:
             return [other for other in replanned if other.is_problem]
         change = differences[0]
     return [
-        replace(change, kind=ChangeKind.INVALID, details=(f"couldn't be written: {last_error}",))
+        replace(
+            change,
+            kind=ChangeKind.INVALID,
+            details=(f"not saved after {MAX_TRIES} tries: {last_error}",),
+        )
     ]
 
 
@@ -115,7 +122,7 @@ def _write(change: SyncChange) -> None:
         return
     job = Job.objects.using(alias_for(Job)).filter(pk=change.pk, version=change.version).first()
     if job is None:
-        raise Conflict(f"{change.job} was changed or deleted at the same time.")
+        raise Conflict(f"{change.job} was changed or deleted by another process.")
     if change.kind is ChangeKind.DISABLE:  # without validation, because its target may be missing
         # A person's pause keeps its reason, but must no longer end automatically.
         pausing.pause(job, NO_LONGER_DECLARED if job.enabled else job.pause_reason)

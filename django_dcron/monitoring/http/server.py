@@ -3,11 +3,12 @@
 Invariants:
 
 - The node never waits for the server. All its threads are daemons.
-- A probe is never refused because of other connections. A new connection displaces the oldest one
-  that hasn't sent its whole request. The limit on concurrent responses doesn't apply to probes.
+- A probe is never refused because of other connections. If ``CONNECTIONS`` connections haven't sent
+  their whole request, a new connection closes the oldest of these. The limit on concurrent
+  responses doesn't apply to probes.
 - At most ``CONNECTIONS`` connections are sending their request, each for ``REQUEST_TIMEOUT``.
-- At most ``CONNECTIONS`` requests other than probes are answered at once, each for
-  ``ANSWER_TIMEOUT``.
+- At most ``CONNECTIONS`` requests call a route other than a probe at once, each for
+  ``RESPONSE_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ PROBES = ("/livez", "/readyz", "/health")
 """Paths with short responses from memory, which never wait for a slow client."""
 REQUEST_TIMEOUT = 1.0
 """Seconds from the connection to the end of the request's headers, however slowly they arrive."""
-ANSWER_TIMEOUT = 5.0
+RESPONSE_TIMEOUT = 5.0
 """Seconds from the request to the end of the response, however slowly the client reads it."""
-LOOK_EVERY = 0.5
+POLL_INTERVAL = 0.5
 """Seconds between checks for slow connections and for a stop."""
 LOCALHOST = "127.0.0.1"
 
@@ -108,7 +109,7 @@ class HttpServer:
 
     def _serve(self) -> None:
         with self._server:
-            self._server.serve_forever(LOOK_EVERY)
+            self._server.serve_forever(POLL_INTERVAL)
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -135,7 +136,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         while len(self._asking) >= CONNECTIONS:
             oldest = next(iter(self._asking.copy()), None)  # dicts keep the insertion order
             if oldest is not None:
-                _cut_off(oldest)
+                _shut_down_socket(oldest)
                 self._asking.pop(oldest, None)
         self._asking[request] = time.monotonic()
         super().process_request(request, client_address)
@@ -157,19 +158,19 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close slow connections every ``LOOK_EVERY`` seconds.
+        """Close slow connections every ``POLL_INTERVAL`` seconds.
 
         A socket's own timeout doesn't suffice, because it restarts with each byte.
         """
         now = time.monotonic()
         for connections, limit in (
             (self._asking, REQUEST_TIMEOUT),
-            (self._answering, ANSWER_TIMEOUT),
+            (self._answering, RESPONSE_TIMEOUT),
         ):
             # A copy, because other threads remove their connections meanwhile.
             for request, since in connections.copy().items():
                 if now - since > limit:
-                    _cut_off(request)
+                    _shut_down_socket(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an exception, which mostly means that the client has closed the connection."""
@@ -180,7 +181,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = ANSWER_TIMEOUT
+    timeout = RESPONSE_TIMEOUT
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(code)d %(message)s\n"
 
@@ -195,11 +196,13 @@ class _Handler(BaseHTTPRequestHandler):
         route = self.server.routes.get(path)
         if route is None:
             paths = ", ".join(self.server.routes)
-            self._send(_refusal(HTTPStatus.NOT_FOUND, f"Not found. Available paths: {paths}."))
+            self._send(
+                _error_response(HTTPStatus.NOT_FOUND, f"Not found. Available paths: {paths}.")
+            )
             return
         if path not in PROBES and not self.server.admit(self.connection):
             self._send(
-                _refusal(
+                _error_response(
                     HTTPStatus.SERVICE_UNAVAILABLE, "Too many concurrent requests. Try again later."
                 )
             )
@@ -211,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             logger.exception(
                 "http request failed: path=%s", self.path, extra={"event": "http_failed"}
             )
-            response = _refusal(
+            response = _error_response(
                 HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error. See the log of the node."
             )
         self._send(response)
@@ -220,7 +223,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _not_allowed(self) -> None:
-        self._send(_refusal(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed. Use GET or HEAD."))
+        self._send(
+            _error_response(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed. Use GET or HEAD.")
+        )
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed  # noqa: N815 (the library's names)
 
@@ -243,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         logger.debug("http request: " + format, *args, extra={"event": "http_request"})  # noqa: G003 (the library's format)
 
 
-def _cut_off(request: Any) -> None:
+def _shut_down_socket(request: Any) -> None:
     with suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
@@ -256,5 +261,5 @@ def _path(target: str) -> str:
         return target
 
 
-def _refusal(status: HTTPStatus, why: str) -> RenderedResponse:
+def _error_response(status: HTTPStatus, why: str) -> RenderedResponse:
     return RenderedResponse(status, "text/plain; charset=utf-8", why.encode() + b"\n")

@@ -22,7 +22,7 @@ from django_dcron.scheduler.health import Health
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-MISSING = "Metrics need prometheus-client: pip install django-dcron[metrics]"
+MISSING_EXTRA_MESSAGE = "Metrics need prometheus-client: pip install django-dcron[metrics]"
 
 
 class Collector:
@@ -42,7 +42,7 @@ class Collector:
         try:
             from django_dcron.monitoring.metrics.families import families
         except ModuleNotFoundError as error:
-            raise ImproperlyConfigured(MISSING) from error
+            raise ImproperlyConfigured(MISSING_EXTRA_MESSAGE) from error
         return families(self.samples())
 
     def response(self, accept: str = "") -> RenderedResponse:
@@ -86,7 +86,9 @@ def _answer(
         from django_dcron.monitoring.metrics.families import encode_metrics
     except ModuleNotFoundError:
         return RenderedResponse(
-            HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", MISSING.encode() + b"\n"
+            HTTPStatus.NOT_IMPLEMENTED,
+            "text/plain; charset=utf-8",
+            MISSING_EXTRA_MESSAGE.encode() + b"\n",
         )
     body, content_type = encode_metrics(samples(), accept)
     return RenderedResponse(HTTPStatus.OK, content_type, body)

@@ -102,10 +102,10 @@ class BulkJobViewSet(BaseViewSet):
         runs = (Run(job=job, args=args, kwargs=kwargs) for job in selected.rows)
         if any(run.has_other_arguments for run in runs):
             require_other_arguments(request)
-        url_of = partial(_address_of_run, request)
+        url_of = partial(_run_url, request)
         triggered = trigger_jobs(selected, args, kwargs, key, url_of)
         return Response(TriggeredJobsSerializer(triggered).data)
 
 
-def _address_of_run(request: Request, run: Run) -> str:
+def _run_url(request: Request, run: Run) -> str:
     return row_url(request, "run", run.pk)

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- A request changes at most ``MAX_JOBS`` jobs. If more match, the response has the start of the next
-  request, so that no job is changed twice or left out.
+- A request changes at most ``MAX_JOBS`` jobs. If more match, ``next`` of the response is the
+  ``after`` of the next request. So no job is changed twice or left out.
 - A hidden job is refused like a missing one, and no filter matches it.
-- A body without ids and filters selects nothing. All jobs are selected explicitly.
+- A body without ids and filters is refused. ``all: true`` selects all jobs.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ FILTERS = {
 MAX_WILDCARDS = 2
 """The maximum number of ``*`` in each part of a pattern.
 
-The time to match a name grows with this power of its length.
+The time to match a name grows with its length to the power of this number.
 """
 LONGEST_PATTERN = 190
 
 Missing = dict[int, str]
-"""Why a requested id is refused, by id."""
+"""Why jobs aren't changed, by job id."""
 
 
 class JobFilterSerializer(StrictSerializer):
@@ -123,7 +123,7 @@ class SelectedJobs:
     missing: Missing = field(default_factory=dict)
     skipped: Missing = field(default_factory=dict)
     next_after: int | None = None
-    """The last of ``rows``, if further jobs match."""
+    """The key of the last examined job, if further jobs match."""
 
 
 def matching_jobs(values: dict[str, Any], scope: Scope) -> JobQuerySet:

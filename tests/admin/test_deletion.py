@@ -68,6 +68,7 @@ def test_deleted_job_keeps_its_history(admin_client: Client, job: Job) -> None:
         assert page.status_code == 200
         assert f"(deleted {job.pk})" in page.content.decode()
         assert job_url(job) not in page.content.decode()
+    assert "Run again" not in admin_client.get(run_url(run)).content.decode()
 
 
 def test_erasing_job_deletes_its_history_only(

@@ -71,6 +71,14 @@ def _cancel_many(request: HttpRequest, runs: Sequence[Run]) -> Sequence[ActionRe
     ]
 
 
+def _why_no_rerun(run: Run) -> str:
+    if not run.is_final:
+        return _("The run hasn't finished yet.")
+    if run.job.deleted_at is not None:
+        return _("%(job)s can't be run, because it has been deleted.") % {"job": run.job}
+    return ""
+
+
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
     caution = overlap_caution(run.job)
     rerun = control.rerun(run)
@@ -97,7 +105,7 @@ ACTIONS: tuple[ObjectAction[Run], ...] = (
         _rerun,
         "rerun",
         also_needs=lambda run: [OTHER_ARGUMENTS] if run.has_other_arguments else [],
-        refusal=lambda run: "" if run.is_final else _("The run hasn't finished yet."),
+        refusal=_why_no_rerun,
         explanation=gettext_lazy(
             "Each finished run is repeated immediately, for the same scheduled time and with "
             "the same arguments."

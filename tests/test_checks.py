@@ -24,6 +24,7 @@ from django_dcron.dispatch import make_dispatcher
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules import public_holidays
+from django_dcron.targets import declaration, functions
 from tests.docs.test_documents import ROOT
 from tests.factories import make_job
 
@@ -665,7 +666,7 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
     assert ids() == ["django_dcron.W008"]
 
 
-# --- W019 and W020 --------------------------------------------------------------------------------
+# --- W019 to W021 ---------------------------------------------------------------------------------
 
 
 def test_cron_module_of_a_package_that_is_not_installed_is_reported(
@@ -690,3 +691,18 @@ def test_cron_module_of_a_package_that_is_not_installed_is_reported(
 def test_missing_broker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "has_broker", lambda: False)
     assert ids() == ["django_dcron.W020"]
+
+
+def test_declared_job_without_a_required_argument_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(declaration, "_declared", {})
+    monkeypatch.setattr(functions, "registered", {})
+
+    def needs(x: int) -> None: ...
+
+    cron("@daily", name="given", args=[1])(needs)
+    assert checks.check_declarations(None) == []
+    cron("@daily")(needs)
+    (found,) = checks.check_declarations(None)
+    assert (found.id, "'x'" in found.msg) == ("django_dcron.W021", True)

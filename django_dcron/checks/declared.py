@@ -14,7 +14,9 @@ from django.db import connections
 
 from django_dcron import targets
 from django_dcron.checks.reporting import node_starts, with_docs_link
+from django_dcron.exceptions import InvalidArguments
 from django_dcron.policies.chains import JobKey, find_cycle, label_of, split_label
+from django_dcron.targets import functions
 from django_dcron.utils.suggestions import did_you_mean
 
 
@@ -22,14 +24,15 @@ from django_dcron.utils.suggestions import did_you_mean
 def check_declarations(
     app_configs: Sequence[AppConfig] | None, **options: Any
 ) -> list[CheckMessage]:
-    """Check ``after`` of the declared jobs, and whether a ``cron.py`` is never imported.
+    """Check ``after`` and the arguments of the jobs, and whether a ``cron.py`` is never imported.
 
     A node, and a declaration that names an unknown job, import the task modules, which may declare
     further jobs. Otherwise, the check doesn't import them, because every command would wait.
     """
     if node_starts() or _unknown_names():
         targets.discovery_problem()
-    return [*map(with_docs_link, [*_unknown(), *_cycles(), *_not_installed()])]
+    found = [*_unknown(), *_cycles(), *_not_installed(), *_wrong_arguments()]
+    return [*map(with_docs_link, found)]
 
 
 @register(Tags.database)
@@ -74,6 +77,27 @@ def _unknown() -> Iterator[CheckMessage]:
             "check --database default finds that out.",
             id="django_dcron.W018",
         )
+
+
+def _wrong_arguments() -> Iterator[CheckMessage]:
+    """Report the functions that don't accept the arguments of their job: sync refuses the job.
+
+    Tasks aren't checked, because finding one imports the task modules.
+    """
+    for declaration in targets.declarations():
+        target = functions.find(declaration.target)
+        if target is None:
+            continue
+        args, kwargs = declaration.fields.get("args", []), declaration.fields.get("kwargs", {})
+        try:
+            target.check_arguments(list(args), dict(kwargs))
+        except InvalidArguments as error:
+            yield Warning(
+                f"@cron job {declaration}: {error}",
+                hint="Pass args or kwargs to @cron, or give the parameter a default. dcron sync "
+                "refuses the job until then.",
+                id="django_dcron.W021",
+            )
 
 
 def _not_installed() -> Iterator[CheckMessage]:

@@ -300,7 +300,9 @@ class Guarantees:
             return False
         now, owed = self._clock.now(), self.owed[job_id]
         over = _pause_ends(old, by=now)
-        if old.definition == new.definition and not over:
+        # A user may resume a job whose pause a node has ended ahead: it is placed again, from now on.
+        same_place = old.placed_at == new.placed_at
+        if old.definition == new.definition and same_place and not over:
             if old.problem == new.problem:
                 assert new.next_at is not None, f"the cursor was cleared: {old} -> {new}"
                 passed = list(_walk(old, until=new.next_at))

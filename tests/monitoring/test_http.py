@@ -48,7 +48,7 @@ Serve = Callable[[dict[str, Route]], HttpServer]
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(module, "POLL_INTERVAL", 0.02)
     servers: list[HttpServer] = []
 
     def start_server(table: dict[str, Route]) -> HttpServer:

@@ -300,7 +300,7 @@ class Guarantees:
             return False
         now, owed = self._clock.now(), self.owed[job_id]
         over = _pause_ends(old, by=now)
-        # A user may resume a job whose pause a node has ended ahead: it is placed again, from now on.
+        # A user may resume a job whose pause a node has ended ahead: it is then placed from now on.
         same_place = old.placed_at == new.placed_at
         if old.definition == new.definition and same_place and not over:
             if old.problem == new.problem:

@@ -282,7 +282,7 @@ def test_ring_change_triggers_a_heartbeat_at_once(
     other = runner_with(MemoryDispatcher())
 
     def work() -> None:
-        wait_until(lambda: Node.objects.exists(), what="the node")
+        wait_until(lambda: len(runner.membership.shards) == 64, what="all shards")
         other.membership.register()
         wait_until(lambda: len(runner.membership.shards) < 64, what="a share for the newcomer")
         other.membership.beat(agenda=0)

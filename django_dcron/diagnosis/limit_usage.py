@@ -27,14 +27,16 @@ class LimitUsage:
 
 
 def with_usage(limits: QuerySet[Limit], scope: Scope) -> QuerySet[Limit]:
-    """Annotate the limits with ``running`` and ``waiting``, as in ``LimitUsage``, for all keys.
+    """Annotate the limits with the figures of ``LimitUsage`` for all keys together.
 
     Only runs in ``scope`` count.
     """
     visible = Q(places__run__in=scope.keys(Run)) if scope.narrows(Run) else None
+    is_waiting = Q(places__number=None)  # also a limit without places, which has no due time
     return limits.annotate(
         running=Count("places__number", filter=visible),
         waiting=Count("places", filter=visible) - F("running"),
+        waiting_since=Min("places__due_at", filter=is_waiting & visible if visible else is_waiting),
     )
 
 

@@ -16,7 +16,16 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors
 from django_dcron.locks import get_lock
-from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.models import (
+    Attempt,
+    Cursor,
+    Job,
+    Limit,
+    LimitPlace,
+    Node,
+    Run,
+    Statistics,
+)
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership
@@ -33,6 +42,15 @@ def run_at(system: System, minutes_back: int) -> Run:
 
 def due_ago(span: timedelta) -> dict[str, object]:
     return {"due_at": database_now("default") - span}
+
+
+def make_limited_run(system: System, state: str = "waiting") -> Run:
+    return make_run(system.job, state, trigger="manual", limited=True, **due_ago(MINUTE))
+
+
+def make_place(run: Run, number: int | None, **limit: object) -> None:
+    found, _ = Limit.objects.get_or_create(name="payment-api", defaults={"max_running": 3} | limit)
+    LimitPlace.objects.create(run=run, limit=found, number=number, due_at=run.due_at)
 
 
 # --- health -------------------------------------------------------------------------------------
@@ -118,6 +136,14 @@ RUN_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
         Code.SLOT_HELD,
         lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(slot=Slot.RUNNING),
     ),
+    (
+        Code.LIMIT_PLACE_HELD,
+        lambda s: make_place(run_at(s, 0), number=1),
+    ),
+    (
+        Code.RUN_LEFT_WAITING,
+        lambda s: make_place(make_limited_run(s), number=None),
+    ),
     (Code.STATE_ILLEGAL, lambda s: Run.objects.filter(pk=run_at(s, 0).pk).update(state="lost")),
     (Code.FINISHED_WITHOUT_TIME, lambda s: Run.objects.update(finished_at=None)),
     (Code.ATTEMPT_OPEN, lambda s: Attempt.objects.filter(run=run_at(s, 1)).update(outcome="")),
@@ -156,6 +182,15 @@ def test_fault_of_run_is_found(
     also |= {Code.ATTEMPTS_WRONG} if code in (Code.ATTEMPT_OPEN, Code.STATE_ILLEGAL) else set()
     assert code in found
     assert found <= {code} | also
+
+
+def test_runs_that_wait_for_others_in_a_limit_cause_no_finding(system: System) -> None:
+    make_place(make_limited_run(system), number=None)
+    make_place(make_run(system.job, "running", trigger="manual", limited=True), number=1)
+    assert system.codes() == set()
+    Limit.objects.update(interval=MINUTE, max_started=1)
+    LimitPlace.objects.exclude(number=None).delete()  # the running run started in this interval
+    assert system.codes() == set()
 
 
 def test_wrong_count_of_missed_occurrences_is_found(system: System) -> None:

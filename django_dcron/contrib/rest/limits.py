@@ -22,6 +22,7 @@ from django_dcron.contrib.rest.named_rows import (
 from django_dcron.contrib.rest.pagination import NextPage
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.diagnosis.limit_usage import with_usage
+from django_dcron.jobs.representation import to_json
 from django_dcron.models import Limit
 
 
@@ -48,13 +49,22 @@ class ListedLimitSerializer(LimitSerializer):
     waiting = serializers.IntegerField(
         read_only=True, help_text="The number of runs that wait for a place."
     )
+    waiting_since = serializers.DateTimeField(
+        read_only=True,
+        allow_null=True,
+        help_text="The due time of the run that has waited longest; null if no run waits.",
+    )
 
     class Meta(LimitSerializer.Meta):
-        fields = (*LimitSerializer.Meta.fields, "running", "waiting")
+        fields = (*LimitSerializer.Meta.fields, "running", "waiting", "waiting_since")
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
-        numbers = {"running": instance.running, "waiting": instance.waiting}
-        return super().to_representation(instance) | numbers
+        usage = {
+            "running": instance.running,
+            "waiting": instance.waiting,
+            "waiting_since": to_json(instance.waiting_since),
+        }
+        return super().to_representation(instance) | usage
 
 
 class LimitPageSerializer(AnySerializer):

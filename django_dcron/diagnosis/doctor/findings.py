@@ -60,6 +60,7 @@ class Code(StrEnum):
     STATE_ILLEGAL = "state_illegal"
     FINISHED_WITHOUT_TIME = "finished_without_time"
     SLOT_HELD = "slot_held"
+    LIMIT_PLACE_HELD = "limit_place_held"
     ATTEMPT_OPEN = "attempt_open"
     ATTEMPTS_WRONG = "attempts_wrong"
     OUTCOME_CONTRADICTS = "outcome_contradicts"

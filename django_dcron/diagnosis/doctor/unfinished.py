@@ -16,7 +16,7 @@ from django_dcron.diagnosis.doctor.history import REPORT_BUG, about_run
 from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace, utc
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
 from django_dcron.jobs.cursors import EXHAUSTED
-from django_dcron.models import Run
+from django_dcron.models import LimitPlace, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict
@@ -81,8 +81,11 @@ def _checks(window: Window) -> Iterator[_Check]:
         _skipped_in_backfill(backfill, now - takeover_time()),
         _waiting_backfill_text,
     )
+    yield _Check(Code.RUN_LEFT_WAITING, _left_waiting_for_limit(runs, now), _waiting_limit_text)
     ended_with_slot = runs.filter(slot__isnull=False, state__in=FINAL)
     yield _Check(Code.SLOT_HELD, ended_with_slot, _slot_text)
+    ended_with_place = runs.filter(limit_place__isnull=False, state__in=FINAL)
+    yield _Check(Code.LIMIT_PLACE_HELD, ended_with_place, _place_text)
 
 
 def _skipped_in_backfill(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
@@ -100,6 +103,22 @@ def _skipped_in_backfill(backfill: RunQuerySet, since: datetime) -> RunQuerySet:
     # A job may have been resumed only recently.
     has_waited = Q(claimed_at__lt=since, job__cursor__placed_at__lt=since)
     return backfill.filter(idle, may_start, has_waited).exclude(job__in=in_progress.values("job"))
+
+
+def _left_waiting_for_limit(runs: RunQuerySet, now: datetime) -> RunQuerySet:
+    """Return the runs that wait for a limit although no run has a place in it.
+
+    Limits with an interval are left out: whether a run may start depends on the latest starts.
+    """
+    places = LimitPlace.objects.filter(
+        limit=OuterRef("limit_place__limit"), key=OuterRef("limit_place__key")
+    )
+    waiting = (
+        runs.waiting()
+        .not_frozen()
+        .filter(limited=True, limit_place__limit__interval=None, due_at__lt=now - takeover_time())
+    )
+    return waiting.exclude(Exists(places.exclude(number=None)))
 
 
 def _overdue_text(run: Run) -> str:
@@ -135,6 +154,14 @@ def _waiting_text(run: Run) -> str:
     )
 
 
+def _waiting_limit_text(run: Run) -> str:
+    return (
+        f"Waiting since {utc(run.due_at)} for a place in a limit, although no run has one: no "
+        "node leads the limit's shard, or its ticks fail. See the findings about nodes and the "
+        "logs of the nodes."
+    )
+
+
 def _waiting_backfill_text(run: Run) -> str:
     return (
         f"Backfilled at {utc(run.claimed_at)} and still waiting, although no other run of the job "
@@ -147,4 +174,11 @@ def _slot_text(run: Run) -> str:
     return (
         f"The run is {run.state} but still occupies the slot {run.slot!r}, so other runs of the "
         f"job may be unable to start. Set its slot to NULL and its slot_number to 0. {REPORT_BUG}"
+    )
+
+
+def _place_text(run: Run) -> str:
+    return (
+        f"The run is {run.state} but still has a place in a limit, so other runs may be unable to "
+        f"start. Delete its row in django_dcron_limitplace. {REPORT_BUG}"
     )

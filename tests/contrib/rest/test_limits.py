@@ -7,6 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from django_dcron import control
+from django_dcron.jobs.representation import to_json
 from django_dcron.models import Job, Limit, LimitPlace, Run
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, ApiWith, problem
@@ -88,17 +89,18 @@ def test_field_errors_are_the_same_as_in_the_admin(
 def test_list_shows_running_and_waiting_runs(api: Api, django_assert_num_queries: Any) -> None:
     limit = make_limit()
     make_limit("sms", max_running=None, max_started=100, interval="60")
-    for number in (1, 2, None):
-        make_limited_run(limit, number)
+    runs = [make_limited_run(limit, number) for number in (None, 1, 2, None)]
     api.get("limits/")
 
     with django_assert_num_queries(3):  # the session, the user and the limits
         shown = api.get("limits/").json()["results"]
 
     assert [(each["name"], each["running"], each["waiting"]) for each in shown] == [
-        ("payment-api", 2, 1),
+        ("payment-api", 2, 2),
         ("sms", 0, 0),
     ]
+    first = min(runs[0].due_at, runs[3].due_at)
+    assert [each["waiting_since"] for each in shown] == [to_json(first), None]
     assert [each["name"] for each in api.get("limits/", search="SM").json()["results"]] == ["sms"]
 
 

@@ -72,7 +72,9 @@ def wake_runs_with_place(shards: Collection[int]) -> int:
 
 def _lines_to_wake(shards: Collection[int], using: str) -> list[Line]:
     """Return the lines with a waiting run and a free place. A freeze may hold the run back."""
-    limits = {row.pk: row for row in Limit.objects.using(using).all() if _shard(row.pk) in shards}
+    limits = {
+        row.pk: row for row in Limit.objects.using(using).all() if limit_shard(row.pk) in shards
+    }
     places = LimitPlace.objects.using(using).order_by().values_list("limit_id", "key")
     counted = places.annotate(
         rows=Count("pk"),
@@ -111,12 +113,13 @@ def prune_starts(shards: Collection[int]) -> None:
     """Delete the starts whose interval is over, so that unused keys take no space."""
     using = alias_for(LimitStart)
     for limit in Limit.objects.using(using).exclude(interval=None):
-        if _shard(limit.pk) in shards and limit.interval is not None:
+        if limit_shard(limit.pk) in shards and limit.interval is not None:
             over = database_now(using) - limit.interval
             rows = LimitStart.objects.using(using).filter(limit=limit.pk, started_at__lt=over)
             keys = list(rows.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
             rows.filter(pk__in=keys).delete()
 
 
-def _shard(name: str) -> int:
+def limit_shard(name: str) -> int:
+    """Return the shard whose leader wakes the runs that wait for the limit ``name``."""
     return crc32(name.encode()) % settings.SHARDS

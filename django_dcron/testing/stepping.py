@@ -30,12 +30,13 @@ from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.locks.database import DatabaseLock
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import Cursor, Job, Limit, LimitStart, Run
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.runs import deliveries, transitions
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.limit_lines import limit_shard
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import Ticker
 from django_dcron.testing.raising import recording_exceptions
@@ -223,8 +224,22 @@ class _Stepper:
             _earliest(self._cursors().filter(problem=""), "next_at", after, until),
             _earliest(self._runs().pending(), "due_at", after, until + CREATION_TOLERANCE),
             _earliest(paused, "paused_until", after, until),
+            self._next_start_in_limits(after, until),
         ]
         return min((instant for instant in ahead if instant is not None), default=None)
+
+    def _next_start_in_limits(self, after: datetime, until: datetime) -> datetime | None:
+        """Return the next time at which the interval of a limit allows a waiting run to start."""
+        waiting = self._runs().waiting().filter(limited=True)
+        limits = Limit.objects.using(alias_for(Limit)).filter(places__run__in=waiting)
+        starts = LimitStart.objects.using(alias_for(LimitStart))
+        ahead = []
+        for name, interval in limits.values_list("pk", "interval").distinct():
+            if interval is not None:
+                of_limit = starts.filter(limit=name)
+                first = _earliest(of_limit, "started_at", after - interval, until - interval)
+                ahead += [first + interval] if first else []
+        return min(ahead, default=None)
 
     def _ended_now(self) -> Sequence[UUID]:
         """Return the runs that ended at this instant, including runs that never started."""
@@ -273,14 +288,20 @@ class _SingleNode(Membership):
 
     def __init__(self, jobs: set[int] | None, namespace: str, clock: ClusterClock):
         super().__init__(WORKER, namespace, DatabaseLock(), clock)
-        self._jobs = jobs
+        self._shards = frozenset(range(settings.SHARDS) if jobs is None else _shards_of(jobs))
 
     @property
     def shards(self) -> frozenset[int]:
-        return frozenset(range(settings.SHARDS) if self._jobs is None else self._jobs)
+        return self._shards
 
     def ticked(self) -> None:
         """There is no row to update."""
+
+
+def _shards_of(jobs: set[int]) -> set[int]:
+    """Return the shards of the jobs and of their limits; each job has its own shard."""
+    limited = Job.objects.using(alias_for(Job)).filter(pk__in=jobs).exclude(limit=None)
+    return jobs | {limit_shard(name) for name in limited.values_list("limit_id", flat=True)}
 
 
 class CollectingDispatcher:

@@ -13,7 +13,7 @@ from django_dcron import PermanentFailure, RetryLater, control, current_run
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import InvalidValue
-from django_dcron.models import Attempt, Calendar, Cursor, Job, Node, Run
+from django_dcron.models import Attempt, Calendar, Cursor, Job, Limit, Node, Run
 from django_dcron.policies.slots import Slot
 from django_dcron.testing import ManualClock, run_due, set_clock
 from django_dcron.testing import stepping as stepping_module
@@ -542,3 +542,29 @@ def test_run_due_works_outside_of_a_transaction(
     control.trigger(make_idle_job(name="by hand", target=make_target()))
     assert [run.job.name for run in run_due(at=NINE + 1.5 * HOUR)] == ["by hand", "dup", "after"]
     assert Calendar.objects.filter(name="written").exists(), "committed, as in a worker"
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("only_these", [False, True])
+def test_jobs_share_a_limit(
+    only_these: bool, clock_at_nine: ManualClock, make_target: MakeTarget
+) -> None:
+    limit = control.save_limit(Limit(name="payment-api", max_running=1))
+    jobs = [make_job(schedule="0 * * * *", target=make_target(), limit=limit) for _ in range(3)]
+    runs = run_due(at=NINE + HOUR, jobs=jobs if only_these else None)
+    assert states(runs) == ["succeeded"] * 3
+
+
+@pytest.mark.parametrize("only_these", [False, True])
+def test_runs_start_when_the_interval_of_a_limit_allows(
+    only_these: bool, clock_at_nine: ManualClock, make_target: MakeTarget, calls: Calls
+) -> None:
+    limit = control.save_limit(Limit(name="sms", max_started=2, interval=MINUTE))
+    jobs = [make_job(schedule="0 * * * *", target=make_target(), limit=limit) for _ in range(5)]
+    until = NINE + HOUR + 90 * (MINUTE / 60)
+    runs = run_due(at=until, jobs=jobs if only_these else None)
+    starts = [run.started_at for run in runs if run.started_at]
+    assert starts == [NINE + HOUR] * 2 + [NINE + HOUR + MINUTE] * 2
+    assert states(run_due(at=until + MINUTE, jobs=jobs if only_these else None)) == ["succeeded"]

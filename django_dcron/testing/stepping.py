@@ -280,7 +280,7 @@ class _SingleNode(Membership):
         return frozenset(range(settings.SHARDS) if self._jobs is None else self._jobs)
 
     def ticked(self) -> None:
-        """There is no row to update."""
+        """Do nothing: there is no row to update."""
 
 
 class CollectingDispatcher:
@@ -308,7 +308,7 @@ class CollectingDispatcher:
         return []
 
     def close(self, wait: bool = True) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class _ManualHeartbeats(Heartbeats):

@@ -26,8 +26,8 @@ def check_declarations(
 ) -> list[CheckMessage]:
     """Check ``after`` and the arguments of the jobs, and whether a ``cron.py`` is never imported.
 
-    A node, and a declaration that names an unknown job, import the task modules, which may declare
-    further jobs. Otherwise, the check doesn't import them, because every command would wait.
+    The check imports the task modules, which may declare further jobs, only where a node starts or
+    if a declaration names an unknown job. Otherwise, every command would wait for the import.
     """
     if node_starts() or _unknown_names():
         targets.discovery_problem()

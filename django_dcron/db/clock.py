@@ -63,7 +63,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clocks, for tests and for programs on one machine."""
+    """This machine's clocks, for tests. It ignores ``fixed_at``."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -180,7 +180,7 @@ class ClusterClock:
     def skew(self) -> timedelta:
         """How far this machine's wall clock was ahead of the database's clock at the last sample.
 
-        A jump that isn't followed is subtracted.
+        A jump of the database's clock counts even while it isn't followed.
         """
         latest = self._latest
         return latest.skew - self.doubt if latest else timedelta()

@@ -272,8 +272,8 @@ class _StartedRun(NamedTuple):
 def _starts(since: datetime, scope: Scope) -> RecentStarts:
     """Return the starts since ``since`` among the latest attempts.
 
-    The keys of attempts are in the order of their starts. Two queries avoid a join, with which a
-    database may begin with all runs.
+    The keys of attempts are in the order of their starts. Two queries avoid a join, for which a
+    database may read all runs first.
 
     A run's ``due_at`` belongs to its latest attempt, or to the next one if it waits for a retry.
     The start delay of earlier attempts is therefore unknown.

@@ -36,7 +36,7 @@ YEAR = timedelta(weeks=53)
 SHORT_GAP = timedelta(seconds=10)
 """Shorter gaps between occurrences cause a caution."""
 CROWD = 40
-"""From this number of other jobs in one minute on, there is a caution."""
+"""If at least this many other jobs start in the same minute, there is a caution."""
 
 _END_FAILED = re.compile(re.escape(END_FAILED).replace(re.escape("%(error)s"), r"(?P<error>\w+)"))
 

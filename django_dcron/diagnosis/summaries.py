@@ -27,8 +27,8 @@ _TIME = Value(None, output_field=DateTimeField())
 class Rows:
     """A queryset to summarize.
 
-    ``counted``, ``distinct``, ``total`` and ``first`` are names of columns, or expressions. What is
-    None isn't computed.
+    ``counted``, ``distinct``, ``total`` and ``first`` are names of columns, or expressions. Those
+    that are None aren't computed.
     """
 
     rows: QuerySet[Any]

@@ -316,7 +316,10 @@ def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, Waiting
 
 
 def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
-    """Return the last start by queue, with two queries: a join might begin with all runs."""
+    """Return the last start by queue.
+
+    Two queries avoid a join, for which a database may read all runs first.
+    """
     started = list(attempts.values_list("run", "started_at")[:LATEST_STARTS])
     rows = Run.objects.using(alias_for(Run)).filter(pk__in={run for run, _ in started})
     queues = {

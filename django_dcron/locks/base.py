@@ -33,8 +33,8 @@ TEXT_LIMIT = 190
 """The maximum number of characters in a name or a holder."""
 
 CLOCK_TICK = timedelta(milliseconds=1)
-"""Added to each requested lease. Backends with a millisecond clock round down, but the holder's own
-time doesn't.
+"""Added to the lease in backends whose clock may round down to milliseconds. The holder's own clock
+doesn't round.
 """
 
 

@@ -3,7 +3,7 @@
 These are due retries, manual runs, woken runs, and runs that a dead node left. All are pending rows
 due within the horizon, and one query finds them. Nothing else recovers pending runs.
 
-Runs that a freeze holds back aren't adopted before its end.
+Runs of other nodes that a freeze holds back aren't adopted before its end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLUMNS = (  # in the order of the fields of ``DueRun``
 
 @lru_cache(maxsize=64)
 def _any_of_other_nodes(shards: frozenset[int], of: int, namespace: str) -> Select:
-    """Return the check whether there may be a run to adopt.
+    """Return the query that finds out whether there may be a run to adopt.
 
     The shards of a node seldom change, so its statements stay the same.
     """
@@ -76,7 +76,7 @@ def adopt(
     - Runs already assigned to ``node`` are returned only with ``also_own``, and then all of them.
       The node may have missed the success of a claim, or may have given runs back. This includes
       runs that jitter makes due after ``horizon``, because no later call would look for them. It
-      also includes frozen runs: a worker returns them, so that a later call adopts them after the
+      also includes frozen runs: the worker that gets one gives it back, and it is adopted after the
       freeze.
     - A locked run is passed to ``on_locked`` and left for a later call.
     - A run for which ``known`` returns True stays unchanged. The agenda may have dispatched it

@@ -9,8 +9,8 @@ Invariants:
   failure therefore repeats at most one batch, and the thread shows activity between batches.
 - The thread doesn't use the database. ``take_dispatched`` returns the dispatched runs, and the tick
   marks them as queued.
-- The thread connects to the broker shortly before a run is due. A run that falls due meanwhile
-  isn't delayed by a broker that doesn't answer: it would wait for the same answer.
+- The thread connects to the broker shortly before a run is due. If the broker doesn't answer, a run
+  that falls due meanwhile loses no time: publishing it would wait for the same answer.
 - While the broker is unreachable, the runs stay on the agenda and are tried again after growing
   pauses. None is dropped.
 - Any other error belongs to a run. Publishing each run alone identifies it. ``take_refused``
@@ -200,7 +200,7 @@ class Agenda:
                 return
 
     def _wait(self, pause: float) -> bool:
-        """Sleep until a run is due, but at least ``pause`` seconds. Return False once stopped."""
+        """Sleep for up to ``pause`` seconds, then until a run is due. Return False once stopped."""
         if pause:  # With jitter, so that the nodes don't all retry at the same time.
             with self._changed:
                 self._on_activity(pause)

@@ -18,8 +18,8 @@ from django_dcron.db.errors import UNAVAILABLE, in_one_line
 logger = logging.getLogger("django_dcron.scheduler")
 
 LONGEST_PAUSE = 5.0
-"""Seconds between tries while the database is unreachable. The pause starts at the length of a tick
-and doubles up to ``DOUBLINGS`` times.
+"""The longest pause after a failed tick, in seconds. The pause starts at ``DCRON_TICK`` and doubles
+with each failure, up to ``DOUBLINGS`` times. Contention doesn't double it.
 """
 DOUBLINGS = 10
 
@@ -28,9 +28,9 @@ class TickBackoff:
     def __init__(self, node: str):
         self._node = node
         self._unreachable = 0
-        """The number of consecutive ticks that failed because the database was unreachable."""
+        """How many ticks since the last success found the database unreachable."""
         self._refused = 0
-        """The number of consecutive ticks that failed because the database rejected a statement."""
+        """How many ticks since the last success failed because of a rejected statement."""
         self.unreachable_since: datetime | None = None
         self.reason = ""
         """Why the last tick failed, in one line. Empty if it succeeded."""

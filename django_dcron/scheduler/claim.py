@@ -128,7 +128,7 @@ class Claim:
 
 @lru_cache(maxsize=64)
 def _any_due(shards: frozenset[int], of: int, namespace: str) -> Select:
-    """Return the check whether there may be an occurrence to claim.
+    """Return the query that finds out whether there may be an occurrence to claim.
 
     The shards of a node seldom change, so its statements stay the same.
     """

@@ -1,6 +1,6 @@
 """Wake runs that wait for a limit with a free place.
 
-Usually, the end of a run passes its place on (``runs.limits``). This step handles the other cases:
+Usually, a run that ends passes its place on (``runs.limits``). This step handles the other cases:
 an interval is over, a limit was raised, a freeze has ended, a job was deleted, or a row was locked.
 
 Invariants:
@@ -8,7 +8,7 @@ Invariants:
 - A few statements find the lines with a free place and a waiting run, however many runs wait.
 - The node that leads a limit's shard wakes its runs. If two nodes consider themselves the leader,
   the lock of the limit's row decides.
-- A locked limit is left for the next tick.
+- A locked limit is left for the next call.
 """
 
 from __future__ import annotations

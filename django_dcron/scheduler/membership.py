@@ -48,8 +48,8 @@ from django_dcron.scheduler.ring import LiveNodes
 logger = logging.getLogger("django_dcron.scheduler")
 
 FOREIGN_AFTER = 2.0
-"""How many leases other nodes may hold locks of this node's shards before it looks for the cause.
-The locks of a node that has ended expire after one lease.
+"""A node looks for the cause if other nodes hold the locks of its shards for this many lease times.
+The locks of a node that has ended expire after one lease time.
 """
 KEEP_DEAD_NODES_FOR = timedelta(days=1)
 """How long the row of a dead node is kept for display."""

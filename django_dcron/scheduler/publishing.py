@@ -32,8 +32,8 @@ class PublishOutcome(NamedTuple):
     left: Sequence[Entry]
     """Runs to try again, separately from other runs."""
     no_room: str = ""
-    """The broker's answer if it has no room for the runs in ``left``. Empty if one of these runs
-    caused an error.
+    """The broker's answer if it rejected the runs in ``left``. Empty if one of these runs caused an
+    error that isn't the broker's.
     """
     by_error: bool = False
     """Whether the broker rejected the runs because of an error, not because it had no room. Other

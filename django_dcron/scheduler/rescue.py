@@ -62,7 +62,7 @@ _ANY_CANDIDATE = Select(
 RESCUED_AT_ONCE = 500
 """The maximum number of rows that each query returns."""
 DOUBLINGS = 10
-"""How often the limit doubles, which is up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
+"""The limit doubles at most this often: up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
 
 
 def rescue(

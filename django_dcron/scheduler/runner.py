@@ -14,6 +14,7 @@ The threads:
   thread waits for it.
 - ``prune`` deletes expired finished runs (``pruner``), a few at a time. Only the drain waits for
   it.
+- ``close`` drains the node, while the main thread waits for a second signal.
 
 Invariants:
 

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- The tick does all database work of a node except its heartbeat, in one thread.
+- The tick does all database work that the schedule needs, in one thread. The heartbeat, the pruner,
+  the alerts and the worker probe have their own threads.
 - Each step is a transaction or a guarded update. A failed tick is repeated as a whole.
 - No step waits long for a lock, because the holder may be frozen. A blocked step is skipped
   (``steps``), and a later tick makes up for it.
@@ -220,8 +221,8 @@ class Ticker:
     def _in_burst(self) -> bool:
         """Return whether marking has to wait for the agenda.
 
-        If a node stays behind for longer, it marks meanwhile, because other nodes would adopt
-        unmarked runs.
+        A node that stays behind for longer than ``LONGEST_BURST`` marks all the same, because other
+        nodes would adopt unmarked runs.
         """
         now = self.clock.monotonic()
         if not self.agenda.is_behind:

@@ -51,7 +51,9 @@ LONGEST_REQUEST = 30.0
 """The maximum duration of a request in seconds, with a slow broker."""
 WAITING_AT_ONCE = 500
 MARKED_WITHIN = timedelta(seconds=2)
-"""A worker may drop a message at most this long before its run is marked as queued."""
+"""The broker may have the message, and a worker may drop it, this long before the run is marked as
+queued.
+"""
 
 
 @dataclass(frozen=True, slots=True)

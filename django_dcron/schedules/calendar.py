@@ -72,7 +72,7 @@ class ExcludedDates:
 
     @cached_property
     def _entries(self) -> tuple[ExcludedDates, ...]:
-        """This calendar's whole dates as one entry, and each entry with a time or ``only``."""
+        """The calendar itself, for its whole dates, and the dates of each entry in a window."""
         return (self, *(each.entry for each in chain(self.windows, self.only) if each.entry))
 
     @cached_property
@@ -127,7 +127,7 @@ class ExcludedDates:
                 edges += [_in_year(year, *edge) for edge in self._yearly_edges]
         first = max((edge for edge in edges if edge <= day), default=day)
         last = min((edge for edge in edges if edge > day), default=day + DAY) - DAY
-        # On an edge, a time may end that began on the day before, under other entries.
+        # A time that began on the day before an edge, under other entries, may end on the edge.
         return (first + DAY, last) if first < day else (day, day)
 
     @property
@@ -164,7 +164,7 @@ class ExcludedDates:
     def _times_of_windows(self, day: date) -> tuple[Interval, ...]:
         if not self._windows_recur:
             return self._find_times_of_windows(day)
-        # The day before decides about times that begin there. March 1 has two.
+        # A time may begin on the day before. For March 1, this is February 28 or 29.
         key = (day.month, day.day, day.weekday(), (day - DAY).day if day.day == 1 else 0)
         if key not in self._times_by_recurrence:
             self._times_by_recurrence[key] = self._find_times_of_windows(day)

@@ -6,8 +6,8 @@ A calendar has one entry per line, or several separated by commas. Text after a 
 - ``12-25``: this date every year; ``12-24..01-01``: this range every year, inclusive.
 - ``SAT``, ``MON-FRI``: weekdays.
 - ``holidays DE``, ``holidays DE-BY``: the public holidays of a country or a subdivision.
-- ``22:00-06:00``: this time of every day, up to its end; ``SAT-SUN 22:00-06:00``: of the days of an
-  entry. A time whose end is before its begin ends on the next day.
+- ``22:00-06:00``: this time of every day, end excluded; ``SAT-SUN 22:00-06:00``: this time of the
+  named days. A time that would end before it begins ends on the next day.
 - ``only MON-FRI 09:00-17:00``: if there are such entries, all times outside them are excluded.
 
 Invariants:

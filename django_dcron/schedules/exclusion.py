@@ -130,7 +130,7 @@ class RemainingDays:
             open_day = found and self._calendar.open_from(found)
             if found is not None and found == open_day:
                 return found if found <= limit else None
-            # Without a result, there is none within the horizon.
+            # If a search found nothing, no day within the horizon follows.
             following = open_day or _later(found or day)
             if following <= day:
                 return None

@@ -52,7 +52,10 @@ class Search(Generic[T]):
         return found if found is not None and _is_between(found, start, limit) else None
 
     def _search(self, begin: T, start: T, limit: T) -> T | None:
-        """Search from ``start``, and remember the result. Nothing lies between ``begin`` and it."""
+        """Search from ``start``, and remember the result.
+
+        No result lies between ``begin`` and ``start``.
+        """
         further: T = (
             limit + min(AHEAD, self._last - limit)
             if start <= limit

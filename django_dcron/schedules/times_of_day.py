@@ -39,9 +39,9 @@ class DailyWindow:
             yield 0, self.end - WHOLE_DAY[1]
 
     def intervals_on(self, weekday: int, by_date: bool) -> Iterator[Interval]:
-        """Yield the seconds in the window on dates of a weekday, as far as the weekday decides.
+        """Yield the seconds in the window on dates of a weekday.
 
-        ``by_date``: the answer if the date decides.
+        ``by_date``: whether they are yielded if the date decides, and not only the weekday.
         """
 
         def is_on(number: int) -> bool:

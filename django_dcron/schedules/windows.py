@@ -69,7 +69,7 @@ class OpenTimes:
             opened = found and self._calendar.open_time_from(found)
             if found is not None and found == opened:
                 return found if found <= limit else None
-            # Without a result, there is none within the horizon.
+            # If a search found nothing, no time within the horizon follows.
             following = opened or _later(found or local, HORIZON)
             if opened and not self._has_time(opened.date()):
                 day = self._next_day(opened.date(), limit.date())
@@ -150,7 +150,7 @@ class Windowed:
     """The occurrences of ``rule`` with a calendar applied.
 
     ``moves``: whether occurrences move to the end of the excluded time; otherwise they are dropped.
-    ``kept``: the rule without the times in its fields that are excluded, if it has fields.
+    ``kept``: for cron fields, the rule without the excluded local times.
     ``horizon``: how far away a result may be.
     """
 

@@ -73,7 +73,7 @@ def set_clock(at: datetime) -> Iterator[ManualClock]:
     at = utc_time("at", at)
     before = clock.fixed_at
     manual_clock = ManualClock()
-    # Only nodes have this dispatcher, so no other process publishes runs.
+    # With this dispatcher, only nodes dispatch runs, so this process publishes none.
     with override_settings(DCRON_DISPATCHER="thread"):
         clock.fixed_at = at
         try:

@@ -295,7 +295,7 @@ class _SingleNode(Membership):
         return self._shards
 
     def ticked(self) -> None:
-        """There is no row to update."""
+        """Do nothing: there is no row to update."""
 
 
 def _shards_of(jobs: set[int]) -> set[int]:
@@ -329,7 +329,7 @@ class CollectingDispatcher:
         return []
 
     def close(self, wait: bool = True) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class _ManualHeartbeats(Heartbeats):

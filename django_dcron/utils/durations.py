@@ -30,7 +30,7 @@ def parse_duration_text(text: str) -> timedelta | None:
 
 
 def write_duration(value: timedelta, separator: str = "") -> str:
-    """Return the shortest text that ``parse_duration_text`` parses as ``value``.
+    """Return the duration in days, hours, minutes and seconds, for ``parse_duration_text``.
 
     Pages show it with a space as the separator: 1h 30m. A negative value becomes a plain number of
     seconds.

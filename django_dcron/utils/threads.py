@@ -8,7 +8,7 @@ _current = threading.local()
 
 
 class DcronThread(threading.Thread):
-    """A thread of a node, or one that executes or watches its runs."""
+    """A thread that django-dcron starts, in a node, a worker or a web server."""
 
     def run(self) -> None:
         mark_dcron_thread()

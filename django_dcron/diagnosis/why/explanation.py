@@ -159,7 +159,7 @@ def _first_ahead(data: ExplanationData) -> Iterator[Sentence]:
 def _occurrences(data: ExplanationData) -> list[datetime]:
     """Return the occurrences that have a run and the occurrences of the current definition.
 
-    The latter are omitted if runs show that the definition was different then.
+    The latter are omitted if there are such runs and the definition may be newer than they are.
     """
     if data.runs_by_occurrence and data.definition_may_be_newer:
         return sorted(data.runs_by_occurrence)

@@ -151,5 +151,5 @@ def _offset_period_at(instant: datetime, zone: ZoneInfo) -> OffsetPeriod:
 
 
 def _edges(period: OffsetPeriod) -> tuple[datetime, datetime]:
-    """Return the local times just before and after the change."""
+    """Return the local time of the change by the old offset, and by the new one."""
     return period.start + period.offset_before, period.start + period.offset

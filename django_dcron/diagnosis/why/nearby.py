@@ -20,7 +20,7 @@ class Nearby:
     excluded: tuple[datetime, ...] = ()
     """The schedule falls on these times, but the calendar excludes their dates."""
     moved: tuple[datetime, ...] = ()
-    """The latest times, at most ``MOVED_SHOWN``, that the calendar moved to the first of inside."""
+    """The latest times, at most ``MOVED_SHOWN``, that the calendar moved to ``inside[0]``."""
     before: datetime | None = None
     after: datetime | None = None
 

@@ -1,4 +1,4 @@
-"""Exit codes, the same for every subcommand.
+"""Exit codes, the same for every subcommand except ``state``.
 
 - 0: success, or the answer is yes.
 - 1: the answer is no, or the requested action failed (a finding, a difference, a failed run).

@@ -390,8 +390,10 @@ def _ran_until(
 
     For a cron schedule, it is the source's latest occurrence until the pause. It ran here, or a
     person skipped it. An interval counts from its last occurrence, so that it keeps its phase.
+    Returns None if nothing was due.
+
     ``cursor`` is that of the paused job. ``next_at``: the next occurrence before the pause.
-    ``ahead``: the last occurrence after the pause that still runs here. None: nothing was due.
+    ``ahead``: the last occurrence after the pause that still runs here.
     """
     interval, paused_at = each.job.parsed_schedule.interval, cursor.placed_at
     if ahead is not None:

@@ -73,8 +73,8 @@ def _unknown() -> Iterator[CheckMessage]:
         yield Warning(
             f"@cron job {declaration}: after names {label!r}, which no code declares.{near}",
             hint="Correct the name. Names in other namespaces need a prefix, as in "
-            '"shop/import". If the job exists only in the database, this is no mistake; '
-            "check --database default finds that out.",
+            '"shop/import". If the job exists only in the database, this isn\'t a mistake: run '
+            "check --database default to find out.",
             id="django_dcron.W018",
         )
 

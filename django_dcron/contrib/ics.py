@@ -31,8 +31,8 @@ from django_dcron.utils.messages import gettext_noop as _
 
 LONGEST_FILE = 1_000_000
 """The maximum length of a file, in bytes."""
-MOST_EVENTS = 2000
-MOST_DATES = 2000
+MAX_EVENTS = 2000
+MAX_DATES = 2000
 """The maximum number of dates of one event."""
 LONGEST_COMMENT = 60
 ENTRIES_PER_LINE = 5
@@ -178,8 +178,8 @@ class _Event:
         day, number = rule.at_or_after(start), 0
         while day is not None and day <= min(end, last) and (count is None or number < count):
             number += 1
-            if number > MOST_DATES:
-                raise _NotExpressible(_TOO_MANY_DATES, most=MOST_DATES)
+            if number > MAX_DATES:
+                raise _NotExpressible(_TOO_MANY_DATES, most=MAX_DATES)
             yield day
             day = rule.at_or_after(day + DAY)
 
@@ -298,9 +298,9 @@ def _events(content: bytes) -> Sequence[Any]:
     except Exception as error:  # The package raises errors of many kinds for malformed content.
         problem = shortened(" ".join(str(error).split()), 200) or type(error).__name__
         raise InvalidCalendar(_NO_CALENDAR, problem=problem, code="not_icalendar") from None
-    if len(events) > MOST_EVENTS:
+    if len(events) > MAX_EVENTS:
         raise InvalidCalendar(
-            _TOO_MANY_EVENTS, count=len(events), most=MOST_EVENTS, code="too_many_events"
+            _TOO_MANY_EVENTS, count=len(events), most=MAX_EVENTS, code="too_many_events"
         )
     return events
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - The number of queries depends on the depth of the chain, which is bounded, and not on its width.
-- The graph has at most ``MOST_STEPS`` steps. If there are more, ``is_truncated`` says so.
+- The graph has at most ``MAX_STEPS`` steps. If there are more, ``is_truncated`` says so.
 - The graph contains only jobs and runs that the reader may see.
 """
 
@@ -20,7 +20,7 @@ from django_dcron.runs.chains import follower_key, parse_follower_key
 
 LEVELS_BEFORE = 3
 LEVELS_AFTER = 3
-MOST_STEPS = 40
+MAX_STEPS = 40
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ def chain_of_job(job: Job, scope: Scope = EVERYTHING) -> ChainGraph | None:
 
 
 def _graph(first: ChainStep, scope: Scope) -> ChainGraph | None:
-    level, left, is_truncated = [first], MOST_STEPS - 1, False
+    level, left, is_truncated = [first], MAX_STEPS - 1, False
     for _number in range(LEVELS_BEFORE + LEVELS_AFTER):
         links = _links_after(level, scope, left + 1)
         pairs = [(step, link) for step in level for link in links if link.after_id == step.job.pk]

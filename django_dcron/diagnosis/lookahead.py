@@ -35,7 +35,7 @@ YEAR = timedelta(weeks=53)
 """53 weeks: a change on the last Sunday of a month recurs after 52 or 53 weeks."""
 SHORT_GAP = timedelta(seconds=10)
 """Shorter gaps between occurrences cause a caution."""
-CROWD = 40
+CROWDED_FROM = 40
 """If at least this many other jobs start in the same minute, there is a caution."""
 
 _END_FAILED = re.compile(re.escape(END_FAILED).replace(re.escape("%(error)s"), r"(?P<error>\w+)"))
@@ -239,7 +239,7 @@ def _crowded_minute(
     if job.jitter >= SPREAD or in_every_minute(schedule):
         return
     others = starting_in(first.at, except_job=job.pk, scope=scope)
-    if others < CROWD:
+    if others < CROWDED_FROM:
         return
     found = {
         "count": others,

@@ -7,7 +7,7 @@ from django.urls import path
 from django_dcron.monitoring import views
 from django_dcron.monitoring.metrics.views import metrics
 
-app_name = "dcron_observability"
+app_name = "dcron_monitoring"
 urlpatterns = [
     path("livez", views.livez, name="livez"),
     path("readyz", views.readyz, name="readyz"),

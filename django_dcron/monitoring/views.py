@@ -26,7 +26,7 @@ from django_dcron.monitoring.http.response import RenderedResponse, json_respons
 from django_dcron.monitoring.migration_check import missing_migration
 from django_dcron.policies.health.verdict import SystemStatus, assess
 
-logger = logging.getLogger("django_dcron.observability")
+logger = logging.getLogger("django_dcron.monitoring")
 
 DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_dcron; see the log"
 

@@ -312,11 +312,11 @@ class Agenda:
             number = len(published.get(kind, ()))
             if kind in left:
                 backlog = self._backlogs.setdefault(kind, PublishBacklog(now))
-                if not outcome.no_room:
+                if not outcome.rejection:
                     backlog.failed(left[kind], now)
                     continue
-                if not backlog.full:
-                    _report_no_room(kind, len(left[kind]), outcome.no_room)
+                if not backlog.was_rejected:
+                    _report_rejection(kind, len(left[kind]), outcome.rejection)
                 backlog.rejected(
                     left[kind], now, accepted_others=number > 0, by_error=outcome.by_error
                 )
@@ -349,7 +349,7 @@ class Agenda:
             )
 
 
-def _report_no_room(kind: Kind, waiting: int, text: str) -> None:
+def _report_rejection(kind: Kind, waiting: int, text: str) -> None:
     target, queue = kind
     logger.warning(
         "dispatch delayed: target=%s queue=%s waiting=%d error=%s",
@@ -357,5 +357,5 @@ def _report_no_room(kind: Kind, waiting: int, text: str) -> None:
         queue or "-",
         waiting,
         text,
-        extra={"event": "no_room", "agenda": waiting},
+        extra={"event": "dispatch_delayed", "agenda": waiting},
     )

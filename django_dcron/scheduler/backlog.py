@@ -80,7 +80,7 @@ class PublishBacklog:
         self._pause = 0.0
         self.next_at = now
         """The earliest time of the next portion. The backlog with the smallest value is next."""
-        self.full = False
+        self.was_rejected = False
         """Whether the broker has rejected some of its runs."""
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class PublishBacklog:
             heapq.heappush(self._last, entries[0])
         else:
             self.add(entries)
-        self.full = True
+        self.was_rejected = True
         self._portion = 1
         self._pause = FIRST_PAUSE if accepted_others else doubled(self._pause)
         self.next_at = now + timedelta(seconds=self._pause)

@@ -31,7 +31,7 @@ class PublishOutcome(NamedTuple):
     refused: Sequence[Refused]
     left: Sequence[Entry]
     """Runs to try again, separately from other runs."""
-    no_room: str = ""
+    rejection: str = ""
     """The broker's answer if it rejected the runs in ``left``. Empty if one of these runs caused an
     error that isn't the broker's.
     """

@@ -240,7 +240,7 @@ class Ticker:
         """Apply changes to jobs: edits made without ``save``, repeated failures, ends of pauses."""
         jobs = self._jobs()
         moved = cursors.move_outdated_cursors(self.clock.now(), jobs)
-        self.counts["followed"] += moved
+        self.counts["cursors_moved"] += moved
         if moved >= cursors.MOVED_AT_ONCE:
             self._runner.repeat(CHANGES)  # more jobs may have changed
         pausing.open_circuits(jobs)

@@ -198,8 +198,8 @@ def _month_day(item: MonthSpecial, language: Language) -> str:
             return language.gettext("the last working day")
         case NthWorkingDay(nth) if nth < 0:
             text = language.ngettext(
-                "the working day %(count)d working day before the last one",
-                "the working day %(count)d working days before the last one",
+                "the working day that is %(count)d working day before the last one",
+                "the working day that is %(count)d working days before the last one",
                 -1 - nth,
             )
             return text % {"count": -1 - nth}

@@ -20,9 +20,9 @@ from enum import Enum, StrEnum
 from inspect import Parameter, Signature
 from typing import Any
 
-MOST_PARAMETERS = 30
+MAX_PARAMETERS = 30
 """A form for more parameters would be too long, so it offers none of them."""
-MOST_CHOICES = 200
+MAX_CHOICES = 200
 
 
 class InputKind(StrEnum):
@@ -70,7 +70,7 @@ def parameters_of(
     if any(each.kind is Parameter.POSITIONAL_ONLY for each in parameters):
         return []
     named = [each for each in parameters if each.kind in _BY_NAME]
-    if len(named) > MOST_PARAMETERS:
+    if len(named) > MAX_PARAMETERS:
         return []
     hints = _type_hints(function)
     return [_describe_parameter(each, hints.get(each.name, each.annotation)) for each in named]
@@ -121,7 +121,7 @@ def _choices(hint: Any) -> tuple[tuple[Any, str], ...]:
     else:
         return ()
     is_plain = all(isinstance(value, str | int | float | bool) for value, _label in values)
-    return tuple(values) if is_plain and len(values) <= MOST_CHOICES else ()
+    return tuple(values) if is_plain and len(values) <= MAX_CHOICES else ()
 
 
 def _plain(default: Any) -> Any:

@@ -127,7 +127,7 @@ def test_chain_has_a_bounded_number_of_steps(
     first = make_job("first")
     for number in range(6):
         make_job(f"after {number}", schedule="@never", after={"first": "ended"})
-    monkeypatch.setattr(chain_graph, "MOST_STEPS", 4)
+    monkeypatch.setattr(chain_graph, "MAX_STEPS", 4)
     with django_assert_max_num_queries(3):
         graph = chain_graph.chain_of_job(first)
     assert graph is not None

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_dcron import control
-from django_dcron.diagnosis.lookahead import CROWD
+from django_dcron.diagnosis.lookahead import CROWDED_FROM
 from django_dcron.models import Cursor, Job
 from tests.admin.conftest import StaffWith, add_url, as_rendered, fill_in, job_url, make_job
 
@@ -227,7 +227,7 @@ def test_preview_warns_of_near_end(admin_client: Client) -> None:
 
 
 def test_preview_warns_of_crowded_minute(admin_client: Client) -> None:
-    for number in range(CROWD):
+    for number in range(CROWDED_FROM):
         make_job(f"crowd-{number}", schedule="0 4 * * *", timezone="Europe/Berlin")
     response = post_preview(admin_client, **SIMPLE | {"schedule": "0 4 * * *"})
 

@@ -138,7 +138,7 @@ class Report:
 
 
 def health_report() -> Report:
-    answer = Client().get(reverse("dcron_observability:health"))
+    answer = Client().get(reverse("dcron_monitoring:health"))
     content = json.loads(answer.content)
     assert answer.status_code == (503 if content["status"] == "unfit" else 200)
     return Report(frozenset(each["code"] for each in content["problems"]), content["summary"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from django_dcron.contrib.ics import (
     LONGEST_FILE,
-    MOST_EVENTS,
+    MAX_EVENTS,
     ReadCalendar,
     read_ics,
 )
@@ -176,7 +176,7 @@ def test_summary_becomes_a_comment_of_one_line() -> None:
         (file_of(), "no_events"),
         (file_of("DTSTART;VALUE=DATE:20200101"), "no_events"),
         (file_of("DTSTART;VALUE=DATE:20200101") * (LONGEST_FILE // 100), "too_long"),
-        (file_of(*["DTSTART;VALUE=DATE:20200101"] * (MOST_EVENTS + 1)), "too_many_events"),
+        (file_of(*["DTSTART;VALUE=DATE:20200101"] * (MAX_EVENTS + 1)), "too_many_events"),
     ],
 )
 def test_unsuitable_file_is_refused(content: bytes, code: str) -> None:

@@ -9,7 +9,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.lookahead import CROWD, CautionCode, Lookahead, look_ahead
+from django_dcron.diagnosis.lookahead import CROWDED_FROM, CautionCode, Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Calendar, Cursor, Job
 from tests.factories import make_job
@@ -188,14 +188,14 @@ def test_h_without_job_name_warns() -> None:
 @pytest.fixture
 def crowded_jobs() -> list[Job]:
     """Create the smallest number of jobs at 04:00 UTC that causes a warning."""
-    return [make_job(schedule="0 4 * * *") for _ in range(CROWD)]
+    return [make_job(schedule="0 4 * * *") for _ in range(CROWDED_FROM)]
 
 
 def test_crowded_minute_warns_and_suggests_h(crowded_jobs: list[Job]) -> None:
     at = ahead("0 4 * * *").occurrences[0].at
     [message] = shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
 
-    assert f"{CROWD} other jobs" in message
+    assert f"{CROWDED_FROM} other jobs" in message
     assert f"{at:%Y-%m-%d} 04:00" in message
     assert "“H 4 * * *”" in message
 
@@ -250,13 +250,13 @@ def test_crowded_minute_is_found_at_any_hour(schedule: str) -> None:
     """It doesn't matter whether those jobs also start earlier."""
     start = database_now("default").replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     start += timedelta(hours=start.hour % 2)
-    for _ in range(CROWD):
+    for _ in range(CROWDED_FROM):
         make_job(schedule=schedule, starts_at=start)
 
     for hours in range(0, 24, 4):
         at = start + timedelta(hours=hours)
         [message] = shown(ahead(f"0 {at.hour} * * *"), CautionCode.CROWDED_MINUTE)
-        assert f"{CROWD} other jobs start" in message
+        assert f"{CROWDED_FROM} other jobs start" in message
         assert not shown(ahead(f"30 {at.hour} * * *"), CautionCode.CROWDED_MINUTE)
 
 
@@ -272,7 +272,7 @@ def test_crowded_minute_is_found_at_any_hour(schedule: str) -> None:
 def test_every_minute_and_spread_jobs_do_not_count_as_crowd(
     fields: dict[str, Any],
 ) -> None:
-    for _ in range(CROWD):
+    for _ in range(CROWDED_FROM):
         make_job(**fields)
 
     assert not shown(ahead("0 4 * * *"), CautionCode.CROWDED_MINUTE)
@@ -303,6 +303,6 @@ def test_lookahead_needs_few_queries(
     make_job(schedule="0 4 * * *", timezone="Atlantic/Reykjavik")
     with django_assert_max_num_queries(3):
         assert (
-            f"{CROWD} other jobs"
+            f"{CROWDED_FROM} other jobs"
             in shown(look_ahead(crowded_jobs[0]), CautionCode.CROWDED_MINUTE)[0]
         )

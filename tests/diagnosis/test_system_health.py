@@ -501,7 +501,7 @@ def test_every_view_shows_same_verdict(
     assert verdict.problems == ({problem} if problem else set())
     summary = str(verdict.summary)
 
-    answer = admin_client.get(reverse("dcron_observability:health"))
+    answer = admin_client.get(reverse("dcron_monitoring:health"))
     assert answer.status_code == (503 if verdict.status is SystemStatus.UNFIT else 200)
     content = json.loads(answer.content)
     assert content["status"] == verdict.status.value

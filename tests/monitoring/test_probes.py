@@ -54,7 +54,7 @@ def make_node(
 
 
 def url(name: str) -> str:
-    return reverse(f"dcron_observability:{name}")
+    return reverse(f"dcron_monitoring:{name}")
 
 
 def health(client: Client) -> tuple[int, Any]:

@@ -280,8 +280,8 @@ def test_full_queue_delays_only_its_own_runs(
         clock.advance(1)
     assert dispatcher.names[11:] == [f"b{n}" for n in range(20)], "each when it is due"
     assert sum(dispatcher.batches[tried:]) <= 20 + 15, "one at a time, at growing intervals"
-    assert events(caplog) == ["no_room"]
-    assert logged(caplog, "no_room", "target=full", "a queue is full", agenda=90)
+    assert events(caplog) == ["dispatch_delayed"]
+    assert logged(caplog, "dispatch_delayed", "target=full", "a queue is full", agenda=90)
     dispatcher.room["full"] = 1000
     clock.advance(backlog.LONGEST_PAUSE)
     tried = len(dispatcher.batches)

@@ -40,7 +40,7 @@ NUMBERS = ("after", "until", "created", "total")
 """The hidden fields that the page submits for the next batch."""
 LARGEST = 2**63 - 1
 """The largest primary key."""
-MOST_COUNTED = 100_000
+MAX_COUNTED = 100_000
 
 
 def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -121,9 +121,9 @@ def _retry_for(
 
 
 def _count_failed(incident: Incident, until: int) -> int:
-    """Return the number of failed attempts, up to ``MOST_COUNTED``."""
+    """Return the number of failed attempts, up to ``MAX_COUNTED``."""
     attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until)
-    return count_up_to(attempts, MOST_COUNTED)
+    return count_up_to(attempts, MAX_COUNTED)
 
 
 def _number(text: str) -> int:
@@ -150,7 +150,7 @@ def _page(
         "back": change_url(incident, site),
         "numbers": numbers,
         "is_running": is_running,
-        "done": count_up_to(done, MOST_COUNTED) if is_running else 0,
+        "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
         "is_paused": not incident.job.enabled,
         "media": model_admin.media,
     }

@@ -43,7 +43,7 @@ class Report:
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if totals.since_change:
             notes.append(
-                f"{number_of(totals.since_change, 'job')} changed within the window: checked "
+                f"{number_of(totals.since_change, 'job')} changed within the period: checked "
                 "since the change only."
             )
         if totals.pruned:
@@ -58,7 +58,8 @@ class Report:
             )
         if self.more_runs:
             notes.append(
-                f"Only the latest {self.runs} runs of the window were checked individually."
+                f"Only the latest {window.runs} runs of the period, and as many unfinished runs, "
+                "were checked one by one."
             )
         return notes
 

@@ -32,9 +32,9 @@ from django_dcron.diagnosis.why.cluster_sentences import (
     worker_sentences,
 )
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
-from django_dcron.diagnosis.why.named_time import occurrence_note
 from django_dcron.diagnosis.why.no_run import changed_since, no_occurrence, without_run
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
+from django_dcron.diagnosis.why.requested_time import occurrence_note
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
     late_claim_sentence,

@@ -11,7 +11,7 @@ from django.utils import translation
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.why import named_time
+from django_dcron.diagnosis.why import requested_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
@@ -58,7 +58,7 @@ class ExplanationData:
             self.timetable = timetable_of(job)
         except InvalidSchedule as error:
             self.schedule_error = error.translate(translation)
-        self.requested = named_time.parse_requested_time(
+        self.requested = requested_time.parse_requested_time(
             instant, self.zone, self.timetable, exact=exact
         )
         self.now = database_now(alias_for(Run))

@@ -19,10 +19,10 @@ CLAIMED_LATE = timedelta(seconds=5)
 NAME_LAST_ATTEMPT = {State.SUCCEEDED, State.FAILED}
 """The final states whose sentence names the number of the last attempt."""
 
-At = Callable[[datetime], str]
+FormatTime = Callable[[datetime], str]
 
 
-def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
+def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]:
     """Yield sentences about a run whose state is valid; ``at`` formats a time."""
     if run.trigger == Trigger.BACKFILL:
         text = _("A backfill created the run at %(claimed)s.")
@@ -58,7 +58,7 @@ def run_sentences(run: Run, now: datetime, at: At) -> Iterator[Sentence]:
         yield Sentence("covers", text, count=run.missed_before, since=at(run.missed_from))
 
 
-def late_claim_sentence(run: Run, at: At) -> Sentence:
+def late_claim_sentence(run: Run, at: FormatTime) -> Sentence:
     text = _("No node claimed the occurrence before %(claimed)s.")
     return Sentence("claimed_late", text, claimed=at(run.claimed_at))
 
@@ -71,7 +71,7 @@ def claimed_late(run: Run) -> bool:
     return run.trigger == Trigger.SCHEDULE and run.claimed_at - run.scheduled_at > CLAIMED_LATE
 
 
-def _final_sentence(run: Run, at: At) -> Sentence:
+def _final_sentence(run: Run, at: FormatTime) -> Sentence:
     ended = at(run.finished_at) if run.finished_at else _("an unknown time")
     started = at(run.started_at) if run.started_at else ""
     match State(run.state):
@@ -133,7 +133,7 @@ def _final_sentence(run: Run, at: At) -> Sentence:
             return Sentence("missed", text, ended=ended)
 
 
-def _unfinished_sentence(run: Run, state: State, now: datetime, at: At) -> Sentence:
+def _unfinished_sentence(run: Run, state: State, now: datetime, at: FormatTime) -> Sentence:
     due = at(run.due_at)
     match state:
         case State.RUNNING if run.attempt > 1:

@@ -85,7 +85,8 @@ They run often, don't depend on the project, or leave the checks to ``runcron``.
 """
 
 EXIT_CODES = (
-    "Exit codes: 0 success; 1 failure or a negative answer; 2 invalid input or an internal error."
+    "Exit codes: 0 success; 1 failure or a negative answer; 2 invalid input, invalid settings or a "
+    "database error."
 )
 MORE = f"Run manage.py dcron SUBCOMMAND --help for details. {EXIT_CODES}"
 WIDTH = 90

@@ -38,7 +38,7 @@ class Command(BaseCommand):
         "Runs a scheduler node: claims occurrences of jobs ahead of time and dispatches each run "
         "to a worker on time. Start any number of nodes on any number of machines. SIGTERM or "
         "SIGINT drains and stops the node; a second signal exits at once. Exit codes: 0 stopped; "
-        f"1 can't start (see the message); {EXIT_FAILED} a thread died (see the log); "
+        f"{EXIT_FAILED} can't start, or a thread died (see the message or the log); "
         f"{EXIT_AT_ONCE} exited at once."
     )
 

@@ -68,7 +68,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--over-pruned",
         action="store_true",
-        help="include times whose runs were pruned; occurrences that ran then run again",
+        help="include times whose runs were pruned; occurrences that already ran will run again",
     )
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument(

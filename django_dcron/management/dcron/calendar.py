@@ -34,7 +34,7 @@ calendar "bank days" --ics holidays.ics --dry-run
 calendar maintenance --ics - --timezone Europe/Berlin --years 2
 """
 STANDARD_INPUT = "-"
-MOST_YEARS = 20
+MAX_YEARS = 20
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -133,8 +133,8 @@ def _content(path: str) -> bytes:
 
 
 def _years(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_YEARS:
-        raise ArgumentTypeError(f"{text!r} isn't a whole number from 1 to {MOST_YEARS}")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_YEARS:
+        raise ArgumentTypeError(f"{text!r} isn't a whole number from 1 to {MAX_YEARS}")
     return int(text)
 
 

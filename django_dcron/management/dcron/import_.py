@@ -30,7 +30,7 @@ from django_dcron.contrib.importers.entry_plans import (
     EntryPlan,
 )
 from django_dcron.contrib.importers.reading import Reading, SourceProblem
-from django_dcron.contrib.importers.sources import FILE_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
+from django_dcron.contrib.importers.sources import OPTIONS, SCHEDULERS, SOURCE_OPTIONS, FileFormat
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
     refuse_without_calendar,
@@ -61,7 +61,8 @@ HELP = (
     "changed, field by field; --apply writes it. Exit code 0: all entries are imported, except "
     "omitted ones, which can't be jobs; 1: some entries are refused or conflict, "
     "each with its reason (the others are written, unless --atomic); with --report: there are "
-    "differences; 2: the source can't be read or an option is invalid, and nothing was written."
+    "differences; 2: the source can't be read or an option is invalid, and nothing was written; "
+    "with --report: too few runs could be compared."
 )
 EXAMPLES = """
 import django-celery-beat
@@ -314,7 +315,7 @@ def _read(options: dict[str, Any]) -> Reading:
     source = options["source"]
     try:
         if source in SCHEDULERS:
-            source_options = {name: options[name] for name in FILE_OPTIONS if options[name]}
+            source_options = {name: options[name] for name in SOURCE_OPTIONS if options[name]}
             return sources.read_scheduler(source, database_now(alias_for(Job)), source_options)
         if options["app"]:
             raise usage_error(f"--app can't be used with a file. Sources: {', '.join(SCHEDULERS)}.")

@@ -79,14 +79,19 @@ def show_entry_plans(
     show_queues(out, plans)
     if (starting := sum(map(_starts, plans))) and reading.source.startswith("crontab "):
         out.line(
-            f"! {number_of(starting, 'job runs', 'jobs run')} here from "
-            f"{'now' if applied else '--apply'} on. Remove the lines from the crontab at the same "
-            "time. Otherwise, cron runs them, too. To compare first, use --shadow.",
+            f"! {_will_run_here(starting, applied=applied)}. Remove the lines from the crontab at "
+            "the same time. Otherwise, cron runs them, too. To compare first, use --shadow.",
             WARNING,
         )
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
+
+
+def _will_run_here(jobs: int, *, applied: bool) -> str:
+    if applied:
+        return f"{number_of(jobs, 'job runs', 'jobs run')} here from now on"
+    return f"{number_of(jobs, 'job')} will run here after --apply"
 
 
 def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, applied: bool) -> None:

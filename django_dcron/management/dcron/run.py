@@ -28,10 +28,10 @@ from django_dcron.policies.lifecycle import State
 HELP = (
     "Run a job now, even if it is paused, and wait until it ends; show its log and progress. "
     "Several jobs run without waiting; a selection by pattern or option asks for confirmation. "
-    "Ctrl-C stops the waiting, not the run. Without --timeout, the waiting stops if the node "
-    f"or worker that the run needs is missing for {ABSENT_FOR:.0f} s. Exit codes: 0 if the run "
-    "succeeded (with --no-wait: was created); 1 if it ended otherwise or the waiting stopped; 2 if "
-    "it can't be run and nothing was created."
+    "Ctrl-C stops the waiting, not the run. Without --timeout, the waiting stops if the node, "
+    f"worker or broker that the run needs is missing for {ABSENT_FOR:.0f} s. Exit codes: 0 if the "
+    "run succeeded (with --no-wait: was created); 1 if it ended otherwise or the waiting stopped; "
+    "2 if it can't be run and nothing was created."
 )
 EXAMPLES = """
 run nightly-report

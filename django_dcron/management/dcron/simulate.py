@@ -122,7 +122,8 @@ def _print_totals(out: Output, found: Simulation, paused: int) -> None:
         f"{number_of(len(found.occurrences), 'minute')}"
     )
     if found.in_every_minute:
-        out.line(f"not counting {number_of(found.in_every_minute, 'job')} with a run every minute")
+        starting = number_of(found.in_every_minute, "job starts", "jobs start")
+        out.line(f"{starting} in every minute and aren't counted as starting together")
     if paused:
         out.line(f"not counting {number_of(paused, 'paused job')}")
 

@@ -62,7 +62,7 @@ def save_many(
     keep_going: bool = False,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
-    """Save jobs in order, with the same results as ``save`` of each, in few statements.
+    """Save jobs in order, in few statements. The results are those of ``save`` for each job.
 
     By default, one transaction saves all jobs. If a job is refused, it saves none and raises
     ``BulkSaveError`` with the error of each refused job. With ``keep_going``, the other jobs are

@@ -25,7 +25,7 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """Not started because an earlier run of the job was unfinished."""
+    """Not started because another run of the job was unfinished (overlap policy)."""
     MISSED = "missed"
     """Not started in time."""
     CANCELLED = "cancelled"

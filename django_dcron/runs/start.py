@@ -66,8 +66,8 @@ from django_dcron.runs.start_facts import Delivery, current_release, read_run, r
 logger = logging.getLogger("django_dcron.runs")
 
 MAX_TRIES = 10
-"""How often a start retries after it lost a race for the slot. After each loss, another run has
-made progress.
+"""The maximum number of tries of a start that loses races for the slot or ends its holders. After
+each try, another run has made progress.
 """
 
 

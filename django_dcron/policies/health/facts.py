@@ -144,7 +144,9 @@ class SystemFacts:
     """How many of the overdue runs are on the agenda of a live node that ticks."""
 
     workers: tuple[WorkerFacts, ...] | None = None
-    """Workers that recently answered a live node. None: the dispatcher isn't Celery."""
+    """Workers that recently answered a live node. None: no live node has asked them recently, for
+    example because the dispatcher isn't Celery.
+    """
     last_start: datetime | None = None
     """When any worker last started a run."""
     queued: int = 0

@@ -1,7 +1,7 @@
 """The public functions for changing jobs and runs, for the admin, the command line and projects.
 
 Each function either completes in one transaction, or raises an error that gives the reason and
-changes nothing.
+changes nothing. Some functions that change many jobs or runs use a transaction for each batch.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Invariants:
   job, in the order of their primary keys. Then it checks for a cycle. If two changes together would
   form a cycle, one change waits for the other's lock and then sees the other change.
 - ``Statistics.followed`` is true for every job that another job follows, from the transaction of
-  its first link on. The end of a run looks for links only in that case.
+  its first link on. The usual end of a run (``runs.endings``) looks for links only in that case.
 - Rows are locked in the order cursor, jobs, runs, statistics.
 """
 

@@ -9,7 +9,6 @@ Invariants:
 - A change made while no node was running loses no occurrence (``placement``).
 - A save names the version of the job that it read. If the row has another version, the save raises
   ``Conflict`` and writes nothing.
-- This module never writes columns that belong to the scheduler or the workers.
 - ``jobs.cursors`` finds definitions that were written without this module.
 - A save fails if it would leave an enabled job without any possible run.
 """

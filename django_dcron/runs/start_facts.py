@@ -3,7 +3,8 @@
 Invariants:
 
 - One query reads the run, its job, and whether the running slot is taken or a freeze is in force.
-- Other runs are read only if the decision asks for them. They stay locked for the transaction.
+- Other runs are read only if the decision asks for them. The holder of the slot and the run that
+  is next in line stay locked for the transaction.
 - Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
 - No run is missed because the database's clock jumps. For ten seconds, the time without the jump
   counts, too, because nodes dispatched the run by that time.

@@ -62,7 +62,9 @@ class AutostartState(Enum):
     ARMED = "armed"
     """A thread waits to start the node."""
     PRELOADED = "preloaded"
-    """The node starts at the first request: in a forked process and in a master that forks."""
+    """The node starts at the first request. This process was forked, or it loads the application
+    before it forks.
+    """
     STARTED = "started"
 
 

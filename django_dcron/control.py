@@ -1,7 +1,7 @@
 """The public functions for changing jobs and runs, for the admin, the command line and projects.
 
 Each function either completes in one transaction, or raises an error that gives the reason and
-changes nothing.
+changes nothing. Some functions that change many jobs or runs use a transaction for each batch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def cancel(run: Run, reason: str = "cancelled manually") -> Run:
     """Cancel a run and return it, reloaded.
 
     A run that hasn't started ends at once. A running run gets a cancel request, and its worker
-    is notified. Raises ``NotPossible`` if the run is finished.
+    is notified. Raises ``NotPossible`` if the run is finished or deleted, or if its state keeps
+    changing.
     """
     using = alias_for(Run)
     try:
@@ -98,7 +99,7 @@ def cancel_many(
     *,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
-    """Cancel runs with the same results as ``cancel`` of each, in a few statements per 500 runs.
+    """Cancel runs as calls of ``cancel`` would, in a few statements per 500 runs.
 
     Each batch of runs is a transaction. Returns the errors of the refused runs by their position in
     ``runs``; the others are cancelled or asked to stop. ``on_progress`` is called after each batch

@@ -72,6 +72,7 @@ from django_dcron.dispatch.routes import Route, Routes
 logger = logging.getLogger("django_dcron.scheduler")
 
 BATCH = 500
+"""The maximum number of messages in a batch of kombu."""
 
 
 @dataclass(slots=True)

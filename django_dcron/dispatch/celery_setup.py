@@ -8,7 +8,10 @@ from django_dcron.utils.url_credentials import without_urls
 
 
 def has_app() -> bool:
-    """Return whether the project has its own Celery app. Celery's default app reaches no broker."""
+    """Return whether the project has its own Celery app.
+
+    Celery's default app isn't configured for the project's broker.
+    """
     return bool(current_app.set_as_current)  # type: ignore[attr-defined]  # not in the stubs
 
 

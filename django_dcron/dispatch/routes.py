@@ -16,8 +16,8 @@ from django_dcron.exceptions import UnknownTarget
 ROUTE_LIFE = 60.0
 """Seconds for which a route is cached. A project's router may return another route later."""
 ROUTE_OPTIONS = ("compression", "delivery_mode", "expiration", "priority")
-"""The options of a route that apply to the message. The scheduler decides about delay, expiry and
-time limits.
+"""The options of a route that apply to the message. Celery's ``countdown``, ``eta``, ``expires``
+and time limits don't apply, because the scheduler decides about them.
 """
 
 

@@ -19,8 +19,7 @@ Invariants:
 
 - The pauses never exceed ``LONGEST_PAUSE``.
 - The worker doesn't give up earlier than Celery would: because its pauses are shorter, it makes
-  more tries.
-  ``broker_connection_retry`` still applies.
+  more tries. ``broker_connection_retry`` still applies.
 - A broker that is slow or paused keeps its connections, because its kernel replies. Redis loses
   them after ``REPLY_TIMEOUT``.
 - The project's ``broker_transport_options`` take precedence.

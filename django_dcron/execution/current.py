@@ -90,8 +90,8 @@ class CurrentRun:
         self.fence = fence
         """The fencing token: a whole number below 2**63 that grows with each start.
 
-        If an attempt starts after an earlier one has started, of this or any other run, its token
-        is greater. No two attempts have the same token. 0 outside of a run.
+        The token is greater than those of all attempts, of this or any other run, that started
+        before this attempt. No two attempts have the same token. 0 outside of a run.
         """
         self.worker = worker
         self.timeout_exception = timeout_exception

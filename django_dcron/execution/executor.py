@@ -1,6 +1,6 @@
 """Execute one attempt: start it, call the middleware and the target, record the outcome.
 
-The Celery task and the thread dispatcher both call ``execute``.
+The Celery task, the Django task and the thread dispatcher call ``execute``.
 
 Invariants:
 

@@ -10,7 +10,7 @@ Invariants:
 - A locked row counts as contact for a third of ``DCRON_RUN_LEASE``. During the lock, nobody can
   declare the run lost. Afterwards, rescue spares it for half a lease
   (``scheduler.delayed_heartbeats``).
-- The thread never uses the database, because the database may block the thread that writes the
+- The thread never uses the database, which could block it like the thread that writes the
   heartbeats.
 """
 

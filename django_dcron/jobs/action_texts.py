@@ -12,7 +12,7 @@ from django_dcron.utils.messages import gettext_noop
 from django_dcron.utils.time_format import format_site_time
 
 LONGEST_REASON = 150
-"""The maximum number of characters of a reason, without the name."""
+"""The maximum number of characters of a reason, without the user's name."""
 
 STATE_NAMES = {
     State.PENDING: gettext_noop("pending"),

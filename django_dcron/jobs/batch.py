@@ -86,8 +86,8 @@ class Accepted:
     job: Job
     before: Job | None
     """The stored job. None: it is new."""
-    node: int
-    """The job in the chains: its key, or a negative number until it has one."""
+    id_in_chains: int
+    """The job's key, or a negative number until it has one."""
     follows: Follows | None
     """The jobs to follow, if the links change."""
     placed: Placement
@@ -136,9 +136,9 @@ class _Batch:
         self.accepted: list[Accepted] = []
         self.refused: dict[int, Exception] = {}
         self._jobs: dict[int, Job] = {}
-        """The accepted jobs by node."""
+        """The accepted jobs by ``id_in_chains``."""
         self._followed: set[int] = set()
-        """The nodes that accepted jobs are about to follow."""
+        """The ids in chains of the jobs that accepted jobs are about to follow."""
         self._received: set[int] = set()
         """The positions of the jobs for which receivers got ``pre_save``."""
         self._instances: set[int] = set()
@@ -199,7 +199,7 @@ class _Batch:
         job, stored, before = change.job, self.stored, None
         self._require_valid(job, self.errors[position])
         is_rechained = affects_chains(job, stored.links)
-        node = -position - 1 if change.key is None else change.key
+        id_in_chains = -position - 1 if change.key is None else change.key
         if change.key is not None:
             before = check_version(stored.jobs.get(change.key), change.version)
             job.version = change.version + 1
@@ -207,27 +207,30 @@ class _Batch:
         sent = {"instance": job, "raw": False, "using": self.using, "update_fields": None}
         if pre_save.send(sender=type(job), **sent):
             self._received.add(position)
-        follows, followed_before = None, stored.edges.get(node, set())
+        follows, followed_before = None, stored.edges.get(id_in_chains, set())
         if is_rechained:
-            jobs_of = partial(self._jobs_of, present={node: job})
-            follows = chains.resolve_follows(job, node, stored.names.ids, stored.edges, jobs_of)
-        placed = placement.decide_placement(job, stored.cursors.get(node), stored.now, before)
+            jobs_of = partial(self._jobs_of, present={id_in_chains: job})
+            follows = chains.resolve_follows(
+                job, id_in_chains, stored.names.ids, stored.edges, jobs_of
+            )
+        cursor = stored.cursors.get(id_in_chains)
+        placed = placement.decide_placement(job, cursor, stored.now, before)
         try:
             placement.require_occurrence(job, placed.cursor)
         except ValidationError:
-            stored.edges[node] = followed_before
+            stored.edges[id_in_chains] = followed_before
             raise
-        accepted = Accepted(job, before, node, follows, placed)
+        accepted = Accepted(job, before, id_in_chains, follows, placed)
         self._remember(accepted)
         return accepted
 
     def _remember(self, accepted: Accepted) -> None:
         """Let the decisions about later jobs consider this one."""
         self.accepted.append(accepted)
-        self._jobs[accepted.node] = accepted.job
+        self._jobs[accepted.id_in_chains] = accepted.job
         self._followed |= {*(accepted.follows or ())}
         for owners in (self.stored.names, self.stored.import_keys):
-            owners.move(accepted.before, accepted.job, accepted.node)
+            owners.move(accepted.before, accepted.job, accepted.id_in_chains)
 
     def _require_valid(self, job: Job, errors: Errors) -> None:
         """Complete the validation, as ``Job.full_clean`` does. Raises ``ValidationError``."""
@@ -243,11 +246,11 @@ class _Batch:
         if errors:
             raise ValidationError(errors)
 
-    def _jobs_of(self, nodes: Sequence[int], present: Mapping[int, Job]) -> dict[int, Job]:
-        """Return the jobs of a cycle."""
+    def _jobs_of(self, cycle: Sequence[int], present: Mapping[int, Job]) -> dict[int, Job]:
+        """Return the jobs of a cycle by their ids in chains."""
         known = {**self._jobs, **present}
-        others = Job.objects.using(self.using).in_bulk({*nodes} - {*known})
-        return {node: known.get(node) or others[node] for node in nodes}
+        others = Job.objects.using(self.using).in_bulk({*cycle} - {*known})
+        return {each: known.get(each) or others[each] for each in cycle}
 
     def write(self) -> None:
         """Write the accepted jobs with their links and cursors."""

@@ -67,15 +67,15 @@ class Owners:
         owner = self.ids.get(self.value_of(job))
         return owner is not None and owner != job.pk
 
-    def move(self, before: Job | None, job: Job, node: int) -> None:
-        """Give ``node`` the value of ``job``, and release the value that it had ``before``."""
+    def move(self, before: Job | None, job: Job, owner: int) -> None:
+        """Give ``owner`` the value of ``job``, and release the value that it had ``before``."""
         value = self.value_of(job)
         if before is not None and (old := self.value_of(before)) not in (None, value):
             self.released.add(old)
-            if self.ids.get(old) == node:
+            if self.ids.get(old) == owner:
                 del self.ids[old]
         if value is not None:
-            self.ids[value] = node
+            self.ids[value] = owner
 
 
 @dataclass(slots=True)

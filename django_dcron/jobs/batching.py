@@ -1,12 +1,12 @@
-"""Change many jobs batch by batch, and find the jobs that the database refuses.
+"""Change many jobs or runs batch by batch, and find the items that the database refuses.
 
 Invariants:
 
 - Each batch is one transaction. If the process ends, the finished batches stay and the others have
   changed nothing.
-- A refused job doesn't stop the others. If an exception refuses a whole batch, smaller batches are
-  tried, down to the job that causes it.
-- The errors of a job end up in the result. An error that doesn't concern one job is raised.
+- A refused item doesn't stop the others. If an exception refuses a whole batch, smaller batches are
+  tried, down to the item that causes it.
+- The errors of an item end up in the result. An error that doesn't concern one item is raised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 T = TypeVar("T")
 OnProgress = Callable[[int], object]
-"""Called after each batch with the number of jobs that are done."""
+"""Called after each batch with the number of items that are done."""
 
 
 class BatchResult(NamedTuple):
@@ -40,7 +40,7 @@ class BatchResult(NamedTuple):
 NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
 """Exceptions for values that pass validation but that the database or its driver can't store."""
 REFUSALS = (ValidationError, Conflict, NotPossible, IntegrityError, *NOT_STORABLE)
-"""Exceptions that concern one job."""
+"""Exceptions that concern one item."""
 
 
 def change_in_batches(

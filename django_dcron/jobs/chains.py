@@ -9,7 +9,7 @@ Invariants:
   job, in the order of their primary keys. Then it checks for a cycle. If two changes together would
   form a cycle, one change waits for the other's lock and then sees the other change.
 - ``Statistics.followed`` is true for every job that another job follows, from the transaction of
-  its first link on. The end of a run looks for links only in that case.
+  its first link on. The usual end of a run (``runs.endings``) looks for links only in that case.
 - Rows are locked in the order cursor, jobs, runs, statistics.
 """
 
@@ -149,15 +149,15 @@ def connected(job_ids: Iterable[int], edges: Edges) -> set[int]:
 
 def resolve_follows(
     job: Job,
-    node: int | None,
+    job_id: int | None,
     ids: Mapping[Key, int],
     edges: Edges,
     jobs_of: Callable[[list[int]], Mapping[int, Job]],
 ) -> Follows:
     """Return the jobs that ``job`` is about to follow, and enter them in ``edges``.
 
-    ``node`` is the job in ``edges``, or None if no other job can follow it yet. ``ids`` has the
-    existing jobs. ``jobs_of`` returns the jobs of a cycle that a message may name.
+    ``job_id`` is the job's id in ``edges``, or None if no other job can follow it yet. ``ids`` has
+    the existing jobs. ``jobs_of`` returns the jobs of a cycle that a message may name.
 
     Raises ``ValidationError`` if ``after`` names a missing job or forms a cycle. In both cases,
     ``edges`` is unchanged.
@@ -166,11 +166,11 @@ def resolve_follows(
     if unknown := sorted(label for label, pk in named.items() if pk is None):
         raise _unknown_job(unknown[0])
     found = {pk: job.after[label] for label, pk in named.items() if pk is not None}
-    if node is not None:
-        before = edges.get(node, set())
-        edges[node] = {*found}
-        if cycle := find_cycle(edges, node):
-            edges[node] = before
+    if job_id is not None:
+        before = edges.get(job_id, set())
+        edges[job_id] = {*found}
+        if cycle := find_cycle(edges, job_id):
+            edges[job_id] = before
             raise _cycle_error(cycle, jobs_of(cycle))
     return found
 

@@ -35,7 +35,9 @@ from django_dcron.jobs.representation import JOB_DEFINITION, Document, to_json
 from django_dcron.models import Attempt, Definition, Job
 
 _NAMESPACE = UUID("8b7d2f0e-5c1a-4e57-9a43-1f6f0c3a9d21")
-"""MariaDB 10.11 refuses some UUIDs of version 8, and all that have no version."""
+"""The namespace of the keys, which are UUIDs of version 5. MariaDB 10.11 refuses some UUIDs of
+version 8, and all that have no version.
+"""
 
 _NOT_RECORDED = frozenset({"description", "declared", "enabled", "pause_reason", "paused_until"})
 """Fields that don't affect a run that has started."""

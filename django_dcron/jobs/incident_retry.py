@@ -143,7 +143,7 @@ def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run
 
 
 def _without_later_rerun(found: Sequence[Run], using: str) -> list[Run]:
-    """Return the runs that no run repeats. Of several reruns of one run, this is the latest.
+    """Return the runs that no later rerun repeats: of an original and its reruns, only the latest.
 
     The order is that of the database's clock. Keys depend on the clocks of the machines that
     created them.

@@ -4,8 +4,9 @@ Invariants:
 
 - A save or deletion checks the version of the limit (``named_rows``).
 - A limit that a job names, or in which a run has a place, can't be deleted.
-- A save locks the limit's row, as runs do that start and end. So each run starts under the limit
-  before the change or the one after it. A node wakes the runs for which a raised limit has room.
+- A save locks the limit's row, and so does each start or end of a run. So each run starts under
+  the limit before the change or the one after it. A node wakes the runs for which a raised limit
+  has room.
 """
 
 from __future__ import annotations

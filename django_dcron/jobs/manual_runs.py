@@ -54,6 +54,7 @@ def trigger(
     - ``UnknownTarget``
     - ``InvalidArguments`` if the target doesn't accept the arguments, or they can't be stored.
     - ``InvalidValue`` if the key can't be stored or has the form of a chain's key.
+    - ``NotPossible`` if the job has been deleted, or too many runs are created at the same time.
     """
     if idempotency_key is not None:
         _check_key(idempotency_key)
@@ -70,7 +71,7 @@ def trigger_many(
     kwargs: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> list[Run | Exception]:
-    """Create a run of each job, with the same results as ``trigger`` of each.
+    """Create a run of each job. The results are those of calling ``trigger`` for each job.
 
     Each batch of 500 jobs is a transaction of a few statements. Returns for each job its run, or
     the error with which ``trigger`` refuses it. Each job may have its own run with
@@ -184,7 +185,8 @@ def rerun(run: Run) -> Run:
     """Create a run that repeats a finished run for the same occurrence, and return it.
 
     The new run has the arguments that were passed to the finished run. If none were passed, it has
-    the job's current arguments. Raises ``NotPossible`` if the run isn't finished.
+    the job's current arguments. Raises ``NotPossible`` if the run isn't finished, if the run or its
+    job has been deleted, or if too many runs are created at the same time.
     """
     if not run.is_final:
         raise NotPossible(

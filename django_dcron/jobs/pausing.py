@@ -66,7 +66,8 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
 
     Runs that were claimed ahead are withdrawn. Running runs continue. At ``until``, an aware
     datetime, the job resumes. By default, it stays paused. Pausing a paused job replaces reason and
-    end. Raises ``ValueError`` if ``until`` is naive or in the past.
+    end. Raises ``ValueError`` if ``until`` is naive or in the past, or ``Conflict`` if the job has
+    been deleted.
     """
     return _switch(job, _pause_of(reason, until))
 
@@ -100,7 +101,7 @@ def pause_many(
     replace: bool = True,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
-    """Pause jobs with the same results as ``pause`` of each.
+    """Pause jobs. The results are those of calling ``pause`` for each job.
 
     Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
@@ -112,9 +113,10 @@ def pause_many(
 
 
 def resume(job: Job) -> Job:
-    """Resume a job: it has occurrences from now on, and its failures in a row are zero.
+    """Resume a job: it has occurrences from now on, and its consecutive failures are zero.
 
-    Raises ``NotPossible`` if its schedule has no further occurrence and no backfilled run waits.
+    Raises ``NotPossible`` if its schedule is invalid, or if it has no further occurrence and no
+    backfilled run waits. Raises ``Conflict`` if the job has been deleted.
     """
     return _switch(job, Switch(enabled=True))
 
@@ -122,7 +124,7 @@ def resume(job: Job) -> Job:
 def resume_many(
     jobs: Iterable[Job], *, on_progress: OnProgress | None = None
 ) -> dict[int, Exception]:
-    """Resume jobs with the same results as ``resume`` of each. See ``pause_many``."""
+    """Resume jobs, like ``pause_many``. The results are those of ``resume`` for each job."""
     return _switch_many(jobs, Switch(enabled=True), on_progress)
 
 

@@ -50,7 +50,7 @@ class Placement:
     due: list[NewRun] = field(default_factory=list)
     """The unsaved runs of the occurrences that were due by the previous definition."""
     enables: bool = False
-    """Whether the job becomes enabled, so that its failures in a row count from zero."""
+    """Whether the job becomes enabled, so that its consecutive failures count from zero."""
 
 
 def timetable_of(definition: Job | Cursor) -> Timetable:
@@ -91,8 +91,8 @@ def decide_placement(
     ``before``: The previous definition, if known. Its policies decide about the occurrences that
     were due, unless the job was quarantined. If its pause is over and no node has noticed, the
     occurrences since the end of the pause are due.
-    ``since``: The instant after which occurrences count, instead of ``now``. The time of the
-    cursor's definition counts if it is later.
+    ``since``: The instant after which occurrences count, instead of ``now``. If
+    ``cursor.placed_at`` is later, it counts instead.
     ``resumes``: Whether a user resumes the job now. If a node has ended the pause early, the
     occurrences before its end count, too.
     """
@@ -100,7 +100,7 @@ def decide_placement(
         placement = Placement(Cursor(job=job), is_new=True)
         _set_cursor(placement.cursor, job, now)
         return placement
-    pause_over = _end_of_pause(before or job, now)
+    pause_over = _end_of_unnoticed_pause(before or job, now)
     if ends_early := resumes and cursor.is_resumed_after(now):
         cursor.resumes_at = None
     is_current = matches_definition(cursor, job) and not cursor.problem
@@ -109,7 +109,7 @@ def decide_placement(
     policies_of = job if before is None or cursor.problem else before
     if pause_over:
         _make_due_since(pause_over, cursor)
-    since = since or _end_of_ended_pause(cursor, job, now)
+    since = since or _end_of_pause_ended_early(cursor, job, now)
     placement = Placement(cursor, enables=job.enabled and not cursor.enabled)
     placement.due = _claim_due(cursor, policies_of, now)
     _set_cursor(cursor, job, max(since, cursor.placed_at) if since else now)
@@ -170,7 +170,7 @@ def require_occurrence(job: Job, cursor: Cursor) -> None:
         raise ValidationError({"schedule": ValidationError(text, code="exhausted")})
 
 
-def _end_of_ended_pause(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
+def _end_of_pause_ended_early(cursor: Cursor, job: Job, now: datetime) -> datetime | None:
     """Return the instant after which occurrences count if a node has ended the pause early.
 
     Returns None if the pause is over.
@@ -180,7 +180,7 @@ def _end_of_ended_pause(cursor: Cursor, job: Job, now: datetime) -> datetime | N
     return cursor.resumes_at and cursor.resumes_at - MICROSECOND
 
 
-def _end_of_pause(job: Job, now: datetime) -> datetime | None:
+def _end_of_unnoticed_pause(job: Job, now: datetime) -> datetime | None:
     """Return when the job's pause was over, if no node has noticed that yet."""
     over = not job.enabled and job.paused_until is not None and job.paused_until <= now
     return job.paused_until if over else None

@@ -235,9 +235,9 @@ def _read_job(item: Any, number: int, reading: DocumentReading) -> None:
     label = _label(item, number)
     values, problems = _read_item(item, label, JOB_DEFINITION, ("name", "target", "schedule"))
     if not problems:
-        own_namespace = {"namespace": Job._meta.get_field("namespace").get_default()}
+        default_namespace = {"namespace": Job._meta.get_field("namespace").get_default()}
         entry = DocumentEntry(
-            own_namespace | values, reading.calendars.valid.get(values.get("calendar", ""))
+            default_namespace | values, reading.calendars.valid.get(values.get("calendar", ""))
         )
         problems = list(_broken_rules(entry, label, reading.calendars))
         if not problems:

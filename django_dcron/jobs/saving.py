@@ -9,7 +9,6 @@ Invariants:
 - A change made while no node was running loses no occurrence (``placement``).
 - A save names the version of the job that it read. If the row has another version, the save raises
   ``Conflict`` and writes nothing.
-- This module never writes columns that belong to the scheduler or the workers.
 - ``jobs.cursors`` finds definitions that were written without this module.
 - A save fails if it would leave an enabled job without any possible run.
 """
@@ -62,7 +61,7 @@ def save_many(
     keep_going: bool = False,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
-    """Save jobs in order, with the same results as ``save`` of each, in few statements.
+    """Save jobs in order, in few statements. The results are those of ``save`` for each job.
 
     By default, one transaction saves all jobs. If a job is refused, it saves none and raises
     ``BulkSaveError`` with the error of each refused job. With ``keep_going``, the other jobs are

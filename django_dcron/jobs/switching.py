@@ -125,10 +125,10 @@ class _Batch:
     def decide(self) -> dict[int, Exception]:
         """Decide about the jobs in turn. Returns the errors by position."""
         refused: dict[int, Exception] = {}
-        backlog = _Backlog(self.jobs, self.using)
+        backfills = _WaitingBackfills(self.jobs, self.using)
         for position, job in enumerate(self.jobs):
             try:
-                self._decide_one(job, backlog)
+                self._decide_one(job, backfills)
             except (Conflict, NotPossible) as error:
                 # Only a rollback undoes what receivers of the signal have written.
                 if len(self.jobs) == 1 or pre_save.has_listeners(Job):
@@ -136,7 +136,7 @@ class _Batch:
                 refused[position] = error
         return refused
 
-    def _decide_one(self, job: Job, backlog: _Backlog) -> None:
+    def _decide_one(self, job: Job, backfills: _WaitingBackfills) -> None:
         """Decide about one job. Raises ``Conflict`` or ``NotPossible``."""
         row = check_version(self.rows.get(job.pk), None)
         cursor = self.cursors.get(row.pk)
@@ -150,7 +150,7 @@ class _Batch:
         accepted = _Accepted(row, before, placed)
         cursor = placed.cursor
         if self.switch.enabled and cursor.next_at is None and not runs_without_schedule(row):
-            if cursor.problem or not backlog.has_waiting(row.pk):
+            if cursor.problem or not backfills.exist_for(row.pk):
                 raise NotPossible(
                     _("%(job)s can't be resumed: %(why)s."),
                     job=str(row),
@@ -269,21 +269,21 @@ def _resume_at(
 def leave_paused(job_id: int, problem: str, using: str) -> bool:
     """Quarantine the job until its pause can end, for example after its definition is corrected.
 
-    Then the occurrences since the end of the pause belong to the job. The caller has locked the
-    job, and its pause is over. Returns whether the quarantine begins.
+    When the pause ends, the job gets the occurrences since its planned end. The caller has locked
+    the job, and its pause is over or soon will be. Returns whether the quarantine begins.
     """
     cursor = Cursor.objects.using(using).filter(pk=job_id, enabled=False, problem="")
     return bool(cursor.update(problem=problem))
 
 
-class _Backlog:
+class _WaitingBackfills:
     """Which jobs have waiting backfilled runs. The runs are read once a decision needs them."""
 
     def __init__(self, jobs: Sequence[Job], using: str) -> None:
         self._jobs, self._using = jobs, using
         self._waiting: set[int] | None = None
 
-    def has_waiting(self, job_id: int) -> bool:
+    def exist_for(self, job_id: int) -> bool:
         if self._waiting is None:
             keys = [job.pk for job in self._jobs]
             line = transitions.runs().in_slot(Slot.BACKFILL, OuterRef("pk"))

@@ -1,4 +1,4 @@
-"""The audit log: changes of jobs, runs, calendars, freezes and incidents, and who made them.
+"""The audit log: who changed which job, run, calendar, limit, freeze or incident, and how.
 
 Invariants:
 

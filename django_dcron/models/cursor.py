@@ -64,7 +64,7 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
     def current(self) -> CursorQuerySet:
         """Cursors that match their job's definition."""
         # PostgreSQL would multiply the probabilities of these conditions, expect one row, and
-        # compare all due cursors for each batch. It expects that every second CASE is true.
+        # compare all due cursors for each batch. It expects a CASE to be true for half the rows.
         same = When(same_definition("", "job__"), then=True)
         return self.filter(Case(same, default=False, output_field=models.BooleanField()))
 
@@ -145,8 +145,8 @@ class Cursor(Scheduled, models.Model):
         return f"{self.name}: {self.next_at}"
 
     def is_resumed_after(self, now: datetime) -> bool:
-        """Return whether a node has ended the job's pause, but the pause lasts longer than ``now``.
+        """Return whether a node has ended the job's pause early, and its end is after ``now``.
 
-        Until it is over, only the occurrences after it may be claimed.
+        Until then, only the occurrences from the end of the pause on may be claimed.
         """
         return self.resumes_at is not None and self.resumes_at > now

@@ -3,9 +3,10 @@
 Invariants:
 
 - The attempts that ran the same definition share one row (``Attempt.definition``).
-- A row's content never changes. ``jobs.definitions`` writes it, ``jobs.definition_retention``
-  deletes it.
-- A row refers to no job, so that it outlives the job.
+- A row's content never changes. ``jobs.definitions`` writes it. ``jobs.definition_retention`` and
+  ``jobs.deletion`` delete it.
+- ``job_id`` isn't a foreign key. If a worker stores a row while the job is being deleted, retention
+  deletes the row.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ else:
 class ExactCharField(CharField):
     """A text field with exact comparison.
 
-    MariaDB ignores case, accents and trailing spaces, so that two holders could compare as equal.
-    On MariaDB, the text is therefore stored as its UTF-8 bytes.
+    MariaDB ignores case, accents and trailing spaces, so different texts could compare as equal. On
+    MariaDB, the text is therefore stored as its UTF-8 bytes.
     """
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str | None:

@@ -1,12 +1,12 @@
 """A freeze of scheduling in one or all namespaces, with a reason and an optional end.
 
-Each scope has one row, which remains after the end of its freeze. ``policies.freezing`` defines
-which runs a freeze holds back.
+``policies.freezing`` defines which runs a freeze holds back.
 
 Invariants:
 
-- The table has one row for each namespace that was ever frozen, so that each check is one query of
-  a small table.
+- The table has one row for each namespace that was ever frozen, and one for freezes of all
+  namespaces. A row remains after its freeze has ended. So each check is one query of a small
+  table.
 - Only ``jobs.freezing`` writes the rows.
 """
 

@@ -1,6 +1,6 @@
 """An incident: the failures of one job that are alike. ``policies.incidents`` defines the rules.
 
-UNIQUE (job, fingerprint): failures that are alike share one row, for as long as the job exists.
+UNIQUE (job, fingerprint): failures that are alike share one row until the incident is pruned.
 Only ``runs.incidents`` writes failures, and only it and ``jobs.incidents`` write the state.
 """
 

@@ -4,10 +4,10 @@ The name is the primary key, so that exports and declarations can refer to a lim
 
 Invariants:
 
-- UNIQUE (limit, key, number): a place belongs to at most one run. The numbers of a limit's places
-  don't exceed its ``max_running``, so at most that many runs execute.
+- UNIQUE (limit, key, number): a place belongs to at most one run. A new place gets a number up to
+  the limit's ``max_running``, so at most that many runs with the same key execute.
 - UNIQUE (limit, key, number) of ``LimitStart``: within an interval, at most ``max_started`` runs
-  start, because each start takes a number up to that.
+  with the same key start, because each start takes a number up to ``max_started``.
 - Places are given and freed under the lock of the limit's row (``runs.limits``).
 - A run with ``limited`` has one row of ``LimitPlace``. The row has a number while the run executes
   or is about to start, and none while the run waits. Other runs have no row.

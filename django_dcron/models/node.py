@@ -1,4 +1,4 @@
-"""A node: one ``runcron`` process, and its heartbeat."""
+"""A node and its heartbeat: a ``runcron`` process, or a thread of a web server (``autostart``)."""
 
 from __future__ import annotations
 

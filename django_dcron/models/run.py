@@ -88,7 +88,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state=State.WAITING)
 
     def waiting_for_slot(self) -> RunQuerySet:
-        """The runs that wait for an earlier run of their job. Backfilled runs aren't among them."""
+        """The runs that wait for another run of their job. Backfilled runs aren't among them."""
         return self.waiting().filter(limited=False).exclude(trigger=Trigger.BACKFILL)
 
     def finished(self) -> RunQuerySet:

@@ -8,7 +8,8 @@ Invariants:
 - Counters never decrease. The difference between two readings shows everything that happened in
   between.
 - The decision is a pure function of two readings. Two equal readings yield no event.
-- A rule reports a streak of failures once, when the streak reaches the rule's threshold.
+- A rule reports a streak of failures once, when the streak reaches the rule's threshold. A rule
+  with ``"after": "every"`` reports each failure.
 - Rules about failures and recovery ignore failures of muted incidents.
 """
 
@@ -262,7 +263,7 @@ def _event_for_rule(rule: Rule, before: Counts, now: Counts) -> Event | None:
             return Event(rule, failures)
         case AlertKind.FAILED if failures > 0:
             if before.streak and not now.streak:
-                return None  # most likely the end of the streak already reported
+                return None  # most likely, only the streak that was already reported has ended
             base = 0 if streak_was_reset else before.streak
             longest = max(now.streak, 1)  # a streak that began and ended in between had a failure
             return Event(rule, longest) if base < rule.after <= longest else None

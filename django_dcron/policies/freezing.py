@@ -1,7 +1,7 @@
 """Decide whether a freeze holds back a run.
 
-A freeze stops the automatic starts in one or all namespaces. An attempt starts automatically if
-nobody asked for its run: the run comes from a schedule, a backfill or a chain.
+A freeze stops the automatic starts in one or all namespaces. A start is automatic if the run comes
+from a schedule, a backfill or a chain.
 
 Invariants:
 

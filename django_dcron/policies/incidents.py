@@ -87,7 +87,7 @@ def normalized(message: str) -> str:
 
 
 def fingerprint(exception_class: str, message: str) -> str:
-    """Return the key that failures of a job have in common if they are alike."""
+    """Return the key of a failure. Failures of a job with the same key are one incident."""
     text = f"{exception_class}\0{normalized(message)}"
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 

@@ -21,11 +21,13 @@ class State(StrEnum):
     """Published to a worker's queue."""
     RUNNING = "running"
     WAITING = "waiting"
-    """Waits for an earlier run to end (overlap policy), or is backfilled and waits for its turn."""
+    """Waits for another run to end (overlap policy), for a place in a limit, or for its turn in a
+    backfill.
+    """
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """Not started because an earlier run of the job was unfinished."""
+    """Not started because another run of the job was unfinished (overlap policy)."""
     MISSED = "missed"
     """Not started in time."""
     CANCELLED = "cancelled"

@@ -71,7 +71,7 @@ class LineFacts:
     taken: Collection[int]
     """The numbers of the places that runs have."""
     unstarted: int = 0
-    """How many of these runs haven't started yet."""
+    """How many of the runs with a place haven't started yet."""
     started: int = 0
     """How many runs have started within the last interval."""
 

@@ -15,7 +15,7 @@ With 64 shards and three nodes, each node leads 20-47 % of the shards. One tripl
 several thousand is an exception; with plain hashes it would be one in 25. Exceptions are
 inevitable: an assignment that never moves a shard between two nodes that stay uses one fixed order
 of all nodes for each shard. Among enough nodes, there are three that every shard orders in the same
-way or in reverse. One of these three then leads no shard.
+way or in reverse. If only these three are live, the middle one leads no shard.
 """
 
 from __future__ import annotations

@@ -86,14 +86,14 @@ class LoadFact(Enum):
 
     START_DEADLINE = auto()
     HOLDER = auto()
-    """Lock the holder of the running slot. If there is one, also lock the run and read its state
-    again.
+    """Lock the holder of the running slot. If there is one, also lock the run that may start, and
+    read its state again.
     """
     NEXT_IN_LINE = auto()
 
 
 class Reason(Enum):
-    """Why a run ends or waits."""
+    """Why a run ends without a start, or why it waits."""
 
     CANCEL_REQUESTED = auto()
     JOB_DELETED = auto()

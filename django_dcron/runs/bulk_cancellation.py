@@ -101,8 +101,9 @@ def _end(rows: Sequence[Run], reason: str) -> None:
 def _create_followers(rows: Sequence[Run]) -> None:
     using = alias_for(Run)
     started = [row for row in rows if row.started_at is not None]
-    ends = sorted(conditions_met_by(State.CANCELLED, started=True))
-    links = Link.objects.using(using).filter(after__in={row.job_id for row in started}, on__in=ends)
+    conditions = sorted(conditions_met_by(State.CANCELLED, started=True))
+    job_ids = {row.job_id for row in started}
+    links = Link.objects.using(using).filter(after__in=job_ids, on__in=conditions)
     followed = {*links.values_list("after", flat=True)} if started else set()
     if ended := [row for row in started if row.job_id in followed]:
         prefetch_related_objects(ended, "job")  # for its name

@@ -67,11 +67,11 @@ class SlotAndFollowers(NamedTuple):
     slot_taken: bool
     """Whether a run has the job's slot."""
     followed: bool
-    """Whether a run that started and has ended as given makes any job follow."""
+    """Whether any job follows a run that started and ended in the given state."""
 
 
 def slot_and_followers(job_id: int, state: State) -> SlotAndFollowers:
-    """Return what the end of a run of the job in ``state`` depends on, in one query."""
+    """Return the facts that the end of a run of the job in ``state`` depends on, in one query."""
     found = _slot_and_followers_after(state).first(id=job_id)
     if found is None:
         raise Job.DoesNotExist(f"job {job_id} doesn't exist")
@@ -80,9 +80,9 @@ def slot_and_followers(job_id: int, state: State) -> SlotAndFollowers:
 
 @cache
 def _slot_and_followers_after(state: State) -> Select:
-    job_id, met = OuterRef("pk"), sorted(conditions_met_by(state, started=True))
+    job_id, conditions = OuterRef("pk"), sorted(conditions_met_by(state, started=True))
     slot = Exists(Run.objects.in_slot(Slot.RUNNING, job_id))
-    follower = Exists(Link.objects.filter(after=job_id, on__in=met))
+    follower = Exists(Link.objects.filter(after=job_id, on__in=conditions))
     job = Job.with_deleted.filter(pk=Given(Job, "id"))
     return Select(Job, lambda: job.values_list(slot, follower))
 
@@ -91,8 +91,8 @@ def create_followers(run: Run, state: State) -> list[Run]:
     """Create the runs that follow ``run``, which this transaction has just changed to ``state``."""
     using = alias_for(Run)
     started = Run.objects.using(using).filter(pk=run.pk).exclude(started_at=None)
-    ends = conditions_met_by(state, started=state is not State.CANCELLED or started.exists())
-    return _create([run], state, ends, using) if ends else []
+    conditions = conditions_met_by(state, started=state is not State.CANCELLED or started.exists())
+    return _create([run], state, conditions, using) if conditions else []
 
 
 def create_followers_of_started(ended: Sequence[Run], state: State) -> list[Run]:
@@ -103,22 +103,24 @@ def create_followers_of_started(ended: Sequence[Run], state: State) -> list[Run]
     return _create(ended, state, conditions_met_by(state, started=True), alias_for(Run))
 
 
-def _create(ended: Sequence[Run], state: State, ends: Collection[str], using: str) -> list[Run]:
+def _create(
+    ended: Sequence[Run], state: State, conditions: Collection[str], using: str
+) -> list[Run]:
     now = database_now(using)
-    following = _lock_following({run.job_id for run in ended}, ends, now, using)
+    following = _lock_following({run.job_id for run in ended}, conditions, now, using)
     made = _insert(_rows_of_followers(ended, state, following, now), using)
     reach_sync_point("follow.made")
     return made
 
 
 def _lock_following(
-    job_ids: Collection[int], ends: Collection[str], now: datetime, using: str
+    job_ids: Collection[int], conditions: Collection[str], now: datetime, using: str
 ) -> dict[int, list[Job]]:
     """Lock the jobs that follow ``job_ids`` and aren't paused. Return them by the followed job."""
     features = connections[using].features
     unpaused = Q(enabled=True) | Q(paused_until__lte=now)
     following = Job.objects.using(using).filter(
-        unpaused, links__after__in=job_ids, links__on__in=sorted(ends)
+        unpaused, links__after__in=job_ids, links__on__in=sorted(conditions)
     )
     locked = following.select_for_update(
         of=("self",) if features.has_select_for_update_of else (),

@@ -232,9 +232,9 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
         else logging.WARNING
     )
     text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s%s"
-    if not won:  # Another process ended the attempt, or the worker of a lost run is back.
+    if not won:  # Another process ended the attempt, or the attempt has sent a newer heartbeat.
         text = (
-            "outcome ignored, attempt has already ended: job=%s attempt=%d/%d "
+            "outcome ignored, attempt has ended or is alive: job=%s attempt=%d/%d "
             f"outcome={ending.outcome}%s%s%s"
         )
     logger.log(

@@ -155,7 +155,10 @@ def is_run_frozen(run: Run) -> bool:
 
 
 def delete_claimed_ahead(job_ids: Collection[int], now: datetime, using: str) -> int:
-    """Delete the runs of jobs claimed ahead of ``now``: their definitions no longer exist."""
+    """Delete the runs that nodes claimed ahead for occurrences after ``now``.
+
+    Their jobs have been changed or deleted since.
+    """
     ahead = (
         Run.objects.using(using)
         .pending()

@@ -45,7 +45,9 @@ from django_dcron.utils.sync_points import reach_sync_point
 QUEUEING_POLICIES = frozenset(
     {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
 )
-"""The overlap policies under which runs wait for the slot."""
+"""The overlap policies under which runs wait for the slot. Under ``skip``, runs wait only for a
+backfilled run.
+"""
 
 
 def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:

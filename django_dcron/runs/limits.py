@@ -85,7 +85,7 @@ def take_place(run: Run) -> str:
     or needs none.
     """
     own, name = _own_place(run), run.job.limit_id
-    line = None  # that of a place which was passed to the run while it waited
+    line = None  # set if the run got its place while it waited
     if own is not None and own.limit_id == name and own.number is not None:
         if own.max_started is None:
             return ""
@@ -122,6 +122,7 @@ def _count_start(line: Line, limit: Limit) -> bool:
     now = database_now(alias_for(LimitStart))
     numbers = dict(_starts(line).values_list("number", "started_at"))
     recent = {number for number, at in numbers.items() if at > now - limit.interval}
+    # Starts take their numbers by the same rule as runs take their places.
     free = places_to_give(LineFacts(limit.max_started, None, recent), 1)
     for number in free:
         if number in numbers:

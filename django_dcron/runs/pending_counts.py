@@ -6,7 +6,7 @@ Invariants:
   or added twice, whenever the node dies.
 - Locked statistics are left for later.
 - A job's counts are added in the order in which its runs ended. A count that is older than the
-  latest counted end changes neither the last outcome nor the failures in a row.
+  latest counted end changes neither the last outcome nor the number of consecutive failures.
 """
 
 from __future__ import annotations

@@ -218,13 +218,16 @@ def _lock(rows: QuerySet[Any]) -> None:
 
 
 def oldest_kept() -> RunQuerySet:
-    """Return the runs of the job ``OuterRef("pk")`` that pruning deletes oldest first, in order."""
+    """Return the finished runs of the job ``OuterRef("pk")``, oldest first.
+
+    Failed and backfilled runs are omitted. Pruning leaves no gap after the first of the others.
+    """
     kept = Run.objects.filter(job=OuterRef("pk"), state__in=FINAL - {State.FAILED})
     return kept.exclude(trigger=Trigger.BACKFILL).order_by("scheduled_at")
 
 
 def kept_from(job_id: int, instant: datetime, now: datetime) -> datetime | None:
-    """Return since when all runs are kept, if runs as old as ``instant`` may have been pruned.
+    """Return the time from which all runs are kept, if a run at ``instant`` may have been pruned.
 
     Returns None if no such run was pruned.
     """

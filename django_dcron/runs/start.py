@@ -17,8 +17,9 @@ Invariants:
 - A start waits ``runs.transitions.LOCK_TIMEOUT`` for a locked row, then fails as contention.
 - The job's running slot, which is unique, decides between two concurrent starts.
 - An ordinary start costs one statement on PostgreSQL (``ordinary_start``). Elsewhere, it costs one
-  query that reads and one statement that writes. Other runs are read only if the slot is taken, and
-  are then locked until the action has been applied.
+  query that reads and one statement that writes. Other runs are read only if the run is late or the
+  slot is taken. The holder of the slot and the run that is next in line stay locked until the
+  action has been applied.
 - Rows are locked in this order: the holder of the slot, the run, the run that is next in line, the
   job's limit.
 - If the job has a limit, the run takes its slot, and then a place in the limit (``limits``). If no
@@ -66,8 +67,8 @@ from django_dcron.runs.start_facts import Delivery, current_release, read_run, r
 logger = logging.getLogger("django_dcron.runs")
 
 MAX_TRIES = 10
-"""How often a start retries after it lost a race for the slot. After each loss, another run has
-made progress.
+"""The maximum number of tries of a start that loses races for the slot or ends its holders. After
+each try, another run has made progress.
 """
 
 

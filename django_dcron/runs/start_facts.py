@@ -3,9 +3,10 @@
 Invariants:
 
 - One query reads the run, its job, and whether the running slot is taken or a freeze is in force.
-- Other runs are read only if the decision asks for them. They stay locked for the transaction.
+- Other runs are read only if the decision asks for them. The holder of the slot and the run that
+  is next in line stay locked for the transaction.
 - Rows are locked in this order: the holder of the slot, the run, the run that is next in line.
-- A jump of the database's clock ends no run as missed. For ten seconds, the time without the jump
+- No run is missed because the database's clock jumps. For ten seconds, the time without the jump
   counts, too, because nodes dispatched the run by that time.
 """
 
@@ -48,7 +49,7 @@ from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.utils.sync_points import reach_sync_point
 
 _clock = clock.ClusterClock()
-"""Detects jumps of the database's clock between two starts of this process."""
+"""Detects jumps of the database's clock between two starts of runs in this process."""
 
 _clock_lock = threading.Lock()
 
@@ -143,7 +144,7 @@ def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
 
 
 def _without_jump(read_at: datetime, queried_at: float, answered_at: float) -> datetime:
-    """Return the database's time without a recent jump, by earlier starts of this process."""
+    """Return the database's time without a jump that this process has noticed recently."""
     if clock.fixed_at is not None:
         return read_at
     with _clock_lock:

@@ -112,7 +112,12 @@ class _TracedCall:
     def __init__(self, task: Task[..., Any], invocation: Invocation):
         self.task = task
         self.invocation = invocation
-        self.facts: tuple[str, Any, Any] = (invocation.call_id, invocation.args, invocation.kwargs)
+        self.hook_arguments: tuple[str, Any, Any] = (
+            invocation.call_id,
+            invocation.args,
+            invocation.kwargs,
+        )
+        """The task id and the arguments of the call, which each hook gets."""
 
     def run(self) -> Any:
         try:
@@ -127,13 +132,13 @@ class _TracedCall:
             self._call_failure_hooks(error)
             raise
         else:
-            self._hook("on_success", result, *self.facts)
-            self._hook("after_return", states.SUCCESS, result, *self.facts, None)
+            self._hook("on_success", result, *self.hook_arguments)
+            self._hook("after_return", states.SUCCESS, result, *self.hook_arguments, None)
             return result
         raise self._exception_for(retry)
 
     def _body(self) -> Any:
-        task, (call_id, args, kwargs) = self.task, self.facts
+        task, (call_id, args, kwargs) = self.task, self.hook_arguments
         task.before_start(call_id, args, kwargs)
         # Like Celery's tracer, call the task only if the project overrides ``__call__``.
         function = task.run if type(task).__call__ is Task.__call__ else task
@@ -148,7 +153,7 @@ class _TracedCall:
         if self.invocation.is_last:
             self._call_failure_hooks(cause or retry)
         else:
-            self._hook("on_retry", cause, *self.facts, _info(retry))
+            self._hook("on_retry", cause, *self.hook_arguments, _info(retry))
         after = _delay(self.task, retry)
         if after is None and cause is not None:
             if self.invocation.is_last and not getattr(cause, "__notes__", ()):
@@ -161,8 +166,8 @@ class _TracedCall:
         return later
 
     def _call_failure_hooks(self, error: Exception) -> None:
-        self._hook("on_failure", error, *self.facts, _info(error))
-        self._hook("after_return", states.FAILURE, error, *self.facts, None)
+        self._hook("on_failure", error, *self.hook_arguments, _info(error))
+        self._hook("after_return", states.FAILURE, error, *self.hook_arguments, None)
 
     def _hook(self, name: str, *values: Any) -> None:
         try:

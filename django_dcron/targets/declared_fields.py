@@ -113,7 +113,11 @@ EXAMPLE_RULE = {"on": "failed", "to": ["ops"]}
 
 
 def validate_declared_fields(fields: JobFields) -> dict[str, Any]:
-    """Return the fields in stored form. Raises ``TypeError``, which names an invalid field."""
+    """Return the fields in stored form.
+
+    Raises ``TypeError`` for an unknown field or a value of the wrong type, and ``ValueError`` for
+    an invalid choice.
+    """
     known = list(JobFields.__annotations__)
     checked: dict[str, Any] = {}
     for field, value in fields.items():

@@ -62,7 +62,7 @@ def is_reserved(name: str) -> bool:
     plain = name.casefold()
     if any(fnmatchcase(plain, pattern) for pattern in RESERVED):
         return True
-    return settings.DISPATCHER == "celery" and plain in _renamed_queues(discovered_app())
+    return settings.DISPATCHER == "celery" and plain in _renamed_internal_keys(discovered_app())
 
 
 def allowed_queues() -> list[str] | None:
@@ -106,7 +106,7 @@ def _name_of(queue: Any) -> str:
     return str(getattr(queue, "name", queue))
 
 
-def _renamed_queues(app: Celery) -> set[str]:
+def _renamed_internal_keys(app: Celery) -> set[str]:
     options = app.conf.broker_transport_options or {}
     return {str(options[name]).casefold() for name in OWN_KEYS if name in options}
 

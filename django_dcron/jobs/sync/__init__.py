@@ -9,7 +9,8 @@ Invariants:
   of the two must be deleted or renamed.
 - A job that is no longer declared is disabled, never deleted. A new declaration enables it.
 - If some task modules can't be imported, their declarations are missing. Then no job is disabled.
-- Each job is written on the version that was compared, in a transaction of up to 500 jobs.
+- A job is written only if it still has the version that was compared. A transaction writes up to
+  500 jobs.
 - Nodes that sync at the same time repeat the comparison and find the work done.
 - One invalid declaration doesn't stop the others.
 """

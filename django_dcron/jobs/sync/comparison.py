@@ -177,8 +177,8 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the new values of ``enabled`` and its reason, or nothing if they stay.
 
-    A person's pause stays. A pause by this package, or by the end of a schedule, ends when its
-    cause is gone.
+    A person's pause stays. A pause by a sync or by the end of a schedule ends when its cause is
+    gone.
     """
     is_declared_again = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
     is_exhausted = not job.enabled and job.pause_reason == EXHAUSTED

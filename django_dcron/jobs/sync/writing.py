@@ -1,4 +1,4 @@
-"""Apply a plan on the versions that were compared.
+"""Apply a plan to the jobs that still have the compared versions.
 
 The jobs are saved in batches. Jobs to disable, and jobs that a batch refuses, are written one by
 one, because other processes may be applying the same plan.

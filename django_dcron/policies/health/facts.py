@@ -135,7 +135,7 @@ class SystemFacts:
     stalled_namespaces: int = 0
     """The number of namespaces with enabled jobs whose live nodes are all stalled."""
     quarantined: NamedCount = NamedCount()
-    """Enabled jobs whose schedule can't be parsed."""
+    """Jobs that aren't scheduled because of a problem, such as an invalid schedule."""
     overdue_cursors: WaitingCount = WaitingCount()
     """Jobs with an occurrence that no node has claimed in time."""
     overdue_runs: WaitingCount = WaitingCount()
@@ -144,7 +144,9 @@ class SystemFacts:
     """How many of the overdue runs are on the agenda of a live node that ticks."""
 
     workers: tuple[WorkerFacts, ...] | None = None
-    """Workers that recently answered a live node. None: the dispatcher isn't Celery."""
+    """Workers that recently answered a live node. None: no live node has asked them recently, for
+    example because the dispatcher isn't Celery.
+    """
     last_start: datetime | None = None
     """When any worker last started a run."""
     queued: int = 0
@@ -160,19 +162,23 @@ class SystemFacts:
     never_started: WaitingCount = WaitingCount()
     """Runs that were dispatched after the last start and are missed because no worker took them."""
     missed: int = 0
-    """Occurrences missed since the last start."""
+    """Occurrences missed since the last start. If workers have started runs recently: since the
+    oldest run in ``queues`` was due.
+    """
     stuck: WaitingCount = WaitingCount()
     """Running runs whose heartbeat stopped and that no node has declared lost."""
     long_runs: tuple[LongRun, ...] = ()
 
     ran_lately: int = 0
-    """Enabled jobs with a recently ended run that have ever succeeded or failed."""
+    """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
+    failures.
+    """
     failed_lately: int = 0
-    """How many of these jobs failed in their last run."""
+    """How many of these jobs have consecutive failures."""
     failures_lately: int = 0
     """The sum of these jobs' consecutive failures."""
     failing: NamedCount = NamedCount()
-    """Enabled jobs whose last ``FAILURES_OF_A_FAILING_JOB`` runs all failed."""
+    """Enabled jobs with ``FAILURES_OF_A_FAILING_JOB`` or more consecutive failures."""
     auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""
 

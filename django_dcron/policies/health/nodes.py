@@ -87,7 +87,10 @@ def node_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _severity_of_stalled(facts: SystemFacts) -> Severity:
-    """Return an error if work is waiting: a stalled node keeps its shards, so no other does it."""
+    """Return an error if work is waiting.
+
+    No other node does the work, because a stalled node keeps its shards.
+    """
     waits = facts.stalled_namespaces or facts.overdue_cursors or facts.overdue_runs
     return Severity.ERROR if waits else Severity.WARNING
 
@@ -239,7 +242,7 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _explained_by_no_broker(facts: SystemFacts) -> bool:
-    """Return whether the problem ``NO_BROKER`` covers it: no live node can reach the broker."""
+    """Return whether no live node can reach the broker, which ``NO_BROKER`` reports already."""
     return bool(facts.on_agendas) and facts.without_broker.number == facts.live_nodes
 
 

@@ -5,9 +5,10 @@ verdict.
 
 Invariants:
 
-- Outcomes decide whether there is a problem: runs that nobody starts, occurrences that nobody
-  claims, runs that fail.
-- Reports of nodes and workers only name the cause, and with it the remedy.
+- An error means that work isn't being done or that every run fails. Most errors come from outcomes:
+  runs that nobody starts, occurrences that nobody claims, runs that fail.
+- What nodes and workers report about themselves names the cause of an error, or is a warning. It is
+  an error only if it shows that work isn't being done.
 - A problem that explains another one replaces it.
 - A freeze isn't a problem. The summary names it if there are no problems.
 """

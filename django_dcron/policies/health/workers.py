@@ -258,6 +258,6 @@ def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> NamedCoun
 
 
 def _oldest(facts: SystemFacts, queues: Sequence[QueueFacts]) -> datetime:
-    """Return since when runs wait for a worker, including runs that were missed meanwhile."""
+    """Return when the oldest run began to wait for a worker. Runs missed meanwhile count, too."""
     waiting_since = [queue.waiting.since for queue in queues] + [facts.never_started.since]
     return min((since for since in waiting_since if since is not None), default=facts.now)

@@ -118,7 +118,7 @@ class BulkSaveError(DcronError):
     def __str__(self) -> str:
         position, error = next(iter(self.errors.items()))
         refused = number_of(len(self.errors), "job")
-        return f"{refused} can't be saved, so none was. Position {position}: {error}"
+        return f"{refused} can't be saved, so no job was saved. Position {position}: {error}"
 
 
 class NotPossible(TranslatableError, DcronError):

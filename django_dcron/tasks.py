@@ -40,7 +40,7 @@ from django_dcron.execution.database_outage import wait_out
 from django_dcron.execution.executor import START_TIMEOUT, execute
 from django_dcron.execution.heartbeat import check_cancellations
 from django_dcron.execution.termination import record_killed_attempt
-from django_dcron.execution.unknown_runs import UnknownRuns, published_here, warnings
+from django_dcron.execution.unknown_runs import UnknownRuns, published_here, unknown_run_log
 from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
 from django_dcron.policies.lifecycle import Outcome
@@ -210,7 +210,7 @@ def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: s
         alias_for(Node),
         give_up_after=START_TIMEOUT,
     ):
-        warnings.log(
+        unknown_run_log.log(
             run_id, attempt, worker, "Node and worker use the same database.", expected=True
         )
         return
@@ -219,7 +219,7 @@ def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: s
         consequence = (
             f"Workers returned the message {returns} times. A node will dispatch the run again."
         )
-        warnings.log(run_id, attempt, worker, consequence, expected=True)
+        unknown_run_log.log(run_id, attempt, worker, consequence, expected=True)
         raise ForeignRun(True)
     try:
         _dispatcher_for(task.app).publish_again(request, {**headers, RETURNS_HEADER: returns + 1})
@@ -228,11 +228,13 @@ def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: s
         # it only once.
         dropped = bool((request.delivery_info or {}).get("redelivered"))
         consequence = f"The message can't be published again: {error}"
-        warnings.log(run_id, attempt, worker, consequence)
+        unknown_run_log.log(run_id, attempt, worker, consequence)
         if dropped:
             raise ForeignRun(True) from error
         raise Reject(str(error), requeue=True) from error
-    warnings.log(run_id, attempt, worker, "The message is back in the queue.", expected=returns > 0)
+    unknown_run_log.log(
+        run_id, attempt, worker, "The message is back in the queue.", expected=returns > 0
+    )
     raise ForeignRun(False)
 
 

@@ -200,10 +200,10 @@ class Heartbeats:
             now = time.monotonic()
             self._to_return = {key: until for key, until in self._to_return.items() if until > now}
             left = list(self._to_return)
-        extra = {"event": "not_handed_back", "runs": len(left)}
+        extra = {"event": "not_returned", "runs": len(left)}
         try:
             self._limit_waits()
-            with deliveries.unlocked([run_id for run_id, _ in left]) as free:
+            with deliveries.lock_unlocked([run_id for run_id, _ in left]) as free:
                 done = [(run_id, attempt) for run_id, attempt in left if run_id in free]
                 for run_id, attempt in done:
                     deliveries.return_to_nodes(run_id, attempt)
@@ -231,7 +231,7 @@ class Heartbeats:
             return
         try:
             self._limit_waits()
-            with deliveries.unlocked([each.run.id for each in heartbeats]) as unlocked:
+            with deliveries.lock_unlocked([each.run.id for each in heartbeats]) as unlocked:
                 for heartbeat in heartbeats:
                     heartbeat.failed = False
                     if heartbeat.run.id in unlocked:

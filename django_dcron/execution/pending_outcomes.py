@@ -146,7 +146,7 @@ def _unlocked(run_ids: Collection[UUID]) -> set[UUID]:
     """Return the runs whose rows, and those of their open attempts, nobody else has locked."""
     using = alias_for(Attempt)
     no_key = connections[using].features.has_select_for_no_key_update
-    with deliveries.unlocked(run_ids) as unlocked:
+    with deliveries.lock_unlocked(run_ids) as unlocked:
         rows = Attempt.objects.using(using).filter(run__in=unlocked, outcome="").order_by()
         attempts = rows.values_list("pk", "run")
         locked = set(attempts) - set(attempts.select_for_update(skip_locked=True, no_key=no_key))

@@ -87,7 +87,7 @@ class UnknownRuns:
             ]
 
 
-class Warnings:
+class UnknownRunLog:
     """Log unknown runs: at most one WARNING every ``WARN_EVERY`` seconds, all others as DEBUG."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic):
@@ -132,5 +132,5 @@ class Warnings:
         )
 
 
-warnings = Warnings()
-"""The warnings of this process."""
+unknown_run_log = UnknownRunLog()
+"""The log of this process."""

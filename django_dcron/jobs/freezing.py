@@ -165,7 +165,7 @@ def await_starts(scope: str, using: str) -> None:
     run_ids = list(due.values_list("pk", flat=True))
     for start in range(0, len(run_ids), LOCKED_AT_ONCE):
         some = run_ids[start : start + LOCKED_AT_ONCE]
-        with deliveries.unlocked(some) as free:
+        with deliveries.lock_unlocked(some) as free:
             pass
         _await_locked([run_id for run_id in some if run_id not in free], using)
 

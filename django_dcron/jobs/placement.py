@@ -101,7 +101,7 @@ def decide_placement(
         _set_cursor(placement.cursor, job, now)
         return placement
     pause_over = _end_of_unnoticed_pause(before or job, now)
-    if ends_early := resumes and cursor.is_resumed_after(now):
+    if ends_early := resumes and cursor.is_resumed_early(now):
         cursor.resumes_at = None
     is_current = matches_definition(cursor, job) and not cursor.problem
     if is_current and not pause_over and not ends_early:
@@ -175,7 +175,7 @@ def _end_of_pause_ended_early(cursor: Cursor, job: Job, now: datetime) -> dateti
 
     Returns None if the pause is over.
     """
-    if not (cursor.enabled and job.enabled) or not cursor.is_resumed_after(now):
+    if not (cursor.enabled and job.enabled) or not cursor.is_resumed_early(now):
         return None
     return cursor.resumes_at and cursor.resumes_at - MICROSECOND
 

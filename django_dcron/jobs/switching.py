@@ -71,7 +71,7 @@ class Switch:
         if (row.enabled, row.pause_reason, row.paused_until) != wanted:
             return False
         # A node may have enabled the job ahead of the end of its pause. A resume takes effect now.
-        return not (self.enabled and cursor is not None and cursor.is_resumed_after(now))
+        return not (self.enabled and cursor is not None and cursor.is_resumed_early(now))
 
 
 @dataclass(slots=True)

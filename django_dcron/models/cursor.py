@@ -144,7 +144,7 @@ class Cursor(Scheduled, models.Model):
     def __str__(self) -> str:
         return f"{self.name}: {self.next_at}"
 
-    def is_resumed_after(self, now: datetime) -> bool:
+    def is_resumed_early(self, now: datetime) -> bool:
         """Return whether a node has ended the job's pause early, and its end is after ``now``.
 
         Until then, only the occurrences from the end of the pause on may be claimed.

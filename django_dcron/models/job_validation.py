@@ -107,7 +107,7 @@ def _exhaustion_errors(job: Job) -> dict[str, str]:
         }
     if job.ends_at and first > job.ends_at:
         return {
-            "ends_at": _("The first occurrence is later, at %(first)s. Enter a time after it.")
+            "ends_at": _("The first occurrence is at %(first)s. Enter this time or a later one.")
             % {"first": first.isoformat()}
         }
     return {}

@@ -11,7 +11,7 @@ from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.utils.messages import gettext_noop as _
 
-_NO_CALENDAR = _("calendar: there is no “%(name)s” (allowed: the name of a calendar)")
+_NO_CALENDAR = _("calendar: unknown calendar “%(name)s”. Use the name of an existing calendar.")
 
 
 class JobValues:

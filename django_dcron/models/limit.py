@@ -119,7 +119,7 @@ class Limit(models.Model):
             text = _("Enter a maximum of running runs, of started runs, or both.")
             raise ValidationError({"max_running": ValidationError(text, code="no_maximum")})
         if (self.max_started is None) != (self.interval is None):
-            text = _("Enter both, such as 100 runs in 1m, or neither.")
+            text = _("Enter a maximum of started runs with an interval, such as 100 in 1m.")
             missing = "interval" if self.interval is None else "max_started"
             raise ValidationError({missing: ValidationError(text, code="incomplete")})
 

@@ -42,7 +42,7 @@ class IncidentState(StrEnum):
     RESOLVED = "resolved"
 
 
-UNRESOLVED = frozenset({IncidentState.OPEN, IncidentState.ACKNOWLEDGED})
+RESOLVED_BY_SUCCESS = frozenset({IncidentState.OPEN, IncidentState.ACKNOWLEDGED})
 """The states that a success of the job ends."""
 
 STATES_BEFORE = {

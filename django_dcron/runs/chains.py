@@ -145,7 +145,7 @@ def _rows_of_followers(
     for run in ended:
         reason = (
             f"Started because the run of {run.job} at {run.scheduled_at:%Y-%m-%d %H:%M:%S} UTC "
-            f"{state} (run {run.pk})"
+            f"{'was ' if state is State.CANCELLED else ''}{state} (run {run.pk})"
         )
         for job in following.get(run.job_id, ()):
             rows.append(

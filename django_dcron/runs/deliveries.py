@@ -69,8 +69,8 @@ def mark_queued(
 
 
 @contextmanager
-def unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
-    """Yield the runs that no other transaction has locked, or that no longer exist.
+def lock_unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
+    """Lock and yield the runs that no other transaction has locked, or that no longer exist.
 
     Their rows stay locked within the block. On a database without row locks, yields all runs.
     """

@@ -38,7 +38,7 @@ from django_dcron.models import Attempt, Incident, Statistics
 from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.incidents import (
     MESSAGE_LIMIT,
-    UNRESOLVED,
+    RESOLVED_BY_SUCCESS,
     FailureFacts,
     IncidentState,
     extended_trend,
@@ -110,7 +110,7 @@ def resolve_recovered(
     # A failure that isn't grouped yet may have ended after the success.
     return sum(
         Incident.objects.using(using)
-        .filter(pk=key, last_seen_at=last_seen_at, state__in=UNRESOLVED)
+        .filter(pk=key, last_seen_at=last_seen_at, state__in=RESOLVED_BY_SUCCESS)
         .update(
             state=IncidentState.RESOLVED,
             resolved_at=resolved_at,
@@ -126,7 +126,7 @@ def resolve_recovered(
 def _recovered() -> QuerySet[Incident]:
     """Return the unresolved incidents of jobs whose last run succeeded after their last failure."""
     rows = Incident.objects.using(alias_for(Incident))
-    return rows.filter(Exists(_later_successes()), state__in=UNRESOLVED)
+    return rows.filter(Exists(_later_successes()), state__in=RESOLVED_BY_SUCCESS)
 
 
 def _later_successes() -> QuerySet[Statistics]:

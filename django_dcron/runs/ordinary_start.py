@@ -33,8 +33,8 @@ from django_dcron.runs.start_facts import (
     RunAsRead,
     current_release,
     read_run,
-    reading,
     run_as_read,
+    run_query,
 )
 
 ORDINARY = "can_start"
@@ -54,7 +54,7 @@ def _reading() -> Any:
         job__limit=None,
         limited=False,
     )
-    query = reading().annotate(
+    query = run_query().annotate(
         can_start=Case(When(ordinary, then=True), default=False, output_field=BooleanField())
     )
     return query.values_list(*READ_COLUMNS, ORDINARY)

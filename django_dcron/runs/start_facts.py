@@ -97,7 +97,7 @@ READ_COLUMNS = (
 )
 
 
-def reading() -> RunQuerySet:
+def run_query() -> RunQuerySet:
     """Return the query for a ``Given`` run and its job, with the columns ``READ_COLUMNS``."""
     latest = Definition.objects.filter(job_id=OuterRef("job_id")).order_by("-current_since")
     return (
@@ -113,7 +113,7 @@ def reading() -> RunQuerySet:
     )
 
 
-_READ = Select(Run, lambda: reading().values_list(*READ_COLUMNS))
+_READ = Select(Run, lambda: run_query().values_list(*READ_COLUMNS))
 
 
 def read_run(run_id: UUID) -> RunAsRead | None:

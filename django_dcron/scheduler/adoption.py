@@ -114,7 +114,7 @@ def _assign(run_ids: list[UUID], node: str) -> set[UUID]:
     assigned: set[UUID] = set()
     for start in range(0, len(run_ids), MARKED_AT_ONCE):
         ids = run_ids[start : start + MARKED_AT_ONCE]
-        with deliveries.unlocked(ids) as free:
+        with deliveries.lock_unlocked(ids) as free:
             transitions.runs().pending().filter(pk__in=free).update(node=node)
         assigned |= free
     return assigned

@@ -118,7 +118,7 @@ def _release_for_job(job_id: int, exclusive: bool, now: datetime, room: int) -> 
     released = 0
     with skipping_if_locked(f"backfill of job {job_id}", using), transaction.atomic(using=using):
         cursor = _lock_cursor(job_id, using)
-        if cursor is not None and not cursor.is_resumed_after(now):
+        if cursor is not None and not cursor.is_resumed_early(now):
             released = _release_oldest(job_id, exclusive, now, room)
     return released
 

@@ -196,7 +196,7 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
     overdue = (
         queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
     )
-    with deliveries.unlocked([run.pk for run in overdue]) as free:
+    with deliveries.lock_unlocked([run.pk for run in overdue]) as free:
         pass  # Only to skip locked runs: each would be waited for separately.
     redelivered = [run for run in overdue if run.pk in free and _rescue_one(_redeliver, run, now)]
     if redelivered:

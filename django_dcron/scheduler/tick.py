@@ -212,7 +212,7 @@ class Ticker:
         marked: list[DueRun] = []
         for start in range(0, len(delivered), deliveries.MARKED_AT_ONCE):
             batch = delivered[start : start + deliveries.MARKED_AT_ONCE]
-            with deliveries.unlocked([run.run_id for run in batch]) as free:
+            with deliveries.lock_unlocked([run.run_id for run in batch]) as free:
                 of_batch = [run for run in batch if run.run_id in free]
                 self._mark_queued(of_batch)
             marked += of_batch

@@ -205,7 +205,7 @@ def _stored_after(value: object) -> dict[str, str]:
     for job, condition in value.items():
         if not isinstance(job, str):
             raise TypeError(f"@cron: after contains {job!r:.100}. Use the names of jobs.")
-        _check_choice(f"after: the condition for {job!r:.100} is wrong: ", condition, CONDITIONS)
+        _check_choice(f"after: condition for {job!r:.100}: ", condition, CONDITIONS)
     return dict(value)
 
 

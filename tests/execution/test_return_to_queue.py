@@ -17,7 +17,7 @@ from django_dcron.dispatch import DispatchFailed, DueRun
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import NODE_HEADER
 from django_dcron.execution.beat_tasks import BeatTasks
-from django_dcron.execution.unknown_runs import UnknownRuns, Warnings
+from django_dcron.execution.unknown_runs import UnknownRunLog, UnknownRuns
 from django_dcron.models import Node
 from tests.celery_app import app
 
@@ -43,7 +43,7 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Broker:
     broker = Broker()
     monkeypatch.setattr(tasks, "_dispatcher_for", lambda app: broker)
-    monkeypatch.setattr(tasks, "warnings", Warnings())
+    monkeypatch.setattr(tasks, "warnings", UnknownRunLog())
     caplog.set_level(logging.DEBUG, "django_dcron.runs")
     return broker
 

@@ -10,7 +10,12 @@ from django.db import ProgrammingError, connection
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import database_name, lacks_table
 from django_dcron.exceptions import UnknownRun
-from django_dcron.execution.unknown_runs import WARN_EVERY, UnknownRuns, Warnings, published_here
+from django_dcron.execution.unknown_runs import (
+    WARN_EVERY,
+    UnknownRunLog,
+    UnknownRuns,
+    published_here,
+)
 from django_dcron.models import Node, Run
 from django_dcron.runs import ordinary_start, start_facts
 from django_dcron.runs.start import start_attempt
@@ -60,7 +65,7 @@ def test_latest_unknown_runs_are_remembered() -> None:
 
 def test_warnings_are_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
-    warnings = Warnings(monotonic=clock)
+    warnings = UnknownRunLog(monotonic=clock)
     run_id = uuid4()
     caplog.set_level(logging.DEBUG, "django_dcron.runs")
     warnings.log(run_id, 1, "w", "Expected.", expected=True)

@@ -43,7 +43,7 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Broker:
     broker = Broker()
     monkeypatch.setattr(tasks, "_dispatcher_for", lambda app: broker)
-    monkeypatch.setattr(tasks, "warnings", UnknownRunLog())
+    monkeypatch.setattr(tasks, "unknown_run_log", UnknownRunLog())
     caplog.set_level(logging.DEBUG, "django_dcron.runs")
     return broker
 

@@ -65,15 +65,15 @@ def test_latest_unknown_runs_are_remembered() -> None:
 
 def test_warnings_are_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
-    warnings = UnknownRunLog(monotonic=clock)
+    log = UnknownRunLog(monotonic=clock)
     run_id = uuid4()
     caplog.set_level(logging.DEBUG, "django_dcron.runs")
-    warnings.log(run_id, 1, "w", "Expected.", expected=True)
-    warnings.log(run_id, 1, "w", "First.")
+    log.log(run_id, 1, "w", "Expected.", expected=True)
+    log.log(run_id, 1, "w", "First.")
     for _ in range(3):
-        warnings.log(run_id, 1, "w", "Soon after.")
+        log.log(run_id, 1, "w", "Soon after.")
     clock.now += WARN_EVERY
-    warnings.log(run_id, 1, "w", "Later.")
+    log.log(run_id, 1, "w", "Later.")
     assert [record.levelname for record in caplog.records] == [
         "DEBUG",
         "WARNING",

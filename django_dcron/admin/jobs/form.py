@@ -21,6 +21,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
+from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.formats import date_format
 from django.utils.text import capfirst
 from django.utils.timezone import localtime
@@ -36,6 +37,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
 from django_dcron.models import Calendar, Job, Limit
+from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.sentences import schedule_of_sentence
 
 if TYPE_CHECKING:
@@ -69,6 +71,21 @@ class TargetInput(SuggestingInput):
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
         return super().get_context(name, value, attrs) | {"note": TargetNote.of(str(value or ""))}
+
+
+class ScheduleTextarea(forms.Textarea):
+    """A text area for a schedule, with a picker for common schedules."""
+
+    template_name = "django_dcron/widgets/schedule_input.html"
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        picker = {
+            "minutes": [step for step in range(1, 31) if 60 % step == 0],
+            "hours": [step for step in range(1, 13) if 24 % step == 0],
+            "weekdays": zip(WEEKDAYS, WEEKDAYS_ABBR.values(), strict=True),
+            "monthdays": range(1, 32),
+        }
+        return super().get_context(name, value, attrs) | {"picker": picker}
 
 
 @lru_cache(maxsize=1)
@@ -120,7 +137,10 @@ class JobForm(JobModelForm):
 
     class Media:
         css = {"all": ["django_dcron/job_form.css"]}
-        js = [forms.Script("django_dcron/job_form.js", defer=True)]
+        js = [
+            forms.Script("django_dcron/job_form.js", defer=True),
+            forms.Script("django_dcron/schedule_picker.js", defer=True),
+        ]
 
     class Meta:
         model = Job
@@ -131,7 +151,7 @@ class JobForm(JobModelForm):
             "schedule": ScheduleInput,
         }
         widgets = {
-            "schedule": forms.Textarea(_CODE | {"rows": 2}),
+            "schedule": ScheduleTextarea(_CODE | {"rows": 2}),
             "timezone": SuggestingInput(_zones),
             "target": TargetInput(targets.available),
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),

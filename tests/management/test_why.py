@@ -1,8 +1,10 @@
 """Test ``dcron why`` and ``dcron nodes``: text, JSON and exit codes."""
 
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db import clock
@@ -58,6 +60,24 @@ def test_time_of_day_means_latest_one_in_time_zone_of_job(
     assert all(part in first for part in ("2027-03-27 14:30:00", "Europe/Berlin"))
     for impossible in ("24:00", "14:60", "1430:00"):
         assert call("why", str(system.job), impossible).code == 2
+
+
+def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
+    system: System, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    occurrence = system.latest.astimezone(ZoneInfo("Asia/Tokyo"))
+    daily = f"{system.latest:%M %H} * * *"
+    type(system.job).objects.update(schedule=daily, timezone="UTC")
+    Run.objects.exclude(scheduled_at=system.latest).delete()
+    for text in (f"{occurrence:%Y-%m-%dT%H:%M}", f"{occurrence:%Y-%m-%d %H:%M:%S}"):
+        assert call("why", str(system.job), text, "--json").json["run"]
+        first, *_rest = call("why", str(system.job), text).out.splitlines()
+        assert "Asia/Tokyo" in first
+        assert "UTC" in first
+    nothing = occurrence + timedelta(minutes=7)
+    document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
+    assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"
 
 
 def test_why_without_time_explains_last_occurrence(system: System) -> None:

@@ -5,9 +5,11 @@ Exit codes: 0; 1 nothing explains it; 2 the request can't be processed.
 
 from __future__ import annotations
 
+from datetime import datetime, tzinfo
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -23,9 +25,10 @@ from django_dcron.utils import time_format
 
 HELP = (
     "Explain why a job ran or didn't run at a time. TIME is in the job's time zone unless it has "
-    "an offset. A time without seconds means the whole minute. A time of day means its last "
-    "occurrence up to now. Without TIME, explains the last occurrence, or why the job is paused. "
-    "Exit code 1: there is no explanation."
+    "an offset, or unless the job has an occurrence at TIME only in the site's time zone. A time "
+    "without seconds means the whole minute. A time of day means its last occurrence up to now. "
+    "Without TIME, explains the last occurrence, or why the job is paused. Exit code 1: there is "
+    "no explanation."
 )
 EXAMPLES = """
 why nightly-report
@@ -50,22 +53,45 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, job = Output(command, options), find_job(options["job"])
-    text, now, zone = options["time"], database_now(alias_for(Job)), schedule_zone_of(job)
-    clock_time = option_values.last_clock_time(text, now, zone) if text else None
-    if text:
-        answer = explain(
-            job, clock_time or option_values.parse_time_option("TIME", text, now, zone)
-        )
-    else:
-        answer = explain_latest(job, now)
+    text, now = options["time"], database_now(alias_for(Job))
+    answer, meaning = _explain_text(job, text, now) if text else (explain_latest(job, now), "")
     if out.is_json:
         out.json(_document(job, answer))
     else:
-        if clock_time:
-            out.line(f"{text} means {clock_time:%Y-%m-%d %H:%M:%S} ({zone.key}).")
+        if meaning:
+            out.line(meaning)
         _print(out, job, answer)
     if answer.verdict is WhyVerdict.UNEXPLAINED:
         raise negative_result("No explanation found.")
+
+
+def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
+    """Explain the time ``text`` of the job. Also return the meaning of the text if it isn't clear.
+
+    A time without an offset is in the job's zone. If the job has no occurrence then, but has one at
+    this time in the site's zone, in which other commands show times, the answer is about that.
+    """
+    zone, site = schedule_zone_of(job), timezone.get_current_timezone()
+    instant, in_site = _time_of(text, now, zone), _time_of(text, now, site)
+    answer = explain(job, instant)
+    if in_site != instant and not _is_about_run(answer):
+        other = explain(job, in_site)
+        if _is_about_run(other):
+            return other, (
+                f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no "
+                f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
+            )
+    is_clock_time = option_values.last_clock_time(text, now, zone) is not None
+    return answer, f"{text} means {instant:%Y-%m-%d %H:%M:%S} ({zone})." if is_clock_time else ""
+
+
+def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:
+    clock_time = option_values.last_clock_time(text, now, zone)
+    return clock_time or option_values.parse_time_option("TIME", text, now, zone)
+
+
+def _is_about_run(answer: Answer) -> bool:
+    return answer.run is not None or answer.occurrence is not None
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:

@@ -23,6 +23,8 @@ from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.origins import match_entries
 from django_dcron.contrib.importers.reading import SourceProblem
 from django_dcron.contrib.importers.sources import SCHEDULERS
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
@@ -86,6 +88,7 @@ def _received_from_beat(
     ages = celery_config.sent_by_beat()
     if not ages:
         return
+    now = database_now(alias_for(Job))  # the workers took their time to reply
     keys = celery_config.entries_by_task()
     matches = match_entries(celery_config.read(now).entries, "default", source)
     jobs = {each.entry.key: each.job for each in matches if each.job and each.job.pk in changed}

@@ -42,7 +42,7 @@ class JobExaminer:
         if job.enabled and (unknown := self._why_unknown(job.target)):
             yield (
                 Code.UNKNOWN_TARGET,
-                f"Runs fail: {unknown}. Register the target, or correct or pause the job.",
+                f"Runs fail: {unknown} Register the target, or correct or pause the job.",
             )
         cursor = cursor_of(job)
         if cursor is None or not matches_definition(cursor, job):
@@ -62,7 +62,7 @@ class JobExaminer:
                 targets.get(target)
                 self._targets[target] = ""
             except UnknownTarget as error:
-                self._targets[target] = str(error).rstrip(".?")
+                self._targets[target] = str(error)
         return self._targets[target]
 
     def _cursor_problems(self, job: Job, cursor: Cursor) -> Iterator[JobProblem]:

@@ -57,7 +57,10 @@ def worker_sentences(data: ExplanationData) -> list[Sentence]:
     queue = queue_name(data.job.target, data.job.queue)
     if settings.DISPATCHER == "thread" or not queue:
         return []
-    text = _("If no worker of the queue “%(queue)s” is running, start one.")
+    text = _(
+        "If no worker of the queue “%(queue)s” is running, start one. Restart workers that were "
+        "started before django-dcron was installed."
+    )
     return [Sentence("needs_worker", text, queue=queue)]
 
 

@@ -33,6 +33,7 @@ from django_dcron.policies.health.problems import Severity
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.suggestions import did_you_mean
+from django_dcron.utils.time_format import format_duration
 
 HELP = (
     "Find lost or duplicate occurrences, stuck runs, dead nodes and other problems. Writes "
@@ -111,7 +112,11 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
             text = f"{scheduler} probably runs beside django-dcron: {each.reason}. {remedy}."
             findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
         elif each.at is not None:
-            text = f"{scheduler} ran the job, too, at {utc(each.at)}. {remedy}."
+            ago = format_duration(window.now - each.at)
+            text = (
+                f"{scheduler} ran the job, too, at {utc(each.at)}, {ago} ago. {remedy}. If you "
+                "have stopped it since then, check with a shorter --since, such as 1m."
+            )
             subject = Subject("job", str(each.job.pk), str(each.job))
             findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
 

@@ -82,7 +82,10 @@ def _unsuitable_workers(facts: SystemFacts) -> Iterator[Issue]:
                 workers=named.listed,
             ),
             TranslatableText(
-                _("Call app.autodiscover_tasks() in their Celery app, then restart the workers.")
+                _(
+                    "Restart the workers. If this doesn't help, call app.autodiscover_tasks() in "
+                    "their Celery app."
+                )
             ),
             None,
             {"workers": named.number},

@@ -434,6 +434,21 @@ def test_w016_for_a_placeholder_within_a_word(
     assert all("'backup'" in message.msg for message in reported)
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_w022_for_a_channel_that_needs_apprise(
+    settings: Settings, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = object() if installed else None
+    monkeypatch.setattr("django_dcron.checks.settings.find_spec", lambda name: found)
+    settings.DCRON_ALERT_CHANNELS = {
+        "mail": {"mail": ["ops@example.org"]},
+        "chat": {"apprise": ["slack://secret"]},
+    }
+    reported = messages()
+    assert ids() == ([] if installed else ["django_dcron.W022"])
+    assert all("'chat'" in message.msg and "secret" not in str(message) for message in reported)
+
+
 def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None:
     for setting in conf.Settings.all():
         setattr(settings, setting.name, object())

@@ -35,6 +35,7 @@ W018      a job declared in code runs after a job that no code declares
 W019      a cron.py is beside the settings, in a package that isn't in INSTALLED_APPS
 W020      runs are dispatched to Celery, but the project sets no broker
 W021      the function of a job declared in code doesn't accept the job's arguments
+W022      an alert channel needs the package apprise, which isn't installed
 ========  ======================================================================================
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every

@@ -101,6 +101,7 @@ PAGES = {
     "W019": "tutorial/first-job.md",
     "W020": "tutorial/redis-and-celery.md",
     "W021": "reference/python-api.md",
+    "W022": "how-to/alerts.md",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.

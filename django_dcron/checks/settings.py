@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -154,6 +155,14 @@ def _check_alerts() -> Iterator[CheckMessage]:
             hint="Correct the rule. Until then, no alerts are sent for DCRON_ALERTS.",
             id="django_dcron.E007",
         )
+    for name, channel in settings.ALERT_CHANNELS.items():
+        if "apprise" in channel and find_spec("apprise") is None:
+            yield Warning(
+                f"DCRON_ALERT_CHANNELS: {name!r} needs the package apprise, which isn't installed, "
+                "so its alerts aren't sent.",
+                hint="Install it: pip install django-dcron[alerts].",
+                id="django_dcron.W022",
+            )
 
 
 def _check_check_ins() -> Iterator[CheckMessage]:

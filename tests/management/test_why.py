@@ -11,7 +11,7 @@ from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Job, Node, Run
 from tests.diagnosis.conftest import System, system
-from tests.factories import make_idle_job
+from tests.factories import make_idle_job, make_job
 from tests.management.calling import call, table
 
 __all__ = ["system"]
@@ -78,6 +78,15 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
     nothing = occurrence + timedelta(minutes=7)
     document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"
+
+
+@pytest.mark.parametrize("time", [[], ["now"]])
+def test_why_explains_a_job_without_occurrences(system: System, time: list[str]) -> None:
+    job = control.save(make_job(schedule="@never"))
+    document = call("why", str(job), *time, "--json").json
+    assert document["verdict"] == "no_occurrence"
+    assert "@never" in document["sentences"][0]
+    assert len(document["sentences"]) == 2, "the creation is no change"
 
 
 def test_why_without_time_explains_last_occurrence(system: System) -> None:

@@ -162,7 +162,7 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
     since = [
         (change, field)
         for change in data.changes
-        if data.requested.start < change.at
+        if data.requested.start < change.at and not change.is_addition
         for field in change.fields
     ]
     for change, field in since[:FIELDS_NAMED]:
@@ -228,6 +228,12 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
 
 
 def _no_match_sentence(data: ExplanationData) -> Sentence:
+    if data.timetable is not None and data.timetable.schedule.is_never:
+        text = _(
+            "The schedule @never has no occurrences. The job runs only when it is started manually "
+            "or by another job."
+        )
+        return Sentence("never", text)
     text = _("The schedule “%(schedule)s” doesn't match that time.")
     return Sentence("no_match", text, schedule=data.job.schedule)
 

@@ -25,6 +25,7 @@ from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules import public_holidays
 from django_dcron.targets import declaration, functions
+from django_dcron.utils.docs_links import DOCS
 from tests.docs.test_documents import ROOT
 from tests.factories import make_job
 
@@ -459,7 +460,7 @@ def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None
         heading = re.findall(
             r"^## (.+)$", reference[: reference.index(f"| `{name}` |")], re.MULTILINE
         )[-1]
-        assert hint.endswith(f"{reporting.DOCS}reference/settings.md#{anchor(heading)}")
+        assert hint.endswith(f"{DOCS}reference/settings.md#{anchor(heading)}")
 
 
 def test_links_of_hints_point_to_existing_sections() -> None:

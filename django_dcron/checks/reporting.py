@@ -8,9 +8,9 @@ from contextvars import ContextVar
 
 from django.core.checks import CheckMessage, Error, Warning
 
+from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.url_credentials import without_urls
 
-DOCS = "https://github.com/example/django-dcron/blob/main/docs/"
 SETTINGS_BY_SECTION = {
     "scheduler": (
         "DCRON_AUTOSTART",
@@ -156,10 +156,6 @@ def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
     hint = "\n".join(dict.fromkeys(hints.values()))
     others = [message for message in messages if message.id != NO_NODE_STARTS]
     return [*others, Warning(text, hint=hint, id=NO_NODE_STARTS)]
-
-
-def with_link(hint: str | None, page: str) -> str:
-    return f"{hint or ''} See {DOCS}{page}".strip()
 
 
 def with_docs_link(message: CheckMessage) -> CheckMessage:

@@ -19,13 +19,13 @@ from django_dcron.checks.reporting import (
     node_start_problem,
     settings_section,
     with_docs_link,
-    with_link,
     without_secrets,
 )
 from django_dcron.checks.services import check_dispatcher, check_django_tasks, check_lock
 from django_dcron.conf import ARGUMENTS_PLACEHOLDER, Settings, settings
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.targets import commands
+from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.suggestions import did_you_mean
 
 

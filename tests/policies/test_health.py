@@ -330,6 +330,12 @@ def test_remedy_names_the_worker_type_and_queue(dispatcher: str, name: str, reme
     assert str(issue.remedy) == remedy
 
 
+def test_remedy_names_several_queues() -> None:
+    queues = (queue("mail"), queue("celery"))
+    issue = only(dispatcher="celery", workers=None, last_start=None, queues=queues)
+    assert str(issue.remedy) == "Start a Celery worker for queues celery, mail."
+
+
 def test_remedy_for_unknown_task_is_autodiscover_tasks() -> None:
     issue = only(workers=(worker(executes=False),), queues=(queue(),))
     assert "app.autodiscover_tasks()" in str(issue.remedy)

@@ -4,11 +4,13 @@ Invariants:
 
 - A job that was imported before is merged with the source (``merging``).
 - A job that was deleted here isn't created again, unless ``restore`` names it.
+- A line of a crontab isn't imported if a job of another crontab does the same work.
 - An export has no origin. All its values replace those of the jobs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -35,8 +37,10 @@ from django_dcron.contrib.importers.origins import (
     Match,
     imported_jobs_of,
     match_entries,
+    stored_source,
 )
-from django_dcron.contrib.importers.reading import SourceEntry, unexpected_error_text
+from django_dcron.contrib.importers.reading import CRONTAB, SourceEntry, unexpected_error_text
+from django_dcron.db.routing import alias_for
 from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
@@ -45,6 +49,10 @@ DECLARED = "the code declares a job with this name with @cron; rename or delete 
 NOT_IMPORTED = (
     "a person created the job with this name; rename or delete one of the two, or take the "
     "source's values with --overwrite"
+)
+OTHER_CRONTAB = (
+    "the job {name!r} was imported from {source} and runs the same command at the same times; to "
+    "update it, import that crontab again; to import this one instead, delete the job first"
 )
 OTHER_SOURCE = "the job with this name was imported from {}; rename or delete one of the two"
 DELETED_HERE = "the job was deleted here; to create it again, use dcron import with --restore"
@@ -60,6 +68,8 @@ def compare_entries(
 ) -> list[EntryPlan]:
     """Compare jobs, in the order of ``entries``."""
     matches = list(match_entries(entries, namespace, options.source))
+    if options.source.startswith(CRONTAB):
+        matches = _with_duplicates(matches, options)
     if not (options.take_over or options.shadow) and any(map(_waits, matches)):
         options = replace(options, new_wait=True)
     return [
@@ -97,6 +107,34 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
         and plan.outcome not in NOT_HANDED_OVER
         and (plan.existing.target.startswith(PREFIX) or awaits_handover(plan.existing))
     ]
+
+
+def _with_duplicates(matches: list[Match], options: ComparisonOptions) -> list[Match]:
+    """Add the jobs of other crontabs that run, or will run, the same command at the same times.
+
+    A crontab that was saved to another file would otherwise create each renamed job again.
+    """
+    jobs = Job.objects.using(alias_for(Job)).filter(import_source__startswith=CRONTAB)
+    others = {
+        _work_of(job): job
+        for job in jobs.exclude(import_source=stored_source(options.source)).order_by("-pk")
+        if job.enabled or awaits_handover(job)
+    }
+    return [
+        replace(
+            each, duplicate=others.get(_work_of(with_values(Job(), each.entry.values, options)))
+        )
+        if each.job is None and each.entry.values
+        else each
+        for each in matches
+    ]
+
+
+def _work_of(job: Job) -> str:
+    """Return what a job does and when. A shadow has the work of its target."""
+    values = definition_of(job)
+    work = [values[name] for name in ("args", "kwargs", "schedule", "timezone")]
+    return json.dumps([values["target"].removeprefix(PREFIX), *work], sort_keys=True)
 
 
 def _waits(matched: Match) -> bool:
@@ -160,6 +198,9 @@ def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> E
     if before is None:
         if matched.deleted and not matches_name(unchanged, options.restore):
             return replace(unchanged, outcome=ImportOutcome.DELETED, reasons=(DELETED_HERE,))
+        if (other := matched.duplicate) is not None:
+            reason = OTHER_CRONTAB.format(name=str(other), source=other.import_source)
+            return replace(unchanged, outcome=ImportOutcome.CONFLICT, reasons=(reason,))
         return _plan_creation(matched, unchanged, options)
     if not options.source or before.declared is not None:
         return _plan_replacement(before, unchanged, options)

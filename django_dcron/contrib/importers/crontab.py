@@ -22,6 +22,7 @@ from django_dcron.conf import settings
 from django_dcron.contrib.importers.crontab_lines import CrontabLine, ManagementCall, read_lines
 from django_dcron.contrib.importers.names import name_digest
 from django_dcron.contrib.importers.reading import (
+    CRONTAB,
     EntryRefused,
     Omitted,
     Reading,
@@ -40,13 +41,21 @@ AT_BOOT = (
 )
 
 
-def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> Reading:
+def read(
+    text: str,
+    timezone: str,
+    *,
+    system: bool = False,
+    path: str = "-",
+    zone_is_default: bool = True,
+) -> Reading:
     """Parse a crontab.
 
     ``timezone``: the zone of the crontab's machine, which applies to lines without a preceding
-    ``CRON_TZ``. ``path``: identifies the crontab among others.
+    ``CRON_TZ``. ``zone_is_default``: nobody has chosen it. ``path``: identifies the crontab among
+    others.
     """
-    reading = Reading(source=f"crontab {path}")
+    reading = Reading(source=f"{CRONTAB}{path}")
     lines = list(read_lines(text, timezone, system, reading))
     shell_names = _shell_names(lines)
     lines_by_command = Counter(tuple(line.argv) for line in lines)
@@ -59,10 +68,8 @@ def read(text: str, timezone: str, *, system: bool = False, path: str = "-") -> 
             reading.shell[shell_name] = line.argv
     _suggest_commands(reading, lines, shell_names)
     if any(line.timezone == timezone for line in lines):
-        reading.notes.append(
-            f"Times without CRON_TZ are in the time zone {timezone}. To use another one, "
-            "pass --timezone."
-        )
+        other = " To use another one, pass --timezone." if zone_is_default else ""
+        reading.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
     return reading
 
 
@@ -156,7 +163,7 @@ def _entry_of(
     don't depend on lines with other commands.
     """
     digest = name_digest(str(line.argv))
-    command = f"{line.program} {digest}"
+    command = f"{line.outer_program} {digest}"
     when = f"{command} {line.schedule} {line.timezone}"
     times.update((command, when))
     return translate_entry(

@@ -14,6 +14,7 @@ from django_dcron.contrib.importers.reading import Reading, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.docs_links import ALERTS_PAGE, with_link
 
 DEFAULT_SHELL = "/bin/sh"
 _MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
@@ -42,6 +43,10 @@ _BEFORE_COMMAND = re.compile(
     re.VERBOSE,
 )
 """One of the words that may precede a command, such as the interpreter of a script."""
+_SHELL_CALL = re.compile(
+    r"""(?:\S*/)?(?:ba|da|k|z)?sh\s+(?:-\S+\s+)*-[a-z]*c\s+(?P<quote>['"])(?P<command>.+?)(?P=quote)"""
+)
+"""A command that a shell gets, as in ``sh -c 'cd /srv && ./backup.sh'``."""
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
 OWN_VARIABLES = {
     "SHELL",
@@ -69,6 +74,8 @@ class CrontabLine:
     user: str
     program: str
     """The name of the program or of the management command."""
+    outer_program: str
+    """The same, except that it is the shell for ``sh -c``. It identifies the imported jobs."""
     command: str
     """The command for the shell, including its standard input."""
     environment: tuple[tuple[str, str], ...]
@@ -126,6 +133,7 @@ def read_lines(text: str, timezone: str, system: bool, reading: Reading) -> Iter
             timezone=variables.get("CRON_TZ") or timezone,
             user=parts.user,
             program=_program_name(parts.command),
+            outer_program=_outer_program_name(parts.command),
             command=_with_stdin(parts.command),
             environment=tuple(
                 (name, value) for name, value in variables.items() if name not in OWN_VARIABLES
@@ -176,8 +184,11 @@ def _set_variable(variables: dict[str, str], name: str, value: str, reading: Rea
     variables[name] = value
     if name == "MAILTO" and value:
         reading.notes.append(
-            f"MAILTO={value} is ignored. Output is stored with each run and not mailed. To "
-            "get alerts, see docs/how-to/alerts.md."
+            with_link(
+                f"MAILTO={value} is ignored. Output is stored with each run and not mailed. Use "
+                "alerts instead.",
+                ALERTS_PAGE,
+            )
         )
     if name == "TZ":
         reading.notes.append(
@@ -205,15 +216,26 @@ def _split_line(line: str, system: bool) -> _LineParts | None:
 
 
 def _program_name(command: str) -> str:
+    """Return the name of the program, or of the program that ``sh -c`` runs."""
+    call = _SHELL_CALL.match(command, _start_of_program(command))
+    return _program_name(call["command"]) if call else _outer_program_name(command)
+
+
+def _outer_program_name(command: str) -> str:
     """Return the name of the management command, or of the program without a script's ending."""
     if management := _MANAGEMENT.search(command):
         return clean_name(management[1])
+    words = command[_start_of_program(command) :].split(maxsplit=1) or [""]
+    match = _PROGRAM.search(words[0].strip("'\"()").rsplit("/", 1)[-1])
+    return clean_name(_SCRIPT_ENDING.sub("", match[0])) if match else "command"
+
+
+def _start_of_program(command: str) -> int:
+    """Return where the program's name starts, after ``cd``, variables and interpreters."""
     start = 0
     while before := _BEFORE_COMMAND.match(command, start):
         start = before.end()
-    text = (command[start:].split(maxsplit=1) or [""])[0].strip("'\"()").rsplit("/", 1)[-1]
-    match = _PROGRAM.search(text)
-    return clean_name(_SCRIPT_ENDING.sub("", match[0])) if match else "command"
+    return start
 
 
 def _with_stdin(command: str) -> str:

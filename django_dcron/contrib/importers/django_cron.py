@@ -39,6 +39,7 @@ from django_dcron.contrib.importers.reading import (
 from django_dcron.contrib.importers.retries import constant, max_attempts_of
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import UnknownTarget
+from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
 
 SOURCE = "django-cron"
 APP = "django_cron"
@@ -127,7 +128,7 @@ def _paths() -> list[str]:
 def _parts(path: str) -> list[ClassPart]:
     """Return the parts of a class. Raises ``Omitted`` or ``EntryRefused``."""
     if path.startswith(OWN_CLASSES):
-        raise Omitted("a job needs no class that reports failures; see docs/how-to/alerts.md")
+        raise Omitted(f"a job needs no class that reports failures; see {DOCS}{ALERTS_PAGE}")
     try:
         cron_class = import_string(path)
     except Exception as error:  # the project's code

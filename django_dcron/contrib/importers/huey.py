@@ -22,6 +22,7 @@ from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_t
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     Omitted,
+    PendingAction,
     Reading,
     SourceProblem,
     SourceRuns,
@@ -214,7 +215,11 @@ def _pause_reason(revoked: Revocation | None, now: datetime, warn: Warn) -> str:
     if revoked is None:
         return ""
     if revoked.once:
-        warn("its next run is revoked in Huey, but the job runs; to skip it, pause the job")
+        warn(
+            PendingAction(
+                "its next run is revoked in Huey, but the job runs; to skip it, pause the job"
+            )
+        )
         return ""
     if revoked.until is None:
         return WAS_REVOKED

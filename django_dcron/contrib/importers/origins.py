@@ -45,6 +45,8 @@ class Match:
     job: Job | None = None
     name_owner: Job | None = None
     """A job from another source that has the proposed name. Then there is no ``job``."""
+    duplicate: Job | None = None
+    """A job of another crontab that does the same work. Then there is no ``job``."""
     deleted: bool = False
     """Whether the entry's job was deleted here. Then there is no ``job``."""
 

@@ -21,6 +21,8 @@ NEXT_DUE = "next_due"
 """The key of ``Found.next_due`` among the values that ``translate_entry`` gets."""
 LAST_RUN = "last_run"
 """The key of ``Found.last_run`` among the values that ``translate_entry`` gets."""
+CRONTAB = "crontab "
+"""The start of the source of each crontab. Its path follows."""
 LONG_INTERVAL = timedelta(minutes=10)
 """Intervals from this length on keep the phase of the source."""
 
@@ -102,6 +104,10 @@ class SourceRuns:
     """Whether the scheduler stores each run, or only the latest one."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Entries whose runs can't be read, by ``origin``, with the reason."""
+
+
+class PendingAction(str):
+    """A warning that each import shows until a person acts. Others are shown once."""
 
 
 Warn = Callable[[str], None]

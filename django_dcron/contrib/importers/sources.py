@@ -98,16 +98,29 @@ def can_hand_back(name: str) -> bool:
     return hasattr(SCHEDULERS[name], "hand_back")
 
 
-def read_file(path: str, form: FileFormat | None, timezone: str, namespace: str) -> Reading:
+def read_file(
+    path: str,
+    form: FileFormat | None,
+    timezone: str,
+    namespace: str,
+    *,
+    zone_is_default: bool,
+) -> Reading:
     """Read a file. Raises ``SourceProblem``.
 
-    ``timezone``: the time zone of a crontab.
+    ``timezone``: the time zone of a crontab. ``zone_is_default``: nobody has chosen it.
     """
     text, form = _text(path), form or file_format_of(path)
     if form in (FileFormat.JSON, FileFormat.YAML):
         return export.read(text, Syntax(form.value), namespace)
     location = path if path == STANDARD_INPUT else str(Path(path).absolute())
-    return crontab.read(text, timezone, system=form is FileFormat.SYSTEM_CRONTAB, path=location)
+    return crontab.read(
+        text,
+        timezone,
+        system=form is FileFormat.SYSTEM_CRONTAB,
+        path=location,
+        zone_is_default=zone_is_default,
+    )
 
 
 def file_format_of(path: str) -> FileFormat:

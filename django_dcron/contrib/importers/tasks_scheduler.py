@@ -36,6 +36,7 @@ from django_dcron.contrib.importers.reading import (
     warn_about_workers,
     whole_second,
 )
+from django_dcron.utils.docs_links import ALERTS_PAGE, with_link
 
 SOURCE = "django-tasks-scheduler"
 WAS_DISABLED = "was disabled in django-tasks-scheduler"
@@ -65,8 +66,10 @@ def read(now: datetime) -> Reading:
     )
     if reading.entries:
         reading.notes.append(
-            f"{SOURCE} mails the ADMINS about each failed task. To get alerts, see "
-            "docs/how-to/alerts.md."
+            with_link(
+                f"{SOURCE} mails the ADMINS about each failed task. Use alerts instead.",
+                ALERTS_PAGE,
+            )
         )
     return reading
 

@@ -16,19 +16,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, cast
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 from django.db.models import F, Max
 
 from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
-from django_dcron.contrib.importers.entry_plans import HANDED_BACK, awaits_handover
+from django_dcron.contrib.importers.entry_plans import (
+    DEFAULT_OPTIONS,
+    HANDED_BACK,
+    Changes,
+    awaits_handover,
+    differing_values,
+    with_values,
+)
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
 from django_dcron.contrib.importers.reading import Reading, SourceEntry, SourceProblem
 from django_dcron.contrib.importers.sources import (
@@ -43,8 +50,10 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.locking import lock_cursors
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.management.dcron import import_
-from django_dcron.management.dcron.exits import NEGATIVE, negative_result, usage_error
+from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.import_output import does_work
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Cursor, Job, Node, Run
@@ -66,6 +75,9 @@ handover django-celery-beat
 handover django-celery-beat --apply
 handover django-celery-beat --back --apply
 """
+
+SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
+"""The fields that ``--back`` shows if they differ from the entry, which the source runs."""
 
 
 class DetectsRunning(Protocol):
@@ -112,7 +124,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["back"]:
         _hand_back(Output(command, options), options)
         return
-    _show_preconditions(Output(command, options), options)
+    out = Output(command, options)
+    _show_preconditions(out, options)
     defaults: dict[str, Any] = {
         "format": None,
         "namespace": None,
@@ -123,18 +136,30 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         "overwrite": [],
         "restore": [],
     }
-    try:
-        import_.run(command, {**defaults, **options, "take_over": True})
-    except CommandError as error:
-        if error.returncode == NEGATIVE:  # the other entries are handed over
-            _show_next_step(Output(command, options), options)
-        raise
-    _show_next_step(Output(command, options), options)
+    options = {**defaults, **options, "take_over": True}
+    result = import_.import_entries(out, options, import_.read_source(options))
+    if options["apply"]:
+        _conclude(out, options["source"], result)
+    else:
+        import_.raise_for_problems(out, options, result)
 
 
-def _show_next_step(out: Output, options: dict[str, Any]) -> None:
-    source = options["source"]
-    if not options["apply"] or out.is_json or not _leaves_traces(source):
+def _conclude(out: Output, source: str, result: import_.ImportResult) -> None:
+    """Show the result of the handover. Raises ``CommandError`` if entries can't be imported."""
+    if not out.is_json:
+        _show_next_step(out, source)
+    running = sum(does_work(plan.job or plan.existing) for plan in result.plans)
+    complete = f"The handover is complete: {number_of(running, 'job runs', 'jobs run')} here."
+    if result.problems:
+        above = "" if out.is_json else "; see above"
+        refused = number_of(result.problems, "entry", "entries")
+        raise negative_result(f"{complete} {refused} can't be imported{above}.")
+    if not out.is_json:
+        out.line(complete, GOOD)
+
+
+def _show_next_step(out: Output, source: str) -> None:
+    if not _leaves_traces(source):
         return
     scheduler = process_name(source)
     out.line(f"In five minutes, check with manage.py dcron doctor that {scheduler} runs no jobs.")
@@ -179,6 +204,8 @@ class _Handback:
     """The key of its entry in the source. None if the entry is gone."""
     source_schedule: Schedule | None = None
     """The schedule of the entry, which may differ from that of the job."""
+    edited: Changes = field(default_factory=dict)
+    """Maps fields that were edited here to the job's value and the source's."""
     error: str = ""
     """Why the job can't be handed back. It stays enabled."""
 
@@ -194,6 +221,8 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         raise usage_error(str(error)) from error
     if paused_here and not out.is_json:
         _warn_of_paused_jobs(out, source, paused_here)
+    if not out.is_json:
+        _warn_of_edited_jobs(out, source, planned)
     done: list[_Handback] = []
     progress = ProgressLines(out, "handover", len(planned))
 
@@ -221,9 +250,22 @@ def _check_can_hand_back(options: dict[str, Any]) -> None:
         raise usage_error(
             f"--back isn't available for {source}, because it stores no last run that the "
             f"command could set (available for: {', '.join(RESUMABLE)}). Instead, pause the "
-            f"imported jobs here, and start {process_name(source)}. It may then run again what "
-            "was due while it was stopped, although it ran here."
+            f"imported jobs here, {_how_to_start(source)}"
         )
+
+
+def _how_to_start(source: str) -> str:
+    """Return how to start a scheduler whose last runs can't be set."""
+    if source == celery_config.SOURCE:
+        return (
+            "delete beat's schedule files (celerybeat-schedule*), and start beat. With these "
+            "files, beat sends everything that was due while it was stopped at once, although it "
+            "ran here."
+        )
+    return (
+        f"and start {process_name(source)}. It may then run again what was due while it was "
+        "stopped, although it ran here."
+    )
 
 
 def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -> None:
@@ -234,6 +276,16 @@ def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -
         f"! {source} runs {them} once it starts. To prevent this, disable {them} there first.",
         WARNING,
     )
+
+
+def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[_Handback]) -> None:
+    for each in planned:
+        if each.edited:
+            texts = [
+                f"{name}: {JOB_FIELDS[name].text(here)} here, {JOB_FIELDS[name].text(there)} there"
+                for name, (here, there) in each.edited.items()
+            ]
+            out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)
 
 
 def _show_result(
@@ -316,7 +368,10 @@ def _handback_of(job: Job, entry: SourceEntry | None) -> _Handback:
     if entry is None or "schedule" not in entry.values:
         return _Handback(job, None if entry is None else entry.key)
     schedule = parse_schedule(entry.values["schedule"], entry.values["timezone"])
-    return _Handback(job, entry.key, schedule)
+    names = [name for name in SHOWN_IF_EDITED if name in entry.values]
+    values = {name: entry.values[name] for name in names}
+    edited = differing_values(job, with_values(job, values, DEFAULT_OPTIONS), names)
+    return _Handback(job, entry.key, schedule, edited)
 
 
 def _hand_back_all(

@@ -11,7 +11,8 @@ Exit codes:
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -185,11 +186,37 @@ def add_source_options(parser: CommandParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    plans: Sequence[EntryPlan]
+    """The plans of the jobs, as applied."""
+    entries: int
+    """The number of entries, including calendars."""
+    problems: int
+    """The number of entries that can't be imported."""
+    applied: bool
+
+
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    out, reading = Output(command, options), _read(options)
+    out, reading = Output(command, options), read_source(options)
     if options["report"]:
         report(out, options, reading)
         return
+    raise_for_problems(out, options, import_entries(out, options, reading))
+
+
+def raise_for_problems(out: Output, options: dict[str, Any], result: ImportResult) -> None:
+    """Raise ``CommandError`` if entries can't be imported."""
+    if result.problems:
+        nothing = "" if result.applied or not options["apply"] else " Nothing was written."
+        raise negative_result(
+            f"{result.problems} of {result.entries} entries can't be "
+            f"imported{'' if out.is_json else ', see above'}.{nothing}"
+        )
+
+
+def import_entries(out: Output, options: dict[str, Any], reading: Reading) -> ImportResult:
+    """Compare the entries with the jobs, write them if requested, and show the result."""
     calendar_plans, plans = _compare(options, reading)
     if options["apply"] and options["atomic"]:
         calendar_results, results, applied = _write_all(calendar_plans, plans)
@@ -217,12 +244,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     ]
     if DIFFERENCES & {*outcomes} and not options["apply"] and not out.is_json:
         out.line("Nothing was written. To write, use --apply.")
-    if problems := sum(outcome in PROBLEMS for outcome in outcomes):
-        nothing = "" if applied or not options["apply"] else " Nothing was written."
-        raise negative_result(
-            f"{problems} of {len(outcomes)} entries can't be "
-            f"imported{'' if out.is_json else ', see above'}.{nothing}"
-        )
+    problems = sum(outcome in PROBLEMS for outcome in outcomes)
+    return ImportResult(job_results, len(outcomes), problems, applied)
 
 
 def _compare(
@@ -311,7 +334,8 @@ def _namespace(text: str) -> str:
     return text
 
 
-def _read(options: dict[str, Any]) -> Reading:
+def read_source(options: dict[str, Any]) -> Reading:
+    """Read the source that the options name. Raises ``CommandError``."""
     source = options["source"]
     try:
         if source in SCHEDULERS:
@@ -321,7 +345,13 @@ def _read(options: dict[str, Any]) -> Reading:
             raise usage_error(f"--app can't be used with a file. Sources: {', '.join(SCHEDULERS)}.")
         zone = check_zone(options["timezone"] or django_settings.TIME_ZONE)
         form = FileFormat(options["format"]) if options["format"] else None
-        return sources.read_file(source, form, zone, options["namespace"] or "")
+        return sources.read_file(
+            source,
+            form,
+            zone,
+            options["namespace"] or "",
+            zone_is_default=not options["timezone"],
+        )
     except InvalidSchedule as error:
         raise usage_error(str(error)) from error
     except SourceProblem as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
 )
 from django_dcron.contrib.importers.origins import stored_key
-from django_dcron.contrib.importers.reading import Reading
+from django_dcron.contrib.importers.reading import CRONTAB, PendingAction, Reading
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
@@ -50,6 +50,9 @@ SAME_WARNINGS = 3
 SHOWN_ANYWAY = {"namespace", "name", "schedule", "timezone", "target", "description", *PAUSE}
 """Fields that the line of a new job shows in another form, or that are too long for it."""
 
+SWITCHED = {"target", "starts_at", *PAUSE}
+"""Fields that change when a job starts to do the work of its entry."""
+
 
 def gone_from_source(reading: Reading, plans: list[EntryPlan]) -> list[Job]:
     return jobs_without_entry(reading.source, plans) if reading.source else []
@@ -61,11 +64,16 @@ def show_entry_plans(
     """Show each plan as soon as it is made or applied."""
     plans = []
     warned: Counter[str] = Counter()
+    known = 0
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
             if plan.outcome is not ImportOutcome.SAME:
-                _show_plan(bar, plan, warned, applied=applied)
+                _show_plan(bar, plan, applied=applied)
+            warnings = _warnings_to_show(plan)
+            _show_warnings(bar, plan, warnings, warned)
+            if plan.existing is not None:
+                known += len(plan.entry.warnings) - len(warnings)
             if problem := _target_problem(plan):
                 bar.line(f"! {plan} {problem}", BAD)
             if applied and out.is_terminal:
@@ -73,11 +81,16 @@ def show_entry_plans(
     for warning, times in warned.items():
         if times > SAME_WARNINGS:
             out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
+    if known:
+        out.line(
+            f"{number_of(known, 'known warning is', 'known warnings are')} left out. To list all "
+            "warnings, use --json."
+        )
     for note in reading.notes:
         out.line(f"! {note}", WARNING)
     _show_settings(out, reading)
     show_queues(out, plans)
-    if (starting := sum(map(_starts, plans))) and reading.source.startswith("crontab "):
+    if (starting := sum(map(_starts, plans))) and reading.source.startswith(CRONTAB):
         out.line(
             f"! {_will_run_here(starting, applied=applied)}. Remove the lines from the crontab at "
             "the same time. Otherwise, cron runs them, too. To compare first, use --shadow.",
@@ -94,8 +107,7 @@ def _will_run_here(jobs: int, *, applied: bool) -> str:
     return f"{number_of(jobs, 'job')} will run here after --apply"
 
 
-def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, applied: bool) -> None:
-    """Show a plan. ``warned``: how often each warning was found before."""
+def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
     verb = verb_of(plan.outcome, applied=applied)
     details = list(plan.reasons)
     if plan.outcome is ImportOutcome.CREATE and plan.job is not None:
@@ -121,18 +133,43 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, warned: Counter[str], *, appli
             f"kept {plan} {name}: {text(here)} ({_why_kept(name)}; source: {text(there)})",
             STYLES[ImportOutcome.KEPT],
         )
-    warned.update(plan.entry.warnings)
-    for warning in plan.entry.warnings:
+
+
+def _show_warnings(
+    out: ProgressBar, plan: EntryPlan, warnings: Sequence[str], warned: Counter[str]
+) -> None:
+    """Show the warnings of a plan. ``warned``: how often each warning was found before."""
+    warned.update(warnings)
+    for warning in warnings:
         if warned[warning] <= SAME_WARNINGS:
             out.line(f"! {plan} {warning}", WARNING)
 
 
+def _warnings_to_show(plan: EntryPlan) -> Sequence[str]:
+    """Return the warnings that no earlier import has shown, or that need an action."""
+    if plan.outcome in PROBLEMS or (plan.outcome in DIFFERENCES and not _is_switch(plan)):
+        return plan.entry.warnings
+    return [warning for warning in plan.entry.warnings if isinstance(warning, PendingAction)]
+
+
+def _is_switch(plan: EntryPlan) -> bool:
+    """Return whether the change only enables or pauses the job, or ends its shadow."""
+    was, now = plan.changes.get("target", ("", ""))
+    switched = {*plan.changes}
+    return (
+        bool(switched & {"target", "enabled"})
+        and switched <= SWITCHED
+        and was.removeprefix(PREFIX) == now.removeprefix(PREFIX)
+    )
+
+
 def _starts(plan: EntryPlan) -> bool:
     """Return whether the import starts a job: an enabled one that isn't a shadow."""
-    return plan.outcome in DIFFERENCES and _does_work(plan.job) and not _does_work(plan.existing)
+    return plan.outcome in DIFFERENCES and does_work(plan.job) and not does_work(plan.existing)
 
 
-def _does_work(job: Job | None) -> bool:
+def does_work(job: Job | None) -> bool:
+    """Return whether the job is enabled and not a shadow."""
     return job is not None and job.enabled and not job.target.startswith(PREFIX)
 
 

@@ -239,17 +239,30 @@ def _start_a_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Transla
     values = {"queues": ", ".join(sorted(named))}
     match facts.dispatcher, bool(named):
         case "celery", True:
-            return TranslatableText(_("Start a Celery worker for queue %(queues)s."), **values)
+            return ngettext(
+                "Start a Celery worker for queue %(queues)s.",
+                "Start a Celery worker for queues %(queues)s.",
+                len(named),
+                **values,
+            )
         case "celery", False:
             return TranslatableText(_("Start a Celery worker."))
         case "tasks", True:
-            return TranslatableText(
-                _("Start a Django tasks worker for queue %(queues)s."), **values
+            return ngettext(
+                "Start a Django tasks worker for queue %(queues)s.",
+                "Start a Django tasks worker for queues %(queues)s.",
+                len(named),
+                **values,
             )
         case "tasks", False:
             return TranslatableText(_("Start a Django tasks worker."))
         case _, True:
-            return TranslatableText(_("Start a worker for queue %(queues)s."), **values)
+            return ngettext(
+                "Start a worker for queue %(queues)s.",
+                "Start a worker for queues %(queues)s.",
+                len(named),
+                **values,
+            )
     return TranslatableText(_("Start a worker."))
 
 

@@ -14,10 +14,11 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.contrib.importers import crontab
 from django_dcron.contrib.importers.comparison import compare_entries
-from django_dcron.contrib.importers.names import with_distinct_names
+from django_dcron.contrib.importers.names import name_digest, with_distinct_names
 from django_dcron.contrib.importers.reading import Reading, SourceEntry
 from django_dcron.contrib.importers.sources import FileFormat, file_format_of
 from django_dcron.models import Job
+from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -131,6 +132,57 @@ def test_command_has_its_shell_and_environment() -> None:
     ]
 
 
+def test_job_of_a_shell_call_keeps_its_name_and_target(tmp_path: Path, settings: Settings) -> None:
+    """A job that was named for the shell is recognized by its key."""
+    file = tmp_path / "crontab"
+    line = "0 1 * * * sh -c './backup.sh nightly'"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, [line])
+    job = Job.objects.get()
+    assert (job.name, job.target) == ("backup", "shell:backup")
+    assert job.import_key == f"sh {name_digest(str(['/bin/sh', '-c', line[10:]]))}"
+    job.name, job.imported = "sh", {**job.imported, "name": "sh", "as": "sh"}
+    job.save()
+    apply_lines(file, settings, [line])
+    assert Job.objects.get().name == "sh"
+
+
+def test_notes_name_the_option_only_if_it_was_not_passed(tmp_path: Path) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("MAILTO=ops@example.com\n0 1 * * * backup\n")
+    zone = "in the time zone UTC"
+    assert zone in (default := call("import", str(file)).out)
+    assert zone in (chosen := call("import", str(file), "--timezone", "UTC").out)
+    assert ["--timezone" in text for text in (default, chosen)] == [True, False]
+    assert f"{DOCS}{ALERTS_PAGE}" in default
+
+
+def test_line_of_another_file_does_not_repeat_a_renamed_job(
+    tmp_path: Path, settings: Settings
+) -> None:
+    first, second = tmp_path / "crontab", tmp_path / "saved"
+    settings.DCRON_SHELL = {}
+    apply_lines(first, settings, LINES[:1])
+    job = Job.objects.get()
+    job.name = "nightly backup"
+    control.save(job)
+    second.write_text(f"{LINES[0]}\n")
+    done = call("import", str(second), "--apply")
+    assert done.code == 1
+    (line,) = [line for line in done.out.splitlines() if line.startswith("conflict ")]
+    assert "nightly backup" in line
+    assert str(first) in line
+    assert call("import", str(second), "--apply", "--shadow").code == 1
+    assert Job.objects.count() == 1
+
+    second.write_text("0 2 * * * /a/backup.sh\n")  # another schedule
+    assert call("import", str(second)).code == 0
+    second.write_text(f"{LINES[0]}\n")
+    control.pause(job, "ask Ann")
+    assert call("import", str(second), "--apply").code == 0
+    assert Job.objects.count() == 2
+
+
 def test_mailto_is_reported_once() -> None:
     assert sum("MAILTO" in note for note in read(USER).notes) == 1
 
@@ -216,6 +268,11 @@ LINES = [
         ("sh", "sh"),
         ("/usr/bin/python3.11", "python3.11"),
         ("node.js", "node"),
+        ("sh -c 'cd /srv && ./backup.sh nightly'", "backup"),
+        ('/bin/bash -lc "exec env A=1 /srv/bin/tidy.py --all"', "tidy"),
+        ("cd /srv && sh -e -c 'sync'", "sync"),
+        ("sh -c 'python manage.py check'", "check"),
+        ("sh -c ''", "sh"),
     ],
 )
 def test_line_is_named_for_its_script(command: str, name: str) -> None:

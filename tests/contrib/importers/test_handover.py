@@ -282,6 +282,23 @@ def test_source_continues_with_its_own_schedule() -> None:
     assert due_at_beat() == []
 
 
+def test_jobs_that_were_edited_here_are_listed_when_handed_back() -> None:
+    for name in ("same", "schedule", "args", "invalid"):
+        crontab_row(name, minute="0", hour="4")
+    call("import", SOURCE, "--apply")
+    Job.objects.filter(name="schedule").update(schedule="30 5 * * *")
+    Job.objects.filter(name="args").update(args=[7])
+    Job.objects.filter(name="invalid").update(schedule="bogus")
+    lines = call("handover", SOURCE, "--back").out.splitlines()
+    warnings = {
+        line.split()[1]: line for line in lines if line.startswith("! ") and "differs" in line
+    }
+    assert set(warnings) == {"schedule", "args", "invalid"}
+    assert "30 5 * * *" in warnings["schedule"]
+    assert "0 4 * * *" in warnings["schedule"]
+    assert "args: [7] here, [] there" in warnings["args"]
+
+
 def test_later_run_in_the_source_is_kept() -> None:
     from django_celery_beat.models import PeriodicTask
 
@@ -456,6 +473,51 @@ def test_refused_job_does_not_affect_the_handover_of_others(
         )
 
 
+def test_handover_with_refused_entries_is_complete() -> None:
+    for name in ("a", "b", "refused"):
+        crontab_row(name, **twelve_hours_from_now())
+    from django_celery_beat.models import PeriodicTask
+
+    PeriodicTask.objects.filter(name="refused").update(task="tests.app.tasks.unknown")
+    shown = call("handover", SOURCE)
+    assert (shown.code, "complete" in shown.out + shown.err) == (1, False), "nothing was written"
+    done = call("handover", SOURCE, "--apply")
+    assert done.code == 1
+    assert "The handover is complete: 2 jobs run here. 1 entry can't be imported" in done.err
+    assert call("handover", SOURCE, "--apply", "--json").code == 1
+    PeriodicTask.objects.filter(name="refused").delete()
+    done = call("handover", SOURCE, "--apply")
+    assert (done.code, done.out.splitlines()[-1]) == (
+        0,
+        "The handover is complete: 2 jobs run here.",
+    )
+
+
+@pytest.mark.parametrize("first", ["--disabled", "--shadow"])
+def test_known_warnings_are_not_repeated(first: str) -> None:
+    crontab_row("Report (Berlin)", **twelve_hours_from_now())
+
+    def shows_warning(*arguments: str) -> bool:
+        out = call(*arguments).out
+        assert ("renamed from" in out) is not ("1 known warning is left out" in out)
+        return "renamed from" in out
+
+    assert shows_warning("import", SOURCE, "--apply", first)
+    assert not shows_warning("import", SOURCE, "--apply", first)
+    assert not shows_warning("handover", SOURCE, "--apply")
+    job = Job.objects.get()
+    job.name = "ours"
+    control.save(job)
+    assert not shows_warning("import", SOURCE, "--apply")
+    assert call("import", SOURCE).out.splitlines()[-1] == "1 with kept fields."
+    (entry,) = call("import", SOURCE, "--json").json["jobs"]
+    assert len(entry["warnings"]) == 1
+    from django_celery_beat.models import PeriodicTask
+
+    PeriodicTask.objects.update(priority=3)
+    assert shows_warning("import", SOURCE, "--apply")
+
+
 def test_job_imported_after_the_source_stopped_has_no_gap() -> None:
     from django_celery_beat.models import PeriodicTask
 
@@ -511,6 +573,8 @@ def test_doctor_names_the_jobs_that_the_source_still_runs() -> None:
 
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
+    refused = call("handover", "celery", "--back")
+    assert (refused.code, "celerybeat-schedule*" in refused.err) == (2, True)
 
 
 # --- A whole installation -------------------------------------------------------------------------

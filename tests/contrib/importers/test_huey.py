@@ -139,6 +139,12 @@ def test_revoked_tasks_are_paused(huey: MemoryHuey) -> None:
     assert huey.is_revoked(huey_tasks.report, peek=True)  # as before
 
 
+def test_revoked_next_run_is_reported_by_each_import(huey: MemoryHuey) -> None:
+    huey_tasks.report.revoke(revoke_once=True)
+    for _ in range(2):
+        assert "next run is revoked" in call("import", "huey", "--app", APP, "--apply").out
+
+
 def test_unreadable_revocations_are_noted(
     huey: MemoryHuey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

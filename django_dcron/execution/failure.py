@@ -12,11 +12,11 @@ from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
 from django_dcron.exceptions import (
     InvalidArguments,
-    PermanentFailure,
     RetryLater,
     RunCancelled,
     RunTimedOut,
     UnknownTarget,
+    is_permanent,
 )
 from django_dcron.execution.current import CurrentRun
 from django_dcron.policies.lifecycle import Outcome
@@ -26,7 +26,6 @@ from django_dcron.utils.bounded_text import replace_unstorable, truncated
 from django_dcron.utils.durations import write_duration
 
 RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
-PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 """Compared by name, so that Celery needn't be imported."""
 OUR_FILES = os.path.join(os.path.dirname(django_dcron.__file__), "")
@@ -58,7 +57,7 @@ def exception_names(exception: BaseException) -> frozenset[str]:
 
 
 def _failure(exception: BaseException, names: frozenset[str]) -> Failure:
-    if isinstance(exception, PERMANENT):
+    if is_permanent(exception) or isinstance(exception, (UnknownTarget, InvalidArguments)):
         return Failure(FailureClass.PERMANENT, names)
     if isinstance(exception, RetryLater):
         # An exception raised from another one stands for both, like a Celery task's retry.

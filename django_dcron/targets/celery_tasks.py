@@ -26,7 +26,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.fixups.django import DjangoFixup
 from django.apps import apps
 
-from django_dcron.exceptions import RetryLater
+from django_dcron.exceptions import RetryLater, mark_permanent
 from django_dcron.policies.retry import refused_retry_message
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.parameters import TargetParameter, parameters_of
@@ -40,6 +40,14 @@ RESERVED_PREFIXES = ("celery.", "django_dcron.")
 
 class JobRequest(Context):
     """``self.request`` of a task that a job runs."""
+
+    asked_for_retry = False
+    """Whether the task has called ``self.retry()``."""
+
+    def as_execution_options(self) -> dict[str, Any]:
+        # Task.retry() reads them for the message of the next attempt, and nothing else does.
+        self.asked_for_retry = True
+        return super().as_execution_options()
 
     def get(self, key: str, default: Any = None) -> Any:
         if key == "replaced_task_nesting":
@@ -81,8 +89,9 @@ class CeleryTarget(Target):
         """Run the task and its hooks as Celery's tracer does.
 
         ``Retry`` becomes ``RetryLater`` if the task chose a delay, otherwise its cause, so that the
-        job's policy decides. ``Ignore`` counts as success without a result. ``Reject`` and all
-        other exceptions aren't caught.
+        job's policy decides. An exception that ``self.retry(max_retries=…)`` raises because this
+        limit is reached ends the run. ``Ignore`` counts as success without a result. ``Reject`` and
+        all other exceptions aren't caught.
         """
         task = self.task
         request = JobRequest(
@@ -100,7 +109,7 @@ class CeleryTarget(Target):
         _task_stack.push(task)
         task.request_stack.push(request)
         try:
-            return _TracedCall(task, invocation).run()
+            return _TracedCall(task, invocation, request).run()
         finally:
             task.request_stack.pop()
             _task_stack.pop()
@@ -109,8 +118,9 @@ class CeleryTarget(Target):
 class _TracedCall:
     """One call with the task's hooks. An error in a hook is logged and replaces no other error."""
 
-    def __init__(self, task: Task[..., Any], invocation: Invocation):
+    def __init__(self, task: Task[..., Any], invocation: Invocation, request: JobRequest):
         self.task = task
+        self.request = request
         self.invocation = invocation
         self.hook_arguments: tuple[str, Any, Any] = (
             invocation.call_id,
@@ -129,6 +139,8 @@ class _TracedCall:
         except Retry as asked:
             retry = asked
         except Exception as error:
+            if self._is_out_of_retries():
+                mark_permanent(error)
             self._call_failure_hooks(error)
             raise
         else:
@@ -143,6 +155,15 @@ class _TracedCall:
         # Like Celery's tracer, call the task only if the project overrides ``__call__``.
         function = task.run if type(task).__call__ is Task.__call__ else task
         return function(*args, **kwargs)
+
+    def _is_out_of_retries(self) -> bool:
+        """Return whether ``self.retry()`` gave up because of the ``max_retries`` of its call.
+
+        The task's own ``max_retries`` is the job's default at import. From then on, the job's
+        ``max_attempts`` decides.
+        """
+        limit = getattr(self.task, "override_max_retries", None)  # set by Task.retry()
+        return self.request.asked_for_retry and limit is not None and self.request.retries >= limit
 
     def _exception_for(self, retry: Retry) -> Exception:
         """Return the exception to raise for ``Retry``.

@@ -122,6 +122,11 @@ def retry_in_an_hour(self: "Task[Any, Any]") -> None:
     raise self.retry(countdown=3600)
 
 
+@shared_task(bind=True)
+def retry_twice(self: "Task[Any, Any]") -> None:
+    raise self.retry(exc=ConnectionResetError("no answer"), countdown=3, max_retries=2)
+
+
 @shared_task(autoretry_for=(ConnectionError,))
 def retry_by_itself() -> None:
     raise ConnectionResetError("no answer")

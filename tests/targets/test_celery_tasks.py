@@ -13,7 +13,7 @@ import pytest
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
 
 from django_dcron import targets
-from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget
+from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget, is_permanent
 from django_dcron.targets import Invocation, TargetKind, django_tasks
 from tests.logs import logged
 from tests.refusals import refusal
@@ -298,6 +298,37 @@ def test_retry_beyond_max_retries_raises_the_original_exception(app: celery.Cele
         call(fetch, True, attempt=2)
     with pytest.raises(MaxRetriesExceededError):
         call(fetch, attempt=2)
+
+
+@pytest.mark.parametrize("exc", [True, False])
+def test_retry_beyond_the_limit_of_its_call_ends_the_run(app: celery.Celery, exc: bool) -> None:
+    @app.task(bind=True)
+    def fetch(self: Any) -> None:
+        self.retry(exc=Down("no answer") if exc else None, countdown=3, max_retries=2)
+
+    for attempt in (1, 2):
+        assert retried(fetch, attempt=attempt, max_attempts=10).after == timedelta(seconds=3)
+    with pytest.raises(Down if exc else MaxRetriesExceededError) as caught:
+        call(fetch, attempt=3, max_attempts=10)
+    assert is_permanent(caught.value)
+
+
+def test_other_errors_are_not_permanent(app: celery.Celery) -> None:
+    @app.task(bind=True, max_retries=1)
+    def fetch(self: Any, limit: int | None, *, retry: bool) -> None:
+        if retry:
+            self.retry(exc=Down("no answer"), max_retries=limit)
+        raise Down("plain")
+
+    def is_final(limit: int | None, *, retry: bool) -> bool:
+        with pytest.raises(Down) as caught:
+            call(fetch, limit, attempt=4, max_attempts=10, retry=retry)
+        return is_permanent(caught.value)
+
+    assert not is_final(None, retry=True), "the limit of the task is that of the job"
+    assert is_final(2, retry=True)
+    assert not is_final(2, retry=False), "the task didn't ask for a retry"
+    assert not is_final(5, retry=True), "Celery didn't give up"
 
 
 # --- Other outcomes -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from django.db import IntegrityError
@@ -542,6 +543,26 @@ def test_run_due_works_outside_of_a_transaction(
     control.trigger(make_idle_job(name="by hand", target=make_target()))
     assert [run.job.name for run in run_due(at=NINE + 1.5 * HOUR)] == ["by hand", "dup", "after"]
     assert Calendar.objects.filter(name="written").exists(), "committed, as in a worker"
+
+
+# --- Celery tasks that retry ---------------------------------------------------------------------
+
+
+def test_task_that_is_out_of_retries_fails_its_run(clock_at_nine: ManualClock) -> None:
+    """The job would allow more attempts, after a longer wait."""
+    job = make_job(
+        schedule="0 10 * * *",
+        target="tests.app.tasks.retry_twice",
+        max_attempts=5,
+        retry_backoff=HOUR,
+    )
+    (run,) = run_due(at=NINE + HOUR + MINUTE, jobs=[job])
+    assert run.state == "failed"
+    attempts = list(run.attempts.order_by("number"))
+    waits = [later.started_at - earlier.started_at for earlier, later in pairwise(attempts)]
+    assert waits == [timedelta(seconds=3)] * 2
+    assert attempts[-1].exception_class == "ConnectionResetError"
+    assert "ConnectionResetError: no answer" in attempts[-1].traceback
 
 
 # --- limits -------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
     else:
         warn(
             "the task calls retry() itself, and the job retries after other exceptions, too; to "
-            "limit them, set retry_on"
+            "limit them, set retry_on. A max_retries in the call isn't read: when the task runs, "
+            "it can end a run before max_attempts, but not allow more attempts. While a run waits "
+            "for its retry, the overlap policy decides about further occurrences"
         )
     return values
 

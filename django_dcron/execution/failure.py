@@ -43,11 +43,22 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
     return Ending(
         outcome=outcome,
         failure=None if outcome is Outcome.CANCELLED else _failure(exception, names),
-        exception_class=replace_unstorable(exception_name(type(exception)))[:255],
+        exception_class=replace_unstorable(exception_name(type(_named(exception))))[:255],
         message=truncated(_message(exception, outcome, run), settings.LOG_LIMIT),
         traceback=truncated(_traceback(exception), settings.LOG_LIMIT),
         output=run.output(),
     )
+
+
+def _named(exception: BaseException) -> BaseException:
+    """Return the exception whose class and message are recorded.
+
+    That is the cause of a ``RetryLater`` without a message, so that the failures of all attempts
+    are one incident.
+    """
+    if isinstance(exception, RetryLater) and exception.args == ("",) and exception.__cause__:
+        return exception.__cause__
+    return exception
 
 
 def exception_names(exception: BaseException) -> frozenset[str]:
@@ -87,7 +98,7 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
             else "exceeded a time limit of Celery"
         )
     try:
-        text = str(exception)
+        text = str(_named(exception))
         if isinstance(exception, UnknownTarget):
             return f"{text} {RESTART}"
         if isinstance(exception, RetryLater) and run.attempt >= run.job.max_attempts:

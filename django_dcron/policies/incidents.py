@@ -5,6 +5,7 @@ An incident is a group of failures of one job with the same exception and the sa
 Invariants:
 
 - Messages are the same if they differ only in numbers, addresses, UUIDs or hashes.
+- The last attempt of a run, whose request for a retry was refused, has the message of the others.
 - A failure opens a resolved incident again. The incident counts as returning from then on.
 - A success of the job resolves its open and acknowledged incidents, but not its muted ones.
 - A muted incident stays muted, however often it fails and whatever succeeds.
@@ -19,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
 from uuid import UUID
+
+from django_dcron.policies.retry import without_refused_retry
 
 MESSAGE_LIMIT = 500
 """Characters of a message that are compared and kept."""
@@ -78,7 +81,8 @@ class FailureFacts:
 
 
 def message_line(message: str) -> str:
-    return next(iter(message.strip().splitlines()), "")[:MESSAGE_LIMIT]
+    """Return the first line of the message. It is the same if the attempt was the last one."""
+    return next(iter(without_refused_retry(message.strip()).splitlines()), "")[:MESSAGE_LIMIT]
 
 
 def normalized(message: str) -> str:

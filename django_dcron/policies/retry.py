@@ -33,10 +33,19 @@ def exception_name(cls: type[BaseException]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+_REFUSED = "asked for a retry, but the job allows "
+
+
 def refused_retry_message(max_attempts: int) -> str:
     """Return the message of a last attempt whose code asked for another one."""
     attempts = "one attempt" if max_attempts == 1 else f"{max_attempts} attempts"
-    return f"asked for a retry, but the job allows {attempts}"
+    return f"{_REFUSED}{attempts}"
+
+
+def without_refused_retry(message: str) -> str:
+    """Return the message without the text before it that ``refused_retry_message`` returns."""
+    refused, colon, text = message.partition(": ")
+    return text if colon and refused.startswith(_REFUSED) else message
 
 
 class FailureClass(StrEnum):

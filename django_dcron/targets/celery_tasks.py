@@ -182,7 +182,7 @@ class _TracedCall:
                     f"The task {refused_retry_message(self.invocation.max_attempts or 1)}."
                 )
             return cause
-        later = RetryLater(str(retry), after=after)
+        later = RetryLater("" if cause else str(retry), after=after)
         later.__cause__ = cause
         return later
 

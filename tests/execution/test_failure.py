@@ -17,6 +17,7 @@ from django_dcron.exceptions import (
     UnknownTarget,
 )
 from django_dcron.execution.failure import RESTART, ending_of, exception_names
+from django_dcron.policies.incidents import message_line
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import FailureClass
 from django_dcron.runs.completion import Ending
@@ -98,6 +99,23 @@ def test_message_states_that_the_job_allows_no_retry(attempt: int, allowed: str)
     assert said.endswith("busy")
     assert ending(RetryLater("busy"), attempt, attempt + 1).message == "busy"
     assert ending(ValueError("busy"), attempt, attempt).message == "busy"
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_retry_later_without_a_message_is_recorded_as_its_cause(max_attempts: int) -> None:
+    def recorded(message: str) -> Ending:
+        later = RetryLater(message)
+        later.__cause__ = ConnectionError("no answer")
+        return ending(later, 1, max_attempts)
+
+    assert recorded("").exception_class == "ConnectionError"
+    assert message_line(recorded("").message) == "no answer"
+    assert ("one attempt" in recorded("").message) == (max_attempts == 1)
+    assert recorded("busy").exception_class == "django_dcron.exceptions.RetryLater"
+    assert message_line(recorded("busy").message) == "busy"
+    failure = recorded("").failure
+    assert failure is not None
+    assert failure.retry_wanted
 
 
 def test_retry_later_includes_the_names_of_its_cause() -> None:

@@ -192,7 +192,7 @@ def test_retry_with_countdown_retries_after_the_countdown(app: celery.Celery) ->
 
     assert asked.after == timedelta(seconds=60)
     assert isinstance(asked.__cause__, Down)
-    assert "no answer" in str(asked)
+    assert str(asked) == "", "the cause is recorded"
 
 
 @pytest.mark.parametrize("zone", [UTC, None])

@@ -14,8 +14,9 @@ from django_dcron import PermanentFailure, RetryLater, control, current_run
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import InvalidValue
-from django_dcron.models import Attempt, Calendar, Cursor, Job, Limit, Node, Run
+from django_dcron.models import Attempt, Calendar, Cursor, Incident, Job, Limit, Node, Run
 from django_dcron.policies.slots import Slot
+from django_dcron.runs import incidents
 from django_dcron.testing import ManualClock, run_due, set_clock
 from django_dcron.testing import stepping as stepping_module
 from tests.factories import make_idle_job, make_job, make_run
@@ -563,6 +564,8 @@ def test_task_that_is_out_of_retries_fails_its_run(clock_at_nine: ManualClock) -
     assert waits == [timedelta(seconds=3)] * 2
     assert attempts[-1].exception_class == "ConnectionResetError"
     assert "ConnectionResetError: no answer" in attempts[-1].traceback
+    incidents.group_failed_attempts()
+    assert [each.count for each in Incident.objects.all()] == [3], "all have the same cause"
 
 
 # --- limits -------------------------------------------------------------------------------------

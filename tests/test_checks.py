@@ -675,6 +675,21 @@ def test_w010_for_an_unreadable_calendar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "pip install django-dcron[holidays]" in of_calendar.msg
 
 
+def test_w023_if_only_autostart_keeps_runs_from_celery(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DCRON_DISPATCHER", "DCRON_LOCK"):
+        if hasattr(settings, name):
+            delattr(settings, name)
+    settings.DCRON_AUTOSTART = True
+    assert ids() == ["django_dcron.W023"]
+    monkeypatch.setattr(dispatch, "has_broker", lambda: False)
+    assert ids() == []
+    monkeypatch.undo()
+    settings.DCRON_DISPATCHER = "thread"
+    assert ids() == []
+
+
 def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> None:
     settings.DCRON_KEEP_FOR = settings.DCRON_KEEP_FAILED_FOR = timedelta(days=365)
     assert ids() == []

@@ -36,6 +36,7 @@ W019      a cron.py is beside the settings, in a package that isn't in INSTALLED
 W020      runs are dispatched to Celery, but the project sets no broker
 W021      the function of a job declared in code doesn't accept the job's arguments
 W022      an alert channel needs the package apprise, which isn't installed
+W023      DCRON_AUTOSTART alone keeps runs from the project's Celery workers
 ========  ======================================================================================
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every

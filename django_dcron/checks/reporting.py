@@ -102,6 +102,7 @@ PAGES = {
     "W020": "tutorial/redis-and-celery.md",
     "W021": "reference/python-api.md",
     "W022": "how-to/alerts.md",
+    "W023": "reference/settings.md#dispatch",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.

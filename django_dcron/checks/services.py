@@ -31,6 +31,7 @@ def check_lock() -> Iterator[CheckMessage]:
 
 def check_dispatcher() -> Iterator[CheckMessage]:
     if settings.DISPATCHER != "celery":
+        yield from _celery_without_runs()
         return
     from django_dcron.dispatch.celery_setup import has_app, transport_problem
 
@@ -51,6 +52,22 @@ def check_dispatcher() -> Iterator[CheckMessage]:
             "Correct broker_url, or install the packages that its transport needs.",
         )
     yield from _celery_warnings()
+
+
+def _celery_without_runs() -> Iterator[CheckMessage]:
+    """Warn if only ``DCRON_AUTOSTART`` keeps runs from the Celery workers of the project."""
+    if not settings.AUTOSTART or hasattr(django_settings, "DCRON_DISPATCHER"):
+        return
+    from django_dcron.dispatch.celery_setup import has_app, has_broker
+
+    if has_app() and has_broker():
+        yield Warning(
+            "The project has Celery workers, but DCRON_AUTOSTART executes runs in threads of the "
+            "web server.",
+            hint='Set DCRON_DISPATCHER to "celery" or "thread", or remove DCRON_AUTOSTART and '
+            "start nodes with runcron.",
+            id="django_dcron.W023",
+        )
 
 
 def _celery_warnings() -> Iterator[CheckMessage]:

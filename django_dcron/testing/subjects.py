@@ -33,7 +33,10 @@ def stored_jobs(subject: Subject) -> list[Job]:
 def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
     """Return the declarations of ``subject``, at least one."""
     if not (is_django_task(subject) or callable(subject)):
-        raise TypeError(f"{subject!r:.100} is neither a job nor a function or task with @cron")
+        raise TypeError(
+            f"{subject!r:.100} is neither a job nor a function or task with @cron. Pass the job's "
+            "row, or the function itself instead of its name."
+        )
     found = targets.declared_for(subject)
     if not found:
         raise ValueError(f"{subject!r:.100} has no @cron, so no job is declared for it")

@@ -645,6 +645,14 @@ def test_delete_keeps_or_erases_the_history() -> None:
     assert call("delete", "kept")[0] == 2
 
 
+def test_delete_of_a_declared_job_says_that_it_comes_back() -> None:
+    make_idle_job(name="a", declared={"schedule": "@never"})
+    make_idle_job(name="b")
+    declared, other, *_rest = call("delete", "a", "b")[1].splitlines()
+    assert "sync" in declared
+    assert "sync" not in other
+
+
 def test_delete_with_an_unknown_name_deletes_nothing() -> None:
     make_idle_job(name="kept")
     assert call("delete", "kept", "missing")[0] == 2

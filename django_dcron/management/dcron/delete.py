@@ -44,5 +44,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _delete(job: Job, *, erase: bool) -> ActionOutcome:
+    is_declared = job.declared is not None
     control.delete(job, expected_version=job.version, erase=erase)
-    return ActionOutcome("deleted with its history" if erase else "deleted", {"erased": erase})
+    text = "deleted with its history" if erase else "deleted"
+    if is_declared:
+        text += "; code declares it, so the next sync creates it again (remove @cron, or pause it)"
+    return ActionOutcome(text, {"erased": erase})

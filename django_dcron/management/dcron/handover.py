@@ -2,65 +2,36 @@
 
 Exit codes: those of ``import``. With ``--back``: 0, 1 if a job can't be handed back, or 2 if the
 source can't be read or can't continue.
-
-Invariants of ``--back``:
-
-- A job is paused only if the source has stored the job's last run. Otherwise it stays enabled and
-  continues here.
-- If one job fails, the others are still handed back.
-- The command can be repeated. It doesn't move the source's last run back.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from functools import partial
 from typing import Any, Protocol, cast
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import transaction
-from django.db.models import F, Max
 
-from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
-from django_dcron.contrib.importers.entry_plans import (
-    DEFAULT_OPTIONS,
-    HANDED_BACK,
-    Changes,
-    awaits_handover,
-    differing_values,
-    with_values,
+from django_dcron.contrib.importers.handback import (
+    RESUMABLE,
+    Handback,
+    hand_back_all,
+    plan_handback,
 )
-from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
-from django_dcron.contrib.importers.reading import Reading, SourceEntry, SourceProblem
-from django_dcron.contrib.importers.sources import (
-    OPTIONS_OF_SOURCES,
-    SCHEDULERS,
-    can_hand_back,
-    process_name,
-)
-from django_dcron.db.contention import despite_contention
-from django_dcron.db.errors import in_one_line
+from django_dcron.contrib.importers.reading import SourceProblem
+from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, process_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.locking import lock_cursors
-from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_output import does_work
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
-from django_dcron.models import Cursor, Job, Node, Run
-from django_dcron.policies.lifecycle import Trigger
-from django_dcron.schedules.schedule import Schedule, parse_schedule
-from django_dcron.schedules.timetable import MICROSECOND
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.models import Job, Node
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -76,23 +47,9 @@ handover django-celery-beat --apply
 handover django-celery-beat --back --apply
 """
 
-SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
-"""The fields that ``--back`` shows if they differ from the entry, which the source runs."""
-
 
 class DetectsRunning(Protocol):
     def why_running(self) -> str: ...
-
-
-class Resumable(Protocol):
-    def read(self, now: datetime) -> Reading: ...
-
-    def hand_back(self, ran_until: Mapping[str, datetime | None]) -> set[str]: ...
-
-
-RESUMABLE = {
-    name: cast("Resumable", source) for name, source in SCHEDULERS.items() if can_hand_back(name)
-}
 
 
 DETECT_RUNNING = {
@@ -195,38 +152,23 @@ def _why_running(source: str) -> str:
         raise usage_error(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Handback:
-    """One job to hand back."""
-
-    job: Job
-    key: str | None
-    """The key of its entry in the source. None if the entry is gone."""
-    source_schedule: Schedule | None = None
-    """The schedule of the entry, which may differ from that of the job."""
-    edited: Changes = field(default_factory=dict)
-    """Maps fields that were edited here to the job's value and the source's."""
-    error: str = ""
-    """Why the job can't be handed back. It stays enabled."""
-
-
 def _hand_back(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
     _check_can_hand_back(options)
     if not out.is_json and (reason := _why_running(source)):
         out.line(f"! {source} may still be running: {reason}", BAD)
     try:
-        planned, paused_here = _plan(source)
+        planned, paused_here = plan_handback(source)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
     if paused_here and not out.is_json:
         _warn_of_paused_jobs(out, source, paused_here)
     if not out.is_json:
         _warn_of_edited_jobs(out, source, planned)
-    done: list[_Handback] = []
+    done: list[Handback] = []
     progress = ProgressLines(out, "handover", len(planned))
 
-    def show(batch: Sequence[_Handback]) -> None:
+    def show(batch: Sequence[Handback]) -> None:
         done.extend(batch)
         if not out.is_json:
             for each in batch:
@@ -235,7 +177,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         progress.show(len(done))
 
     if options["apply"]:
-        _hand_back_all(planned, RESUMABLE[source], show)
+        hand_back_all(planned, RESUMABLE[source], show)
     else:
         show(planned)
     _show_result(out, source, done, paused_here, applied=options["apply"])
@@ -278,7 +220,7 @@ def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -
     )
 
 
-def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[_Handback]) -> None:
+def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) -> None:
     for each in planned:
         if each.edited:
             texts = [
@@ -291,7 +233,7 @@ def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[_Handback])
 def _show_result(
     out: Output,
     source: str,
-    done: Sequence[_Handback],
+    done: Sequence[Handback],
     paused_here: Sequence[Job],
     *,
     applied: bool,
@@ -331,146 +273,10 @@ def _reference(job: Job) -> dict[str, str]:
     return {"namespace": job.namespace, "name": job.name}
 
 
-def _show(out: Output, each: _Handback, *, applied: bool) -> None:
+def _show(out: Output, each: Handback, *, applied: bool) -> None:
     if each.error:
         out.line(f"failed {each.job} {each.error}", BAD)
     elif each.key is None:
         out.line(f"! {each.job} is gone from the source, and stays as it is here", WARNING)
     else:
         out.line(f"{'paused' if applied else 'pause'} {each.job}", GOOD)
-
-
-def _plan(source: str) -> tuple[list[_Handback], list[Job]]:
-    """Return the jobs to hand back, and the jobs that are paused here but enabled in the source.
-
-    The former include jobs that were already handed back. Raises ``SourceProblem``.
-    """
-    entries = RESUMABLE[source].read(database_now(alias_for(Job))).entries
-    matches = [each for each in match_entries(entries, "default", source) if each.job]
-    entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
-    paused_here = [
-        matched.job
-        for matched in matches
-        if matched.job
-        and not (matched.job.enabled or awaits_handover(matched.job))
-        and not matched.entry.omitted
-        and matched.entry.values.get("enabled", True)
-    ]
-    planned = [
-        _handback_of(job, entries_by_job.get(job.pk))
-        for job in imported_jobs_of(source)
-        if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
-    ]
-    return planned, paused_here
-
-
-def _handback_of(job: Job, entry: SourceEntry | None) -> _Handback:
-    if entry is None or "schedule" not in entry.values:
-        return _Handback(job, None if entry is None else entry.key)
-    schedule = parse_schedule(entry.values["schedule"], entry.values["timezone"])
-    names = [name for name in SHOWN_IF_EDITED if name in entry.values]
-    values = {name: entry.values[name] for name in names}
-    edited = differing_values(job, with_values(job, values, DEFAULT_OPTIONS), names)
-    return _Handback(job, entry.key, schedule, edited)
-
-
-def _hand_back_all(
-    planned: Sequence[_Handback], source: Resumable, on_progress: Callable[[list[_Handback]], None]
-) -> None:
-    """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
-    using = alias_for(Job)
-    for start in range(0, len(planned), SWITCHED_AT_ONCE):
-        on_progress(_hand_back_or_halve(planned[start : start + SWITCHED_AT_ONCE], source, using))
-
-
-def _hand_back_or_halve(
-    batch: Sequence[_Handback], source: Resumable, using: str
-) -> list[_Handback]:
-    """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
-    there = [each for each in batch if each.key is not None]
-    if not there:
-        return [*batch]
-    try:
-        despite_contention(partial(_hand_back_batch, there, source, using), using)
-    except _EntriesMissing as error:
-        left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
-        return _hand_back_or_halve(left, source, using)
-    except Exception as error:  # the schedule, the job's database or the source
-        if len(batch) == 1:
-            return [replace(batch[0], error=in_one_line(error))]
-        middle = len(batch) // 2
-        return [
-            *_hand_back_or_halve(batch[:middle], source, using),
-            *_hand_back_or_halve(batch[middle:], source, using),
-        ]
-    return [*batch]
-
-
-class _EntriesMissing(Exception):
-    def __init__(self, keys: Collection[str]) -> None:
-        super().__init__(keys)
-        self.keys = keys
-
-
-def _hand_back_batch(batch: Sequence[_Handback], source: Resumable, using: str) -> None:
-    """Pause the jobs, and have the source continue after their last occurrences here.
-
-    The pauses are committed after the source has stored the times. Until then, the jobs' locks keep
-    nodes from claiming their occurrences. Raises an exception, and pauses nothing, if a job can't
-    be handed back: ``_EntriesMissing`` if the source no longer has some of the entries.
-    """
-    jobs = [each.job for each in batch]
-    with transaction.atomic(using=using):
-        before = lock_cursors([job.pk for job in jobs], using)
-        next_at = {pk: cursor.next_at for pk, cursor in before.items() if cursor.enabled}
-        if refused := control.pause_many(jobs, HANDED_BACK):
-            raise next(iter(refused.values()))
-        cursors = Cursor.objects.using(using).in_bulk([job.pk for job in jobs])
-        ahead = _claimed_ahead(jobs, using)
-        ran_until = {
-            each.key: _ran_until(
-                each, cursors[each.job.pk], next_at.get(each.job.pk), ahead.get(each.job.pk)
-            )
-            for each in batch
-            if each.key is not None
-        }
-        if gone := {*ran_until} - source.hand_back(ran_until):
-            raise _EntriesMissing(gone)
-
-
-def _ran_until(
-    each: _Handback, cursor: Cursor, next_at: datetime | None, ahead: datetime | None
-) -> datetime | None:
-    """Return the time of the last run from which the source computes the next occurrence.
-
-    For a cron schedule, it is the source's latest occurrence until the pause. It ran here, or a
-    person skipped it. An interval counts from its last occurrence, so that it keeps its phase.
-    Returns None if nothing was due.
-
-    ``cursor`` is that of the paused job. ``next_at``: the next occurrence before the pause.
-    ``ahead``: the last occurrence after the pause that still runs here.
-    """
-    interval, paused_at = each.job.parsed_schedule.interval, cursor.placed_at
-    if ahead is not None:
-        return ahead
-    if each.source_schedule is not None and each.source_schedule.interval is None:
-        not_run = paused_at + MICROSECOND  # or an earlier occurrence that no node has claimed
-        return each.source_schedule.previous_before(min(next_at or not_run, not_run))
-    if interval is None:
-        return paused_at
-    if cursor.previous_at is None:
-        first = next_at or cursor.starts_at
-        return paused_at if first is None else min(first - interval, paused_at)
-    if cursor.previous_at > paused_at:  # it was claimed ahead, and the pause has withdrawn it
-        return cursor.previous_at + (paused_at - cursor.previous_at) // interval * interval
-    return cursor.previous_at
-
-
-def _claimed_ahead(jobs: Sequence[Job], using: str) -> dict[int, datetime]:
-    """Return the last occurrences after the pause that were dispatched and so still run here."""
-    runs = Run.objects.using(using).filter(
-        job__in=[job.pk for job in jobs],
-        trigger=Trigger.SCHEDULE,
-        scheduled_at__gt=F("job__cursor__placed_at"),
-    )
-    return dict(runs.order_by().values_list("job").annotate(Max("scheduled_at")))

@@ -1,0 +1,207 @@
+"""Hand imported jobs back to the scheduler that they came from.
+
+Invariants:
+
+- A job is paused only if the source has stored the job's last run. Otherwise it stays enabled and
+  continues here.
+- If one job fails, the others are still handed back.
+- Repeating it is safe. The source's last run isn't moved back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Protocol, cast
+
+from django.db import transaction
+from django.db.models import F, Max
+
+from django_dcron import control
+from django_dcron.contrib.importers.entry_plans import (
+    DEFAULT_OPTIONS,
+    HANDED_BACK,
+    Changes,
+    awaits_handover,
+    differing_values,
+    with_values,
+)
+from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
+from django_dcron.contrib.importers.reading import Reading, SourceEntry
+from django_dcron.contrib.importers.sources import SCHEDULERS, can_hand_back
+from django_dcron.db.contention import despite_contention
+from django_dcron.db.errors import in_one_line
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.jobs.locking import lock_cursors
+from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
+from django_dcron.models import Cursor, Job, Run
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.schedules.schedule import Schedule, parse_schedule
+from django_dcron.schedules.timetable import MICROSECOND
+from django_dcron.targets.shadow import PREFIX
+
+SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
+"""Fields that the user is told of if they differ from the entry, which the source runs."""
+
+
+class Resumable(Protocol):
+    def read(self, now: datetime) -> Reading: ...
+
+    def hand_back(self, ran_until: Mapping[str, datetime | None]) -> set[str]: ...
+
+
+RESUMABLE = {
+    name: cast("Resumable", source) for name, source in SCHEDULERS.items() if can_hand_back(name)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handback:
+    """One job to hand back."""
+
+    job: Job
+    key: str | None
+    """The key of its entry in the source. None if the entry is gone."""
+    source_schedule: Schedule | None = None
+    """The schedule of the entry, which may differ from that of the job."""
+    edited: Changes = field(default_factory=dict)
+    """Maps fields that were edited here to the job's value and the source's."""
+    error: str = ""
+    """Why the job can't be handed back. It stays enabled."""
+
+
+def plan_handback(source: str) -> tuple[list[Handback], list[Job]]:
+    """Return the jobs to hand back, and the jobs that are paused here but enabled in the source.
+
+    The former include jobs that were already handed back. Raises ``SourceProblem``.
+    """
+    entries = RESUMABLE[source].read(database_now(alias_for(Job))).entries
+    matches = [each for each in match_entries(entries, "default", source) if each.job]
+    entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
+    paused_here = [
+        matched.job
+        for matched in matches
+        if matched.job
+        and not (matched.job.enabled or awaits_handover(matched.job))
+        and not matched.entry.omitted
+        and matched.entry.values.get("enabled", True)
+    ]
+    planned = [
+        _handback_of(job, entries_by_job.get(job.pk))
+        for job in imported_jobs_of(source)
+        if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
+    ]
+    return planned, paused_here
+
+
+def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:
+    if entry is None or "schedule" not in entry.values:
+        return Handback(job, None if entry is None else entry.key)
+    schedule = parse_schedule(entry.values["schedule"], entry.values["timezone"])
+    names = [name for name in SHOWN_IF_EDITED if name in entry.values]
+    values = {name: entry.values[name] for name in names}
+    edited = differing_values(job, with_values(job, values, DEFAULT_OPTIONS), names)
+    return Handback(job, entry.key, schedule, edited)
+
+
+def hand_back_all(
+    planned: Sequence[Handback], source: Resumable, on_progress: Callable[[list[Handback]], None]
+) -> None:
+    """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
+    using = alias_for(Job)
+    for start in range(0, len(planned), SWITCHED_AT_ONCE):
+        on_progress(_hand_back_or_halve(planned[start : start + SWITCHED_AT_ONCE], source, using))
+
+
+def _hand_back_or_halve(batch: Sequence[Handback], source: Resumable, using: str) -> list[Handback]:
+    """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
+    there = [each for each in batch if each.key is not None]
+    if not there:
+        return [*batch]
+    try:
+        despite_contention(partial(_hand_back_batch, there, source, using), using)
+    except _EntriesMissing as error:
+        left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
+        return _hand_back_or_halve(left, source, using)
+    except Exception as error:  # the schedule, the job's database or the source
+        if len(batch) == 1:
+            return [replace(batch[0], error=in_one_line(error))]
+        middle = len(batch) // 2
+        return [
+            *_hand_back_or_halve(batch[:middle], source, using),
+            *_hand_back_or_halve(batch[middle:], source, using),
+        ]
+    return [*batch]
+
+
+class _EntriesMissing(Exception):
+    def __init__(self, keys: Collection[str]) -> None:
+        super().__init__(keys)
+        self.keys = keys
+
+
+def _hand_back_batch(batch: Sequence[Handback], source: Resumable, using: str) -> None:
+    """Pause the jobs, and have the source continue after their last occurrences here.
+
+    The pauses are committed after the source has stored the times. Until then, the jobs' locks keep
+    nodes from claiming their occurrences. Raises an exception, and pauses nothing, if a job can't
+    be handed back: ``_EntriesMissing`` if the source no longer has some of the entries.
+    """
+    jobs = [each.job for each in batch]
+    with transaction.atomic(using=using):
+        before = lock_cursors([job.pk for job in jobs], using)
+        next_at = {pk: cursor.next_at for pk, cursor in before.items() if cursor.enabled}
+        if refused := control.pause_many(jobs, HANDED_BACK):
+            raise next(iter(refused.values()))
+        cursors = Cursor.objects.using(using).in_bulk([job.pk for job in jobs])
+        ahead = _claimed_ahead(jobs, using)
+        ran_until = {
+            each.key: _ran_until(
+                each, cursors[each.job.pk], next_at.get(each.job.pk), ahead.get(each.job.pk)
+            )
+            for each in batch
+            if each.key is not None
+        }
+        if gone := {*ran_until} - source.hand_back(ran_until):
+            raise _EntriesMissing(gone)
+
+
+def _ran_until(
+    each: Handback, cursor: Cursor, next_at: datetime | None, ahead: datetime | None
+) -> datetime | None:
+    """Return the time of the last run from which the source computes the next occurrence.
+
+    For a cron schedule, it is the source's latest occurrence until the pause. It ran here, or a
+    person skipped it. An interval counts from its last occurrence, so that it keeps its phase.
+    Returns None if nothing was due.
+
+    ``cursor`` is that of the paused job. ``next_at``: the next occurrence before the pause.
+    ``ahead``: the last occurrence after the pause that still runs here.
+    """
+    interval, paused_at = each.job.parsed_schedule.interval, cursor.placed_at
+    if ahead is not None:
+        return ahead
+    if each.source_schedule is not None and each.source_schedule.interval is None:
+        not_run = paused_at + MICROSECOND  # or an earlier occurrence that no node has claimed
+        return each.source_schedule.previous_before(min(next_at or not_run, not_run))
+    if interval is None:
+        return paused_at
+    if cursor.previous_at is None:
+        first = next_at or cursor.starts_at
+        return paused_at if first is None else min(first - interval, paused_at)
+    if cursor.previous_at > paused_at:  # it was claimed ahead, and the pause has withdrawn it
+        return cursor.previous_at + (paused_at - cursor.previous_at) // interval * interval
+    return cursor.previous_at
+
+
+def _claimed_ahead(jobs: Sequence[Job], using: str) -> dict[int, datetime]:
+    """Return the last occurrences after the pause that were dispatched and so still run here."""
+    runs = Run.objects.using(using).filter(
+        job__in=[job.pk for job in jobs],
+        trigger=Trigger.SCHEDULE,
+        scheduled_at__gt=F("job__cursor__placed_at"),
+    )
+    return dict(runs.order_by().values_list("job").annotate(Max("scheduled_at")))

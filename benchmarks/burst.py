@@ -52,13 +52,13 @@ def main() -> None:
         write(figures, None)
 
 
-def _measure(contestant: str, jobs: str, of: str = "1") -> dict[str, Any]:
+def _measure(contestant: str, jobs: str, processes: str = "1") -> dict[str, Any]:
     queue = Queue()
     queue.empty()
-    figures = {"contestant": contestant, "nodes": int(of), "jobs": int(jobs)}
+    figures = {"contestant": contestant, "nodes": int(processes), "jobs": int(jobs)}
     try:
         if contestant == DCRON:
-            latenesses = _dcron(queue, int(jobs), int(of))
+            latenesses = _dcron(queue, int(jobs), int(processes))
         else:
             latenesses = _rival(queue, RIVALS[contestant], int(jobs))
     except Exception as error:  # keep the figures of the other contestants
@@ -66,11 +66,11 @@ def _measure(contestant: str, jobs: str, of: str = "1") -> dict[str, Any]:
     return figures | _figures(latenesses, int(jobs))
 
 
-def _dcron(queue: Queue, jobs: int, of: int) -> list[float]:
+def _dcron(queue: Queue, jobs: int, number: int) -> list[float]:
     empty_tables()
     burst_at = in_seconds(QUIET + jobs / 2000)  # half of the extra time is for creating the jobs
     make_jobs(jobs, burst_at)
-    with nodes(of) as processes:
+    with nodes(number) as processes:
         return _watch(queue, jobs, burst_at, processes[0])
 
 

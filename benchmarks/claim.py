@@ -5,7 +5,7 @@
     DCRON_TEST_DATABASE=postgresql|sqlite|mariadb   the database
 
 Every job has one occurrence to claim. All jobs have the same schedule, as in a burst. The time
-counts from the begin of the first transaction to the commit of the last. The result is the median
+counts from the start of the first transaction to the commit of the last. The result is the median
 of the rounds. Each round starts with empty tables.
 
 ``limit`` is the rate at which the database alone inserts the same runs from a copy of the table, in

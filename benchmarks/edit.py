@@ -2,8 +2,8 @@
 
     python -m benchmarks.edit [--edits 20] [--jobs 1000]
 
-A job that is due in years is saved with an every-second schedule, as the admin does it. The time
-ends when the job's first run is in the table. The saves fall on random moments of the tick.
+A job that is due in years is saved with an every-second schedule, as the admin saves it. The time
+ends when the job's first run is in the table. The saves happen at random moments of the tick.
 ``jobs`` is the number of other jobs.
 """
 

@@ -27,9 +27,9 @@ def environment(name: str, packages: Sequence[str]) -> Path:
         return python
     print(f"making {directory.relative_to(ROOT)} (once)", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
-    # Use the lock as constraints: all environments get the same versions, but only needed packages.
+    # With the lock as constraints, an environment gets the locked versions of needed packages only.
     _pip(python, "install", "-c", LOCK, *packages)
-    _freshen(directory, LOCK.read_text() + " ".join(packages))
+    _write_stamp(directory, LOCK.read_text() + " ".join(packages))
     return python
 
 
@@ -44,7 +44,7 @@ def mariadb_driver() -> Path | None:
     directory = CACHE / "mysqlclient"
     if not _is_fresh(directory, MARIADB_LOCK.read_text()):
         _pip(sys.executable, "install", "--upgrade", "--target", directory, "-r", MARIADB_LOCK)
-        _freshen(directory, MARIADB_LOCK.read_text())
+        _write_stamp(directory, MARIADB_LOCK.read_text())
     return directory
 
 
@@ -73,7 +73,7 @@ def _is_fresh(directory: Path, content: str) -> bool:
     return stamp.exists() and stamp.read_text() == _digest(content)
 
 
-def _freshen(directory: Path, content: str) -> None:
+def _write_stamp(directory: Path, content: str) -> None:
     (directory / STAMP).write_text(_digest(content))
 
 

@@ -2,13 +2,12 @@
 
     python -m benchmarks.history [--runs 1000000] [--jobs 500]
 
-The steps of the tick are timed with an empty run table, and with ``runs`` finished runs and as many
-attempts. The admin's lists are timed with 60 runs per job, so that the pages are full, and with
-``runs``. SQL creates the rows as copies of one row, one per job and minute into the past.
-``VACUUM ANALYZE`` follows, as autovacuum would run it. Ticks run in this process, and pages are
-requested with Django's test client, so only the database differs. The figures are medians in
-milliseconds. The steps of the tick find nothing to do, except ``claim 500``, which inserts into the
-large indexes.
+The tick is timed with an empty run table, and with ``runs`` finished runs and as many attempts. The
+admin's lists are timed with 60 runs per job, so that the pages are full, and with ``runs``. SQL
+creates the rows as copies of one row, one per job and minute into the past. ``VACUUM ANALYZE``
+follows, as autovacuum would run it. Ticks run in this process, and pages are requested with
+Django's test client, so only the database differs. The figures are medians in milliseconds. The
+tick finds nothing to do. ``claim 500`` inserts into the large indexes.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 
 
 def _tick() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the parts of a node's heartbeat and tick, including those done every few seconds."""
+    """Yield a node's heartbeat with a whole tick, including steps that run every few seconds."""
     from django.conf import settings
 
     from django_dcron.dispatch.celery import CeleryDispatcher

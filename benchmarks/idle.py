@@ -25,7 +25,7 @@ WARM_UP = 10.0
 def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
     assert place.database
     make_jobs(jobs, datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC), schedule="0 0 1 1 *")
-    _let_statistics_be_known()
+    _vacuum_and_analyze()
     began = time.time()
     with nodes() as (process,):
         first_tick = _ticked_at() - began
@@ -43,8 +43,8 @@ def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
         }
 
 
-def _let_statistics_be_known() -> None:
-    """Do what autovacuum does within a minute of such an insert."""
+def _vacuum_and_analyze() -> None:
+    """Do what autovacuum does within a minute of a large insert."""
     from django.db import connection
 
     with connection.cursor() as cursor:

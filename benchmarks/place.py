@@ -88,7 +88,7 @@ def make_jobs(
         batch_size=1000,
     )
     Statistics.objects.bulk_create([Statistics(job=job) for job in jobs], batch_size=1000)
-    with suppress(ImportError):  # the parent that a benchmark compares with may lack it
+    with suppress(ImportError):  # an earlier commit to compare with may lack it
         from django_dcron.jobs.definitions import store_definitions
 
         for start in range(0, number, 1000):

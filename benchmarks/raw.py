@@ -1,4 +1,4 @@
-"""Measure how fast messages reach Redis, and how fast they can at all.
+"""Measure how fast messages reach Redis, and the fastest rate that Redis accepts.
 
     python -m benchmarks.raw [--messages 10000]
 

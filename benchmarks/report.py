@@ -1,4 +1,4 @@
-"""Print a table of each measure's figure and its goal. The project chose the goals."""
+"""Format a table of each measure's figure and its goal. The project chose the goals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ NAMES = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MariaDB"}
 SOONER = 1.6
 """Goal: the speedup of two nodes over one, if the machine has enough cores."""
 FASTER_IN_THREADS = 3
-"""Runs in threads against the plain tasks of one prefork process."""
+"""Goal: the speedup of runs in threads over plain tasks in one prefork process."""
 SAVED_SOONER = 3
 """Goal: the speedup of ``save_many`` over a loop of ``save``."""
 MEASURABLE = 1.2
 """A ratio of two medians below this is noise on a machine that isn't idle."""
 MEASURABLE_MS = 2.0
+"""A difference of two medians up to this many milliseconds is noise as well."""
 
 Figures = dict[str, Any]
 

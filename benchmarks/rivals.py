@@ -2,8 +2,8 @@
 
 Each has its own environment and its own database on the same PostgreSQL, and publishes to the same
 queue of the same Redis. All run with their defaults, with two exceptions in their favor. They log
-no line per job (the level is WARNING). APScheduler has no limit to how late a job may start, or it
-would drop most of a burst.
+no line per job (the level is WARNING). APScheduler has no limit to how late a job may start,
+because with its default limit, it would drop most of a burst.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ RIVALS = {
 
 
 def place_of(database: str, *, django: bool) -> dict[str, str]:
-    """Return the environment for ``contestants.place``, with Django settings if needed."""
+    """Return the variables for ``contestants.place``, with Django settings if needed."""
     from django.conf import settings
 
     return {

@@ -1,4 +1,4 @@
-"""Compare runs per second and worker process with plain Celery tasks that record their result.
+"""Compare a worker process's runs per second with those of plain Celery tasks with results.
 
     python -m benchmarks.worker [--messages 1000] [--rounds 3] [--threads 20]
 
@@ -11,9 +11,9 @@ everything is loaded. The two sides take turns, and the result is the median of 
 with Celery's default, which closes Django's connections before and after each task regardless of
 ``CONN_MAX_AGE``, and with persistent connections (``CELERY_DB_REUSE_MAX``).
 
-``threads`` compares one process that executes runs in threads with the prefork process of plain
-tasks, all with persistent connections: Celery's pool of threads, and the thread dispatcher of a
-node.
+With ``threads``, a process that executes runs in that many threads is compared with the prefork
+process of plain tasks. The threads are Celery's pool or the thread dispatcher of a node. All
+connections are persistent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUIETLY = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 WORKER = (*OPTIONS, *QUIETLY)
 PATIENCE = 120.0
 KEPT = 10**9
-"""Number of tasks."""
+"""Tasks or seconds for which a connection is kept: more than the benchmark takes."""
 LOOK_EVERY = 0.25
 """Seconds between two checks. Each check is work for PostgreSQL, too."""
 
@@ -59,7 +59,7 @@ Completed = tuple[int, datetime | None, datetime | None]
 class Round(NamedTuple):
     rate: float
     cpu_ms: float
-    """Processor time of the worker per run, in milliseconds."""
+    """CPU time of the worker per run, in milliseconds."""
     database_cpu_ms: float
 
 
@@ -109,7 +109,7 @@ def _dcron(messages: int, server: int, pool: tuple[str, ...] = PREFORK) -> Round
     Queue().empty()
     due_at = in_seconds(1)
     make_jobs(messages, due_at)
-    _hand_over(due_at)
+    _claim_and_publish(due_at)
     settings = {"DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
     return _work(sys.executable, "tests.celery_app", settings, messages, _ours, server, pool)
 
@@ -128,7 +128,7 @@ def _embedded(messages: int, threads: int, server: int) -> Round:
     return _until_done(program, settings, messages, _ours, server)
 
 
-def _hand_over(due_at: datetime) -> None:
+def _claim_and_publish(due_at: datetime) -> None:
     from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.runs import deliveries
     from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim

@@ -4,8 +4,8 @@
     python example_project/demo.py --for 30    for 30 seconds after everything has started
 
 Each start begins with empty tables, in example_project/var/PORT. At the end, the demo reports on
-every run. Exit code 0: every job ran once and on time. Exit code 1: a job didn't, or a process
-died; the output shows the reason.
+every run. Exit code 0: every due occurrence ran exactly once. Exit code 1: an occurrence is missing
+or ran twice, a job failed unexpectedly, or a process died. The output shows the reason.
 
     DEMO_DATABASE_URL=postgres://user:password@host:5432/name   instead of SQLite (in a new schema)
     DEMO_REDIS_URL=redis://host:6379/0                          instead of starting Redis
@@ -71,7 +71,7 @@ def main() -> int:
     except Trouble as trouble:
         demo.problems.append(str(trouble))
     except Stopped:
-        return 130  # before the shop was open, or a second time: no account to print
+        return 130  # stopped before the shop was open, or twice, so there is no report
     finally:
         demo.clean_up()
     for problem in demo.problems:
@@ -125,7 +125,7 @@ class Demo:
         self.reservation.close()
         shutil.rmtree(self.sockets, ignore_errors=True)
 
-    # --- Opening: everything a site like this has, each part a process of its own ----------------
+    # --- Opening: start the processes of the site ------------------------------------------------
 
     def open_the_shop(self) -> None:
         clear(self.directory)
@@ -295,9 +295,9 @@ class Demo:
 
 
 def shorten_the_reports_interval() -> str:
-    """Change the schedule as a person does.
+    """Change the schedule as a person does in the admin.
 
-    `@cron` declares every five minutes. A person's change survives every sync of the code.
+    `@cron` declares a run every five minutes. A person's change survives every sync of the code.
     """
     from django_dcron import control
     from django_dcron.models import Job
@@ -316,14 +316,14 @@ def run_clearsessions_now() -> str:
     return 'presses "run now" on nightly-clearsessions'
 
 
-# --- The ground it all stands on ----------------------------------------------------------------
+# --- Port, directory and database ---------------------------------------------------------------
 
 
 def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path, IO[str]]:
     """Reserve a port and the directory in `var` that is named after it.
 
-    Nobody else can take them while the returned socket and file are open. The port of a demo that
-    is starting or stopping may be free, but its directory is locked.
+    No other demo can take them while the returned socket and file are open. While a demo starts or
+    stops, its port may be free, but its directory is locked.
     """
     for port in (preferred, 0, 0, 0):
         reservation = socket.socket()

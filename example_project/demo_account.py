@@ -27,7 +27,7 @@ from shop.models import Execution, Order, Product, Pulse
 FAILING = frozenset({"import-prices"})
 """Jobs whose failure is expected: their input never arrives."""
 CLOSING = timedelta(seconds=1)
-"""Occurrences in this last moment may be left to the next scheduler."""
+"""The stopping nodes may leave occurrences in this last moment to the next node."""
 SETTLING = timedelta(seconds=1)
 """Occurrences this soon after a change may still belong to the previous schedule."""
 
@@ -35,7 +35,7 @@ SETTLING = timedelta(seconds=1)
 class Account:
     """The account of a demo.
 
-    It is opened when all services are up, and closed just before the schedulers stop.
+    It begins when all services are running, and `close` ends it just before the nodes stop.
     """
 
     def __init__(self, nodes: set[str]) -> None:
@@ -61,7 +61,7 @@ class Account:
         return [JobAccount(job, self) for job in Job.objects.all()]
 
     def runs(self) -> RunQuerySet:
-        """Return all runs except those claimed ahead for a time after the end."""
+        """Return all runs except those that nodes claimed ahead for a time after the end."""
         return Run.objects.filter(scheduled_at__lte=self.closed_at)
 
     def is_settled(self) -> bool:
@@ -191,7 +191,7 @@ def definition(job: Job) -> tuple[Any, ...]:
 
 
 def is_on(job: Job) -> bool:
-    """Return whether the job is enabled or is a one-time job, which a run disables."""
+    """Return whether the job is enabled, or is a one-time job, which its run disables."""
     return job.enabled or job.parsed_schedule.at is not None
 
 

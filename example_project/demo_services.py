@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-COLOURS = {"demo": 1, "redis": 90, "web": 35, "worker": 32, "node-a": 36, "node-b": 34}
+COLORS = {"demo": 1, "redis": 90, "web": 35, "worker": 32, "node-a": 36, "node-b": 34}
 LINE = re.compile(
     r"\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d),\d+ (?P<level>[A-Z]+) (?P<logger>[\w.]+): "
     r"(?P<message>.*)"
@@ -29,19 +29,19 @@ class Feed:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._colored = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
     def say(self, message: str, name: str = "demo", at: str = "") -> None:
         prefix = f"{at or time.strftime('%H:%M:%S', time.gmtime())} {name:>6} |"
-        if self._coloured:
-            prefix = f"\033[{COLOURS.get(name, 0)}m{prefix}\033[0m"
+        if self._colored:
+            prefix = f"\033[{COLORS.get(name, 0)}m{prefix}\033[0m"
         # The reader of the output may have exited (`make demo | head`). That must not stop the
         # demo.
         with self._lock, suppress(OSError):
             print(prefix, message, flush=True)
 
     def pass_on(self, name: str, line: str) -> None:
-        """Show a line of a process's log if it is interesting."""
+        """Show a log line of the shop or of django-dcron, or of any logger from WARNING on."""
         found = LINE.fullmatch(line)
         if found and self._matters(found["level"], found["logger"]):
             self.say(found["message"], name, found["time"])

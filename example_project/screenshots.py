@@ -104,7 +104,7 @@ class Picture:
     """None for the whole page."""
     prepare: Callable[[Page], None] | None = None
     part: str = ""
-    """The selector of the part of the page that is taken, instead of the page."""
+    """The selector of the part of the page to show. Empty: the page."""
 
     def take(self, browser: Browser, address: str, file: Path) -> None:
         context = browser.new_context(
@@ -116,7 +116,7 @@ class Picture:
         )
         context.add_cookies([{"name": "sessionid", "value": session(), "url": address}])
         page = context.new_page()
-        # Hide the sidebar with the list of all pages, which isn't what the picture is about.
+        # Hide the sidebar with the list of all pages.
         page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
         answer = page.goto(self.path, wait_until="networkidle")
         if answer is None or answer.status != 200:

@@ -3,8 +3,8 @@
 python -m benchmarks.contestants.apscheduler_jobs [N]
 
 The jobs are stored in PostgreSQL, and each publishes the trivial Celery task.
-``misfire_grace_time`` is None. With the default of one second, APScheduler drops later runs, and a
-mostly missing burst would look short.
+``misfire_grace_time`` is None. With the default of one second, APScheduler would drop later runs,
+and a burst with few remaining runs would look short.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Addresses of the servers, which ``benchmarks.contest`` passes in the environment."""
+"""Addresses of the servers, which ``benchmarks.rivals`` passes in the environment."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def burst_at() -> datetime:
 
 
 def wait_for_last_minute() -> None:
-    """Wait until the minute before the burst.
+    """Wait until the last minute before the burst.
 
-    Jobs that count from their creation must be created within it.
+    Some schedulers count from a job's creation, so the job must be created in that minute.
     """
     time.sleep(max(0.0, burst_at().timestamp() - 59 - time.time()))

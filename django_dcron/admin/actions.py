@@ -1,4 +1,4 @@
-"""Actions on a job or a run other than editing: buttons on its page, and actions of its list.
+"""Actions on a row other than editing it: buttons on its page, and actions of its list.
 
 Invariants:
 

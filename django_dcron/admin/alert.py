@@ -125,7 +125,8 @@ class AlertAdmin(HistoryAdmin[Alert]):
     def _incident_and_run_columns(self, request: HttpRequest) -> list[str]:
         """Return the columns of the incident and of the run, for users who may view them.
 
-        If runs are narrowed, the incident's page links to the visible ones.
+        If runs are narrowed, there is no column of runs, because it could name a hidden run. The
+        incident's page links to the visible runs.
         """
         site = self.admin_site
         columns = ["incident_column"] if may_view(request, Incident, site) else []

@@ -35,7 +35,7 @@ LOST_RACES = (Conflict, ValidationError, IntegrityError)
 
 
 class VersionedForm(VersionedModelForm[M]):
-    """The form of a row with a version. It saves nothing if the row has been changed since."""
+    """The form of a row with a version. It saves nothing if the row has changed meanwhile."""
 
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -57,7 +57,7 @@ class VersionedForm(VersionedModelForm[M]):
         return cleaned
 
     def conflict(self) -> ValidationError:
-        """Return the error, which shows the stored values, so that a second save is deliberate."""
+        """Return the error. It shows the stored values, so that a second save is deliberate."""
         raise NotImplementedError
 
     def _stored_version(self) -> int:

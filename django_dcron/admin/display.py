@@ -144,7 +144,8 @@ def moment_column(
 ) -> Column:
     """Return a column or read-only field that shows a time.
 
-    ``near`` names a field whose time is shown beside it. A time on the same day has no date.
+    ``near`` is the name of a field with another time. The column omits the date if both times are
+    on the same day.
     """
 
     @admin.display(description=title)

@@ -1,4 +1,4 @@
-"""The declaration of an action on a job or a run: its permission, form, conditions and effect."""
+"""The declaration of an action on a row: its permission, form, conditions and effect."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ CAUTIONS = {
 
 
 def overlap_caution(job: Job) -> str:
-    """Return what happens to a new run while an earlier one is unfinished; empty if none is."""
+    """Return what happens to a new run of the job. Empty if no earlier run is unfinished."""
     return overlap_cautions([job])[job.pk]
 
 

@@ -1,7 +1,7 @@
 """The fields of a form for users who may view its row but not change it.
 
-Django renders the values of such fields as text, and durations as ``0:07:00``. Here they are
-rendered as the form writes them: ``7m``.
+Django renders the values of such fields as text, and a duration as ``0:07:00``. This module renders
+durations as the form writes them: ``7m``.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class _Event:
     ) -> Iterator[date]:
         """Yield the dates of the rule on which the event may touch ``first`` to ``last``.
 
-        With a number of dates, yields them from the first one on.
+        With ``count``, also yields all earlier dates, because they count.
         """
         if rule is None:
             return

@@ -79,7 +79,7 @@ class Pulse(models.Model):
 
 
 class Execution(models.Model):
-    """A row of `witness.py` for each real start of a job: proof that nothing ran twice."""
+    """A row of `witness.py` for each start of a job's code. It proves that nothing ran twice."""
 
     run_id = models.UUIDField(db_index=True)
     attempt = models.PositiveSmallIntegerField()

@@ -73,7 +73,7 @@ def sales_report() -> dict[str, str | int]:
     Each order is marked with its report. Even if runs are late, fail or are skipped, each order is
     reported exactly once. A retry has the same scheduled time, so it writes the same report.
     """
-    until = current_run().scheduled_at  # now, if called manually, in a shell or a test
+    until = current_run().scheduled_at  # the current time in a shell or a test
     path = settings.REPORTS_DIR / f"sales-{timezone.localtime(until):%Y%m%d-%H%M%S}.csv"
     with transaction.atomic():  # without a report, no order is marked
         Order.objects.filter(reported_at=None, imported_at__lt=until).update(reported_at=until)
@@ -117,7 +117,7 @@ def write_report(path: Path, orders: OrderQuerySet) -> int:
 )
 @shared_task
 def import_prices() -> dict[str, int]:
-    """Import a line per product (SKU, price). Either all prices change or none."""
+    """Import a price list with one line per product (SKU, price): all prices, or none."""
     path = settings.INCOMING_DIR / "prices.csv"
     try:
         with path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""Middleware around every job of the site that inserts a row when an execution starts."""
+"""Middleware that inserts a row whenever a job's code starts."""
 
 import os
 from collections.abc import Callable

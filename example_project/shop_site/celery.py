@@ -1,4 +1,4 @@
-"""The Celery app. `autodiscover_tasks` finds the tasks of all installed apps and django-dcron."""
+"""The Celery app. `autodiscover_tasks` finds the tasks of all apps, including django-dcron."""
 
 import os
 from typing import Any
@@ -15,4 +15,4 @@ app.autodiscover_tasks()
 
 @setup_logging.connect
 def keep_djangos_logging(**_: Any) -> None:
-    """Keep `settings.LOGGING`: with a receiver of this signal, Celery doesn't configure logging."""
+    """Keep `settings.LOGGING`. If this signal has a receiver, Celery doesn't configure logging."""

@@ -38,7 +38,7 @@ def orders(request: HttpRequest) -> HttpResponse:
 
 
 def order(number: int) -> dict[str, str | int]:
-    """Return order `number`. The result is always the same."""
+    """Return order `number`. While the server runs, an order never changes."""
     chance = random.Random(number)
     return {
         "number": number,

@@ -1,4 +1,4 @@
-"""The settings of the shop. Environment variables contain what differs between machines.
+"""The settings of the shop. Environment variables set the values that differ between machines.
 
 DATABASE_URL      postgres://user:password@host:5432/name; default: an SQLite file in SHOP_DIR
 REDIS_URL         redis://host:6379/0 or unix:///path/to/redis.sock?db=0
@@ -42,7 +42,7 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """Return settings for SQLite with several processes.
+    """Return settings with which several processes can use one SQLite file.
 
     Readers never wait, and writers wait for each other instead of failing.
     """
@@ -109,7 +109,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
-if django.VERSION >= (6, 0):  # this release includes CSP; the admin and its jobs need no exception
+if django.VERSION >= (6, 0):  # the first release with CSP; django-dcron's pages need no exception
     MIDDLEWARE.append("django.middleware.csp.ContentSecurityPolicyMiddleware")
     SECURE_CSP = {"default-src": ["'self'"], "img-src": ["'self'", "data:"]}
 TEMPLATES = [

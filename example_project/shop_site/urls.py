@@ -10,7 +10,7 @@ urlpatterns = [
     path("", views.home, name="home"),
     path("reports/<str:name>", views.report, name="report"),
     path("admin/", admin.site.urls),
-    # A real marketplace is another company's service. The site plays it, so that the demo needs no
-    # network.
+    # A real marketplace is another company's service. This site imitates one, so that the demo
+    # needs no network.
     path("marketplace/orders/", marketplace_stand_in.orders, name="marketplace-orders"),
 ]

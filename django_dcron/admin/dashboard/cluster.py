@@ -29,14 +29,14 @@ class NodeRow:
     share: int
     """The share of the shards that the node leads, in percent."""
     assigned: int
-    """The number of shards assigned to the node by hash. It may not have all their locks yet."""
+    """The number of shards assigned to the node by hash. It may not have all of their locks yet."""
     ranges: str
     """The first ranges of these shards."""
     all_ranges: str
     skew: str
     last_tick: str
     has_other_release: bool
-    """Whether the node's release differs from the first node's."""
+    """Whether the node is live and its release differs from that of the first live node."""
 
 
 def context(viewer: Viewer) -> dict[str, Any]:

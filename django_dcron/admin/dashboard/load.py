@@ -67,9 +67,9 @@ class Advice:
     text: str
     remedy: SafeString
     links: tuple[tuple[str, str], ...]
-    """URL and text of the list of jobs for each of the most common schedules.
+    """URL and text of a link for each of the most common schedules. Each leads to the list of jobs.
 
-    The linked lists also include jobs that already use jitter, because no filter excludes them.
+    The list also includes jobs that already use jitter, because no filter excludes them.
     """
 
 

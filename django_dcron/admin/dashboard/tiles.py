@@ -82,7 +82,7 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
 
 def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     since = runs.since.isoformat()
-    # The list covers all states, and only this filter's time column has an index then.
+    # Without a filter by state, only the time column of this filter has an index.
     in_24_hours = list_url(Run, site, **{PRESET: "24h"})
     waiting = {"queued": _count_text(runs.queued), "waiting": _count_text(runs.waiting)}
     yield Tile(

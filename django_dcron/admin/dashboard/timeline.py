@@ -100,6 +100,7 @@ class LaneRow:
     marks: tuple[TimelineShape, ...]
     ticks: tuple[TimelineShape, ...]
     absent: tuple[TimelineShape, ...]
+    """Ticks for expected occurrences without a run."""
     note: str
     """The next occurrence after the end, or why there is none; empty if there are ticks."""
     counts: tuple[tuple[StrOrPromise, int], ...]
@@ -188,7 +189,7 @@ class _Drawing:
         self._until = data.until - excess
         self._site = site
         self._shows_runs = shows_runs
-        # A picture has thousands of links. To reverse each URL would take a tenth of its time.
+        # A picture has thousands of links. Reversing each URL would take a tenth of the time.
         self._list_url = list_url(Run, site)
         self._run_url = change_url(Run(pk=NO_RUN), site)
 

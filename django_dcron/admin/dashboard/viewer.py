@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Viewers with the same ``key`` see the same content. It names all that the content depends on: the
-  visible models, the visible rows, the site, the language and the time zone.
+- Viewers with the same ``key`` see the same content. The key contains everything that the content
+  depends on: permissions, visible rows, filter, site, URL prefix, language, time zone and database.
 - Viewers whose rows are narrowed have separate keys, even if their querysets are the same.
 """
 
@@ -42,7 +42,7 @@ class Viewer:
     """The names of the models that the viewer may view."""
     adds_jobs: bool
     narrowed: str
-    """Empty if the viewer sees all rows of these models."""
+    """Identifies the user and the narrowed rows. Empty if the viewer sees all rows."""
     chosen: JobSelection
     """The jobs that the filter above the charts selects."""
     scope: Scope

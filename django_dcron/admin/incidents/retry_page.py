@@ -4,7 +4,7 @@ Invariants:
 
 - Opening the page changes nothing.
 - A request works for about ``BUDGET`` seconds. The page then submits itself for the next batches.
-  Without JavaScript, the user presses a button for them.
+  Without JavaScript, the user presses a button.
 - A repeated request retries no run twice (``jobs.incident_retry``).
 """
 

@@ -85,7 +85,7 @@ class ArgumentFields(forms.Form):
 
 
 class JobArguments:
-    """The arguments of a form, from its raw JSON or its inputs, whichever the user has changed."""
+    """The arguments of a form: from its raw JSON, or from its inputs if only they were changed."""
 
     def __init__(self, form: JobForm | ArgumentsForm, target: str, initial: Call):
         self._form = form
@@ -184,7 +184,7 @@ def _parse_call(text: str) -> Call | None:
 
 
 def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[str, Any]:
-    """Return the arguments by the names of their parameters, also those without a parameter."""
+    """Return the arguments by name. Keyword arguments without a parameter are included."""
     names = (each.name for each in parameters)
     return dict(zip(names, call.args, strict=False)) | call.kwargs
 

@@ -5,7 +5,8 @@ Invariants:
 - Without the script, the page shows the time left when it was loaded.
 - The script gets the texts of the active language and the server's time, so that a browser with a
   wrong clock counts down correctly.
-- The script counts down only to future times. Only the server knows whether a run is overdue.
+- The script counts down only to times in the future when they were rendered. Once such a time has
+  passed, the script shows how long ago the run was due. Only the server calls a run overdue.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def countdown(at: datetime) -> str:
 
 
 def countdown_texts() -> dict[str, str]:
-    """Return the texts for the script, with ``{span}`` as the place of a duration."""
+    """Return the server's time and the texts for the script, with ``{span}`` for a duration."""
     place = {"span": "{span}"}
     return {
         "now": clock.now().isoformat(),

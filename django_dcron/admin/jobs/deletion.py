@@ -3,7 +3,8 @@
 Invariants:
 
 - The confirmation page doesn't load the whole history. Neither does the deletion.
-- One action deletes at most as many jobs as a form can carry (``DATA_UPLOAD_MAX_NUMBER_FIELDS``).
+- One action deletes at most ``MAX_ROWS`` jobs. The confirmation form has a field for each job, and
+  Django limits the number of fields (``DATA_UPLOAD_MAX_NUMBER_FIELDS``).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict
 def delete_selected(
     model_admin: BaseAdmin[Job], request: HttpRequest, jobs: QuerySet[Job]
 ) -> HttpResponse | None:
-    """Replace Django's action of this name, and delete at most ``MAX_ROWS`` of the jobs."""
+    """Delete at most ``MAX_ROWS`` of the jobs. Replaces Django's action of the same name."""
     limit = admin_actions.MAX_ROWS
     if (count := jobs.count()) > limit:
         text = _(

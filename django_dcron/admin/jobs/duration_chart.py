@@ -32,7 +32,7 @@ from django_dcron.utils.durations import write_duration
 WIDTH = 1000.0
 HEIGHT = 100.0
 LANE = 9.0
-"""Height of the lane below the bars. It marks each run that didn't succeed or never started."""
+"""Height of the lane below the bars, which marks each run that didn't succeed."""
 MIN_SLOTS = 40
 """The width is divided into at least this many slots, so that a few bars stay narrow."""
 MIN_HEIGHT = 1.5

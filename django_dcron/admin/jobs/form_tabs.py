@@ -196,9 +196,9 @@ class FormTab:
     label: StrOrPromise
     groups: list[FieldGroup]
     errors: int
-    """The number of its fields with an error."""
+    """The number of the tab's fields with an error."""
     changed: int
-    """The number of its optional fields with a value other than the default."""
+    """The number of the tab's optional fields with a value other than the default."""
 
 
 def form_tabs(form: AdminForm) -> list[FormTab]:

@@ -3,8 +3,8 @@
 Invariants:
 
 - A page of the list needs a fixed number of queries, whatever its length.
-- The height of a bar repeats its color: failed runs are the tallest, runs that didn't start the
-  lowest.
+- The height of a bar shows the state, like its color: failed runs have the tallest bars, and runs
+  that didn't start the lowest.
 - A button submits the list's own form to the action's URL. The action checks permission and state
   again, and leads back to the filtered list.
 - The browser itself opens and closes the menu of a row, so the menu needs no script.
@@ -60,7 +60,7 @@ class JobRow:
 
 
 def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]) -> None:
-    """Set ``row`` of each job."""
+    """Set the attribute ``row`` of each job to its ``JobRow``."""
     jobs, site = list(jobs), model_admin.admin_site
     sees_runs = may_view(request, Run, site)
     recent = recent_runs(jobs, admin_scope(request, site)) if sees_runs else {}
@@ -97,7 +97,7 @@ def history(row: JobRow) -> str:
 
 
 def _bars(recent: RecentRuns) -> SafeString:
-    """Return one path per state, because a page has up to 3,000 bars."""
+    """Return one path per state, because a page may have thousands of bars."""
     paths: dict[str, list[str]] = {}
     for number, run in enumerate(recent.runs):
         height = HEIGHTS.get(State(run.state), LOW)

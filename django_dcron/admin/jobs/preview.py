@@ -120,7 +120,7 @@ class SchedulePreview:
             return None
         try:
             return look_ahead(self.job, scope=self.form.scope)
-        except InvalidSchedule as error:  # the stored job's: the user hasn't typed it
+        except InvalidSchedule as error:  # in the stored job, not typed by the user
             self.problem = error.translate(translation)
             return None
 

@@ -3,8 +3,8 @@
 Invariants:
 
 - An attempt is drawn at the sum of the waits before it.
-- Its range reaches from the sum of the shortest waits to the sum of the longest waits that jitter
-  allows.
+- The range of an attempt reaches from the sum of the shortest waits to the sum of the longest waits
+  that jitter allows.
 - The duration of the attempts is unknown and takes no space on the axis.
 """
 

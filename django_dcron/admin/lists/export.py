@@ -1,10 +1,10 @@
-"""Export jobs and runs as CSV and JSON: the selected rows, or all rows that match the filters.
+"""Export the selected rows of a list, or all rows that match its filters, as CSV or JSON.
 
 Invariants:
 
 - Memory is bounded. The export loads up to ``MAX_ROWS`` keys, then ``CHUNK_SIZE`` rows at a time.
 - No database cursor stays open while a slow client reads. Rows deleted meanwhile are omitted.
-- An incomplete export is marked in the file name, and in JSON as ``"complete": false``.
+- The file name marks an incomplete export, and so does ``"complete": false`` in JSON.
 - Spreadsheets interpret no CSV cell as a formula. JSON contains the values as they are.
 - Times are ISO 8601 in UTC. Durations of runs are in seconds.
 - The fields of jobs are those of ``jobs.representation``.

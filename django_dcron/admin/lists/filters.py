@@ -39,6 +39,7 @@ CHOICES_LISTED = 50
 JOBS_SEARCHED = 500
 """A query contains at most this many ids. For more jobs, it contains a subquery."""
 ATTEMPTS_READ_LIMIT = 1_000
+"""The number of latest attempts whose workers are choices."""
 
 REASON_LOOKUP = "reason__icontains"
 """The parameter of the filter of runs by a text."""

@@ -159,9 +159,9 @@ class TimeFilter(ListFilter):
 class AttemptTimeFilter(TimeFilter):
     """Filter attempts by start, which has no index.
 
-    Keys ascend with the start. With any filter or search, the list covers only the
-    ``ATTEMPTS_SEARCHED`` latest attempts before the end of the range. A search for a run removes
-    this limit, because an index finds its attempts.
+    Keys ascend with the start. The list covers only the ``ATTEMPTS_SEARCHED`` latest attempts
+    before the end of the range. A search for a run removes this limit, because an index finds its
+    attempts.
     """
 
     column = "started_at"

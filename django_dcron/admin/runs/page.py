@@ -106,9 +106,10 @@ class EarlierAttempt:
 
 
 class RunPage:
-    """The data of the page. A property queries the database only when a template reads it.
+    """The data of the page.
 
-    So a refresh of one part loads only the data of that part.
+    A property queries the database only when a template reads it, so a refresh of one part loads
+    only the data of that part.
     """
 
     def __init__(self, run: Run, request: HttpRequest, site: admin.AdminSite):
@@ -304,8 +305,8 @@ class RunPage:
     def _worker_link(self) -> str:
         if self.latest is None:
             return EMPTY
-        # With a filter, the list searches only the latest attempts before the end of its range.
-        # A range that ends just after this attempt therefore includes it.
+        # The list covers only the latest attempts before the end of its range. A range that ends
+        # just after this attempt therefore includes it.
         until = self.latest.started_at.replace(second=0, microsecond=0) + timedelta(minutes=1)
         lookups = {
             str(WorkerFilter.parameter_name): self.latest.worker,

@@ -21,15 +21,15 @@ class ReportedFailures:
     """The latest failed runs of a job. Runs that aren't found count as not muted."""
 
     muted: int = 0
-    """How many of them belong to muted incidents."""
+    """The number of these runs that belong to muted incidents."""
     run: Run | None = None
-    """The latest one of the others."""
+    """The latest run that doesn't belong to a muted incident."""
     incident: Incident | None = None
     """The incident of ``run``."""
 
 
 def read_failures(job: Job, number: int) -> ReportedFailures:
-    """Return the ``number`` latest failed runs of the job."""
+    """Find the ``number`` latest failed runs of the job among its ``LATEST`` latest runs."""
     using = alias_for(Run)
     group_failed_attempts(job_id=job.pk)  # the node may not have grouped them yet
     latest = Run.objects.using(using).filter(job=job.pk).order_by("-scheduled_at")[:LATEST]

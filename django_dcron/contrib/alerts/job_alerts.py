@@ -5,8 +5,9 @@ Invariants:
 - A check reads only jobs whose counters changed in a way that may matter. Most checks also skip
   jobs that ended no run recently.
 - A ``Notice`` has the counters of a job at its last check. Without one, they count as zeros.
-- The first check that finds a job creates the rows of all existing jobs.
-- Events before the first check aren't reported, except streaks of failures that still last.
+- The first check that finds a job creates a ``Notice`` for each existing job.
+- Earlier events of jobs that exist at the first check aren't reported, except streaks of failures
+  that still last.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _UNCHANGED = Q(
 
 
 def initialize(*, from_zero: bool) -> bool:
-    """Create the rows of all jobs if there are none. Return False if no job exists.
+    """Create a ``Notice`` for each job if none exists. Return False if no job exists.
 
     The rows mark all earlier events as seen. With ``from_zero``, they mark none, because this node
     was running before the first job existed.

@@ -4,8 +4,8 @@ Invariants:
 
 - Each channel gets one alert per late run and per silence. A silence ends with the next success or
   a change of the job.
-- Each check reads the next page of candidates. After the last page, it starts over. So candidates
-  that are already reported don't hide others.
+- Each check reads the next page of candidates. After the last page, the next check starts over. So
+  candidates that are already reported don't hide others.
 - A run or a job that is still late or silent when its alert is deleted isn't reported again.
 """
 
@@ -35,10 +35,12 @@ RulesByJob = dict[int, tuple[Rule, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _KindRules:
-    """The rules of one kind: by job, for jobs with their own rules, and those of the others."""
+    """The rules of one kind."""
 
     own: RulesByJob
+    """The rules of jobs that have their own."""
     default: tuple[Rule, ...]
+    """The rules of all other jobs."""
 
     @classmethod
     def select(

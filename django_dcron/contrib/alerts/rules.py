@@ -13,7 +13,10 @@ logger = logging.getLogger("django_dcron.alerts")
 
 
 def rules_of_settings() -> tuple[Rule, ...]:
-    """Return the rules of the settings, or no rules if they are invalid (``check`` reports it)."""
+    """Return the rules in the settings, or none if they are invalid.
+
+    A system check reports invalid rules, too.
+    """
     try:
         return read_rules(settings.ALERTS, settings.ALERT_CHANNELS, of_job=False)
     except InvalidRule as error:
@@ -28,8 +31,8 @@ def rules_of_settings() -> tuple[Rule, ...]:
 def rules_of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return the rules of a job. If its own rules are invalid, the default rules apply.
 
-    Rules become invalid, for example, if a channel was removed. ``name``: the job's name, for the
-    log. ``value``: the value of the job's field.
+    Removing a channel, for example, makes the rules that name it invalid. ``name``: the job's name,
+    for the log. ``value``: the value of the job's field ``alerts``.
     """
     if value is not None:
         try:

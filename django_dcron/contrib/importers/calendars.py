@@ -4,8 +4,8 @@ Invariants:
 
 - A changed calendar affects all jobs that name it, including jobs outside the export. A warning
   counts them.
-- A calendar named by a job that can't be imported isn't written. It could leave that job without
-  any occurrence.
+- A calendar isn't written if a job that names it can't be imported. The calendar alone could leave
+  that job without any occurrence.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def read(now: datetime) -> Reading:
 
 
 def runs_since(since: datetime) -> SourceRuns:
-    """Return the latest run of each row. Beat writes it within three minutes."""
+    """Return the latest run of each row. Beat may write it up to three minutes later."""
     latest = _rows().filter(last_run_at__gte=since).values_list("name", "last_run_at")
     return SourceRuns({_origin(name): [at] for name, at in latest}, complete=False)
 
@@ -55,8 +55,8 @@ def runs_since(since: datetime) -> SourceRuns:
 def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
     """Set beat's last runs by key, so that it doesn't send occurrences that ran here.
 
-    A later last run is kept. Beat counts a row that never ran from its last change. Returns the
-    keys of the rows that exist.
+    If beat's last run is later, it is kept. Beat counts the interval of a row that never ran from
+    the row's last change. Returns the keys of the rows that exist.
     """
     rows = _rows()
     with transaction.atomic(using=rows.db):
@@ -64,7 +64,8 @@ def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
         earlier = []
         for key, row in found.items():
             at, known = ran_until[key], row.last_run_at or row.date_changed
-            # A job starts at a whole second, so it may be up to a second behind its row.
+            # The import rounds the start of an interval up to a whole second. Without a run here,
+            # ``at`` is therefore up to a second later than the row's last run.
             if at is not None and (known is None or at - known >= SECOND):
                 row.last_run_at = at
                 earlier.append(row)
@@ -140,7 +141,10 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _phase(row: Any, length: timedelta, now: datetime) -> dict[str, datetime]:
-    """Return when beat would run the interval next. Beat counts a new row from its last change."""
+    """Return when beat would run the interval next.
+
+    Beat counts the interval of a row that never ran from the row's last change.
+    """
     if row.start_time and (row.start_time > now or row.last_run_at is None):
         return {}
     return next_due(row.last_run_at or row.date_changed, length, now)

@@ -80,7 +80,8 @@ def runs_since(since: datetime) -> SourceRuns:
 def sent_by_beat() -> dict[str, timedelta]:
     """Return the time since a worker last received each task from beat, by name of the task.
 
-    Workers know it only since they started. Raises ``SourceProblem`` if the workers can't be asked.
+    Workers remember only messages since they started. Raises ``SourceProblem`` if the workers can't
+    be asked.
     """
     dispatcher: object = shared_dispatcher()
     try:

@@ -29,7 +29,7 @@ RELATIVE = {
     timedelta(hours=1): "0 * * * *",
     timedelta(minutes=1): "* * * * *",
 }
-"""Relative intervals without a phase: Celery rounds their runs to the full day, hour or minute."""
+"""Cron text of relative intervals, whose runs Celery rounds to the full day, hour or minute."""
 NO_HOUSEKEEPING = (
     "a job can't run Celery's built-in tasks; for celery.backend_cleanup, declare a job that calls "
     "celery.current_app.backend.cleanup()"

@@ -79,13 +79,13 @@ def compare_entries(
 
 
 def jobs_without_entry(source: str, plans: Iterable[EntryPlan]) -> list[Job]:
-    """Return the jobs of the source that no entry matches: deleted there."""
+    """Return the jobs of the source that match no entry, because the source no longer has them."""
     matched = {job.pk for plan in plans for job in (plan.existing, plan.job) if job is not None}
     return [job for job in imported_jobs_of(source) if job.pk not in matched]
 
 
 def shadows_left(plans: Iterable[EntryPlan]) -> list[Job]:
-    """Return the matched shadows that a handover doesn't turn into jobs."""
+    """Return the matched jobs that stay shadows after a handover."""
     return [
         plan.existing
         for plan in plans
@@ -170,7 +170,7 @@ def _as_shadow(matched: Match) -> Match:
 
 
 def _plan_safely(matched: Match, namespace: str, options: ComparisonOptions) -> EntryPlan:
-    """Compare one entry. Refuse it if its values raise any error except one of the database."""
+    """Compare one entry. Refuse it if its values raise any error except a database error."""
     unchanged = EntryPlan(
         ImportOutcome.SAME,
         matched.entry,
@@ -235,7 +235,7 @@ def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOpti
     """Take all values of the source, unless code declares the job."""
     values = dict(unchanged.entry.values)
     if options.disabled or before.enabled == values.get("enabled"):
-        # Why and until when a job is paused is up to the person who paused it.
+        # The person who paused a job decides on the reason and the end of the pause.
         for name in ("pause_reason", "paused_until"):
             values.pop(name, None)
     if options.disabled:

@@ -60,7 +60,7 @@ class CronParts:
 
 
 def cron_text(parts: CronParts, *, both_days: bool = True) -> str:
-    """Return cron text. ``both_days``: whether both day fields must match, or either may."""
+    """Return cron text. ``both_days``: whether both day fields must match, instead of either."""
     days, weekdays = _days(parts.day_of_month, parts.day_of_week, both=both_days)
     time = f"{_text(MINUTE, parts.minute)} {_text(HOUR, parts.hour)}"
     text = f"{time} {days} {_text(MONTH, parts.month)} {weekdays}"

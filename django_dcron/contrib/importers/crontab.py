@@ -93,7 +93,7 @@ def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
 def _suggest_commands(
     reading: Reading, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
 ) -> None:
-    """Add a note about the lines that could become ``command:NAME``, and the setting for them."""
+    """Add a note about lines that could become ``command:NAME``, and the setting they need."""
     candidates = [
         line
         for line in lines

@@ -171,7 +171,7 @@ def _literal(name: str, text: str) -> Any:
 
 
 def _check_length(name: str, text: str) -> None:
-    """Limit the length, as Python's parser uses hundreds of bytes of memory per character."""
+    """Limit the length, because Python's parser needs hundreds of bytes of memory per character."""
     if len(text) > LONGEST_LITERAL:
         too_long = TranslatableText(TOO_LONG, count=len(text), most=LONGEST_LITERAL)
         raise EntryRefused(f"{name}: {too_long}")

@@ -73,7 +73,7 @@ class EntryPlan:
     existing: Job | None = field(default=None, repr=False)
     """The job that the entry matches, as read."""
     ran_until: datetime | None = None
-    """Until when the source ran the entry. The job continues from there; None: from now."""
+    """The time until which the source ran the entry. The job continues from there. None: now."""
 
     @property
     def name(self) -> str:
@@ -85,26 +85,27 @@ class EntryPlan:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions:
-    """How to compare.
-
-    ``source``: the source's name, which the jobs store; empty for an export.
-    ``disabled``: new jobs are paused, and whether existing jobs are enabled isn't compared.
-    ``shadow``: new jobs are shadows. ``overwrite``: fields that the source's values replace even if
-    a person changed them. ``restore``: patterns of the names of deleted jobs to create again, ``*``
-    for all. ``calendars``: the imported calendars to save, by name. ``take_over``:
-    shadows become jobs, jobs that were imported paused or handed back are enabled, and jobs that
-    start now continue from the source's last run. ``new_wait``: new jobs are paused until a
-    handover, because the source still runs the work of others.
-    """
+    """How to compare."""
 
     source: str = ""
+    """The source's name, which the jobs store. Empty for an export."""
     disabled: bool = False
+    """Pause new jobs, and don't compare whether existing jobs are enabled."""
     shadow: bool = False
+    """Create new jobs as shadows."""
     overwrite: Collection[str] = ()
+    """The fields that get the source's values even if a person changed them."""
     restore: Collection[str] = ()
+    """Patterns of the names of deleted jobs to create again, ``*`` for all."""
     calendars: Mapping[str, Calendar] = field(default_factory=dict)
+    """The imported calendars to save, by name."""
     take_over: bool = False
+    """Turn shadows into jobs, and enable jobs that were imported paused or handed back.
+
+    The jobs that start now continue from the source's last run.
+    """
     new_wait: bool = False
+    """Pause new jobs until a handover, because the source still runs other jobs' work."""
 
 
 DEFAULT_OPTIONS = ComparisonOptions()

@@ -99,7 +99,7 @@ def _merged(
 class _NewState:
     values: Mapping[str, Any] = field(default_factory=dict)
     kept: bool = False
-    """Whether a person's decision stays instead of ``values``."""
+    """Whether the state that a person chose stays, instead of ``values``."""
 
 
 def _new_state(

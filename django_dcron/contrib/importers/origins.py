@@ -10,8 +10,8 @@ Invariants:
 - The same key and name match first, then a unique name, then the key. An entry that takes over
   the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
-- An entry without a job is *deleted here* if a job with its key was deleted, or with its name if
-  no other entry has the name.
+- An entry without a job is *deleted here* if a job with the entry's key was deleted. A deleted job
+  with the entry's name counts, too, if no other entry has the name.
 """
 
 from __future__ import annotations

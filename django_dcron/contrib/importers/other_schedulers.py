@@ -34,18 +34,18 @@ MARGIN = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class OtherRuns:
-    """What shows that a scheduler still runs."""
+    """Evidence that a scheduler still runs."""
 
     source: str
     job: Job | None
     """A job that the scheduler ran, too. None: the scheduler holds its lock."""
     at: datetime | None = None
     reason: str = ""
-    """Why the scheduler probably runs, without a job."""
+    """Why the scheduler probably runs. Empty if there is a ``job``."""
 
 
 def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iterator[OtherRuns]:
-    """Yield what the schedulers recorded since then. A source that can't be read is skipped."""
+    """Yield what the schedulers did after ``since``. A source that can't be read is skipped."""
     working = jobs.filter(enabled=True, import_source__in=[*SCHEDULERS]).exclude(
         target__startswith=PREFIX
     )
@@ -83,7 +83,7 @@ def _runs_of(
 def _received_from_beat(
     changed: dict[int, tuple[str, datetime]], since: datetime, now: datetime
 ) -> Iterator[OtherRuns]:
-    """Yield a job of each task that a worker received from beat since then."""
+    """Yield a job of each task that a worker received from beat after ``since``."""
     source = celery_config.SOURCE
     ages = celery_config.sent_by_beat()
     if not ages:

@@ -18,9 +18,9 @@ from django_dcron.exceptions import DcronError, InvalidSchedule
 LONGEST_REASON = 300
 SECOND = timedelta(seconds=1)
 NEXT_DUE = "next_due"
-"""The key of ``Found.next_due`` among the values that ``translate_entry`` gets."""
+"""The key of ``SourceEntry.next_due`` among the values that ``translate_entry`` gets."""
 LAST_RUN = "last_run"
-"""The key of ``Found.last_run`` among the values that ``translate_entry`` gets."""
+"""The key of ``SourceEntry.last_run`` among the values that ``translate_entry`` gets."""
 CRONTAB = "crontab "
 """The start of the source of each crontab. Its path follows."""
 LONG_INTERVAL = timedelta(minutes=10)
@@ -59,7 +59,7 @@ class SourceEntry:
     key: str = ""
     """Identifies the entry in the source, even if its name changes. Empty: ``origin``."""
     next_due: datetime | None = None
-    """When the source would run an interval next. It is the job's start when the job is enabled."""
+    """When the source would run an interval next. The job starts then, once it is enabled."""
     last_run: datetime | None = None
     """The time up to which the source has run the entry. None: unknown, or an interval."""
     calendars: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class Reading:
     shell: dict[str, list[str]] = field(default_factory=dict)
     """The entries that ``DCRON_SHELL`` must contain for these jobs."""
     commands: dict[str, list[str]] = field(default_factory=dict)
-    """The entries of ``DCRON_COMMANDS`` with which lines would be imported without a shell."""
+    """The entries that ``DCRON_COMMANDS`` needs to import more lines without a shell."""
     source: str = ""
     """Identifies the source. Empty for an export, whose values always replace those of the jobs."""
 
@@ -123,9 +123,9 @@ def translate_entry(
 ) -> SourceEntry:
     """Translate one entry of a source.
 
-    ``translate`` gets a function that records warnings, and may return ``NEXT_DUE`` in addition to
-    the fields. It may raise ``EntryRefused`` or ``Omitted``. Any other exception, except those of
-    the database, refuses this entry and no other.
+    ``translate`` gets a function that records warnings. It returns the fields of the job, and
+    possibly ``NEXT_DUE`` and ``LAST_RUN``. It may raise ``EntryRefused`` or ``Omitted``. Any other
+    exception, except those of the database, refuses this entry and no other.
     """
     warnings: list[str] = []
     try:
@@ -207,7 +207,7 @@ def interval_text(length: timedelta) -> str:
 
 
 def next_due(last: datetime | None, length: timedelta, now: datetime) -> dict[str, datetime]:
-    """Return ``NEXT_DUE`` for a long interval that ran at ``last``; empty if it has no phase.
+    """Return ``NEXT_DUE`` for an interval that ran at ``last``; empty if it's short or never ran.
 
     An interval that is overdue is due at once, as the source would run it.
     """

@@ -94,7 +94,7 @@ def runs_since(since: datetime) -> SourceRuns:
 def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
     """Set RedBeat's last runs by key, so that it doesn't send occurrences that ran here.
 
-    A later last run is kept. Returns the keys of the entries that exist.
+    If RedBeat's last run is later, it is kept. Returns the keys of the entries that exist.
     """
     return {key for key, at in ran_until.items() if _hand_back_entry(key, at)}
 
@@ -152,8 +152,8 @@ def _read_entries(field: str) -> list[StoredField]:
     entries: list[StoredField] = []
     try:
         client = schedulers.get_redis(app)
-        # Undecoded and without a transaction, a key of another type or encoding doesn't stop the
-        # others.
+        # The keys and fields aren't decoded and are read without a transaction. Otherwise, one key
+        # of another type or encoding would make all others unreadable.
         keys = sorted(
             client.execute_command("ZRANGE", config.schedule_key, 0, -1, NEVER_DECODE=True)
         )

@@ -2,11 +2,11 @@
 
 Invariants:
 
-- A run there matches a due time here if it comes at most ``LATE`` after it. Schedulers send runs a
-  moment late.
+- A run there matches a due time here if it comes at most ``LATE`` after it, or ``EARLY`` before it.
+  Schedulers send runs a moment late, and clocks differ.
 - The phase of an interval differs between the schedulers, so any run within one interval matches.
 - Otherwise, a due time here matches one run there. A second run counts as a duplicate.
-- As many runs as possible match, each the latest due time that no later run needs.
+- As many runs as possible match. Each run matches the latest due time that no later run needs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Coverage:
         )
 
     def suffices(self, percent: int) -> bool:
-        """Return whether this percentage of the shadows that ran was compared, but at least one."""
+        """Return whether at least one shadow, and ``percent`` of those that ran, were compared."""
         return bool(self.compared) and 100 * self.compared >= percent * self.due
 
 

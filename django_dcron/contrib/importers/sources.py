@@ -60,7 +60,7 @@ SOURCE_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "format": ("files",),
     "timezone": ("crontab files",),
 }
-"""The files that each option can be used with, in words for an error message."""
+"""The kinds of files that each option can be used with, for an error message."""
 STANDARD_INPUT = "-"
 
 
@@ -89,7 +89,7 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Read
 
 
 def process_name(name: str) -> str:
-    """Return what users call the process of the scheduler. Celery's workers aren't meant."""
+    """Return the name of the scheduler's process. For Celery, it's beat, not a worker."""
     return "beat" if name == celery_config.SOURCE else name
 
 

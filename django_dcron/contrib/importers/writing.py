@@ -73,7 +73,7 @@ def _key_of(plan: EntryPlan) -> tuple[str, str | None]:
 
 
 def _taken_keys(plans: Sequence[EntryPlan]) -> set[tuple[str, str | None]]:
-    """Return the import keys of the plans that another job has, or another of the plans."""
+    """Return the import keys of the plans that another job or another plan has, too."""
     job_ids: dict[tuple[str, str | None], int | None] = {}
     taken = set()
     for plan in plans:

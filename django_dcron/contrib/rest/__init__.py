@@ -1,8 +1,8 @@
 """The REST API. It requires ``pip install django-dcron[api]``.
 
 Mount it with ``path("dcron/", include("django_dcron.contrib.rest.urls"))``. A request passes
-``urls``, ``viewsets`` (with ``permissions``, ``parsing`` and ``problems``), and then ``jobs``,
-``calendars``, ``limits``, ``runs``, ``nodes`` or ``statistics``.
+``urls``, ``viewsets`` (with ``permissions``, ``parsing`` and ``problems``), and then the module of
+the endpoint, such as ``jobs``, ``runs`` or ``calendars``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Invariants:
 
 - Rows come in the order of an index, and a page starts after the last key of the previous page.
   Nothing is counted or skipped.
-- A row inserted or deleted between two pages causes no other row to appear twice or not at all.
+- If a row is inserted or deleted between two pages, every other row still appears exactly once.
 - Filters without an index apply to the next ``READ_LIMIT`` rows of the order. Such a page may have
   few rows or none, and still a next page.
 - A cursor contains a key and the name of its order. A cursor of another order, or with an invalid

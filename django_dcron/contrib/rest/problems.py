@@ -37,7 +37,7 @@ OF_ALL = "non_field_errors"
 
 
 class ActionRefused(APIException):
-    """The state of the job or run doesn't allow the action."""
+    """The state of the row doesn't allow the action."""
 
     status_code = HTTPStatus.CONFLICT
     default_code = "conflict"

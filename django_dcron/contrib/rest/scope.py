@@ -1,8 +1,8 @@
 """The rows that a request may see, which the project decides with ``DCRON_REST_QUERYSET``.
 
 The setting names a function that gets the request and a queryset and returns the visible rows. It
-is called for jobs, runs, attempts, calendars, limits and nodes; ``queryset.model`` is the model.
-By default, all rows are visible.
+is called for jobs, runs, attempts, calendars, limits, nodes and audit entries. The model is
+``queryset.model``. By default, all rows are visible.
 
 Invariants:
 

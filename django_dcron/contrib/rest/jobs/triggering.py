@@ -87,8 +87,9 @@ def trigger_once(
 ) -> tuple[Run, bool]:
     """Return the run with this key, and whether it is new.
 
-    A lock serializes concurrent requests, so that only one of them reports a new run. Runs of the
-    job can be inserted meanwhile. Raises ``KeyReused`` if the run has other arguments.
+    A lock on the job serializes concurrent requests, so that only one of them reports a new run.
+    On PostgreSQL, the lock doesn't block other inserts of runs. Raises ``KeyReused`` if the run has
+    other arguments.
     """
     using = alias_for(Run)
 

@@ -307,7 +307,7 @@ class JobViewSet(BulkJobViewSet):
     ) -> None:
         """Save a job within the user's scope.
 
-        ``predecessors``: those that the job has, which it may keep even if they are hidden.
+        ``predecessors``: the job's stored predecessors, which it may keep even if they are hidden.
         """
         if self.scope.narrows(Job):
             job.full_clean()

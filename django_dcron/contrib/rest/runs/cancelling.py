@@ -105,7 +105,7 @@ def cancel_runs(values: dict[str, Any], scope: Scope, reason: str) -> dict[str, 
 
 
 def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
-    """Return one more than the runs of one request, if there are so many."""
+    """Return the unfinished runs of the selected jobs, at most ``MAX_RUNS`` + 1."""
     chosen = values["jobs"]
     if "ids" in chosen:
         visible = {*matching_jobs(chosen, scope).values_list("pk", flat=True)}

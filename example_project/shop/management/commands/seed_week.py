@@ -75,7 +75,7 @@ class Story:
     retried: float = 0.0
     """The share of runs whose first attempt fails."""
     fails_since: timedelta | None = None
-    """Time before now since which the job fails."""
+    """How long ago the job began to fail. None: it doesn't."""
     always_underway: bool = False
     """Whether a manual run is in progress if no occurrence is."""
     log: str = "Done."
@@ -161,7 +161,7 @@ class Command(BaseCommand):
             job = control.save(
                 Job(name=story.name, target=story.target, schedule=story.schedule, **story.job)
             )
-            Week(story, job, now, nodes).tell()
+            Week(story, job, now, nodes).save_runs()
         change_since_it_ran(Job.objects.get(name="import-orders"))
         control.save_calendar(Calendar(name="bank days", dates=BANK_DAYS))
         fill_a_limit(Job.objects.get(name="stocktake"), now)
@@ -183,7 +183,7 @@ class Week:
         self.attempts: list[Attempt] = []
         self.tally: dict[State, int] = {}
 
-    def tell(self) -> None:
+    def save_runs(self) -> None:
         occurrences = list(self.job.parsed_schedule.occurrences(self.now - WEEK, self.now - SECOND))
         ended = [at for at in occurrences if at < self.now - self.story.seconds * 1.5 * SECOND]
         runs = [self.run(at) for at in ended]

@@ -139,7 +139,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Alert], search_term: str
     ) -> tuple[QuerySet[Alert], bool]:
-        """Search only the latest alerts, because no index supports the search."""
+        """List only the latest alerts, because no index supports the search and the filters."""
         latest = Alert.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         return super().get_search_results(
             request, queryset.filter(pk__gt=latest - LATEST), search_term

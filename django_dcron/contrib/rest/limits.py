@@ -44,10 +44,10 @@ class LimitContentSerializer(ContentSerializer):
 
 class ListedLimitSerializer(LimitSerializer):
     running = serializers.IntegerField(
-        read_only=True, help_text="The number of runs that have a place: they run or are starting."
+        read_only=True, help_text="The number of runs of the limit that run or are starting."
     )
     waiting = serializers.IntegerField(
-        read_only=True, help_text="The number of runs that wait for a place."
+        read_only=True, help_text="The number of runs that wait for the limit."
     )
     waiting_since = serializers.DateTimeField(
         read_only=True,

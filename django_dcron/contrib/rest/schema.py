@@ -43,7 +43,7 @@ ERROR_RESPONSES = {
     400: "The request is invalid. `errors` has the messages by field.",
     401: "Authentication is required.",
     403: "The user lacks a permission.",
-    404: "The job, calendar, limit, run or freeze doesn't exist, or the user may not see it.",
+    404: "The row doesn't exist, or the user may not see it.",
     413: "The body is larger than DATA_UPLOAD_MAX_MEMORY_SIZE.",
     415: "The body isn't application/json.",
     429: "Too many requests. Retry-After is the number of seconds to wait.",

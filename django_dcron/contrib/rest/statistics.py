@@ -43,7 +43,11 @@ class JobFiguresSerializer(AnySerializer):
     enabled = serializers.IntegerField(read_only=True)
     paused = serializers.IntegerField(read_only=True)
     quarantined = serializers.IntegerField(read_only=True)
-    due_soon = CountSerializer(read_only=True, help_text="Occurrences within the next hour.")
+    due_soon = CountSerializer(
+        read_only=True,
+        help_text="Jobs with an occurrence within the next hour, or with a claimed run that isn't "
+        "dispatched yet.",
+    )
     next_at = fields.UtcTimeField(read_only=True, allow_null=True)
 
 

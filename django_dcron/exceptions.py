@@ -140,24 +140,6 @@ class PermanentFailure(DcronError):
     """Raised by a job's code to fail the run without a retry."""
 
 
-_PERMANENT = "_dcron_permanent"
-"""The attribute of an exception that ends the run without a retry."""
-
-
-def mark_permanent(error: BaseException) -> None:
-    """Let ``error`` end the run without a retry, like ``PermanentFailure``."""
-    BaseException.__setattr__(error, _PERMANENT, True)
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Return whether ``error`` ends the run without a retry, whatever the job's retry policy.
-
-    Never raises, even if methods of the exception do.
-    """
-    own = BaseException.__getattribute__(error, "__dict__")
-    return isinstance(error, PermanentFailure) or _PERMANENT in own
-
-
 class RetryLater(DcronError):
     """Raised by a job's code to request another attempt.
 

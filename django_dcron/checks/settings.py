@@ -160,7 +160,7 @@ def _check_alerts() -> Iterator[CheckMessage]:
             yield Warning(
                 f"DCRON_ALERT_CHANNELS: {name!r} needs the package apprise, which isn't installed, "
                 "so its alerts aren't sent.",
-                hint="Install it: pip install django-dcron[alerts].",
+                hint='Install it: pip install "django-dcron[alerts]"',
                 id="django_dcron.W022",
             )
 

@@ -12,11 +12,11 @@ from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
 from django_dcron.exceptions import (
     InvalidArguments,
+    PermanentFailure,
     RetryLater,
     RunCancelled,
     RunTimedOut,
     UnknownTarget,
-    is_permanent,
 )
 from django_dcron.execution.current import CurrentRun
 from django_dcron.policies.lifecycle import Outcome
@@ -26,6 +26,7 @@ from django_dcron.utils.bounded_text import replace_unstorable, truncated
 from django_dcron.utils.durations import write_duration
 
 RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
+PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 """Compared by name, so that Celery needn't be imported."""
 OUR_FILES = os.path.join(os.path.dirname(django_dcron.__file__), "")
@@ -53,12 +54,16 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
 def _named(exception: BaseException) -> BaseException:
     """Return the exception whose class and message are recorded.
 
-    That is the cause of a ``RetryLater`` without a message, so that the failures of all attempts
-    are one incident.
+    That is the cause of a ``RetryLater`` or ``PermanentFailure`` without a message, so that the
+    failures of all attempts are one incident. Never raises.
     """
-    if isinstance(exception, RetryLater) and exception.args == ("",) and exception.__cause__:
-        return exception.__cause__
-    return exception
+    cause = exception.__cause__
+    if cause is None or not isinstance(exception, (PermanentFailure, RetryLater)):
+        return exception
+    try:
+        return exception if str(exception) else cause
+    except Exception:  # the message can't be read
+        return exception
 
 
 def exception_names(exception: BaseException) -> frozenset[str]:
@@ -68,7 +73,7 @@ def exception_names(exception: BaseException) -> frozenset[str]:
 
 
 def _failure(exception: BaseException, names: frozenset[str]) -> Failure:
-    if is_permanent(exception) or isinstance(exception, (UnknownTarget, InvalidArguments)):
+    if isinstance(exception, PERMANENT):
         return Failure(FailureClass.PERMANENT, names)
     if isinstance(exception, RetryLater):
         # An exception raised from another one stands for both, like a Celery task's retry.

@@ -44,8 +44,8 @@ def refused_retry_message(max_attempts: int) -> str:
 
 def without_refused_retry(message: str) -> str:
     """Return the message without the text before it that ``refused_retry_message`` returns."""
-    refused, colon, text = message.partition(": ")
-    return text if colon and refused.startswith(_REFUSED) else message
+    refused, _, text = message.partition(": ")
+    return text if refused.startswith(_REFUSED) else message
 
 
 class FailureClass(StrEnum):

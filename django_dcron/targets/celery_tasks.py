@@ -26,7 +26,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.fixups.django import DjangoFixup
 from django.apps import apps
 
-from django_dcron.exceptions import RetryLater, mark_permanent
+from django_dcron.exceptions import PermanentFailure, RetryLater
 from django_dcron.policies.retry import refused_retry_message
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.parameters import TargetParameter, parameters_of
@@ -38,15 +38,20 @@ RESERVED_PREFIXES = ("celery.", "django_dcron.")
 """Celery's built-in tasks and the task that carries the runs."""
 
 
+LIMIT_OF_RETRY = "override_max_retries"
+"""The attribute in which ``Task.retry()`` stores its ``max_retries``. Celery never resets it."""
+
+
 class JobRequest(Context):
     """``self.request`` of a task that a job runs."""
 
-    asked_for_retry = False
-    """Whether the task has called ``self.retry()``."""
+    called_task: Task[..., Any]
+    limit_of_retry: int | None = None
+    """The ``max_retries`` of the latest call of ``self.retry()``. None: it had none."""
 
     def as_execution_options(self) -> dict[str, Any]:
-        # Task.retry() reads them for the message of the next attempt, and nothing else does.
-        self.asked_for_retry = True
+        # Task.retry() has just stored its argument, and needs these options. Nothing else does.
+        self.limit_of_retry = vars(self.called_task).get(LIMIT_OF_RETRY)
         return super().as_execution_options()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -105,7 +110,9 @@ class CeleryTarget(Target):
             delivery_info={},
             called_directly=False,
             is_eager=True,
+            called_task=task,
         )
+        vars(task).pop(LIMIT_OF_RETRY, None)  # of an earlier call
         _task_stack.push(task)
         task.request_stack.push(request)
         try:
@@ -139,10 +146,12 @@ class _TracedCall:
         except Retry as asked:
             retry = asked
         except Exception as error:
-            if self._is_out_of_retries():
-                mark_permanent(error)
             self._call_failure_hooks(error)
-            raise
+            if not self._is_out_of_retries():
+                raise
+            final = PermanentFailure()
+            final.add_note(f"The task's call of retry() allows {self.request.limit_of_retry}.")
+            raise final from error
         else:
             self._hook("on_success", result, *self.hook_arguments)
             self._hook("after_return", states.SUCCESS, result, *self.hook_arguments, None)
@@ -159,11 +168,12 @@ class _TracedCall:
     def _is_out_of_retries(self) -> bool:
         """Return whether ``self.retry()`` gave up because of the ``max_retries`` of its call.
 
-        The task's own ``max_retries`` is the job's default at import. From then on, the job's
-        ``max_attempts`` decides.
+        Limits that the task declares don't count: at import, the job's ``max_attempts`` follows
+        them, and from then on, it decides. ``autoretry_for`` passes a declared limit to the call.
         """
-        limit = getattr(self.task, "override_max_retries", None)  # set by Task.retry()
-        return self.request.asked_for_retry and limit is not None and self.request.retries >= limit
+        limit = self.request.limit_of_retry
+        declared = (getattr(self.task, "retry_kwargs", None) or {}).get("max_retries")
+        return limit is not None and limit != declared and self.request.retries >= limit
 
     def _exception_for(self, retry: Retry) -> Exception:
         """Return the exception to raise for ``Retry``.
@@ -182,7 +192,7 @@ class _TracedCall:
                     f"The task {refused_retry_message(self.invocation.max_attempts or 1)}."
                 )
             return cause
-        later = RetryLater("" if cause else str(retry), after=after)
+        later = RetryLater("" if cause is not None else str(retry), after=after)
         later.__cause__ = cause
         return later
 

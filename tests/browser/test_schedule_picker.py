@@ -88,6 +88,7 @@ def test_typed_schedule_sets_the_choices(
         "0 9 1 * MON",
         "0 9 * * FRI#2",
         "@every 90m",
+        "constructor",
         "0 9 * * *\n0 18 * * *",
     ],
 )

@@ -118,6 +118,46 @@ def test_retry_later_without_a_message_is_recorded_as_its_cause(max_attempts: in
     assert failure.retry_wanted
 
 
+@pytest.mark.parametrize("cause", [None, TimeoutError()])
+def test_attempts_without_a_message_are_one_incident(cause: Exception | None) -> None:
+    later = RetryLater()
+    later.__cause__ = cause
+    first, last = ending(later, 1, 2), ending(later, 2, 2)
+    assert first.exception_class == last.exception_class
+    assert message_line(first.message) == message_line(last.message) == ""
+
+
+def test_cause_that_is_false_is_recorded() -> None:
+    class Empty(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    later = PermanentFailure()
+    later.__cause__ = Empty("nothing")
+    recorded = ending(later)
+    assert recorded.message == "nothing"
+    assert recorded.failure is not None
+    assert recorded.failure.kind is FailureClass.PERMANENT
+
+
+def test_message_whose_methods_fail_is_recorded() -> None:
+    class Weird(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __bool__(self) -> bool:
+            raise ValueError("ambiguous")
+
+    for later in (RetryLater(Weird()), RetryLater()):  # type: ignore[arg-type]
+        later.__cause__ = Weird()
+        assert ending(later).exception_class
+
+
 def test_retry_later_includes_the_names_of_its_cause() -> None:
     try:
         raise RetryLater from ConnectionError("x")

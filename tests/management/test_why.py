@@ -9,7 +9,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from tests.diagnosis.conftest import System, system
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call, table
@@ -75,9 +75,22 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
         first, *_rest = call("why", str(system.job), text).out.splitlines()
         assert "Asia/Tokyo" in first
         assert "UTC" in first
+    document = call("why", str(system.job), f"{occurrence:%Y-%m-%dT%H:%M}", "--json").json
+    assert "Asia/Tokyo" in document["meaning"]
     nothing = occurrence + timedelta(minutes=7)
     document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"
+
+
+def test_excluded_time_is_explained_in_the_zone_of_the_job(
+    system: System, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    day = f"{system.latest:%Y-%m-%d}"
+    calendar = control.save_calendar(Calendar(name="closed", dates=day))
+    type(system.job).objects.update(schedule="0 * * * *", timezone="UTC", calendar=calendar)
+    document = call("why", str(system.job), f"{day}T01:00", "--json").json
+    assert (document["requested"], document["meaning"]) == (f"{day}T01:00:00Z", "")
 
 
 @pytest.mark.parametrize("time", [[], ["now"]])

@@ -13,7 +13,12 @@ import pytest
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
 
 from django_dcron import targets
-from django_dcron.exceptions import InvalidArguments, RetryLater, UnknownTarget, is_permanent
+from django_dcron.exceptions import (
+    InvalidArguments,
+    PermanentFailure,
+    RetryLater,
+    UnknownTarget,
+)
 from django_dcron.targets import Invocation, TargetKind, django_tasks
 from tests.logs import logged
 from tests.refusals import refusal
@@ -308,27 +313,33 @@ def test_retry_beyond_the_limit_of_its_call_ends_the_run(app: celery.Celery, exc
 
     for attempt in (1, 2):
         assert retried(fetch, attempt=attempt, max_attempts=10).after == timedelta(seconds=3)
-    with pytest.raises(Down if exc else MaxRetriesExceededError) as caught:
+    with pytest.raises(PermanentFailure) as caught:
         call(fetch, attempt=3, max_attempts=10)
-    assert is_permanent(caught.value)
+    assert isinstance(caught.value.__cause__, Down if exc else MaxRetriesExceededError)
+    assert "2" in "".join(caught.value.__notes__)
 
 
-def test_other_errors_are_not_permanent(app: celery.Celery) -> None:
+def test_other_errors_end_no_run(app: celery.Celery) -> None:
     @app.task(bind=True, max_retries=1)
     def fetch(self: Any, limit: int | None, *, retry: bool) -> None:
         if retry:
             self.retry(exc=Down("no answer"), max_retries=limit)
         raise Down("plain")
 
-    def is_final(limit: int | None, *, retry: bool) -> bool:
-        with pytest.raises(Down) as caught:
-            call(fetch, limit, attempt=4, max_attempts=10, retry=retry)
-        return is_permanent(caught.value)
+    @app.task(autoretry_for=(Down,), retry_kwargs={"max_retries": 1})
+    def automatic() -> None:
+        raise Down("no answer")
 
-    assert not is_final(None, retry=True), "the limit of the task is that of the job"
-    assert is_final(2, retry=True)
-    assert not is_final(2, retry=False), "the task didn't ask for a retry"
-    assert not is_final(5, retry=True), "Celery didn't give up"
+    def is_final(task: Any, *args: Any, **kwargs: Any) -> bool:
+        with pytest.raises((Down, PermanentFailure)) as caught:
+            call(task, *args, attempt=4, max_attempts=10, **kwargs)
+        return isinstance(caught.value, PermanentFailure)
+
+    assert is_final(fetch, 2, retry=True)
+    assert not is_final(fetch, None, retry=True), "a limit of the task, or of an earlier call"
+    assert not is_final(fetch, 2, retry=False), "the task didn't ask for a retry"
+    assert not is_final(fetch, 5, retry=True), "Celery didn't give up"
+    assert not is_final(automatic), "a limit that the task declares"
 
 
 # --- Other outcomes -----------------------------------------------------------------------------

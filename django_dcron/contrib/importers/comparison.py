@@ -11,9 +11,10 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from django.db import DatabaseError
 
@@ -69,7 +70,7 @@ def compare_entries(
     """Compare jobs, in the order of ``entries``."""
     matches = list(match_entries(entries, namespace, options.source))
     if options.source.startswith(CRONTAB):
-        matches = _with_duplicates(matches, options)
+        matches = _with_duplicates(matches, namespace, options)
     if not (options.take_over or options.shadow) and any(map(_waits, matches)):
         options = replace(options, new_wait=True)
     return [
@@ -109,32 +110,46 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
     ]
 
 
-def _with_duplicates(matches: list[Match], options: ComparisonOptions) -> list[Match]:
+def _with_duplicates(
+    matches: list[Match], namespace: str, options: ComparisonOptions
+) -> list[Match]:
     """Add the jobs of other crontabs that run, or will run, the same command at the same times.
 
-    A crontab that was saved to another file would otherwise create each renamed job again.
+    A crontab that was saved to another file would otherwise create each renamed or edited job
+    again.
     """
     jobs = Job.objects.using(alias_for(Job)).filter(import_source__startswith=CRONTAB)
     others = {
-        _work_of(job): job
+        work: job
         for job in jobs.exclude(import_source=stored_source(options.source)).order_by("-pk")
         if job.enabled or awaits_handover(job)
+        for work in _works_of(job)
     }
     return [
-        replace(
-            each, duplicate=others.get(_work_of(with_values(Job(), each.entry.values, options)))
-        )
+        replace(each, duplicate=others.get(_work_of_entry(each.entry, namespace, options)))
         if each.job is None and each.entry.values
         else each
         for each in matches
     ]
 
 
-def _work_of(job: Job) -> str:
-    """Return what a job does and when. A shadow has the work of its target."""
-    values = definition_of(job)
-    work = [values[name] for name in ("args", "kwargs", "schedule", "timezone")]
-    return json.dumps([values["target"].removeprefix(PREFIX), *work], sort_keys=True)
+def _works_of(job: Job) -> Iterator[str]:
+    """Yield what the job does and when: now, and when it was imported."""
+    yield _work(job.namespace, definition_of(job))
+    if imported := (job.imported or {}).get("values"):
+        yield _work(job.namespace, imported)
+
+
+def _work_of_entry(entry: SourceEntry, namespace: str, options: ComparisonOptions) -> str:
+    job = with_values(Job(), entry.values, options)
+    return _work(entry.namespace or namespace, definition_of(job))
+
+
+def _work(namespace: str, values: Mapping[str, Any]) -> str:
+    """Return the work of a job with these values. A shadow has the work of its target."""
+    target = str(values["target"]).removeprefix(PREFIX)
+    what = [target, values.get("args", []), values.get("kwargs", {})]
+    return json.dumps([namespace, *what, values["schedule"], values["timezone"]], sort_keys=True)
 
 
 def _waits(matched: Match) -> bool:

@@ -106,13 +106,16 @@ def _conclude(out: Output, source: str, result: import_.ImportResult) -> None:
     if not out.is_json:
         _show_next_step(out, source)
     running = sum(does_work(plan.job or plan.existing) for plan in result.plans)
-    complete = f"The handover is complete: {number_of(running, 'job runs', 'jobs run')} here."
+    here = f"{number_of(running, 'job runs', 'jobs run')} here"
     if result.problems:
         above = "" if out.is_json else "; see above"
         refused = number_of(result.problems, "entry", "entries")
-        raise negative_result(f"{complete} {refused} can't be imported{above}.")
+        raise negative_result(
+            f"The handover is done: {here}. {refused} can't be imported, so neither scheduler "
+            f"runs them{above}."
+        )
     if not out.is_json:
-        out.line(complete, GOOD)
+        out.line(f"The handover is complete: {here}.", GOOD)
 
 
 def _show_next_step(out: Output, source: str) -> None:
@@ -251,6 +254,11 @@ def _show_result(
                 "jobs": [_reference(each.job) for each in returned],
                 "gone": [_reference(each.job) for each in gone],
                 "paused_here": [_reference(job) for job in paused_here],
+                "edited": [
+                    {**_reference(each.job), "fields": sorted(each.edited)}
+                    for each in done
+                    if each.edited
+                ],
                 "failed": [{**_reference(each.job), "error": each.error} for each in failed],
             }
         )

@@ -64,7 +64,7 @@ def show_entry_plans(
     """Show each plan as soon as it is made or applied."""
     plans = []
     warned: Counter[str] = Counter()
-    known = 0
+    left_out = 0
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
@@ -72,8 +72,7 @@ def show_entry_plans(
                 _show_plan(bar, plan, applied=applied)
             warnings = _warnings_to_show(plan)
             _show_warnings(bar, plan, warnings, warned)
-            if plan.existing is not None:
-                known += len(plan.entry.warnings) - len(warnings)
+            left_out += len(plan.entry.warnings) - len(warnings)
             if problem := _target_problem(plan):
                 bar.line(f"! {plan} {problem}", BAD)
             if applied and out.is_terminal:
@@ -81,9 +80,9 @@ def show_entry_plans(
     for warning, times in warned.items():
         if times > SAME_WARNINGS:
             out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
-    if known:
+    if left_out:
         out.line(
-            f"{number_of(known, 'known warning is', 'known warnings are')} left out. To list all "
+            f"{number_of(left_out, 'warning')} of unchanged entries left out. To list all "
             "warnings, use --json."
         )
     for note in reading.notes:
@@ -146,7 +145,7 @@ def _show_warnings(
 
 
 def _warnings_to_show(plan: EntryPlan) -> Sequence[str]:
-    """Return the warnings that no earlier import has shown, or that need an action."""
+    """Return all warnings of an entry that is new or has changed, otherwise the pending ones."""
     if plan.outcome in PROBLEMS or (plan.outcome in DIFFERENCES and not _is_switch(plan)):
         return plan.entry.warnings
     return [warning for warning in plan.entry.warnings if isinstance(warning, PendingAction)]

@@ -56,7 +56,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     text, now = options["time"], database_now(alias_for(Job))
     answer, meaning = _explain_text(job, text, now) if text else (explain_latest(job, now), "")
     if out.is_json:
-        out.json(_document(job, answer))
+        out.json(_document(job, answer) | {"meaning": meaning})
     else:
         if meaning:
             out.line(meaning)
@@ -74,9 +74,9 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
     zone, site = schedule_zone_of(job), timezone.get_current_timezone()
     instant, in_site = _time_of(text, now, zone), _time_of(text, now, site)
     answer = explain(job, instant)
-    if in_site != instant and not _is_about_run(answer):
+    if in_site != instant and answer.verdict is WhyVerdict.NO_OCCURRENCE:
         other = explain(job, in_site)
-        if _is_about_run(other):
+        if other.occurrence is not None:
             return other, (
                 f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no "
                 f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
@@ -88,10 +88,6 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
 def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:
     clock_time = option_values.last_clock_time(text, now, zone)
     return clock_time or option_values.parse_time_option("TIME", text, now, zone)
-
-
-def _is_about_run(answer: Answer) -> bool:
-    return answer.run is not None or answer.occurrence is not None
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:

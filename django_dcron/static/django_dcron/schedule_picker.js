@@ -10,9 +10,9 @@
     const schedule = document.getElementById(picker.dataset.dcronPicker);
     const input = (name) => picker.querySelector(`[data-dcron-pick="${name}"]`);
     const weekdays = [...picker.querySelectorAll("[data-dcron-pick='weekday']")];
-    const MACROS = {
-        "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * SUN", "@monthly": "0 0 1 * *",
-    };
+    const MACROS = new Map([
+        ["@hourly", "0 * * * *"], ["@daily", "0 0 * * *"], ["@midnight", "0 0 * * *"], ["@weekly", "0 0 * * SUN"], ["@monthly", "0 0 1 * *"],
+    ]);
     const WORKING_DAYS = "MON,TUE,WED,THU,FRI";
     const step = (number) => (number === "1" ? "*" : `*/${number}`);
 
@@ -44,7 +44,7 @@
     // Return the choices for schedule text, or null if the picker can't express it.
     function choicesFor(text) {
         const trimmed = text.trim();
-        const fields = (MACROS[trimmed.toLowerCase()] || trimmed.toUpperCase()).split(/\s+/);
+        const fields = (MACROS.get(trimmed.toLowerCase()) || trimmed.toUpperCase()).split(/\s+/);
         if (fields.length !== 5 || fields[3] !== "*") {
             return null;
         }

@@ -178,6 +178,11 @@ def test_line_of_another_file_does_not_repeat_a_renamed_job(
     second.write_text("0 2 * * * /a/backup.sh\n")  # another schedule
     assert call("import", str(second)).code == 0
     second.write_text(f"{LINES[0]}\n")
+    assert call("import", str(second), "--namespace", "two").code == 0
+    job.schedule = "15 3 * * *"
+    control.save(job)
+    assert call("import", str(second)).code == 1, "edited here since the import"
+    second.write_text(f"{LINES[0]}\n")
     control.pause(job, "ask Ann")
     assert call("import", str(second), "--apply").code == 0
     assert Job.objects.count() == 2

@@ -297,6 +297,12 @@ def test_jobs_that_were_edited_here_are_listed_when_handed_back() -> None:
     assert "30 5 * * *" in warnings["schedule"]
     assert "0 4 * * *" in warnings["schedule"]
     assert "args: [7] here, [] there" in warnings["args"]
+    edited = call("handover", SOURCE, "--back", "--json").json["edited"]
+    assert {each["name"]: each["fields"] for each in edited} == {
+        "schedule": ["schedule"],
+        "args": ["args"],
+        "invalid": ["schedule"],
+    }
 
 
 def test_later_run_in_the_source_is_kept() -> None:
@@ -483,7 +489,7 @@ def test_handover_with_refused_entries_is_complete() -> None:
     assert (shown.code, "complete" in shown.out + shown.err) == (1, False), "nothing was written"
     done = call("handover", SOURCE, "--apply")
     assert done.code == 1
-    assert "The handover is complete: 2 jobs run here. 1 entry can't be imported" in done.err
+    assert "2 jobs run here. 1 entry can't be imported" in done.err
     assert call("handover", SOURCE, "--apply", "--json").code == 1
     PeriodicTask.objects.filter(name="refused").delete()
     done = call("handover", SOURCE, "--apply")
@@ -499,7 +505,7 @@ def test_known_warnings_are_not_repeated(first: str) -> None:
 
     def shows_warning(*arguments: str) -> bool:
         out = call(*arguments).out
-        assert ("renamed from" in out) is not ("1 known warning is left out" in out)
+        assert ("renamed from" in out) is not ("1 warning of unchanged entries left out" in out)
         return "renamed from" in out
 
     assert shows_warning("import", SOURCE, "--apply", first)

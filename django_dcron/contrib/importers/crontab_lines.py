@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from django_dcron.contrib.importers.names import clean_name
@@ -43,10 +43,7 @@ _BEFORE_COMMAND = re.compile(
     re.VERBOSE,
 )
 """One of the words that may precede a command, such as the interpreter of a script."""
-_SHELL_CALL = re.compile(
-    r"""(?:\S*/)?(?:ba|da|k|z)?sh\s+(?:-\S+\s+)*-[a-z]*c\s+(?P<quote>['"])(?P<command>.+?)(?P=quote)"""
-)
-"""A command that a shell gets, as in ``sh -c 'cd /srv && ./backup.sh'``."""
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
 OWN_VARIABLES = {
     "SHELL",
@@ -217,8 +214,24 @@ def _split_line(line: str, system: bool) -> _LineParts | None:
 
 def _program_name(command: str) -> str:
     """Return the name of the program, or of the program that ``sh -c`` runs."""
-    call = _SHELL_CALL.match(command, _start_of_program(command))
-    return _program_name(call["command"]) if call else _outer_program_name(command)
+    inner = _command_of_shell(command[_start_of_program(command) :])
+    return _program_name(inner) if inner and inner.strip() else _outer_program_name(command)
+
+
+def _command_of_shell(call: str) -> str | None:
+    """Return the command that a shell gets, as in ``sh -c 'cd /srv && ./backup.sh'``."""
+    try:
+        program, *words = shlex.split(call)
+    except ValueError:  # an open quote, or nothing
+        return None
+    if program.rsplit("/", 1)[-1] not in _SHELLS:
+        return None
+    for option, word in pairwise(words):
+        if not option.startswith("-"):
+            return None
+        if option.endswith("c"):
+            return word
+    return None
 
 
 def _outer_program_name(command: str) -> str:

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import os
 import runpy
 import selectors
@@ -20,6 +21,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +43,8 @@ PRELOADED = (
     "django_redis.cache",
     "kombu.transport.redis",
 )
+SLICE = 0.1
+"""Seconds that one thread waits for the exit code, while others can't."""
 DRIVERS = {
     "sqlite": "django.db.backends.sqlite3.base",
     "postgresql": "django.db.backends.postgresql.base",
@@ -58,6 +63,7 @@ class Launched:
     ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
+        self._reading = threading.Lock()
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(str(address))
         request = {"arguments": self.args, "env": dict(env), "log": str(log)}
@@ -72,15 +78,25 @@ class Launched:
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code. Raise `subprocess.TimeoutExpired` after ``timeout`` seconds."""
-        if self.returncode is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._connection, selectors.EVENT_READ)
-                if not selector.select(timeout):
-                    raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._replies.readline())
-            self._replies.close()
-            self._connection.close()
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while not self._has_ended(min(SLICE, max(deadline - time.monotonic(), 0))):
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        assert self.returncode is not None
         return self.returncode
+
+    def _has_ended(self, timeout: float) -> bool:
+        """Read the exit code if it arrives in time. Another thread may have read it already."""
+        with self._reading:
+            if self.returncode is None:
+                with selectors.DefaultSelector() as selector:
+                    selector.register(self._connection, selectors.EVENT_READ)
+                    if not selector.select(timeout):
+                        return False
+                self.returncode = int(self._replies.readline())
+                self._replies.close()
+                self._connection.close()
+            return True
 
 
 def main(address: str, driver: str) -> list[str]:

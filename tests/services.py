@@ -126,9 +126,10 @@ class Process:
 
     def kill(self) -> None:
         """Kill the process and its children, like a power failure."""
+        process = self.process  # a supervisor may start another one at once
         self.send_all(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait(TIMEOUT)
+        if process is not None:
+            process.wait(TIMEOUT)
 
     def freeze(self) -> None:
         self.send_all(signal.SIGSTOP)

@@ -96,6 +96,7 @@ def test_excluded_time_is_explained_in_the_zone_of_the_job(
 @pytest.mark.parametrize("time", [[], ["now"]])
 def test_why_explains_a_job_without_occurrences(system: System, time: list[str]) -> None:
     job = control.save(make_job(schedule="@never"))
+    Job.objects.filter(pk=job.pk).update(created_at=system.latest)
     document = call("why", str(job), *time, "--json").json
     assert document["verdict"] == "no_occurrence"
     assert "@never" in document["sentences"][0]

@@ -291,7 +291,7 @@ def test_node_is_unfit_if_ticks_fail_for_longer_than_the_grace(
     wait_until(
         lambda: a.runner.health().facts.database_error == message, TIMEOUT, what="a failed tick"
     )
-    assert a.status == before
+    wait_until(lambda: a.status == before, TIMEOUT, what=before)
     settings.DCRON_DATABASE_GRACE = timedelta(seconds=1)
     wait_until(lambda: a.status == "unfit", TIMEOUT, what="the node to be unfit")
     assert any(

@@ -267,7 +267,7 @@ def test_process_of_a_run_that_ignores_the_stop_is_ended(
 
 
 @pytest.mark.parametrize(
-    ("timeout", "beat"), [(None, gone), (timedelta(seconds=0.3), locked)], ids=["off", "locked"]
+    ("timeout", "beat"), [(None, gone), (timedelta(seconds=1.5), locked)], ids=["off", "locked"]
 )
 def test_run_without_heartbeats_continues_if_configured_or_locked(
     make_target: Any,

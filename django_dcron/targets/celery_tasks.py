@@ -5,7 +5,8 @@ Invariants:
 - A task runs inside a worker, but not from its own message: django-dcron's message carries it.
 - Its request has ``is_eager`` set. So ``self.retry()`` and ``autoretry_for`` raise ``Retry`` and
   publish nothing, and the job's retry policy decides.
-- The shared task object never changes. Only the request that is pushed for this thread differs.
+- The shared task object never changes, except that a call removes the limit of retries that Celery
+  left there. All else is in the request that is pushed for this thread.
 - Celery sends its own signals for the carrying task only.
 """
 
@@ -50,7 +51,7 @@ class JobRequest(Context):
     """The ``max_retries`` of the latest call of ``self.retry()``. None: it had none."""
 
     def as_execution_options(self) -> dict[str, Any]:
-        # Task.retry() has just stored its argument, and needs these options. Nothing else does.
+        # Only Task.retry() reads these options, right after it has stored its argument.
         self.limit_of_retry = vars(self.called_task).get(LIMIT_OF_RETRY)
         return super().as_execution_options()
 

@@ -52,8 +52,8 @@ def read(
     """Parse a crontab.
 
     ``timezone``: the zone of the crontab's machine, which applies to lines without a preceding
-    ``CRON_TZ``. ``zone_is_default``: nobody has chosen it. ``path``: identifies the crontab among
-    others.
+    ``CRON_TZ``. ``zone_is_default``: whether the user passed no time zone. ``path``: identifies the
+    crontab among others.
     """
     reading = Reading(source=f"{CRONTAB}{path}")
     lines = list(read_lines(text, timezone, system, reading))

@@ -44,7 +44,7 @@ from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.targets.shadow import PREFIX
 
 SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
-"""Fields that the user is told of if they differ from the entry, which the source runs."""
+"""The fields whose edits here are reported, because the source runs its entry without them."""
 
 
 class Resumable(Protocol):

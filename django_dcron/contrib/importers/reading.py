@@ -107,7 +107,10 @@ class SourceRuns:
 
 
 class PendingAction(str):
-    """A warning that each import shows until a person acts. Others are shown once."""
+    """A warning that each import shows until a person acts.
+
+    Other warnings are shown only for entries that are new or have changed.
+    """
 
 
 Warn = Callable[[str], None]

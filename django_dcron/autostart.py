@@ -52,6 +52,8 @@ a node has run for more than ``LONGEST_PAUSE``.
 """
 STOP_TIMEOUT = 30.0
 """Seconds to wait for the node when the process exits."""
+QUIET_STOP = 2.0
+"""Seconds of this wait after which a warning says why the process doesn't exit yet."""
 RUNSERVER = ".management.commands.runserver"
 APPLICATIONS = {"django.core.wsgi", "django.core.asgi"}
 
@@ -121,8 +123,15 @@ class Autostart:
         self._requested.set()
         if self.on_stop:
             self.on_stop()
-        if self._thread:
-            self._thread.join(STOP_TIMEOUT)
+        if self._thread is None:
+            return
+        self._thread.join(QUIET_STOP)
+        if self._thread.is_alive():
+            # A warning, because projects without LOGGING see no other records.
+            extra = {"event": "autostart_stopping", "timeout": STOP_TIMEOUT}
+            text = "server waits for its node: timeout=%gs reason=running jobs must end"
+            logger.warning(text, STOP_TIMEOUT, extra=extra)
+            self._thread.join(STOP_TIMEOUT - QUIET_STOP)
 
     def before_fork(self) -> None:
         self._lock.acquire()

@@ -700,22 +700,25 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
 # --- W019 to W021 ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("place", ["package_of_settings", "package_beside_it"])
 def test_cron_module_of_a_package_that_is_not_installed_is_reported(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    package = tmp_path / "package_of_settings"
-    package.mkdir()
-    (package / "__init__.py").touch()
+    for name in {"package_of_settings", place}:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, package.name, None)  # restored afterwards
-    del sys.modules[package.name]
-    settings.SETTINGS_MODULE = f"{package.name}.settings"
-    assert checks.check_declarations(None) == []
-    (package / "cron.py").touch()
+    monkeypatch.setitem(sys.modules, place, None)  # restored afterwards
+    del sys.modules[place]
+    settings.SETTINGS_MODULE = "package_of_settings.settings"
+    module = tmp_path / place / "cron.py"
+    module.write_text("CRON_CLASSES = []")  # a module of another package
     importlib.invalidate_caches()
+    assert checks.check_declarations(None) == []
+    module.write_text("from django_dcron import cron")
     (found,) = checks.check_declarations(None)
-    assert (found.id, package.name in found.msg) == ("django_dcron.W019", True)
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, package.name]
+    assert (found.id, place in found.msg) == ("django_dcron.W019", True)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, place]
     assert checks.check_declarations(None) == []
 
 

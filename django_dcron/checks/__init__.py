@@ -32,7 +32,7 @@ W015      Celery's broker is in memory, so no worker gets a run
 W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
 W017      django_dcron is after django.contrib.admin, so the admin's index lacks the jobs' state
 W018      a job declared in code runs after a job that no code declares
-W019      a cron.py is beside the settings, in a package that isn't in INSTALLED_APPS
+W019      a cron.py in the settings' package or beside it is in no app of INSTALLED_APPS
 W020      runs are dispatched to Celery, but the project sets no broker
 W021      the function of a job declared in code doesn't accept the job's arguments
 W022      an alert channel needs the package apprise, which isn't installed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -101,21 +103,38 @@ def _wrong_arguments() -> Iterator[CheckMessage]:
 
 
 def _not_installed() -> Iterator[CheckMessage]:
-    """Report a ``cron.py`` beside the settings: ``startproject`` installs no app there."""
+    """Report a ``cron.py`` with jobs in the settings' package or beside it, in no installed app."""
     package = (getattr(settings, "SETTINGS_MODULE", None) or "").partition(".")[0]
-    module = f"{package}.cron"
-    if not package or apps.is_installed(package) or module in sys.modules:
+    settings_path = _package_path(package)
+    if settings_path is None:
         return
-    try:
-        exists = importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # such as a settings module without a package
-        return
-    if exists:
+    installed = {Path(config.path) for config in apps.get_app_configs()}
+    for file in sorted(settings_path.parent.glob("*/cron.py")):
+        name = file.parent.name
+        if file.parent in installed or f"{name}.cron" in sys.modules or not _declares_jobs(file):
+            continue
         yield Warning(
-            f"The jobs in {module} aren't found, because {package!r} isn't in INSTALLED_APPS.",
-            hint=f"Add {package!r} to INSTALLED_APPS, or move cron.py to an installed app.",
+            f"The jobs in {name}.cron aren't found, because {name!r} isn't in INSTALLED_APPS.",
+            hint=f"Add {name!r} to INSTALLED_APPS, or move cron.py to an installed app.",
             id="django_dcron.W019",
         )
+
+
+def _package_path(package: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    # A settings module without a package has no such path.
+    places = list((spec and spec.submodule_search_locations) or ())
+    return Path(places[0]) if places else None
+
+
+def _declares_jobs(file: Path) -> bool:
+    """Return whether the file imports ``@cron``. Other packages also have files named cron.py."""
+    with suppress(OSError):
+        return b"django_dcron" in file.read_bytes()
+    return False
 
 
 def _names() -> list[str]:

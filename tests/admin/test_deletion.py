@@ -11,6 +11,7 @@ from django.urls import reverse
 from django_dcron.admin import actions
 from django_dcron.admin.lists import bounded
 from django_dcron.jobs import deletion
+from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Attempt, Cursor, Job, Run
 from tests.admin.conftest import (
     NOON,
@@ -69,6 +70,24 @@ def test_deleted_job_keeps_its_history(admin_client: Client, job: Job) -> None:
         assert f"(deleted {job.pk})" in page.content.decode()
         assert job_url(job) not in page.content.decode()
     assert "Run again" not in admin_client.get(run_url(run)).content.decode()
+
+
+def test_history_of_a_deleted_job_is_found(admin_client: Client, job: Job) -> None:
+    Job.objects.filter(pk=job.pk).update(tags=["nightly"])
+    delete_job(job)
+    assert Attempt.objects.exists()
+    for model, query in [
+        ("run", {"q": "deleted"}),
+        ("run", {"q": "report"}),
+        ("run", {"job_name": "report"}),
+        ("run", {"tag": "nightly"}),
+        ("run", {"namespace": job.namespace, "q": "deleted"}),
+        ("attempt", {"q": "deleted"}),
+    ]:
+        rows = admin_client.get(list_url(model), query).context["cl"].result_list
+        assert rows, (model, query)
+        runs = {row if model == "run" else row.run for row in rows}
+        assert {run.job_id for run in runs} == {job.pk}, (model, query)
 
 
 def test_erasing_job_deletes_its_history_only(

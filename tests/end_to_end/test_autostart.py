@@ -297,6 +297,23 @@ def test_node_stops_at_exit_even_in_a_python_without_the_private_function(
     assert registered == [print]
 
 
+def test_server_that_waits_for_its_node_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reload of ``runserver`` waits for running jobs. Without a warning, it seems to hang."""
+    monkeypatch.setattr(autostart, "QUIET_STOP", 0.0)
+    ended = threading.Event()
+    caplog.handler.addFilter(lambda record: ended.set() or True)
+    here = autostart.Autostart(lambda it: None)
+    here._thread = threading.Thread(target=ended.wait, args=[TIMEOUT])
+    here._thread.start()
+    here.stop()
+    assert not here._thread.is_alive()
+    assert [record.__dict__["event"] for record in caplog.records] == ["autostart_stopping"]
+    here.stop()
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("forks", [False, True])
 def test_process_that_forks_starts_its_node_later(
     monkeypatch: pytest.MonkeyPatch, forks: bool

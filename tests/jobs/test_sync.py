@@ -17,14 +17,17 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import targets
+from django_dcron.conf import settings as dcron
+from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import deletion, pausing, saving, sync
 from django_dcron.jobs.calendars import save_calendar
 from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
 from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
 from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
+from django_dcron.management.dcron import sync as sync_command
 from django_dcron.management.dcron.sync import RESTART
-from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.models import Calendar, Cursor, Job, Node
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
 from tests.factories import make_job
@@ -568,6 +571,23 @@ def test_command_reports_each_change() -> None:
     assert command() == "disabled report no longer declared in code\n"
     with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
         assert command().startswith("enabled report\n")
+
+
+def test_command_names_the_live_nodes_which_may_run_older_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = database_now("default")
+    for number in range(4):
+        age = timedelta(hours=number)
+        common = {"host": "h", "pid": 1, "release": "1", "shard_count": 64}
+        heartbeat = {"heartbeat_at": now - (dcron.LEASE if number == 3 else timedelta())}
+        name = f"node-{number}"
+        Node.objects.create(id=name, name=name, started_at=now - age, **common, **heartbeat)
+    monkeypatch.setattr(sync_command, "NODES_LISTED", 2)
+    with code():
+        lines = command().splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("Node ")] == ["node-2", "node-1"]
+    assert lines[-1].startswith("1 more node")
 
 
 def test_command_names_installed_apps_if_nothing_is_declared() -> None:

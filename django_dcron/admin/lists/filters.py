@@ -71,16 +71,18 @@ def runs_of_jobs(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
 def job_ids_by_word(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
     """Return for each word the ids of the jobs whose name contains it, as ``ids_of`` does.
 
-    One query serves all words.
+    Deleted jobs are included, because their history is still listed. One query serves all words.
     """
     if not words:
         return []
     conditions = [Q(name__icontains=word) | Q(namespace__icontains=word) for word in words]
     annotations = {f"by_{number}": condition for number, condition in enumerate(conditions)}
-    matching = Job.objects.filter(reduce(or_, conditions)).order_by().annotate(**annotations)
+    matching = Job.with_deleted.filter(reduce(or_, conditions)).order_by().annotate(**annotations)
     rows = list(matching.values_list("pk", *annotations)[: JOBS_SEARCHED + 1])
     if len(rows) > JOBS_SEARCHED:
-        return [Job.objects.filter(condition).order_by().values("pk") for condition in conditions]
+        return [
+            Job.with_deleted.filter(condition).order_by().values("pk") for condition in conditions
+        ]
     return [[key for key, *matches in rows if matches[number]] for number in range(len(words))]
 
 
@@ -257,7 +259,7 @@ class NamespaceFilter(_ValueFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
             return queryset
-        return _rows_of_jobs(queryset, Job.objects.filter(namespace=self.value()))
+        return _rows_of_jobs(queryset, Job.with_deleted.filter(namespace=self.value()))
 
 
 class SourceFilter(admin.SimpleListFilter):
@@ -292,7 +294,9 @@ class TagFilter(_ValueFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return _rows_of_jobs(queryset, with_tag(Job.objects.all(), value)) if value else queryset
+        return (
+            _rows_of_jobs(queryset, with_tag(Job.with_deleted.all(), value)) if value else queryset
+        )
 
 
 def _rows_of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:

@@ -79,7 +79,8 @@ class JobListFilter(admin.RelatedFieldListFilter):
         rows = super().queryset(request, queryset)
         if not self.typed or rows is None:
             return rows if rows is not None else queryset
-        return runs_of_jobs(rows, _jobs_named(self.typed, admin_scope(request, self.site).jobs))
+        visible = admin_scope(request, self.site).rows(Job)  # also deleted jobs with a history
+        return runs_of_jobs(rows, _jobs_named(self.typed, visible))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         own = [name for name in self.expected_parameters() if name]
@@ -114,7 +115,9 @@ def _jobs_named(text: str, visible: QuerySet[Job]) -> QuerySet[Job]:
     namespace, slash, name = text.partition("/")
     exact = Q(namespace=namespace, name=name) if slash else Q(namespace="default", name=text)
     job_ids = list(visible.filter(exact).values_list("pk", flat=True)[:1])
-    return Job.objects.filter(pk__in=job_ids) if job_ids else visible.filter(name_has_words(text))
+    return (
+        Job.with_deleted.filter(pk__in=job_ids) if job_ids else visible.filter(name_has_words(text))
+    )
 
 
 def name_has_words(text: str) -> Q:

@@ -190,7 +190,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         run_id = as_uuid(search_term)
         if run_id is not None:
             return queryset.filter(pk=run_id), False
-        jobs = Job.objects.all()
+        jobs = Job.with_deleted.all()
         for word in search_words(search_term):
             jobs = jobs.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
         return runs_of_jobs(queryset, jobs), False

@@ -15,6 +15,11 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 LONGEST = timedelta(days=36_500)
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+TIME_FORMATS = "a time such as 2026-12-01T09:00, or a span such as 90s, 30m, 6h, 2d, 1w or +2h"
+CLOCK_TIME_FORMATS = f"a time of day such as 14:30, {TIME_FORMATS}"
+UNTIL_FORMATS = (
+    "a duration such as 2h or 1w, a time of day such as 18:00, or a time such as 2026-12-01T09:00"
+)
 CLOCK_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
@@ -47,10 +52,13 @@ def until_help() -> str:
     return "ISO time or time of day (18:00) in the site's time zone, or a duration (2h, 1w)"
 
 
-def parse_time_option(label: str, text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+def parse_time_option(
+    label: str, text: str, now: datetime, zone: tzinfo = UTC, *, allowed: str = TIME_FORMATS
+) -> datetime:
     """Return an aware time; raises ``CommandError`` for invalid text.
 
-    ``label`` names the value in errors, such as ``--since``. A time without an offset is in
+    ``label`` names the value in errors, such as ``--since``; ``allowed`` describes the formats
+    that the caller accepts. A time without an offset is in
     ``zone`` and keeps that time zone, because clocks there may skip it.
     """
     if text == "now":
@@ -61,10 +69,7 @@ def parse_time_option(label: str, text: str, now: datetime, zone: tzinfo = UTC) 
     try:
         found = parse_datetime(text) or datetime.fromisoformat(text)
     except ValueError:
-        raise usage_error(
-            f"Invalid {label} {text!r} (allowed: a time such as 2026-12-01T09:00, or a span such "
-            "as 90s, 30m, 6h, 2d or +2h)."
-        ) from None
+        raise usage_error(f"Invalid {label} {text!r} (allowed: {allowed}).") from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=zone)
     if not BEGIN <= found < END:
@@ -80,11 +85,12 @@ def parse_until_option(text: str, now: datetime, zone: tzinfo = UTC) -> datetime
     if (length := _span(text.removeprefix("+"))) is not None:
         found = min(now + length, END - SECOND)
     else:
-        found = next_time_of_day(text, now, zone) or parse_time_option("--until", text, now, zone)
+        found = next_time_of_day(text, now, zone) or parse_time_option(
+            "--until", text, now, zone, allowed=UNTIL_FORMATS
+        )
     if found <= now:
         raise usage_error(
-            f"--until {text!r} is in the past (allowed: a duration such as 2h or 1w, a time of day "
-            "such as 18:00, or a later time)."
+            f"--until {text!r} is in the past (allowed: a future time: {UNTIL_FORMATS})."
         )
     return found
 

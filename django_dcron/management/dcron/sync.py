@@ -9,11 +9,12 @@ Exit codes:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_dcron.diagnosis import cluster
 from django_dcron.jobs import sync
 from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -22,6 +23,7 @@ from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.targets.declaration import declarations
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.time_format import format_time_ago
 
 HELP = (
     "Create, update and disable the jobs declared in code with @cron. Exit codes: 1 if --check "
@@ -40,7 +42,8 @@ APPLIED_VERBS = {
     ChangeKind.KEEP: "kept",
 }
 NEED_NEW_CODE = {ChangeKind.CREATE, ChangeKind.UPDATE, ChangeKind.ENABLE}
-RESTART = "If nodes and workers run older code, restart them so that they load the new code."
+RESTART = "Restart the workers and nodes that run older code, so that they load the new code."
+NODES_LISTED = 5
 STYLES = {
     ChangeKind.CREATE: "SUCCESS",
     ChangeKind.ENABLE: "SUCCESS",
@@ -70,7 +73,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     differences = [change for change in changes if change.is_difference]
     problems = [change for change in changes if change.is_problem]
     if writes and any(change.kind in NEED_NEW_CODE for change in changes):
-        command.stdout.write(RESTART)
+        for line in _restart_lines():
+            command.stdout.write(line)
     if problems:
         raise usage_error(f"{number_of(len(problems), 'problem')} to fix manually, see above.")
     if options["check"] and differences:
@@ -79,6 +83,20 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
     if not differences:
         command.stdout.write(_no_difference_text(changes))
+
+
+def _restart_lines() -> Iterator[str]:
+    """Yield the advice to restart, and the live nodes, which may run older code."""
+    yield RESTART
+    live = sorted(
+        (node for node in cluster.nodes() if cluster.is_live(node)),
+        key=lambda node: node.started_at,
+    )
+    for node in live[:NODES_LISTED]:
+        started = format_time_ago(cluster.age(node, node.started_at))
+        yield f"Node {escape_control_characters(node.name)} started {started}."
+    if len(live) > NODES_LISTED:
+        yield f"{number_of(len(live) - NODES_LISTED, 'more node')}: manage.py dcron nodes"
 
 
 def _no_difference_text(changes: Sequence[SyncChange]) -> str:

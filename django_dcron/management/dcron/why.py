@@ -87,7 +87,9 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
 
 def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:
     clock_time = option_values.last_clock_time(text, now, zone)
-    return clock_time or option_values.parse_time_option("TIME", text, now, zone)
+    return clock_time or option_values.parse_time_option(
+        "TIME", text, now, zone, allowed=option_values.CLOCK_TIME_FORMATS
+    )
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:

@@ -93,6 +93,7 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
         "now": now,
         "redeliver_after": settings.REDELIVER_AFTER,
         "dispatcher": settings.DISPATCHER,
+        "autostart": settings.AUTOSTART,
     }
     nodes = cluster.nodes(namespace)
     by_namespace = _jobs_by_namespace(jobs, now)

@@ -45,26 +45,27 @@ def definition_errors(job: Job, invalid: Collection[str] = ()) -> dict[str, str]
     """Return the problems of ``job`` by field; empty if there are none.
 
     A check is skipped if it reads a field in ``invalid`` or a field with an earlier error, because
-    its error might only follow from the earlier one.
+    its error might only follow from the earlier one. No error is returned for a field in
+    ``invalid``.
     """
     errors: dict[str, str] = {}
     for reads, check in CHECKS:
         if not reads & {*invalid, *errors}:
             errors |= check(job)
-    return errors
+    return {field: text for field, text in errors.items() if field not in invalid}
 
 
 def _timezone_errors(job: Job) -> dict[str, str]:
     try:
         parse_schedule("@daily", job.timezone)
     except InvalidSchedule as error:
-        return {"timezone": error.translate(translation)}
+        return {"timezone": error.translate(translation)} | _schedule_errors(job, "UTC")
     return {}
 
 
-def _schedule_errors(job: Job) -> dict[str, str]:
+def _schedule_errors(job: Job, timezone: str = "") -> dict[str, str]:
     try:
-        parse_schedule(job.schedule, job.timezone, hash_key=job.hash_key)
+        parse_schedule(job.schedule, timezone or job.timezone, hash_key=job.hash_key)
     except InvalidSchedule as error:
         return {"schedule": error.translate(translation)}
     return {}

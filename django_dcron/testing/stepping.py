@@ -86,7 +86,8 @@ def run_due(
             else "no clock is set, and the time is"
         )
         raise ValueError(
-            f"run_due: {until.isoformat()} is in the past: {which_clock} {begin.isoformat()}"
+            f"run_due: {until.isoformat()} is in the past: {which_clock} {begin.isoformat()}. Set "
+            "the time with set_clock; freezegun and time-machine don't change it."
         )
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         chosen = (

@@ -72,6 +72,12 @@ def test_deleted_job_keeps_its_history(admin_client: Client, job: Job) -> None:
     assert "Run again" not in admin_client.get(run_url(run)).content.decode()
 
 
+def test_confirmation_says_that_code_declares_the_job(admin_client: Client, job: Job) -> None:
+    assert "@cron" not in admin_client.get(_delete_url(job)).content.decode()
+    Job.objects.filter(pk=job.pk).update(declared={})
+    assert "@cron" in admin_client.get(_delete_url(job)).content.decode()
+
+
 def test_history_of_a_deleted_job_is_found(admin_client: Client, job: Job) -> None:
     Job.objects.filter(pk=job.pk).update(tags=["nightly"])
     delete_job(job)

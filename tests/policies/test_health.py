@@ -77,6 +77,20 @@ def test_healthy_system_has_no_issues() -> None:
     assert verdict.summary.values == {"nodes": 2}
 
 
+def test_healthy_system_names_failures() -> None:
+    verdict = assess(facts(ran_lately=3, failed_lately=1, failures_lately=1))
+
+    assert verdict.status is SystemStatus.OK
+    assert {name: str(value) for name, value in verdict.summary.values.items()} == {"number": "1"}
+
+
+@pytest.mark.parametrize("autostart", [False, True])
+def test_remedy_starts_what_runs_the_nodes(autostart: bool) -> None:
+    (issue,) = assess(facts(live_nodes=0, autostart=autostart)).issues
+
+    assert ("DCRON_AUTOSTART" in str(issue.remedy)) is autostart
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -938,6 +952,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "now": NOW,
         "redeliver_after": R,
         "dispatcher": "celery",
+        "autostart": False,
         "database_read_only": False,
         "last_heartbeat": None,
         "stalled_since": None,

@@ -138,7 +138,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
             details += _cautions(candidate)
         kind = ChangeKind.ENABLE if switched_on else ChangeKind.UPDATE
         if kind is ChangeKind.UPDATE and not details:
-            details.append("the stored copy of the declaration")
+            details.append("only its stored declaration; the job keeps its values")
         change = SyncChange(
             kind, str(job), tuple(details), declaration.key, values, job.pk, job.version
         )

@@ -100,6 +100,8 @@ class SystemFacts:
     now: datetime
     redeliver_after: timedelta
     dispatcher: str = "celery"
+    autostart: bool = False
+    """Whether web processes run nodes."""
 
     database_read_only: bool = False
 

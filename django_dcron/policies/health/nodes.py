@@ -97,7 +97,11 @@ def _severity_of_stalled(facts: SystemFacts) -> Severity:
 
 def _no_live_node(facts: SystemFacts) -> Issue:
     figures = {"jobs": facts.overdue_cursors.number, "runs": facts.overdue_runs.number}
-    remedy = TranslatableText(_("Start a node with manage.py runcron."))
+    remedy = TranslatableText(
+        _("Start or restart the web server: with DCRON_AUTOSTART, its processes run the nodes.")
+        if facts.autostart
+        else _("Start a node with manage.py runcron.")
+    )
     if facts.last_heartbeat is None:
         summary = TranslatableText(_("No scheduler node is running, so no jobs will start."))
     elif not (facts.overdue_cursors or facts.overdue_runs):

@@ -20,8 +20,8 @@ from enum import StrEnum
 
 from django_dcron.policies.health import nodes, outcomes, workers
 from django_dcron.policies.health.facts import SystemFacts
-from django_dcron.policies.health.problems import Issue, Problem, Severity
-from django_dcron.utils.messages import TranslatableText
+from django_dcron.policies.health.problems import Issue, Problem, Severity, bounded_number
+from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 
@@ -60,6 +60,13 @@ class Verdict:
             )
         if not self.facts.has_work:
             return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
+        if self.facts.failed_lately:
+            return ngettext(
+                "Healthy: runs start on time, but the latest run of %(number)s job failed.",
+                "Healthy: runs start on time, but the latest runs of %(number)s jobs failed.",
+                self.facts.failed_lately,
+                number=bounded_number(self.facts.failed_lately),
+            )
         return TranslatableText(
             _("Healthy: runs start and succeed. Running nodes: %(nodes)d."),
             nodes=self.facts.live_nodes,

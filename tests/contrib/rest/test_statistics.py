@@ -7,6 +7,7 @@ import pytest
 
 from django_dcron.db.now import database_now
 from django_dcron.models import Node, Statistics
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_run
 
@@ -64,6 +65,7 @@ def test_job_statistics_cover_only_that_job(api: Api) -> None:
     job = make_idle_job()
     running = make_run(job, "running")
     make_run(job, "failed")
+    make_run(job, "succeeded", reason=NOT_EXECUTED)  # a shadow run
     make_run(make_idle_job(), "succeeded")
     Statistics.objects.filter(pk=job.pk).update(
         succeeded=7, failed=3, consecutive_failures=2, last_state="failed"

@@ -3,17 +3,18 @@
 Each page is accessible and never wider than the window.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
-from django_dcron.models import Job
+from django_dcron.models import Job, Limit
 from tests.browser.axe import DJANGO_FINDINGS, findings
-from tests.browser.conftest import PHONE
+from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import PAGES, dcron_url, url
 from tests.browser.sample import make_sample
 from tests.browser.wide import elements_wider_than_window
@@ -125,6 +126,25 @@ STEPS = [
 def test_page_is_accessible_and_fits_window(page: Page, name: str) -> None:
     show(page, PAGES[name](make_sample()))
     assert_accessible_and_fits(page)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.endswith(" list")])
+def test_list_on_phone_shows_rows_as_cards_with_named_values(browse: Browse, name: str) -> None:
+    page = browse(width=PHONE)
+    sample = make_sample()
+    Limit.objects.create(name="warehouse", max_running=1)
+    show(page, PAGES[name](sample))
+    table = page.locator("#result_list")
+    expect(table).to_have_class(re.compile("dcron-cards"))
+    assert page.evaluate(SCROLLS_SIDEWAYS) == []
+    values = table.locator("tbody td:not(.action-checkbox)")
+    titles = values.evaluate_all("cells => cells.map((cell) => cell.dataset.dcronColumn)")
+    assert titles
+    assert all(titles)
+
+
+SCROLLS_SIDEWAYS = """[...document.querySelectorAll("#result_list, #changelist .results")]
+    .filter((it) => it.scrollWidth > it.clientWidth + 1).map((it) => it.id || it.className)"""
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)

@@ -41,8 +41,10 @@ def test_choices_write_schedule_text_and_update_the_preview(
     for day in ("Tue", "Wed", "Thu", "Fri", "Sat"):
         picker.get_by_label(day, exact=True).uncheck()
     expect(schedule).to_have_value("5 18 * * SAT")  # no day: the schedule stays
+    expect(picker.locator("[data-dcron-incomplete]")).to_be_visible()
 
     pick(picker, "unit").select_option("monthdays")
+    expect(picker.locator("[data-dcron-incomplete]")).to_be_hidden()
     pick(picker, "monthday").select_option("LW")
     expect(schedule).to_have_value("5 18 LW * *")
     pick(picker, "unit").select_option("hours")

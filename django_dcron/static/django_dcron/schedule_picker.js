@@ -90,6 +90,7 @@
         const found = choicesFor(schedule.value);
         const choices = found && isOffered(found) ? found : null;
         picker.querySelector("[data-dcron-replaces]").hidden = Boolean(choices) || !schedule.value.trim();
+        picker.querySelector("[data-dcron-incomplete]").hidden = true;
         if (!choices) {
             return;
         }
@@ -105,6 +106,7 @@
 
     function write() {
         const text = written();
+        picker.querySelector("[data-dcron-incomplete]").hidden = text !== null;
         if (text === null || text === schedule.value) {
             return;
         }

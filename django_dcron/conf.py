@@ -155,7 +155,7 @@ class Settings:
     # Execution
     RUN_LEASE = duration_at_least(15, at_least=1)
     """A running attempt without a heartbeat for this long is declared lost."""
-    STOP_UNHEARD_AFTER = OptionalDuration(RUN_LEASE, at_least=1)
+    STOP_WITHOUT_HEARTBEAT_AFTER = OptionalDuration(RUN_LEASE, at_least=1)
     """A worker that hasn't written a heartbeat for this long stops its run. Defaults to
     ``RUN_LEASE``. None: it never stops the run.
     """

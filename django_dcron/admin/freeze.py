@@ -100,12 +100,14 @@ class FreezeForm(FreezeModelForm):
     namespace = forms.ChoiceField(
         label=_("Namespace"),
         required=False,
-        help_text=_("The namespace whose jobs don't start. Empty: all namespaces."),
+        help_text=_("Jobs of this namespace won't start."),
     )
     until = UntilField(
         label=_("Until"),
         required=False,
-        help_text=_("Empty: until someone ends the freeze."),
+        help_text=_(
+            "Enter a time, such as 18:00. Leave empty to freeze until someone ends the freeze."
+        ),
     )
     allowed_namespaces: Iterable[str] = ()
 

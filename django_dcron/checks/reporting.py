@@ -36,7 +36,7 @@ SETTINGS_BY_SECTION = {
     ),
     "execution": (
         "DCRON_RUN_LEASE",
-        "DCRON_STOP_UNHEARD_AFTER",
+        "DCRON_STOP_WITHOUT_HEARTBEAT_AFTER",
         "DCRON_MIDDLEWARE",
         "DCRON_HARD_TIMEOUT_AFTER",
         "DCRON_RELEASE",

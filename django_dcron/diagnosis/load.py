@@ -74,7 +74,7 @@ class _ScheduleColumns(NamedTuple):
     calendar_policy: str
     starts_at: datetime | None
     ends_at: datetime | None
-    known: datetime | None
+    phase: datetime | None
     """An occurrence from which ``@every`` counts; None for other schedules."""
     number: int
 
@@ -107,7 +107,7 @@ def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
     groups = groups_of(jobs, hours)
     counts = [0] * hours.count
     for group in groups:
-        for hour, number in hours.occurrences(group.timetable, group.known):
+        for hour, number in hours.occurrences(group.timetable, group.phase):
             counts[hour] += number * len(group.keys)
     counted = sum(len(group.keys) for group in groups)
     return Load(begin, zone, counted, tuple(counts), tuple(crowded_minutes_of(hours, groups)))
@@ -122,8 +122,8 @@ def starting_in(
     or a jitter aren't counted. One query groups jobs with the same schedule.
     """
     minute = Minute(instant)
-    known = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
-    jobs = scheduled_jobs(JobSelection(), scope).filter(jitter__lt=SPREAD).annotate(known=known)
+    phase = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
+    jobs = scheduled_jobs(JobSelection(), scope).filter(jitter__lt=SPREAD).annotate(phase=phase)
     if except_job is not None:
         jobs = jobs.exclude(pk=except_job)
     found = 0
@@ -136,7 +136,7 @@ def starting_in(
             continue
         if not has_hash(row.schedule) and not in_every_minute(schedule):
             timetable = Timetable(schedule, row.starts_at, row.ends_at)
-            found += row.number * minute.has_start(timetable, row.known)
+            found += row.number * minute.has_start(timetable, row.phase)
     return found
 
 
@@ -187,11 +187,11 @@ def groups_of(jobs: JobQuerySet, hours: RealHours) -> list[TimetableGroup]:
         except InvalidSchedule:
             continue  # The scheduler reports it.
         timetable = Timetable(schedule, *_bounds(row, hours))
-        known = row.cursor__next_at if schedule.interval else None
+        phase = row.cursor__next_at if schedule.interval else None
         spread = row.jitter >= SPREAD or has_hash(row.schedule)
-        key = (timetable, known, spread)
+        key = (timetable, phase, spread)
         if key not in groups:
-            groups[key] = TimetableGroup(timetable, known, row.schedule, spread, [])
+            groups[key] = TimetableGroup(timetable, phase, row.schedule, spread, [])
         groups[key].keys.append(row.hash_key)
     return list(groups.values())
 

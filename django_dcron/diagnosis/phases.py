@@ -63,7 +63,7 @@ class AttemptPhases:
     """The phases of one attempt."""
 
     number: int
-    attempt: Attempt | None
+    row: Attempt | None
     """None if the attempt hasn't started yet or never did."""
     phases: tuple[Phase, ...]
     claimed: timedelta | None = None

@@ -130,7 +130,7 @@ def _count_group(
 ) -> int:
     """Add a group to the counts per minute. Return the number of occurrences of each job in it."""
     found, jobs, count = 0, len(group.keys), len(occurrences)
-    for minute, number in hours.minutes(group.timetable, group.known):
+    for minute, number in hours.minutes(group.timetable, group.phase):
         if minute < count:
             occurrences[minute] += number * jobs
             found += number
@@ -168,6 +168,6 @@ def _fullest(
 def _names_in(at: datetime, groups: Sequence[TimetableGroup]) -> list[str]:
     minute, names = MinuteOfTime(at), []
     for group in groups:
-        if minute.has_start(group.timetable, group.known):
+        if minute.has_start(group.timetable, group.phase):
             names += group.keys
     return sorted(names)[:NAMED]

@@ -103,7 +103,7 @@ class CurrentRun:
         self._heartbeat_requested_at = -MIN_HEARTBEAT_INTERVAL
         """Seconds from ``_began`` to the latest heartbeat that the job's code requested."""
         self._began = time.monotonic()
-        self.unheard = False
+        self.lost_heartbeat = False
         """Whether the run was stopped because its heartbeats couldn't be written."""
         self.code_ended = False
         """Whether the job's code has ended, so that only the outcome remains to be recorded."""
@@ -209,12 +209,12 @@ class CurrentRun:
         self._cancelled.set()
         self.interruption.interrupt(RunCancelled)
 
-    def stop_unheard(self) -> None:
+    def stop_without_heartbeat(self) -> None:
         """Stop the job's code, because a node may have declared the run lost.
 
         Called from another thread.
         """
-        self.unheard = True
+        self.lost_heartbeat = True
         self.cancel()
 
     def output(self) -> dict[str, str | int | None]:

@@ -124,7 +124,7 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
             ending, fatal = _call(run)
             if run.interruption.used:
                 drop_idle_connections()
-        if run.unheard and ending.outcome is Outcome.CANCELLED:
+        if run.lost_heartbeat and ending.outcome is Outcome.CANCELLED:
             message = "stopped because the worker couldn't write the heartbeat"
             ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
         trace_ending(ending)

@@ -4,7 +4,7 @@ One thread runs every third of ``DCRON_RUN_LEASE``. For each run, it writes the 
 log and progress, and reads whether the run was cancelled or declared lost and must stop. The
 process may ask for an extra round, and a run for an extra heartbeat.
 
-Another thread stops runs whose heartbeats can't be written (``unheard``).
+Another thread stops runs whose heartbeats can't be written (``heartbeat_loss``).
 
 Invariants:
 
@@ -39,14 +39,14 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.db.statements import Given, Select
 from django_dcron.execution.current import CurrentRun
-from django_dcron.execution.termination import terminate
-from django_dcron.execution.unheard import (
+from django_dcron.execution.heartbeat_loss import (
     AGAIN_AFTER,
+    HeartbeatLossStops,
     RunHeartbeat,
-    UnheardStops,
     after_grace_period,
     log_fields,
 )
+from django_dcron.execution.termination import terminate
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import cancellation, deliveries, transitions
@@ -84,7 +84,7 @@ class Heartbeats:
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         """Requests for extra heartbeats. None requests a heartbeat of every run."""
         self._thread: threading.Thread | None = None
-        self._unheard_stops = UnheardStops(self._heartbeats, self._lock)
+        self._heartbeat_loss_stops = HeartbeatLossStops(self._heartbeats, self._lock)
         self._to_return: dict[tuple[UUID, int], float] = {}
         """Runs and attempts to return to the nodes, and until when (monotonic clock) to try it."""
         self._limits = WaitLimits(alias_for(Run))
@@ -103,13 +103,13 @@ class Heartbeats:
         ``heard_at``: When the start was requested, on the monotonic clock; by default, now.
         """
         heartbeat = RunHeartbeat(run, heard_at=time.monotonic() if heard_at is None else heard_at)
-        if limit := settings.STOP_UNHEARD_AFTER:
+        if limit := settings.STOP_WITHOUT_HEARTBEAT_AFTER:
             heartbeat.limit = limit.total_seconds()
         run.request_heartbeat = lambda: self._beat_now(heartbeat)
         with self._lock:
             self._heartbeats.append(heartbeat)
             self._start_thread()
-            self._unheard_stops.plan(heartbeat)
+            self._heartbeat_loss_stops.plan(heartbeat)
         if extra_rounds not in (None, self.extra_rounds):
             self._requests.put(None)
         try:

@@ -29,7 +29,7 @@ from django.db import connections
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.execution.database_outage import FIRST_PAUSE, wait_out
-from django_dcron.execution.unheard import log_fields
+from django_dcron.execution.heartbeat_loss import log_fields
 from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome
 from django_dcron.execution.worker_exit import before_exit
 from django_dcron.models import Attempt, Run

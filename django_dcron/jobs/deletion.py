@@ -34,6 +34,7 @@ from django_dcron.jobs.audit.recording import record_deletion
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
 from django_dcron.models import (
+    AlertCheck,
     Attempt,
     Cursor,
     Definition,
@@ -41,7 +42,6 @@ from django_dcron.models import (
     Incident,
     Job,
     LimitPlace,
-    Notice,
     PendingCount,
     Run,
     Statistics,
@@ -122,7 +122,7 @@ def _lock(runs: RunQuerySet, run_ids: Collection[UUID]) -> None:
 
 def _keep_for_history(job: Job, using: str) -> None:
     """Keep the row of the job, and free what other jobs may need."""
-    for model in (Statistics, PendingCount, Notice, Incident):
+    for model in (Statistics, PendingCount, AlertCheck, Incident):
         model.objects.using(using).filter(job=job.pk).delete()
     Job.objects.using(using).filter(pk=job.pk).update(
         name=deleted_name(job),

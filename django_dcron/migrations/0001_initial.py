@@ -1124,14 +1124,14 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Notice",
+            name="AlertCheck",
             fields=[
                 (
                     "job",
                     models.OneToOneField(
                         on_delete=django.db.models.deletion.CASCADE,
                         primary_key=True,
-                        related_name="notice",
+                        related_name="alert_check",
                         serialize=False,
                         to="django_dcron.job",
                     ),
@@ -1140,7 +1140,7 @@ class Migration(migrations.Migration):
                 ("failed", models.PositiveBigIntegerField(default=0, verbose_name="failed")),
                 ("missed", models.PositiveBigIntegerField(default=0, verbose_name="missed")),
                 (
-                    "streak",
+                    "consecutive_failures",
                     models.PositiveIntegerField(default=0, verbose_name="consecutive failures"),
                 ),
                 (
@@ -1161,8 +1161,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "verbose_name": "notice",
-                "verbose_name_plural": "notices",
+                "verbose_name": "alert check",
+                "verbose_name_plural": "alert checks",
             },
         ),
         migrations.CreateModel(

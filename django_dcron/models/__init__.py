@@ -1,6 +1,7 @@
 """The tables: fields, constraints, validation, and querysets named by state."""
 
 from django_dcron.models.alert import Alert
+from django_dcron.models.alert_check import AlertCheck
 from django_dcron.models.attempt import Attempt
 from django_dcron.models.audit_entry import AuditAction, AuditEntry, AuditKind, Via
 from django_dcron.models.calendar import Calendar
@@ -15,13 +16,13 @@ from django_dcron.models.lease import LockLease
 from django_dcron.models.limit import Limit, LimitPlace, LimitStart
 from django_dcron.models.link import Link
 from django_dcron.models.node import Node
-from django_dcron.models.notice import Notice
 from django_dcron.models.run import Run
 from django_dcron.models.saved_filter import SavedFilter
 from django_dcron.models.statistics import PendingCount, Statistics
 
 __all__ = [
     "Alert",
+    "AlertCheck",
     "Attempt",
     "AuditAction",
     "AuditEntry",
@@ -40,7 +41,6 @@ __all__ = [
     "Link",
     "LockLease",
     "Node",
-    "Notice",
     "PendingCount",
     "Run",
     "SavedFilter",

@@ -124,7 +124,7 @@ def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[st
         )
 
 
-def counting(state: State, job_id: Given) -> FirstPossible:
+def prepared_count(state: State, job_id: Given) -> FirstPossible:
     """Return the prepared form of ``count``, for a job that has a row."""
     pending = Insert(
         PendingCount,

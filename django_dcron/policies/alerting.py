@@ -8,7 +8,7 @@ Invariants:
 - Counters never decrease. The difference between two readings shows everything that happened in
   between.
 - The decision is a pure function of two readings. Two equal readings yield no event.
-- A rule reports a streak of failures once, when the streak reaches the rule's threshold. A rule
+- A rule reports consecutive failures once, when their number reaches the rule's threshold. A rule
   with ``"after": "every"`` reports each failure.
 - Rules about failures and recovery ignore failures of muted incidents.
 """
@@ -208,8 +208,7 @@ class Counts:
     succeeded: int = 0
     failed: int = 0
     missed: int = 0
-    streak: int = 0
-    """Consecutive failures."""
+    consecutive_failures: int = 0
     circuit_open: bool = False
 
 
@@ -217,7 +216,7 @@ class Counts:
 class Event:
     rule: Rule
     number: int = 1
-    """The number of runs or occurrences, or the number of consecutive failures of a streak."""
+    """The number of runs or occurrences, or the number of consecutive failures."""
 
 
 class UnmutedCounts(NamedTuple):
@@ -239,11 +238,15 @@ def without_muted(
     """
     failures = now.failed - before.failed
     muted_failures = min(muted_failures, failures)
-    streak_was_reset = now.streak != before.streak + failures
-    muted = min((0 if streak_was_reset else muted_before) + muted_failures, now.streak)
+    was_reset = now.consecutive_failures != before.consecutive_failures + failures
+    muted = min((0 if was_reset else muted_before) + muted_failures, now.consecutive_failures)
     return UnmutedCounts(
-        replace(before, streak=max(before.streak - muted_before, 0)),
-        replace(now, failed=now.failed - muted_failures, streak=now.streak - muted),
+        replace(before, consecutive_failures=max(before.consecutive_failures - muted_before, 0)),
+        replace(
+            now,
+            failed=now.failed - muted_failures,
+            consecutive_failures=now.consecutive_failures - muted,
+        ),
         muted,
     )
 
@@ -256,22 +259,25 @@ def detect_events(before: Counts, now: Counts, rules: Collection[Rule]) -> list[
 
 def _event_for_rule(rule: Rule, before: Counts, now: Counts) -> Event | None:
     failures = now.failed - before.failed
-    # A success or a resume of the job ended the earlier streak between the two readings.
-    streak_was_reset = now.streak != before.streak + failures
+    # A success or a resume of the job ended the earlier failures in a row between the two readings.
+    was_reset = now.consecutive_failures != before.consecutive_failures + failures
     match rule.on:
         case AlertKind.FAILED if failures > 0 and rule.after == EVERY:
             return Event(rule, failures)
         case AlertKind.FAILED if failures > 0:
-            if before.streak and not now.streak:
-                return None  # most likely, only the streak that was already reported has ended
-            base = 0 if streak_was_reset else before.streak
-            longest = max(now.streak, 1)  # a streak that began and ended in between had a failure
+            if before.consecutive_failures and not now.consecutive_failures:
+                return None  # most likely, only the failures that were already reported have ended
+            base = 0 if was_reset else before.consecutive_failures
+            # Consecutive failures that began and ended in between had at least one failure.
+            longest = max(now.consecutive_failures, 1)
             return Event(rule, longest) if base < rule.after <= longest else None
-        case AlertKind.RECOVERED if now.succeeded > before.succeeded and not now.streak:
-            longest = max(before.streak, min(failures, 1))
+        case AlertKind.RECOVERED if (
+            now.succeeded > before.succeeded and not now.consecutive_failures
+        ):
+            longest = max(before.consecutive_failures, min(failures, 1))
             return Event(rule, longest) if longest >= rule.after else None
         case AlertKind.MISSED if now.missed > before.missed:
             return Event(rule, now.missed - before.missed)
-        case AlertKind.PAUSED if now.circuit_open and (streak_was_reset or not before.circuit_open):
-            return Event(rule, now.streak)
+        case AlertKind.PAUSED if now.circuit_open and (was_reset or not before.circuit_open):
+            return Event(rule, now.consecutive_failures)
     return None

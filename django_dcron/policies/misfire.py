@@ -39,7 +39,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class MissedOccurrences:
+class LateOccurrences:
     """The late occurrences of a job. There is at least one."""
 
     oldest: Sequence[datetime]
@@ -57,19 +57,19 @@ class Misfire:
     def is_late(self, scheduled_at: datetime, now: datetime) -> bool:
         return now - scheduled_at > self.grace
 
-    def plan_runs(self, backlog: MissedOccurrences) -> list[PlannedRun]:
-        """Return the planned runs that cover the whole backlog, oldest first."""
+    def plan_runs(self, late: LateOccurrences) -> list[PlannedRun]:
+        """Return the planned runs that cover all late occurrences, oldest first."""
         match self.policy:
             case MisfirePolicy.SKIP:
-                return [_tail(backlog, 0, missed=True)]
+                return [_tail(late, 0, missed=True)]
             case MisfirePolicy.RUN_LATEST:
-                return [_tail(backlog, 0, missed=False)]
+                return [_tail(late, 0, missed=False)]
             case MisfirePolicy.RUN_ALL:
                 planned_runs = [
-                    PlannedRun(occurrence) for occurrence in backlog.oldest[: self.catchup_limit]
+                    PlannedRun(occurrence) for occurrence in late.oldest[: self.catchup_limit]
                 ]
-                if backlog.count > self.catchup_limit:
-                    planned_runs.append(_tail(backlog, self.catchup_limit, missed=True))
+                if late.count > self.catchup_limit:
+                    planned_runs.append(_tail(late, self.catchup_limit, missed=True))
                 return planned_runs
 
     def should_start(self, *, newer_due: bool, ahead_in_backlog: int) -> bool:
@@ -87,7 +87,7 @@ class Misfire:
                 return ahead_in_backlog < self.catchup_limit
 
 
-def _tail(backlog: MissedOccurrences, start: int, *, missed: bool) -> PlannedRun:
-    """Return one planned run for all occurrences of the backlog from index ``start`` on."""
-    others = backlog.count - start - 1
-    return PlannedRun(backlog.newest, missed, others, backlog.oldest[start] if others else None)
+def _tail(late: LateOccurrences, start: int, *, missed: bool) -> PlannedRun:
+    """Return one planned run for all late occurrences from index ``start`` on."""
+    others = late.count - start - 1
+    return PlannedRun(late.newest, missed, others, late.oldest[start] if others else None)

@@ -33,7 +33,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Given, Update
 from django_dcron.models import Attempt, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.models.statistics import count, counting
+from django_dcron.models.statistics import count, prepared_count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
@@ -126,7 +126,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
             ),
             **final_columns(state, Given(Run, "reason")),
         ),
-        counting(state, Given(Run, "job_id")),
+        prepared_count(state, Given(Run, "job_id")),
         _closing(("run_id", "number", "token"), columns),
         lock_timeout=LOCK_TIMEOUT,
     )

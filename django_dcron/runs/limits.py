@@ -46,7 +46,7 @@ SPARE = 10
 """How many more waiting runs are read than places are free, because some may be locked."""
 
 
-class Line(NamedTuple):
+class LimitLine(NamedTuple):
     """The runs that count together: those of one limit and key."""
 
     limit_id: str
@@ -64,8 +64,8 @@ class _OwnPlace(NamedTuple):
     """The maximum of started runs of the limit."""
 
     @property
-    def line(self) -> Line:
-        return Line(self.limit_id, self.key)
+    def line(self) -> LimitLine:
+        return LimitLine(self.limit_id, self.key)
 
 
 def take_slot(run: Run, slot: Slot | None) -> bool:
@@ -98,7 +98,7 @@ def take_place(run: Run) -> str:
         return ""
     limit = limits[name]
     if line is None:
-        line = Line(name, _key_of(run, limit))
+        line = LimitLine(name, _key_of(run, limit))
         _places().create(run_id=run.pk, limit_id=name, key=line.key, due_at=run.due_at)
         reach_sync_point("limit.joined")
         if run.pk not in _pass_on(line, limits, joining=run.pk):
@@ -115,7 +115,7 @@ def _own_place(run: Run) -> _OwnPlace | None:
     return own and _OwnPlace(*own)
 
 
-def _count_start(line: Line, limit: Limit) -> bool:
+def _count_start(line: LimitLine, limit: Limit) -> bool:
     """Take a number for a start now. Returns False if the interval has no number left."""
     if limit.max_started is None or limit.interval is None:
         return True
@@ -145,7 +145,7 @@ def free_places(run_ids: Collection[UUID]) -> list[Run]:
     The caller has locked the runs and unmarked them.
     """
     own = _places().filter(run__in=run_ids)
-    lines = [Line(*row) for row in own.order_by().values_list("limit_id", "key").distinct()]
+    lines = [LimitLine(*row) for row in own.order_by().values_list("limit_id", "key").distinct()]
     limits = _lock({line.limit_id for line in lines})
     own.delete()
     reach_sync_point("limit.freed")
@@ -165,12 +165,14 @@ def update_and_unmark(run: Run, guarded: RunQuerySet, **columns: Any) -> bool | 
     return None
 
 
-def wake_line(line: Line) -> int:
+def wake_line(line: LimitLine) -> int:
     """Wake the runs whose turn has come, and return their number. Call it in a transaction."""
     return len(_pass_on(line, _lock({line.limit_id})))
 
 
-def _pass_on(line: Line, limits: Mapping[str, Limit], joining: UUID | None = None) -> list[UUID]:
+def _pass_on(
+    line: LimitLine, limits: Mapping[str, Limit], joining: UUID | None = None
+) -> list[UUID]:
     """Give the free places to the runs that have waited longest, and wake them.
 
     ``joining``: a run that has just joined the line in order to start, and so needs no waking.
@@ -188,7 +190,7 @@ def _pass_on(line: Line, limits: Mapping[str, Limit], joining: UUID | None = Non
     return chosen
 
 
-def _next_in_line(line: Line, room: int, joining: UUID | None) -> list[UUID]:
+def _next_in_line(line: LimitLine, room: int, joining: UUID | None) -> list[UUID]:
     """Lock and return at most ``room`` runs, in order. Omits runs that others have locked."""
     is_frozen = Q(frozen_job("run__job_id", "run__job__namespace"), run__trigger__in=AUTOMATIC)
     may_start = Q(run__state=State.WAITING) & ~is_frozen
@@ -211,7 +213,7 @@ def _key_of(run: Run, limit: Limit) -> str:
     return limit_key(limit.key, args, kwargs)
 
 
-def _why_full(line: Line, limit: Limit) -> str:
+def _why_full(line: LimitLine, limit: Limit) -> str:
     key = f" ({line.key})" if line.key else ""
     facts = _facts(line, limit)
     text, running = "", len(facts.taken)
@@ -223,7 +225,7 @@ def _why_full(line: Line, limit: Limit) -> str:
     return f"waits for limit {limit}{key}: {text}"
 
 
-def _facts(line: Line, limit: Limit) -> LineFacts:
+def _facts(line: LimitLine, limit: Limit) -> LineFacts:
     given = _places_in(line).filter(number__isnull=False)
     if limit.max_started is None or limit.interval is None:
         return LineFacts(limit.max_running, None, _numbers(given.values_list("number", flat=True)))
@@ -242,12 +244,12 @@ def _numbers(numbers: Iterable[int | None]) -> set[int]:
     return {number for number in numbers if number is not None}
 
 
-def _starts(line: Line) -> QuerySet[LimitStart]:
+def _starts(line: LimitLine) -> QuerySet[LimitStart]:
     starts = LimitStart.objects.using(alias_for(LimitStart))
     return starts.filter(limit=line.limit_id, key=line.key)
 
 
-def _places_in(line: Line) -> QuerySet[LimitPlace]:
+def _places_in(line: LimitLine) -> QuerySet[LimitPlace]:
     return _places().filter(limit=line.limit_id, key=line.key)
 
 

@@ -43,9 +43,9 @@ from django_dcron.scheduler.backlog import (
     Kind,
     PublishBacklog,
     by_kind,
-    doubled,
     head_of,
     kind_of,
+    next_pause,
 )
 from django_dcron.scheduler.publishing import PublishOutcome, Refused, publish_batch, reason_of
 from django_dcron.utils.sync_points import reach_sync_point
@@ -287,7 +287,7 @@ class Agenda:
                     for entry in batch:
                         heapq.heappush(self._heap, entry)
                 self._report_broker(unreachable=True, error=error, waiting=len(batch))
-                return doubled(pause, LONGEST_PAUSE_WITHOUT_BROKER)
+                return next_pause(pause, LONGEST_PAUSE_WITHOUT_BROKER)
             finally:
                 self._publishing_due_at = None
             reach_sync_point("publish.done")

@@ -130,10 +130,10 @@ class PublishBacklog:
             self.add(entries)
         self.was_rejected = True
         self._portion = 1
-        self._pause = FIRST_PAUSE if accepted_others else doubled(self._pause)
+        self._pause = FIRST_PAUSE if accepted_others else next_pause(self._pause)
         self.next_at = now + timedelta(seconds=self._pause)
 
 
-def doubled(pause: float, longest: float = LONGEST_PAUSE) -> float:
+def next_pause(pause: float, longest: float = LONGEST_PAUSE) -> float:
     """Return twice the pause, between ``FIRST_PAUSE`` and ``longest``."""
     return min(max(2 * pause, FIRST_PAUSE), longest)

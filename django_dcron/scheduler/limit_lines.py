@@ -31,7 +31,7 @@ from django_dcron.db.statements import Select
 from django_dcron.models import Job, Limit, LimitPlace, LimitStart, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.limits import LineFacts, places_to_give
-from django_dcron.runs.limits import Line, wake_line
+from django_dcron.runs.limits import LimitLine, wake_line
 from django_dcron.scheduler.backfill_release import FIRST_JOB
 
 LINES_AT_ONCE = 100
@@ -70,7 +70,7 @@ def wake_runs_with_place(shards: Collection[int]) -> int:
     return woken
 
 
-def _lines_to_wake(shards: Collection[int], using: str) -> list[Line]:
+def _lines_to_wake(shards: Collection[int], using: str) -> list[LimitLine]:
     """Return the lines with a waiting run and a free place. A freeze may hold the run back."""
     limits = {
         row.pk: row for row in Limit.objects.using(using).all() if limit_shard(row.pk) in shards
@@ -85,7 +85,7 @@ def _lines_to_wake(shards: Collection[int], using: str) -> list[Line]:
     started = _recent_starts(limits.values(), using)
     lines = []
     for limit_id, key, _rows, taken, unstarted in waiting:
-        line, limit = Line(limit_id, key), limits[limit_id]
+        line, limit = LimitLine(limit_id, key), limits[limit_id]
         facts = LineFacts(
             limit.max_running, limit.max_started, range(taken), unstarted, started[line]
         )
@@ -94,7 +94,7 @@ def _lines_to_wake(shards: Collection[int], using: str) -> list[Line]:
     return lines[:LINES_AT_ONCE]
 
 
-def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[Line]:
+def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[LimitLine]:
     """Return how many runs have started in each line within the interval of its limit."""
     now = database_now(using)
     recent = [
@@ -106,7 +106,7 @@ def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[Line]:
         return Counter()
     starts = LimitStart.objects.using(using).filter(reduce(or_, recent))
     counted = starts.order_by().values_list("limit_id", "key").annotate(number=Count("pk"))
-    return Counter({Line(limit_id, key): number for limit_id, key, number in counted})
+    return Counter({LimitLine(limit_id, key): number for limit_id, key, number in counted})
 
 
 def prune_starts(shards: Collection[int]) -> None:

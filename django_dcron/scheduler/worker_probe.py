@@ -51,9 +51,7 @@ LONGEST_REQUEST = 30.0
 """The maximum duration of a request in seconds, with a slow broker."""
 WAITING_AT_ONCE = 500
 MARKED_WITHIN = timedelta(seconds=2)
-"""The broker may have the message, and a worker may drop it, this long before the run is marked as
-queued.
-"""
+"""The maximum time from sending a run to marking it as queued. A worker may drop it in between."""
 
 
 @dataclass(frozen=True, slots=True)

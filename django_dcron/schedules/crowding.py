@@ -44,7 +44,7 @@ class TimetableGroup:
     """Jobs with the same timetable."""
 
     timetable: Timetable
-    known: datetime | None
+    phase: datetime | None
     """One of its occurrences, which sets the phase of an ``@every`` schedule."""
     text: str
     """The schedule as written in the jobs."""

@@ -68,11 +68,11 @@ class RealHours:
         return (instant - self.begin) // HOUR
 
     def occurrences(
-        self, timetable: Timetable, known: datetime | None = None
+        self, timetable: Timetable, phase: datetime | None = None
     ) -> Iterator[tuple[int, int]]:
         """Yield hours with their number of occurrences; hours without occurrences are omitted.
 
-        ``known`` is one of the occurrences, which sets the phase of an ``@every`` schedule.
+        ``phase`` is one of the occurrences, which sets the phase of an ``@every`` schedule.
         """
         rule = timetable.schedule.rule
         if isinstance(rule, WallClock):
@@ -95,7 +95,7 @@ class RealHours:
             return
         if isinstance(rule, Every):
             for hour, number in self._occurrences_per_unit(
-                rule.interval, known or self.begin, HOUR, inside
+                rule.interval, phase or self.begin, HOUR, inside
             ):
                 if number:
                     yield hour, number
@@ -103,17 +103,17 @@ class RealHours:
             yield hour, 1
 
     def minutes(
-        self, timetable: Timetable, known: datetime | None = None
+        self, timetable: Timetable, phase: datetime | None = None
     ) -> Iterator[tuple[int, int]]:
         """Yield minutes with their number of occurrences; minutes without occurrences are omitted.
 
-        Minutes are numbered from 0 over all hours. ``known`` is as in ``occurrences``.
+        Minutes are numbered from 0 over all hours. ``phase`` is as in ``occurrences``.
         ``starts_at`` and ``ends_at`` are respected to the minute.
         """
         rule = timetable.schedule.rule
         if isinstance(rule, Every):
             for number, occurrences in self._occurrences_per_unit(
-                rule.interval, known or self.begin, MINUTE, self._minutes_inside(timetable)
+                rule.interval, phase or self.begin, MINUTE, self._minutes_inside(timetable)
             ):
                 if occurrences:
                     yield number, occurrences
@@ -248,12 +248,12 @@ class RealHours:
         return range(max(first, 0), min(last + 1, self.count * 60))
 
     def _occurrences_per_unit(
-        self, interval: timedelta, known: datetime, unit: timedelta, inside: range
+        self, interval: timedelta, phase: datetime, unit: timedelta, inside: range
     ) -> Iterator[tuple[int, int]]:
         """Yield each unit of time in ``inside`` with its number of ``@every`` occurrences."""
         step, length = interval // _MICROSECOND, unit // _MICROSECOND
-        ahead = (known - self.begin) // _MICROSECOND
-        # The index, counted from ``known``, of the first occurrence at or after ``inside``'s start.
+        ahead = (phase - self.begin) // _MICROSECOND
+        # The index, counted from ``phase``, of the first occurrence at or after ``inside``'s start.
         before = -((ahead - inside.start * length) // step)
         for number in inside:
             following = -((ahead - (number + 1) * length) // step)
@@ -285,10 +285,10 @@ class Minute:
         self.begin = instant.astimezone(UTC).replace(second=0, microsecond=0)
         self._local: dict[str, datetime] = {}
 
-    def has_start(self, timetable: Timetable, known: datetime | None = None) -> bool:
+    def has_start(self, timetable: Timetable, phase: datetime | None = None) -> bool:
         """Return whether an occurrence falls in this minute.
 
-        ``known`` is as in ``RealHours.occurrences``.
+        ``phase`` is as in ``RealHours.occurrences``.
         """
         if timetable.starts_at and timetable.starts_at >= self.begin + MINUTE:
             return False
@@ -303,7 +303,7 @@ class Minute:
         if isinstance(rule, WallClock):
             return _matches(rule.cron, self._shown(rule.zone))
         if isinstance(rule, Every):
-            return -(self.begin - (known or self.begin)) % rule.interval < MINUTE
+            return -(self.begin - (phase or self.begin)) % rule.interval < MINUTE
         if isinstance(rule, Never):
             return False
         return rule.at.replace(second=0, tzinfo=UTC) == self.begin

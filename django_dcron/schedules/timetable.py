@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django_dcron.policies.misfire import Misfire, MisfirePolicy, MissedOccurrences, PlannedRun
+from django_dcron.policies.misfire import LateOccurrences, Misfire, MisfirePolicy, PlannedRun
 from django_dcron.schedules.schedule import Schedule
 
 MAX_COUNTED = 1000
-"""The number of late occurrences counted one by one. The count of a larger backlog is a lower
-bound, unless the schedule is an interval.
+"""The number of late occurrences counted one by one. Beyond it, the count is a lower bound, unless
+the schedule is an interval.
 """
 MAX_PLANNED_RUNS = 1000
 """The maximum number of a job's occurrences in one batch; the rest follow in the next batch."""
@@ -79,7 +79,7 @@ class Timetable:
         elapsed = (now - anchor) // self.schedule.interval
         return self.next_after(anchor + elapsed * self.schedule.interval)
 
-    def backlog(self, first: datetime, before: datetime, limit: int) -> MissedOccurrences:
+    def late_occurrences(self, first: datetime, before: datetime, limit: int) -> LateOccurrences:
         """Return the occurrences from the occurrence ``first`` to just before ``before``.
 
         Only the first ``limit`` are listed.
@@ -89,14 +89,14 @@ class Timetable:
             last = min(last, self.ends_at)
         oldest = [first, *self.schedule.occurrences(first, last, limit - 1)]
         if len(oldest) < limit:
-            return MissedOccurrences(oldest, oldest[-1], len(oldest))
+            return LateOccurrences(oldest, oldest[-1], len(oldest))
         if interval := self.schedule.interval:
             more = (last - first) // interval
-            return MissedOccurrences(oldest, first + more * interval, more + 1)
+            return LateOccurrences(oldest, first + more * interval, more + 1)
         newest = self.schedule.previous_before(last + MICROSECOND)
         if newest is None or newest <= oldest[-1]:
-            return MissedOccurrences(oldest, oldest[-1], len(oldest))
-        return MissedOccurrences(oldest, newest, len(oldest) + 1)
+            return LateOccurrences(oldest, oldest[-1], len(oldest))
+        return LateOccurrences(oldest, newest, len(oldest) + 1)
 
     def plan_claim(
         self, next_at: datetime, *, late_before: datetime, horizon: datetime, misfire: Misfire
@@ -107,8 +107,8 @@ class Timetable:
         previous = next_at
         if next_at < late_before:
             runs = misfire.catchup_limit if misfire.policy is MisfirePolicy.RUN_ALL else 0
-            backlog = self.backlog(next_at, late_before, runs + MAX_COUNTED)
-            planned_runs, previous = misfire.plan_runs(backlog), backlog.newest
+            late = self.late_occurrences(next_at, late_before, runs + MAX_COUNTED)
+            planned_runs, previous = misfire.plan_runs(late), late.newest
             occurrence = self.next_after(previous)
         while (
             occurrence is not None

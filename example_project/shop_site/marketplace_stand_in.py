@@ -7,7 +7,7 @@ from itertools import count
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from shop.catalogue import CATALOGUE
+from shop.catalog import CATALOGUE
 
 PAGE = 100
 OPENED = time.time()

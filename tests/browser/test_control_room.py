@@ -43,7 +43,7 @@ def test_countdown_runs_by_the_servers_clock_until_it_is_paused(page: Page) -> N
     assert seconds() == before - 605
     button.click()
     page.clock.run_for(3_600_000)
-    expect(left).to_have_text(re.compile(r"^due \d+m ago$"))
+    expect(left).to_have_text(re.compile(r"^overdue by \d+m$"))
 
 
 def test_tabs_work_by_keyboard_and_by_address(page: Page) -> None:

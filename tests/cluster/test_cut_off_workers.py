@@ -85,7 +85,7 @@ def start_run_on_one_worker(
 def test_late_success_is_recorded_counted_and_not_applied(
     cluster: Cluster, to_database: FaultProxy, store: Path
 ) -> None:
-    run = start_run_on_one_worker(cluster, to_database, store, STOP_UNHEARD_AFTER=3600)
+    run = start_run_on_one_worker(cluster, to_database, store, STOP_WITHOUT_HEARTBEAT_AFTER=3600)
     (store.parent / "release-1").touch()
     wait_until(lambda: len(read(store, "SELECT * FROM try")) == 2, TIMEOUT, what="the late write")
     to_database.restore()

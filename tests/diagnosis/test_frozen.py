@@ -15,7 +15,7 @@ from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Cursor, Job, Node, Run
-from django_dcron.monitoring.metrics import catalogue, cluster
+from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus
 from django_dcron.scheduler.claim import claim
@@ -121,16 +121,16 @@ def samples() -> dict[str, dict[tuple[str, ...], float]]:
 
 def test_metrics_show_the_freeze(job: Job) -> None:
     before = samples()
-    assert before[catalogue.FROZEN.name] == {("",): 0}
-    assert before[catalogue.CURSORS_OVERDUE.name] == {(): 1}
+    assert before[catalog.FROZEN.name] == {("",): 0}
+    assert before[catalog.CURSORS_OVERDUE.name] == {(): 1}
     control.freeze("deploy", "shop")
     frozen = samples()
-    assert frozen[catalogue.FROZEN.name] == {("",): 0, ("shop",): 1}
-    assert frozen[catalogue.CURSORS_OVERDUE.name] == {(): 0}
-    assert frozen[catalogue.CURSOR_LAG.name] == {(): 0}
-    assert frozen[catalogue.RUNS_UNFINISHED.name]["due",] == 0
+    assert frozen[catalog.FROZEN.name] == {("",): 0, ("shop",): 1}
+    assert frozen[catalog.CURSORS_OVERDUE.name] == {(): 0}
+    assert frozen[catalog.CURSOR_LAG.name] == {(): 0}
+    assert frozen[catalog.RUNS_UNFINISHED.name]["due",] == 0
     control.unfreeze("shop")
-    assert samples()[catalogue.FROZEN.name] == {("",): 0, ("shop",): 0}
+    assert samples()[catalog.FROZEN.name] == {("",): 0, ("shop",): 0}
 
 
 # --- why ------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def attempt(
     return Attempt(number=number, outcome="failed" if ended else "", **times)
 
 
-def shown(courses: list[AttemptPhases]) -> list[list[tuple[str, float, float]]]:
+def shown(found: list[AttemptPhases]) -> list[list[tuple[str, float, float]]]:
     """Return each phase's kind, start and end, in seconds after noon."""
     return [
         [
@@ -50,9 +50,9 @@ def shown(courses: list[AttemptPhases]) -> list[list[tuple[str, float, float]]]:
                 (phase.since - NOON).total_seconds(),
                 (phase.until - NOON).total_seconds(),
             )
-            for phase in course.phases
+            for phase in each.phases
         ]
-        for course in courses
+        for each in found
     ]
 
 
@@ -92,13 +92,13 @@ def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, b
         finished_at=at(15),
     )
 
-    courses = phases_of_attempts(run, [attempt(1, 1, 5), attempt(2, 11, 15)], at(60))
+    found = phases_of_attempts(run, [attempt(1, 1, 5), attempt(2, 11, 15)], at(60))
 
-    assert shown(courses) == [
+    assert shown(found) == [
         [(begins, 0, 1), ("running", 1, 5)],
         [("between", 5, 11), ("running", 11, 15)],
     ]
-    assert [course.claimed for course in courses] == [None, None]
+    assert [each.claimed for each in found] == [None, None]
 
 
 def test_only_first_attempt_shows_claim() -> None:
@@ -106,7 +106,7 @@ def test_only_first_attempt_shows_claim() -> None:
     attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
 
     def claimed(run: Run, attempts: list[Attempt]) -> list[float | None]:
-        lengths = [course.claimed for course in phases_of_attempts(run, attempts, at(60))]
+        lengths = [each.claimed for each in phases_of_attempts(run, attempts, at(60))]
         return [None if length is None else length.total_seconds() for length in lengths]
 
     assert claimed(run, attempts) == [-13, None]
@@ -175,19 +175,19 @@ def test_backfilled_run_starts_at_creation() -> None:
 def test_cancelled_retry_has_backoff_only() -> None:
     run = run_with(state="cancelled", attempt=2, due_at=at(60), finished_at=at(20))
 
-    courses = phases_of_attempts(run, [attempt(1, 0, 5)], at(90))
+    found = phases_of_attempts(run, [attempt(1, 0, 5)], at(90))
 
-    assert [course.attempt is None for course in courses] == [False, True]
-    assert shown(courses)[1] == [("backoff", 5, 20)]
+    assert [each.row is None for each in found] == [False, True]
+    assert shown(found)[1] == [("backoff", 5, 20)]
 
 
 def test_first_of_latest_attempts_starts_at_its_due_time() -> None:
     run = run_with(state="failed", attempt=12, due_at=at(110), finished_at=at(125))
 
     latest = [attempt(11, 100, 105, due=97, queued=98), attempt(12, 120, 125, due=110)]
-    courses = phases_of_attempts(run, latest, at(200))
+    found = phases_of_attempts(run, latest, at(200))
 
-    assert shown(courses) == [
+    assert shown(found) == [
         [("due", 97, 98), ("queued", 98, 100), ("running", 100, 105)],
         [("backoff", 105, 110), ("start", 110, 120), ("running", 120, 125)],
     ]
@@ -204,7 +204,7 @@ def test_phases_are_contiguous_with_times_out_of_order() -> None:
         [attempt(2, 3, 2, due=4, queued=1)],
     ):
         phases = [
-            phase for course in phases_of_attempts(run, attempts, at(2)) for phase in course.phases
+            phase for each in phases_of_attempts(run, attempts, at(2)) for phase in each.phases
         ]
         assert all(phase.since <= phase.until for phase in phases)
         assert all(before.until == after.since for before, after in pairwise(phases))

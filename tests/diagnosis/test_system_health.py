@@ -23,7 +23,7 @@ from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.system_health import read_facts, read_verdict
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
-from django_dcron.monitoring.metrics import catalogue, cluster
+from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus
@@ -524,10 +524,10 @@ def test_every_view_shows_same_verdict(
         assert any(summary in finding["message"] for finding in report["findings"])
 
     samples = [sample for sample in cluster.read_samples() if sample.value]
-    assert [sample.labels for sample in samples if sample.metric is catalogue.HEALTH_STATUS] == [
+    assert [sample.labels for sample in samples if sample.metric is catalog.HEALTH_STATUS] == [
         (verdict.status.value,)
     ]
-    assert {sample.labels for sample in samples if sample.metric is catalogue.PROBLEM} == {
+    assert {sample.labels for sample in samples if sample.metric is catalog.PROBLEM} == {
         (each.value,) for each in verdict.problems
     }
 

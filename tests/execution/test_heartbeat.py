@@ -22,11 +22,11 @@ from django_dcron import control
 from django_dcron.conf import settings as conf
 from django_dcron.db.connection_sockets import KEEPALIVE_PROBES
 from django_dcron.execution import heartbeat as module
-from django_dcron.execution import unheard
+from django_dcron.execution import heartbeat_loss
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
-from django_dcron.execution.unheard import RunHeartbeat
+from django_dcron.execution.heartbeat_loss import RunHeartbeat
 from django_dcron.models import Attempt, Run
 from django_dcron.runs import endings, transitions
 from django_dcron.scheduler.tick import RESCUE_EVERY
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def quick_heartbeats(settings: Any) -> Heartbeats:
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.15)  # a heartbeat every 50 ms
-    settings.DCRON_STOP_UNHEARD_AFTER = None  # a slow machine may exceed such a lease
+    settings.DCRON_STOP_WITHOUT_HEARTBEAT_AFTER = None  # a slow machine may exceed such a lease
     return Heartbeats()
 
 
@@ -217,18 +217,18 @@ def locked(*given: Any) -> bool:
     [
         ({}, 15),
         ({"RUN_LEASE": 40}, 40),
-        ({"STOP_UNHEARD_AFTER": 5}, 5),
-        ({"STOP_UNHEARD_AFTER": None}, None),
+        ({"STOP_WITHOUT_HEARTBEAT_AFTER": 5}, 5),
+        ({"STOP_WITHOUT_HEARTBEAT_AFTER": None}, None),
     ],
     ids=str,
 )
-def test_stop_unheard_after_defaults_to_the_run_lease(
+def test_stop_without_heartbeat_after_defaults_to_the_run_lease(
     settings: Any, given: dict[str, int | None], timeout: int | None
 ) -> None:
     for name, seconds in given.items():
         setattr(settings, f"DCRON_{name}", None if seconds is None else timedelta(seconds=seconds))
     expected = None if timeout is None else timedelta(seconds=timeout)
-    assert expected == conf.STOP_UNHEARD_AFTER
+    assert expected == conf.STOP_WITHOUT_HEARTBEAT_AFTER
 
 
 def test_run_without_heartbeats_is_stopped_and_retried(
@@ -278,9 +278,9 @@ def test_run_without_heartbeats_continues_if_configured_or_locked(
 ) -> None:
     """While the run's row is locked, no node can declare the run lost."""
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
-    settings.DCRON_STOP_UNHEARD_AFTER = timeout
+    settings.DCRON_STOP_WITHOUT_HEARTBEAT_AFTER = timeout
     monkeypatch.setattr(
-        unheard, "_lock_allowance", lambda: 3600.0
+        heartbeat_loss, "_lock_allowance", lambda: 3600.0
     )  # a slow machine may delay the next attempt
     tries: list[int] = []
 
@@ -306,9 +306,9 @@ def test_lease_counts_from_the_request_of_the_start(settings: Any, silent: float
     assert heartbeat.deadline == 4600.0 - silent
     with Heartbeats().keep_alive(watched, heard_at=time.monotonic() - silent - 200):
         if silent:
-            wait_until(lambda: watched.unheard, what="the stop")
+            wait_until(lambda: watched.lost_heartbeat, what="the stop")
         else:
-            assert not watched.unheard
+            assert not watched.lost_heartbeat
 
 
 def test_failed_stop_of_one_run_does_not_keep_others_running(
@@ -320,20 +320,20 @@ def test_failed_stop_of_one_run_does_not_keep_others_running(
         CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
         for row in rows
     )
-    real = unheard._stop_unheard
+    real = heartbeat_loss._stop_without_heartbeat
 
     def stop(heartbeat: Any) -> None:
         if heartbeat.run is first:
             raise RuntimeError("can't start new thread")
         real(heartbeat)
 
-    monkeypatch.setattr(unheard, "_stop_unheard", stop)
+    monkeypatch.setattr(heartbeat_loss, "_stop_without_heartbeat", stop)
     monkeypatch.setattr(transitions, "renew_heartbeat", gone)
     heartbeats, long_ago = Heartbeats(), time.monotonic() - 7200
     with heartbeats.keep_alive(first, heard_at=long_ago):
         wait_until(lambda: logged(caplog, "not_stopped_without_heartbeat"), what="the error")
         with heartbeats.keep_alive(second, heard_at=long_ago):
-            wait_until(lambda: second.unheard, what="the stop of the second run")
+            wait_until(lambda: second.lost_heartbeat, what="the stop of the second run")
 
 
 def test_locked_row_delays_the_stop_less_than_the_rescue_waits(settings: Any) -> None:
@@ -347,7 +347,7 @@ def test_locked_row_delays_the_stop_less_than_the_rescue_waits(settings: Any) ->
     assert heartbeat.deadline == 119.0
     assert 2 * module.AGAIN_AFTER < heartbeat.deadline - heartbeat.locked_at < 15 / 2 - RESCUE_EVERY
     watched.code_ended = True
-    assert heartbeat.deadline == unheard.NEVER, "a run whose code has ended is never stopped"
+    assert heartbeat.deadline == heartbeat_loss.NEVER, "a run whose code has ended is never stopped"
 
 
 def test_failed_heartbeat_is_retried_well_within_the_lease(settings: Any) -> None:
@@ -367,4 +367,4 @@ def test_silent_connection_is_replaced_before_runs_are_stopped() -> None:
     silence = impose.call_args.kwargs["silence"]
     ((_, connecting),) = [call.args for call in set_connect_timeout.call_args_list]
     user_timeout = 2 * max(ceil(silence.total_seconds()), KEEPALIVE_PROBES)
-    assert timedelta(seconds=user_timeout) + connecting < conf.STOP_UNHEARD_AFTER
+    assert timedelta(seconds=user_timeout) + connecting < conf.STOP_WITHOUT_HEARTBEAT_AFTER

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.every_database
 
-SHORT = {"RUN_LEASE": 1, "STOP_UNHEARD_AFTER": 60, "HARD_TIMEOUT_AFTER": 0.5}
+SHORT = {"RUN_LEASE": 1, "STOP_WITHOUT_HEARTBEAT_AFTER": 60, "HARD_TIMEOUT_AFTER": 0.5}
 LONG = 60.0
 """Seconds that a run takes if nothing stops it."""
 

@@ -13,6 +13,7 @@ from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import deletion
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import (
+    AlertCheck,
     Attempt,
     Calendar,
     Cursor,
@@ -22,7 +23,6 @@ from django_dcron.models import (
     Limit,
     LimitPlace,
     Link,
-    Notice,
     PendingCount,
     Run,
     Statistics,
@@ -38,7 +38,7 @@ from tests.factories import make_idle_job, make_job, make_run
 pytestmark = pytest.mark.django_db
 
 SUCCEEDED = Ending(Outcome.SUCCEEDED)
-OF_EXISTING_JOBS = (Cursor, Statistics, PendingCount, Notice, Incident, Link, LimitPlace)
+OF_EXISTING_JOBS = (Cursor, Statistics, PendingCount, AlertCheck, Incident, Link, LimitPlace)
 
 
 def deleted(job: Job) -> Job:
@@ -82,7 +82,7 @@ def test_nothing_but_the_history_stays() -> None:
     assert deliver(waiting) is None
     Statistics.objects.get_or_create(job=job)
     PendingCount.objects.create(job=job, counter="failed", ended_at=run.due_at)
-    Notice.objects.create(job=job, success_at=run.due_at)
+    AlertCheck.objects.create(job=job, success_at=run.due_at)
     Incident.objects.create(
         job=job, fingerprint="x", first_seen_at=run.due_at, last_seen_at=run.due_at
     )

@@ -34,7 +34,11 @@ from tests.factories import make_idle_job, make_job, make_run
 from tests.management import calling
 from tests.waiting import TIMEOUT
 
-QUICK = {"DCRON_TEST_SETTINGS": json.dumps({"TICK": 0.1, "RUN_LEASE": 1, "STOP_UNHEARD_AFTER": 60})}
+QUICK = {
+    "DCRON_TEST_SETTINGS": json.dumps(
+        {"TICK": 0.1, "RUN_LEASE": 1, "STOP_WITHOUT_HEARTBEAT_AFTER": 60}
+    )
+}
 
 
 def call(*arguments: str) -> tuple[int, str]:

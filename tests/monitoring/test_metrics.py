@@ -12,8 +12,8 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
 from django_dcron.models.statistics import count, count_late_success
-from django_dcron.monitoring.metrics import catalogue, cluster
-from django_dcron.monitoring.metrics.catalogue import Metric
+from django_dcron.monitoring.metrics import catalog, cluster
+from django_dcron.monitoring.metrics.catalog import Metric
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_run
 
@@ -41,7 +41,7 @@ def read_one(metric: Metric) -> float:
 
 
 def counters() -> dict[tuple[str, ...], float]:
-    return read(catalogue.RUNS)
+    return read(catalog.RUNS)
 
 
 def counters_of(job: Job) -> dict[str, float]:
@@ -94,7 +94,7 @@ def test_late_successes_have_a_counter_of_their_own() -> None:
     late, other = make_idle_job(), make_idle_job()
     count_late_success(late.pk)
     Statistics.objects.filter(pk=other.pk).delete()
-    assert read(catalogue.LATE_SUCCESSES) == {
+    assert read(catalog.LATE_SUCCESSES) == {
         (str(job.pk), job.namespace, job.name): value for job, value in ((late, 1), (other, 0))
     }
     assert counters_of(late)["succeeded"] == 0
@@ -117,11 +117,11 @@ def test_jobs_with_counters_are_limited_and_others_are_counted(settings: Setting
     jobs = [make_idle_job() for _ in range(5)]
 
     assert {labels[0] for labels in counters()} == {str(job.pk) for job in jobs[:2]}
-    assert read_one(catalogue.JOBS_UNCOUNTED) == 3
+    assert read_one(catalog.JOBS_UNCOUNTED) == 3
     settings.DCRON_METRICS_JOBS = 0
     assert counters() == {}
     settings.DCRON_METRICS_JOBS = 100
-    assert read_one(catalogue.JOBS_UNCOUNTED) == 0
+    assert read_one(catalog.JOBS_UNCOUNTED) == 0
 
 
 def test_counters_never_decrease_when_jobs_change(settings: Settings) -> None:
@@ -178,8 +178,8 @@ def test_jobs_are_counted_by_state() -> None:
     count([enabled.pk], State.FAILED)
     count([enabled.pk], State.SUCCEEDED)
 
-    assert read(catalogue.JOBS) == {("enabled",): 2, ("paused",): 1, ("quarantined",): 1}
-    assert read_one(catalogue.JOBS_FAILING) == 1
+    assert read(catalog.JOBS) == {("enabled",): 2, ("paused",): 1, ("quarantined",): 1}
+    assert read_one(catalog.JOBS_FAILING) == 1
 
 
 def test_unfinished_runs_are_counted_by_state(now: datetime) -> None:
@@ -195,13 +195,13 @@ def test_unfinished_runs_are_counted_by_state(now: datetime) -> None:
         make_run(job, "waiting")
     make_run(job, "succeeded")
 
-    assert read(catalogue.RUNS_UNFINISHED) == {
+    assert read(catalog.RUNS_UNFINISHED) == {
         ("due",): 2,
         ("queued",): 3,
         ("running",): 4,
         ("waiting",): 5,
     }
-    oldest = read(catalogue.OLDEST)
+    oldest = read(catalog.OLDEST)
     assert 30 <= oldest["due",] < 3600 <= oldest["queued",]
 
 
@@ -209,8 +209,8 @@ def test_metrics_of_empty_database_are_zero() -> None:
     above_zero = {
         (sample.metric, sample.labels) for sample in cluster.read_samples() if sample.value
     }
-    assert above_zero == {(catalogue.HEALTH_STATUS, ("ok",))}
-    assert read(catalogue.OLDEST) == {("due",): 0, ("queued",): 0}
+    assert above_zero == {(catalog.HEALTH_STATUS, ("ok",))}
+    assert read(catalog.OLDEST) == {("due",): 0, ("queued",): 0}
 
 
 def test_count_above_limit_is_limit_plus_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_count_above_limit_is_limit_plus_one(monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(4):
             make_run(job, state)
 
-    found = read(catalogue.RUNS_UNFINISHED)
+    found = read(catalog.RUNS_UNFINISHED)
     assert (found["due",], found["queued",]) == (3, 3)
 
 
@@ -228,13 +228,13 @@ def test_cursor_lag_is_reported_before_the_cursor_is_overdue(now: datetime) -> N
     fresh, old, quarantined = (make_idle_job() for _ in range(3))
     Cursor.objects.filter(pk=fresh.pk).update(next_at=now - SECOND)
 
-    assert read_one(catalogue.CURSORS_OVERDUE) == 0
-    assert read_one(catalogue.CURSOR_LAG) >= 1
+    assert read_one(catalog.CURSORS_OVERDUE) == 0
+    assert read_one(catalog.CURSOR_LAG) >= 1
 
     Cursor.objects.filter(pk=old.pk).update(next_at=now - HOUR)
     Cursor.objects.filter(pk=quarantined.pk).update(next_at=now - 2 * HOUR, problem="no such zone")
-    assert read_one(catalogue.CURSORS_OVERDUE) == 1
-    assert 3600 <= read_one(catalogue.CURSOR_LAG) < 7200
+    assert read_one(catalog.CURSORS_OVERDUE) == 1
+    assert 3600 <= read_one(catalog.CURSOR_LAG) < 7200
 
 
 def test_nodes_are_counted_by_state(now: datetime) -> None:
@@ -243,25 +243,25 @@ def test_nodes_are_counted_by_state(now: datetime) -> None:
     make_node(now, "c", heartbeat_at=now - HOUR, agenda=5, degraded=True, skew=HOUR)
     make_node(now, "b", id="b-0", heartbeat_at=now - HOUR)  # the same node restarted later
 
-    states = {state: number for (state,), number in read(catalogue.NODES).items()}
+    states = {state: number for (state,), number in read(catalog.NODES).items()}
     assert states == {"live": 2, "dead": 1, "degraded": 1, "stalled": 1, "skewed": 1}
-    assert read_one(catalogue.NODES_AGENDA) == 5
-    assert read_one(catalogue.NODES_SKEW) == 2
-    assert read_one(catalogue.SHARDS_UNLED) == 4
+    assert read_one(catalog.NODES_AGENDA) == 5
+    assert read_one(catalog.NODES_SKEW) == 2
+    assert read_one(catalog.SHARDS_UNLED) == 4
 
 
 def test_unserved_namespaces_are_counted(now: datetime) -> None:
     for namespace in ("a", "b", "c"):
         make_idle_job(namespace=namespace)
     Job.objects.filter(namespace="c").update(enabled=False)
-    assert read_one(catalogue.NAMESPACES_UNSERVED) == 2
+    assert read_one(catalog.NAMESPACES_UNSERVED) == 2
 
     make_node(now, "x", namespace="a")
-    assert read_one(catalogue.NAMESPACES_UNSERVED) == 1
+    assert read_one(catalog.NAMESPACES_UNSERVED) == 1
     stalled = make_node(now, "y", ticked_at=now - HOUR)
-    assert read_one(catalogue.NAMESPACES_UNSERVED) == 1
+    assert read_one(catalog.NAMESPACES_UNSERVED) == 1
     Node.objects.filter(pk=stalled.pk).update(ticked_at=now)
-    assert read_one(catalogue.NAMESPACES_UNSERVED) == 0
+    assert read_one(catalog.NAMESPACES_UNSERVED) == 0
 
 
 # --- query costs ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.monitoring.metrics import attempts, catalogue
+from django_dcron.monitoring.metrics import attempts, catalog
 from django_dcron.monitoring.metrics.attempts import AttemptObserver
 from django_dcron.monitoring.metrics.samples import Distribution, Histogram
 from tests.factories import make_idle_job, make_run
@@ -84,13 +84,13 @@ def observed_counts(observer: AttemptObserver) -> tuple[int, int]:
 
 
 def unobserved(observer: AttemptObserver) -> float:
-    (found,) = [each for each in observer.metrics() if each.metric is catalogue.UNOBSERVED]
+    (found,) = [each for each in observer.metrics() if each.metric is catalog.UNOBSERVED]
     assert not isinstance(found, Distribution)
     return found.value
 
 
 def test_bucket_includes_its_upper_bound() -> None:
-    histogram = Histogram(catalogue.WAIT, (0.1, 1, 10))
+    histogram = Histogram(catalog.WAIT, (0.1, 1, 10))
     for seconds in (0.05, 0.1, 0.100001, 1, 10, 11, -5):
         histogram.observe(timedelta(seconds=seconds))
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from django_dcron.conf import Settings
-from django_dcron.monitoring.metrics import attempts, catalogue, cluster, readings
-from django_dcron.monitoring.metrics.catalogue import METRICS, Metric, MetricSource, MetricType
+from django_dcron.monitoring.metrics import attempts, catalog, cluster, readings
+from django_dcron.monitoring.metrics.catalog import METRICS, Metric, MetricSource, MetricType
 from django_dcron.monitoring.metrics.exposition import MISSING_EXTRA_MESSAGE
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.scheduler.health import Status
@@ -104,8 +104,8 @@ def possible_values(db: None) -> dict[tuple[str, str], set[str]]:
     for sample in cluster.read_samples():
         for label, value in zip(sample.metric.labels, sample.labels, strict=True):
             found.setdefault((sample.metric.name, label), set()).add(value)
-    found[catalogue.NODE_STATUS.name, "status"] = {status.value for status in Status}
-    found[catalogue.DURATION.name, "outcome"] = {outcome.value for outcome in Outcome}
+    found[catalog.NODE_STATUS.name, "status"] = {status.value for status in Status}
+    found[catalog.DURATION.name, "outcome"] = {outcome.value for outcome in Outcome}
     return found
 
 
@@ -237,7 +237,7 @@ def documented() -> dict[str, list[str]]:
     return {name: cells.split(" | ") for name, cells in rows}
 
 
-def test_documented_metrics_match_catalogue() -> None:
+def test_documented_metrics_match_catalog() -> None:
     assert list(documented()) == [metric.name for metric in METRICS]
     for name in re.findall(r"\b(?<!django_)dcron_\w+", section()):
         assert name in BY_NAME or metric_of(name)

@@ -26,7 +26,7 @@ from pytest_django import Settings
 from django_dcron.models import Run
 from django_dcron.models.statistics import count
 from django_dcron.monitoring.metrics import Collector, NodeMetrics, readings, views
-from django_dcron.monitoring.metrics.catalogue import METRICS, MetricSource
+from django_dcron.monitoring.metrics.catalog import METRICS, MetricSource
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.policies.lifecycle import State
 from django_dcron.scheduler.health import Health, judge

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from pytest_django import Settings
 
 from django_dcron.monitoring.metrics import Collector, views
-from django_dcron.monitoring.metrics.catalogue import METRICS, MetricSource
+from django_dcron.monitoring.metrics.catalog import METRICS, MetricSource
 from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_job

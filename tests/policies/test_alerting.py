@@ -38,7 +38,7 @@ def counts_after(ended: list[bool]) -> Counts:
         counts = Counts(
             counts.succeeded + succeeded,
             counts.failed + (not succeeded),
-            streak=0 if succeeded else counts.streak + 1,
+            consecutive_failures=0 if succeeded else counts.consecutive_failures + 1,
         )
     return counts
 
@@ -83,16 +83,21 @@ def test_unchanged_counts_report_no_events(ended: list[bool]) -> None:
 def test_streak_reset_by_resuming_is_reported_again() -> None:
     assert [
         event.number
-        for event in detect_events(Counts(failed=5, streak=5), Counts(failed=6, streak=1), [FIRST])
+        for event in detect_events(
+            Counts(failed=5, consecutive_failures=5),
+            Counts(failed=6, consecutive_failures=1),
+            [FIRST],
+        )
     ] == [1]
 
 
 def test_misses_are_counted_and_open_circuit_is_reported_once() -> None:
     assert detect_events(Counts(missed=2), Counts(missed=7), [MISSED])[0].number == 5
     rule = Rule(AlertKind.PAUSED, ("ops",))
-    opened = Counts(failed=3, streak=3, circuit_open=True)
+    opened = Counts(failed=3, consecutive_failures=3, circuit_open=True)
     assert [
-        event.number for event in detect_events(Counts(failed=2, streak=2), opened, [rule])
+        event.number
+        for event in detect_events(Counts(failed=2, consecutive_failures=2), opened, [rule])
     ] == [3]
     assert detect_events(opened, opened, [rule]) == []
 
@@ -251,8 +256,8 @@ def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
         (Counts(), Counts(succeeded=1, failed=5), RECOVERED, 1),
         (Counts(), Counts(succeeded=1, failed=5), THIRD, None),
         # The job was resumed without a success.
-        (Counts(failed=3, streak=3), Counts(failed=3), RECOVERED, None),
-        (Counts(failed=3, streak=3), Counts(failed=3, succeeded=1), RECOVERED, 3),
+        (Counts(failed=3, consecutive_failures=3), Counts(failed=3), RECOVERED, None),
+        (Counts(failed=3, consecutive_failures=3), Counts(failed=3, succeeded=1), RECOVERED, 3),
         (Counts(), Counts(succeeded=1), RECOVERED, None),
         (Counts(), Counts(missed=1), MISSED, 1),
         (Counts(missed=1), Counts(missed=1), MISSED, None),
@@ -269,13 +274,15 @@ def test_differences_of_counts_become_events(
 
 def test_circuit_that_opens_again_is_reported_again() -> None:
     paused = Rule(AlertKind.PAUSED, ("ops",))
-    opened = Counts(failed=3, streak=3, circuit_open=True)
-    again = Counts(failed=5, streak=2, circuit_open=True)
+    opened = Counts(failed=3, consecutive_failures=3, circuit_open=True)
+    again = Counts(failed=5, consecutive_failures=2, circuit_open=True)
     assert detect_events(opened, again, [paused]) == [Event(paused, 2)]
 
 
 def test_counts_event_and_rule_have_default_values() -> None:
-    assert Counts() == Counts(succeeded=0, failed=0, missed=0, streak=0, circuit_open=False)
+    assert Counts() == Counts(
+        succeeded=0, failed=0, missed=0, consecutive_failures=0, circuit_open=False
+    )
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)
 
 
@@ -298,7 +305,13 @@ def test_muted_failures_are_taken_out_of_both_readings(
     muted_failures: int,
     expected: tuple[tuple[int, int], tuple[int, int], int],
 ) -> None:
-    readings = [Counts(failed=failed, streak=streak) for failed, streak in (before, now)]
+    readings = [
+        Counts(failed=failed, consecutive_failures=streak) for failed, streak in (before, now)
+    ]
     earlier, later, muted = without_muted(*readings, muted_before, muted_failures)
-    found = ((earlier.failed, earlier.streak), (later.failed, later.streak), muted)
+    found = (
+        (earlier.failed, earlier.consecutive_failures),
+        (later.failed, later.consecutive_failures),
+        muted,
+    )
     assert found == expected

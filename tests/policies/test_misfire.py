@@ -1,11 +1,11 @@
-"""The misfire policy: which runs a backlog gets, and whether a late run still starts."""
+"""The misfire policy: which runs late occurrences get, and whether a late run still starts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_dcron.policies.misfire import Misfire, MisfirePolicy, MissedOccurrences, PlannedRun
+from django_dcron.policies.misfire import LateOccurrences, Misfire, MisfirePolicy, PlannedRun
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -19,9 +19,9 @@ def minutes(count: int) -> Sequence[datetime]:
     return [NOON + i * MINUTE for i in range(count)]
 
 
-def backlog(count: int) -> MissedOccurrences:
+def late(count: int) -> LateOccurrences:
     occurrences = minutes(count)
-    return MissedOccurrences(occurrences, occurrences[-1], count)
+    return LateOccurrences(occurrences, occurrences[-1], count)
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,26 @@ def test_occurrence_is_late_after_its_grace_period(lateness: timedelta, late: bo
 
 
 def test_skip_records_the_backlog_as_one_missed_run() -> None:
-    assert misfire(MisfirePolicy.SKIP).plan_runs(backlog(5)) == [
+    assert misfire(MisfirePolicy.SKIP).plan_runs(late(5)) == [
         PlannedRun(NOON + 4 * MINUTE, missed=True, missed_before=4, missed_from=NOON)
     ]
 
 
 def test_run_latest_runs_the_newest_and_counts_the_others_as_missed() -> None:
-    assert misfire(MisfirePolicy.RUN_LATEST).plan_runs(backlog(5)) == [
+    assert misfire(MisfirePolicy.RUN_LATEST).plan_runs(late(5)) == [
         PlannedRun(NOON + 4 * MINUTE, missed=False, missed_before=4, missed_from=NOON)
     ]
 
 
 @pytest.mark.parametrize("policy", MisfirePolicy)
 def test_backlog_of_one_counts_no_missed_occurrences(policy: MisfirePolicy) -> None:
-    [span] = misfire(policy).plan_runs(backlog(1))
+    [span] = misfire(policy).plan_runs(late(1))
     assert (span.scheduled_at, span.missed_before, span.missed_from) == (NOON, 0, None)
     assert span.missed is (policy is MisfirePolicy.SKIP)
 
 
 def test_run_all_runs_the_oldest_first_and_records_the_rest_as_missed() -> None:
-    assert misfire(MisfirePolicy.RUN_ALL).plan_runs(backlog(6)) == [
+    assert misfire(MisfirePolicy.RUN_ALL).plan_runs(late(6)) == [
         *map(PlannedRun, minutes(3)),
         PlannedRun(NOON + 5 * MINUTE, missed=True, missed_before=2, missed_from=NOON + 3 * MINUTE),
     ]
@@ -65,20 +65,20 @@ def test_run_all_runs_the_oldest_first_and_records_the_rest_as_missed() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_run_all_runs_a_backlog_up_to_the_catchup_limit(count: int) -> None:
-    assert misfire(MisfirePolicy.RUN_ALL).plan_runs(backlog(count)) == list(
+    assert misfire(MisfirePolicy.RUN_ALL).plan_runs(late(count)) == list(
         map(PlannedRun, minutes(count))
     )
 
 
 def test_run_all_misses_only_the_occurrence_beyond_the_limit() -> None:
-    assert misfire(MisfirePolicy.RUN_ALL).plan_runs(backlog(4))[3:] == [
+    assert misfire(MisfirePolicy.RUN_ALL).plan_runs(late(4))[3:] == [
         PlannedRun(NOON + 3 * MINUTE, missed=True)
     ]
 
 
 def test_backlog_too_large_to_count_is_settled_with_its_minimum_size() -> None:
-    """If a backlog is too large to count, its newest occurrence and its minimum size are known."""
-    known = MissedOccurrences(minutes(4), NOON + 1000 * MINUTE, 5)
+    """With too many late occurrences to count, the newest one and the minimum number are known."""
+    known = LateOccurrences(minutes(4), NOON + 1000 * MINUTE, 5)
     assert misfire(MisfirePolicy.RUN_ALL).plan_runs(known)[3:] == [
         PlannedRun(
             NOON + 1000 * MINUTE, missed=True, missed_before=1, missed_from=NOON + 3 * MINUTE

@@ -245,7 +245,7 @@ def test_worker_without_broker_learns_of_a_cancel_by_heartbeat(
     worker: Callable[..., Process], redis_server: Server
 ) -> None:
     """The broker is gone. This pool's only thread receives no command during a run anyway."""
-    worker("solo", RUN_LEASE=1, STOP_UNHEARD_AFTER=60)
+    worker("solo", RUN_LEASE=1, STOP_WITHOUT_HEARTBEAT_AFTER=60)
     run = trigger("tidy", LONG)
     wait_for_state(run, "running")
     redis_server.kill()

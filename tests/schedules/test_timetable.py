@@ -247,9 +247,9 @@ def test_count_beyond_the_catchup_limit_is_capped(limit: int) -> None:
 
 def test_backlog_of_exactly_the_maximum_count_is_exact() -> None:
     timetable = Timetable(parse_schedule("* * * * * *"))
-    backlog = timetable.backlog(NOON, NOON + MAX_COUNTED * SECOND, MAX_COUNTED)
-    assert (len(backlog.oldest), backlog.count) == (MAX_COUNTED, MAX_COUNTED)
-    assert backlog.newest == NOON + (MAX_COUNTED - 1) * SECOND
+    late = timetable.late_occurrences(NOON, NOON + MAX_COUNTED * SECOND, MAX_COUNTED)
+    assert (len(late.oldest), late.count) == (MAX_COUNTED, MAX_COUNTED)
+    assert late.newest == NOON + (MAX_COUNTED - 1) * SECOND
 
 
 def test_punctual_occurrences_are_claimed_in_batches(

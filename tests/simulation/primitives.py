@@ -399,7 +399,7 @@ PARTS = (
     "runner",
     "start_facts",
     "time_limit",
-    "unheard",
+    "heartbeat_loss",
     "unrecorded_outcome",
     "watch",
     "watchdog",
@@ -426,7 +426,7 @@ PAUSES = (
     ("execution.database_outage", "LONGEST_PAUSE", 12),
     ("execution.executor", "START_TIMEOUT", 12),
     ("execution.heartbeat", "AGAIN_AFTER", 20),
-    ("execution.unheard", "AGAIN_AFTER", 20),
+    ("execution.heartbeat_loss", "AGAIN_AFTER", 20),
     ("execution.pending_outcomes", "LONGEST_PAUSE", 20),
 )
 """Pauses that need only be short beside the leases, and by how much they are longer here."""

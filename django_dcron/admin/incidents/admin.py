@@ -29,7 +29,7 @@ from django_dcron.admin.incident_badge import LABELS, incident_badge
 from django_dcron.admin.incidents import page, retry_page
 from django_dcron.admin.incidents.trend import render_trend
 from django_dcron.admin.lists.base import HistoryAdmin
-from django_dcron.admin.lists.filters import NamespaceFilter, runs_of_jobs
+from django_dcron.admin.lists.filters import NamespaceFilter, filter_by_jobs
 from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
 from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.db import clock
@@ -105,7 +105,7 @@ class IncidentNamespaceFilter(NamespaceFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
             return queryset
-        return runs_of_jobs(queryset, Job.objects.filter(namespace=self.value()))
+        return filter_by_jobs(queryset, Job.objects.filter(namespace=self.value()))
 
 
 @admin.register(Incident)

@@ -41,7 +41,7 @@ def countdown_texts() -> dict[str, str]:
         "now": clock.now().isoformat(),
         "ahead": _("in %(span)s") % place,
         "due": _("now"),
-        "past": _("due %(span)s ago") % place,
+        "past": _("overdue by %(span)s") % place,
     }
 
 

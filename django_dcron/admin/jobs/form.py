@@ -201,7 +201,7 @@ class JobForm(JobModelForm):
         if cleaned.get("enabled"):
             cleaned["pause_reason"], cleaned["paused_until"] = "", None
         elif "paused_until" in self.changed_data and _has_passed(cleaned.get("paused_until")):
-            text = _("The time is in the past. Enter a later one.")
+            text = _("The time is in the past. Enter a future time.")
             self.add_error("paused_until", ValidationError(text, code="passed"))
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             self._add_conflict(cleaned)

@@ -14,11 +14,11 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib import admin
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -47,6 +47,7 @@ NO_OUTCOME = "none"
 """The value of the filter by last outcome for jobs without an outcome."""
 
 Choices = list[tuple[Any, Any]]
+M = TypeVar("M", bound=Model)
 
 
 def as_uuid(text: str) -> uuid.UUID | None:
@@ -63,9 +64,9 @@ def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:
     return jobs.order_by().values("pk") if len(job_ids) > JOBS_SEARCHED else job_ids
 
 
-def runs_of_jobs(runs: QuerySet[Run], jobs: QuerySet[Job]) -> QuerySet[Run]:
-    """Filter by job ids. An index finds the runs, or finds that there are none."""
-    return runs.filter(job__in=ids_of(jobs))
+def filter_by_jobs(rows: QuerySet[M], jobs: QuerySet[Job]) -> QuerySet[M]:
+    """Keep the rows of these jobs. An index on the job finds the rows, or that there are none."""
+    return rows.filter(job__in=ids_of(jobs))
 
 
 def job_ids_by_word(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
@@ -259,7 +260,7 @@ class NamespaceFilter(_ValueFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.value():
             return queryset
-        return _rows_of_jobs(queryset, Job.with_deleted.filter(namespace=self.value()))
+        return _filter_jobs_or_runs(queryset, Job.with_deleted.filter(namespace=self.value()))
 
 
 class SourceFilter(admin.SimpleListFilter):
@@ -294,14 +295,14 @@ class TagFilter(_ValueFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
-        return (
-            _rows_of_jobs(queryset, with_tag(Job.with_deleted.all(), value)) if value else queryset
-        )
+        if not value:
+            return queryset
+        return _filter_jobs_or_runs(queryset, with_tag(Job.with_deleted.all(), value))
 
 
-def _rows_of_jobs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
+def _filter_jobs_or_runs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:
     if rows.model is Run:
-        return runs_of_jobs(rows, jobs)
+        return filter_by_jobs(rows, jobs)
     return rows.filter(pk__in=jobs.order_by().values("pk"))
 
 

@@ -25,7 +25,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import may_view
 from django_dcron.admin.lists.base import search_words
-from django_dcron.admin.lists.filters import Choices, other_parameters, runs_of_jobs
+from django_dcron.admin.lists.filters import Choices, filter_by_jobs, other_parameters
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.models import Job, Run
 
@@ -80,7 +80,7 @@ class JobListFilter(admin.RelatedFieldListFilter):
         if not self.typed or rows is None:
             return rows if rows is not None else queryset
         visible = admin_scope(request, self.site).rows(Job)  # also deleted jobs with a history
-        return runs_of_jobs(rows, _jobs_named(self.typed, visible))
+        return filter_by_jobs(rows, _jobs_named(self.typed, visible))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         own = [name for name in self.expected_parameters() if name]

@@ -178,14 +178,14 @@ class AttemptTimeline:
 
 
 def draw_attempt_timeline(
-    courses: Sequence[AttemptPhases], state: str, now: datetime | None
+    attempts: Sequence[AttemptPhases], state: str, now: datetime | None
 ) -> AttemptTimeline | None:
     """Lay out the timeline, or return None if there is no phase to show.
 
     ``state`` is the state of the run. ``now`` is None if the run has ended.
     """
     instants = [
-        at for course in courses for phase in course.phases for at in (phase.since, phase.until)
+        at for attempt in attempts for phase in attempt.phases for at in (phase.since, phase.until)
     ]
     if not instants:
         return None
@@ -193,7 +193,7 @@ def draw_attempt_timeline(
         instants.append(now)
     since = min(instants)
     scale = _Scale(since, max(max(instants) - since, SHORTEST))
-    lanes = (_lane(index, course, state, scale) for index, course in enumerate(courses))
+    lanes = (_lane(index, attempt, state, scale) for index, attempt in enumerate(attempts))
     return AttemptTimeline(since, tuple(lanes), tuple(_ticks(scale)), scale.x(now) if now else None)
 
 
@@ -206,40 +206,40 @@ class _Scale:
         return round(min(max((at - self.since) / self.length, 0.0), 1.0) * 100, 2)
 
 
-def _lane(index: int, course: AttemptPhases, state: str, scale: _Scale) -> AttemptLane:
+def _lane(index: int, attempt: AttemptPhases, state: str, scale: _Scale) -> AttemptLane:
     y = index * LANE + LANE - BAR
-    bars = tuple(_bar(phase, course, scale) for phase in course.phases)
-    return AttemptLane(course.number, y, _lane_text(course, state), bars, _claim_text(course))
+    bars = tuple(_bar(phase, attempt, scale) for phase in attempt.phases)
+    return AttemptLane(attempt.number, y, _lane_text(attempt, state), bars, _claim_text(attempt))
 
 
-def _claim_text(course: AttemptPhases) -> str:
-    if course.claimed is None:
+def _claim_text(attempt: AttemptPhases) -> str:
+    if attempt.claimed is None:
         return ""
-    text = CLAIMED_LATE if course.claimed > timedelta() else CLAIMED_EARLY
-    return text % {"time": duration_or_empty(abs(course.claimed))}
+    text = CLAIMED_LATE if attempt.claimed > timedelta() else CLAIMED_EARLY
+    return text % {"time": duration_or_empty(abs(attempt.claimed))}
 
 
-def _lane_text(course: AttemptPhases, state: str) -> str:
+def _lane_text(attempt: AttemptPhases, state: str) -> str:
     """Describe a lane: the number of the attempt, the wait before it, its outcome and duration."""
-    facts = [_("Attempt %(number)d") % {"number": course.number}]
-    waits = (each.length for each in course.phases if each.kind is not PhaseKind.RUNNING)
+    facts = [_("Attempt %(number)d") % {"number": attempt.number}]
+    waits = (each.length for each in attempt.phases if each.kind is not PhaseKind.RUNNING)
     waited = sum(waits, timedelta())
-    if waited and (course.number > 1 or course.attempt):
+    if waited and (attempt.number > 1 or attempt.row):
         facts.append(_("waited %(time)s") % {"time": duration_or_empty(waited)})
-    if course.attempt is None:
+    if attempt.row is None:
         facts += [_("not started")] if state in FINAL else []
         return " · ".join([*facts, str(_LABELS.get(state, state))])
-    outcome = course.attempt.outcome or State.RUNNING
+    outcome = attempt.row.outcome or State.RUNNING
     return " · ".join(
-        [*facts, str(_LABELS.get(outcome, outcome)), duration_or_empty(course.phases[-1].length)]
+        [*facts, str(_LABELS.get(outcome, outcome)), duration_or_empty(attempt.phases[-1].length)]
     )
 
 
-def _bar(phase: Phase, course: AttemptPhases, scale: _Scale) -> AttemptBar:
+def _bar(phase: Phase, attempt: AttemptPhases, scale: _Scale) -> AttemptBar:
     x = scale.x(phase.since)
     width = max(scale.x(phase.until) - x, MIN_WIDTH)
     if phase.kind is PhaseKind.RUNNING:
-        color = str((course.attempt and course.attempt.outcome) or State.RUNNING)
+        color = str((attempt.row and attempt.row.outcome) or State.RUNNING)
         text = str(_LABELS.get(color, color))
     else:
         color = WAIT_COLORS.get(phase.kind, "pending")

@@ -30,7 +30,7 @@ from django_dcron.admin.lists.filters import (
     ReasonFilter,
     TagFilter,
     as_uuid,
-    runs_of_jobs,
+    filter_by_jobs,
     titled_filter,
 )
 from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, suggest_jobs
@@ -193,4 +193,4 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         jobs = Job.with_deleted.all()
         for word in search_words(search_term):
             jobs = jobs.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
-        return runs_of_jobs(queryset, jobs), False
+        return filter_by_jobs(queryset, jobs), False

@@ -84,7 +84,7 @@ SENTENCES = {
 }
 
 OVERDUE = gettext_lazy("Due since {due}, not sent to a worker yet.")
-WAITS_FOR_LIMIT = gettext_lazy("Waiting for a place in its limit.")
+WAITS_FOR_LIMIT = gettext_lazy("Waiting for the job's limit.")
 RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
@@ -197,9 +197,9 @@ class RunPage:
     def timeline(self) -> AttemptTimeline | None:
         if not self.shows_attempts:
             return None
-        courses = phases_of_attempts(self.run, self.attempts[::-1], self.now)
+        phases = phases_of_attempts(self.run, self.attempts[::-1], self.now)
         return draw_attempt_timeline(
-            courses, self.run.state, None if self.run.is_final else self.now
+            phases, self.run.state, None if self.run.is_final else self.now
         )
 
     @property

@@ -7,7 +7,7 @@ Invariants:
 - Nothing waits for alerts. Workers and the scheduler only update ``Statistics``, as they always do.
 - A thread of each node reads the counters of the jobs in the node's shards. A channel that fails
   or hangs delays alerts and nothing else.
-- One transaction writes the counters seen (``Notice``) and the alerts (``Alert``). It writes
+- One transaction writes the counters seen (``AlertCheck``) and the alerts (``Alert``). It writes
   nothing if another process has changed the counters seen. So each event becomes one alert per
   channel, even if nodes come and go or read the counters twice.
 - Nodes try to send an alert until the channel accepts it, for about a day. A channel gets an alert

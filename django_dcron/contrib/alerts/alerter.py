@@ -25,7 +25,7 @@ from django_dcron.contrib.alerts.overdue import OverdueCheck
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Notice
+from django_dcron.models import AlertCheck
 from django_dcron.policies.alerting import Rule
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.utils.threads import DcronThread
@@ -159,7 +159,7 @@ class Alerter:
     def check(self) -> None:
         """Detect events and store the alerts about them."""
         default_rules = rules.rules_of_settings()
-        now = database_now(alias_for(Notice))
+        now = database_now(alias_for(AlertCheck))
         self._check_jobs(default_rules, now)
         if self._becomes_due("overdue", OVERDUE_EVERY):
             self._overdue.check(

@@ -4,9 +4,9 @@ Invariants:
 
 - A check reads only jobs whose counters changed in a way that may matter. Most checks also skip
   jobs that ended no run recently.
-- A ``Notice`` has the counters of a job at its last check. Without one, they count as zeros.
-- The first check that finds a job creates a ``Notice`` for each existing job.
-- Earlier events of jobs that exist at the first check aren't reported, except streaks of failures
+- An ``AlertCheck`` has the counters of a job at its last check. Without one, they count as zeros.
+- The first check that finds a job creates an ``AlertCheck`` for each existing job.
+- Earlier events of jobs that exist at the first check aren't reported, except consecutive failures
   that still last.
 """
 
@@ -29,7 +29,7 @@ from django_dcron.db.contention import isolating_errors
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.pausing import AUTO_PAUSED
-from django_dcron.models import Job, Notice, Statistics
+from django_dcron.models import AlertCheck, Job, Statistics
 from django_dcron.policies.alerting import (
     AlertKind,
     Counts,
@@ -51,33 +51,35 @@ COUNTERS = ("succeeded", "failed", "missed")
 _OPEN = Q(job__enabled=False, job__pause_reason__startswith=AUTO_PAUSED)
 _NO_FAILURES = Q(failed=0, missed=0)
 _UNCHANGED = Q(
-    failed=F("job__notice__failed"),
-    missed=F("job__notice__missed"),
-    consecutive_failures=F("job__notice__streak"),
+    failed=F("job__alert_check__failed"),
+    missed=F("job__alert_check__missed"),
+    consecutive_failures=F("job__alert_check__consecutive_failures"),
 )
 
 
 def initialize(*, from_zero: bool) -> bool:
-    """Create a ``Notice`` for each job if none exists. Return False if no job exists.
+    """Create an ``AlertCheck`` for each job if none exists. Return False if no job exists.
 
     The rows mark all earlier events as seen. With ``from_zero``, they mark none, because this node
     was running before the first job existed.
     """
-    using = alias_for(Notice)
-    if Notice.objects.using(using).exists():
+    using = alias_for(AlertCheck)
+    if AlertCheck.objects.using(using).exists():
         return True
     now = database_now(using)
-    notices = []
+    checks = []
     jobs = Job.objects.using(using).select_related("statistics").order_by()
     for job in jobs.iterator(chunk_size=BATCH_SIZE):
-        notice = Notice(job_id=job.pk, success_at=now)
+        last_check = AlertCheck(job_id=job.pk, success_at=now)
         statistics = getattr(job, "statistics", None)
         if statistics is not None and not from_zero:
-            notice.succeeded, notice.missed = statistics.succeeded, statistics.missed
-            notice.failed = statistics.failed - statistics.consecutive_failures
-        notices.append(notice)
-    Notice.objects.using(using).bulk_create(notices, batch_size=BATCH_SIZE, ignore_conflicts=True)
-    return bool(notices)
+            last_check.succeeded, last_check.missed = statistics.succeeded, statistics.missed
+            last_check.failed = statistics.failed - statistics.consecutive_failures
+        checks.append(last_check)
+    AlertCheck.objects.using(using).bulk_create(
+        checks, batch_size=BATCH_SIZE, ignore_conflicts=True
+    )
+    return bool(checks)
 
 
 def check_job_alerts(
@@ -88,7 +90,7 @@ def check_job_alerts(
     Return False if there are more to check.
     """
     using = alias_for(Statistics)
-    rows = Statistics.objects.using(using).select_related("job", "job__notice").order_by("pk")
+    rows = Statistics.objects.using(using).select_related("job", "job__alert_check").order_by("pk")
     if since is not None:
         rows = rows.filter(last_finished_at__gte=since - OVERLAP)
     if len(shards) < settings.SHARDS:
@@ -96,9 +98,9 @@ def check_job_alerts(
     if namespace:
         rows = rows.filter(job__namespace=namespace)
     differing = rows.filter(
-        (Q(job__notice=None) & ~_NO_FAILURES)
-        | (Q(job__notice__isnull=False) & ~_UNCHANGED)
-        | (_OPEN & Q(job__notice__circuit_open=False))
+        (Q(job__alert_check=None) & ~_NO_FAILURES)
+        | (Q(job__alert_check__isnull=False) & ~_UNCHANGED)
+        | (_OPEN & Q(job__alert_check__circuit_open=False))
     )
     page = list(differing[:BATCH_SIZE])
     for statistics in page:
@@ -113,8 +115,8 @@ def check_job_alerts(
 
 def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: str) -> None:
     job = statistics.job
-    notice: Notice | None = getattr(job, "notice", None)
-    before = _counts(notice) if notice else Counts()
+    last_check: AlertCheck | None = getattr(job, "alert_check", None)
+    before = _counts(last_check) if last_check else Counts()
     now = Counts(
         statistics.succeeded,
         statistics.failed,
@@ -124,12 +126,12 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
-    unmuted = without_muted(before, now, notice.muted if notice else 0, found.muted)
+    unmuted = without_muted(before, now, last_check.muted if last_check else 0, found.muted)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
     events = detect_events(unmuted.before, unmuted.now, job_rules)
     messages = [_message(event, statistics, found) for event in events]
-    success_at = notice.success_at if notice else database_now(using)
-    if notice and now.succeeded > before.succeeded:
+    success_at = last_check.success_at if last_check else database_now(using)
+    if last_check and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
         if _record_counts(job.pk, success_at, before, now, unmuted.muted, using):
@@ -158,10 +160,12 @@ def _record_counts(
     job_id: int, success_at: datetime, before: Counts, now: Counts, muted: int, using: str
 ) -> bool:
     """Record the counters as seen. Return False if another process did so first."""
-    rows = Notice.objects.using(using)
+    rows = AlertCheck.objects.using(using)
     if before == Counts():  # there may be no row yet
-        rows.bulk_create([Notice(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
-    columns = {name: getattr(now, name) for name in (*COUNTERS, "streak", "circuit_open")}
+        rows.bulk_create([AlertCheck(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
+    columns = {
+        name: getattr(now, name) for name in (*COUNTERS, "consecutive_failures", "circuit_open")
+    }
     guard = {name: getattr(before, name) for name in columns}
     return bool(
         rows.filter(pk=job_id, **guard).update(**columns, muted=muted, success_at=success_at)
@@ -169,7 +173,7 @@ def _record_counts(
 
 
 def _counts(row: Any) -> Counts:
-    return Counts(row.succeeded, row.failed, row.missed, row.streak, row.circuit_open)
+    return Counts(row.succeeded, row.failed, row.missed, row.consecutive_failures, row.circuit_open)
 
 
 def _is_open(statistics: Statistics) -> bool:

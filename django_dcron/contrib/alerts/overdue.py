@@ -23,7 +23,7 @@ from django_dcron.contrib.alerts import messages, rules
 from django_dcron.contrib.alerts.last_success import last_success
 from django_dcron.contrib.alerts.outbox import RETENTION, Message, store_new_alerts
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Job, Notice, Run, Statistics
+from django_dcron.models import AlertCheck, Job, Run, Statistics
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.alerting import AlertKind, Rule
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
@@ -131,17 +131,17 @@ class OverdueCheck:
         self, jobs: JobQuerySet, applicable: _KindRules, before: datetime, now: datetime
     ) -> None:
         watched = jobs.filter(enabled=True)
-        _create_missing_notices(watched, now)
-        notices = Notice.objects.using(alias_for(Notice)).filter(
+        _create_missing_checks(watched, now)
+        checks = AlertCheck.objects.using(alias_for(AlertCheck)).filter(
             job__in=watched, job__updated_at__lt=before
         )
-        silent = notices.filter(success_at__lt=before, pk__gt=self._silent_after).order_by("pk")
+        silent = checks.filter(success_at__lt=before, pk__gt=self._silent_after).order_by("pk")
         page = list(silent.select_related("job", "job__statistics")[:BATCH_SIZE])
         store_new_alerts(
             message
-            for notice in page
-            if not _record_success(notice, now)
-            for message in _silent_messages(notice, applicable.of_job(notice.job_id), now)
+            for last_check in page
+            if not _record_success(last_check, now)
+            for message in _silent_messages(last_check, applicable.of_job(last_check.job_id), now)
         )
         self._silent_after = page[-1].pk if len(page) == BATCH_SIZE else 0
 
@@ -180,40 +180,41 @@ def _late_from(run: Run) -> datetime:
 # --- silent ---------------------------------------------------------------------------------------
 
 
-def _create_missing_notices(jobs: JobQuerySet, now: datetime) -> None:
-    """Create the missing ``Notice`` rows. The silence of these jobs is measured from ``now``."""
-    job_ids = jobs.filter(notice=None).values_list("pk", flat=True)[:BATCH_SIZE]
-    notices = [Notice(job_id=pk, success_at=now) for pk in job_ids]
-    Notice.objects.using(alias_for(Notice)).bulk_create(notices, ignore_conflicts=True)
+def _create_missing_checks(jobs: JobQuerySet, now: datetime) -> None:
+    """Create the missing rows. The silence of these jobs is measured from ``now``."""
+    job_ids = jobs.filter(alert_check=None).values_list("pk", flat=True)[:BATCH_SIZE]
+    checks = [AlertCheck(job_id=pk, success_at=now) for pk in job_ids]
+    AlertCheck.objects.using(alias_for(AlertCheck)).bulk_create(checks, ignore_conflicts=True)
 
 
-def _record_success(notice: Notice, now: datetime) -> bool:
-    """Record a success since the last check in the notice. Return whether there was one.
+def _record_success(last_check: AlertCheck, now: datetime) -> bool:
+    """Record a success since the last check. Return whether there was one.
 
     ``job_alerts`` doesn't record a success if no other counter has changed.
     """
-    statistics: Statistics | None = getattr(notice.job, "statistics", None)
-    if statistics is None or statistics.succeeded <= notice.succeeded:
+    statistics: Statistics | None = getattr(last_check.job, "statistics", None)
+    if statistics is None or statistics.succeeded <= last_check.succeeded:
         return False
-    success_at = max(notice.success_at, last_success(statistics, otherwise=now))
-    rows = Notice.objects.using(alias_for(Notice)).filter(pk=notice.pk, succeeded=notice.succeeded)
+    success_at = max(last_check.success_at, last_success(statistics, otherwise=now))
+    rows = AlertCheck.objects.using(alias_for(AlertCheck)).filter(
+        pk=last_check.pk, succeeded=last_check.succeeded
+    )
     rows.update(succeeded=statistics.succeeded, success_at=success_at)
     return True
 
 
 def _silent_messages(
-    notice: Notice, applicable: Collection[Rule], now: datetime
+    last_check: AlertCheck, applicable: Collection[Rule], now: datetime
 ) -> Iterator[Message]:
     """Yield the alerts about a silence.
 
     The silence is measured from the last success or the last change of the job, because a change
     may have resumed the job.
     """
-    since = max(notice.success_at, notice.job.updated_at)
+    since = max(last_check.success_at, last_check.job.updated_at)
     for rule in applicable:
         if rule.span is not None and _needs_alert(rule, now - since):
-            subject, text = messages.silence_message(notice.job, since, rule.span)
-            key = (
-                f"{AlertKind.SILENT}:{notice.pk}:{since.isoformat()}:{rule.span.total_seconds():g}"
-            )
-            yield Message(AlertKind.SILENT, key, subject, text, notice.pk, rule.to)
+            subject, text = messages.silence_message(last_check.job, since, rule.span)
+            span = f"{rule.span.total_seconds():g}"
+            key = f"{AlertKind.SILENT}:{last_check.pk}:{since.isoformat()}:{span}"
+            yield Message(AlertKind.SILENT, key, subject, text, last_check.pk, rule.to)

@@ -1,12 +1,14 @@
-"""Compare the runs of another scheduler with the due times of the shadow jobs here.
+"""Compare the runs of another scheduler, the source, with the runs of its shadow jobs.
 
 Invariants:
 
-- A run there matches a due time here if it comes at most ``LATE`` after it, or ``EARLY`` before it.
-  Schedulers send runs a moment late, and clocks differ.
-- The phase of an interval differs between the schedulers, so any run within one interval matches.
-- Otherwise, a due time here matches one run there. A second run counts as a duplicate.
-- As many runs as possible match. Each run matches the latest due time that no later run needs.
+- A source run matches a shadow run if it starts at most ``LATE`` after the shadow run was due, or
+  ``EARLY`` before that. Schedulers send runs a moment late, and clocks differ.
+- The phase of an interval differs between the schedulers, so any source run within one interval
+  matches.
+- Otherwise, a shadow run matches one source run. A second source run counts as a duplicate.
+- As many runs as possible match. Each source run matches the latest shadow run that no later source
+  run needs.
 """
 
 from __future__ import annotations
@@ -38,10 +40,16 @@ JOBS_AT_ONCE = 500
 
 
 class DifferenceKind(StrEnum):
-    NOT_DUE = "not due here"
-    NOT_RUN = "not run there"
-    LATE = "late there"
-    TWICE = "twice there"
+    """Why a run has no match, for programs; a value is never renamed."""
+
+    NOT_DUE = "not_due"
+    """The shadow job wasn't due when the source ran it."""
+    NOT_RUN = "not_run"
+    """The source didn't run it."""
+    LATE = "late"
+    """The source probably ran it, but too late."""
+    TWICE = "twice"
+    """The source ran it twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class Difference:
     at: datetime
     kind: DifferenceKind
     other: datetime | None = None
-    """For a late run, probably the run on the other side. For a duplicate, the run here."""
+    """For a late run, probably the other scheduler's run. For a duplicate, the shadow run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +65,25 @@ class ShadowComparison:
     """One shadow job, compared with the entry it shadows."""
 
     job: Job
-    same: int
-    """The number of runs there that match a run here."""
-    there: tuple[Difference, ...] = ()
-    """Runs there without a match."""
-    here: tuple[Difference, ...] = ()
-    """Runs here without a match there, although enough time has passed."""
+    matched: int
+    """The number of source runs that match a shadow run."""
+    only_in_source: tuple[Difference, ...] = ()
+    """Source runs without a match."""
+    only_in_shadow: tuple[Difference, ...] = ()
+    """Shadow runs without a match, although enough time has passed."""
     late: timedelta = timedelta()
-    """The greatest delay of a matching run there. Zero for intervals, whose phases differ."""
+    """The greatest delay of a matching source run. Zero for intervals, whose phases differ."""
     runs: int = 0
-    """The number of runs here since the start of the comparison."""
+    """The number of shadow runs since the start of the comparison."""
 
     @property
     def differs(self) -> bool:
-        return bool(self.there or self.here)
+        return bool(self.only_in_source or self.only_in_shadow)
 
     @property
     def compared(self) -> int:
         """The number of runs that could be compared. Zero: there was nothing to compare."""
-        return self.same + len(self.there) + len(self.here)
+        return self.matched + len(self.only_in_source) + len(self.only_in_shadow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +92,11 @@ class Coverage:
 
     shadows: int
     due: int
-    """Shadows that ran here or there since the start of the comparison."""
+    """Shadows with a shadow run or a source run since the start of the comparison."""
     compared: int
     """Shadows with at least one compared run."""
     runs: int
-    """Runs here since the start of the comparison."""
+    """Shadow runs since the start of the comparison."""
     compared_runs: int
 
     @classmethod
@@ -128,11 +136,11 @@ def compare_shadows(
         and matched.job is not None
         and matched.job.target.startswith(PREFIX)
     }
-    our_times = _due([job.pk for job in shadows.values()], since)
+    shadow_times = _due_times([job.pk for job in shadows.values()], since)
     return [
         _compare(
             job,
-            our_times.get(job.pk, []),
+            shadow_times.get(job.pk, []),
             source_runs.times.get(origin, ()),
             source_runs.complete,
             max(since, job.created_at + LATE),
@@ -142,7 +150,7 @@ def compare_shadows(
     ]
 
 
-def _due(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:
+def _due_times(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:
     times = defaultdict(list)
     runs = Run.objects.using(alias_for(Run)).filter(
         trigger=Trigger.SCHEDULE, scheduled_at__gte=since - LATE
@@ -156,74 +164,78 @@ def _due(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:
 
 def _compare(
     job: Job,
-    our_times: list[datetime],
-    their_times: Collection[datetime],
+    shadow_times: list[datetime],
+    source_times: Collection[datetime],
     complete: bool,
     since: datetime,
     now: datetime,
 ) -> ShadowComparison:
+    """Compare one shadow job. ``complete``: ``source_times`` contains all runs since ``since``."""
     interval = job.parsed_schedule.interval or timedelta()
     late, early = LATE + interval, EARLY + interval
-    our_times, their_times = sorted(our_times), sorted(their_times)
-    there = [at for at in their_times if at >= since + interval]
+    shadow_times, source_times = sorted(shadow_times), sorted(source_times)
+    compared = [at for at in source_times if at >= since + interval]
     candidates = [
-        here for here in our_times if not _between(their_times, here - early, here + late)
+        due for due in shadow_times if not _between(source_times, due - early, due + late)
     ]
-    matches, unmatched_there = _match(there, our_times, candidates, interval)
-    latest = max((at - here for here, at in matches.items()), default=timedelta())
-    # If the scheduler stores only the latest run, earlier runs can't be compared.
+    matches, only_in_source = _match(compared, shadow_times, candidates, interval)
+    latest = max((at - due for due, at in matches.items()), default=timedelta())
+    # If the source stores only the latest run, earlier runs can't be compared.
     if complete:
         begin, timeout = since, late
     else:
-        begin, timeout = (there[-1] if there else since), WRITE_DELAY + late
-    unmatched_here = [
-        _difference_here(here, our_times, their_times)
-        for here in candidates
-        if begin <= here <= now - timeout
+        begin, timeout = (compared[-1] if compared else since), WRITE_DELAY + late
+    only_in_shadow = [
+        _shadow_difference(due, shadow_times, source_times)
+        for due in candidates
+        if begin <= due <= now - timeout
     ]
     return ShadowComparison(
         job,
-        len(there) - len(unmatched_there),
-        tuple(unmatched_there),
-        tuple(unmatched_here),
+        len(compared) - len(only_in_source),
+        tuple(only_in_source),
+        tuple(only_in_shadow),
         max(latest, timedelta()),
-        runs=len(_between(our_times, since, now)),
+        runs=len(_between(shadow_times, since, now)),
     )
 
 
 class _Matches(NamedTuple):
-    matched: dict[datetime, datetime]
-    """Runs there by the due time here that they match. Empty for an interval: any phase matches."""
+    source_run_of: dict[datetime, datetime]
+    """The matching source run of each shadow run. Empty for an interval: any phase matches."""
     unmatched: list[Difference]
-    """Runs there that match no due time here, and repeated runs, in order of time."""
+    """Source runs that match no shadow run, and repeated ones, in order of time."""
 
 
 def _match(
-    there: list[datetime],
-    our_times: list[datetime],
+    source_times: list[datetime],
+    shadow_times: list[datetime],
     candidates: list[datetime],
     interval: timedelta,
 ) -> _Matches:
-    """Match the runs there with due times here. ``candidates``: those without any run nearby."""
+    """Match source runs with shadow runs.
+
+    ``candidates`` are the shadow runs without any source run nearby.
+    """
     late, early = LATE + interval, EARLY + interval
     unmatched: list[Difference] = []
-    matched: dict[datetime, datetime] = {}
-    # Match the last run first, each with its latest free due time. Otherwise, a run that comes a
+    source_run_of: dict[datetime, datetime] = {}
+    # Match the last run first, each with its latest free shadow run. Otherwise, a run that starts a
     # moment early, or exactly one occurrence after another run, would count as late.
-    for at in reversed(there):
-        pairs = _between(our_times, at - late, at + early)
-        free = next((here for here in reversed(pairs) if here not in matched), None)
-        if not pairs:
-            unmatched.append(_difference_there(at, candidates))
+    for at in reversed(source_times):
+        near = _between(shadow_times, at - late, at + early)
+        free = next((due for due in reversed(near) if due not in source_run_of), None)
+        if not near:
+            unmatched.append(_source_difference(at, candidates))
         elif interval:
             continue
         elif free is None:
-            again, matched[pairs[-1]] = matched[pairs[-1]], at
-            unmatched.append(Difference(again, DifferenceKind.TWICE, pairs[-1]))
+            duplicate, source_run_of[near[-1]] = source_run_of[near[-1]], at
+            unmatched.append(Difference(duplicate, DifferenceKind.TWICE, near[-1]))
         else:
-            matched[free] = at
+            source_run_of[free] = at
     unmatched.sort(key=lambda difference: difference.at)
-    return _Matches(matched, unmatched)
+    return _Matches(source_run_of, unmatched)
 
 
 def _between(ordered: list[datetime], first: datetime, last: datetime) -> list[datetime]:
@@ -234,21 +246,21 @@ def _first_after(at: datetime, ordered: list[datetime]) -> datetime | None:
     return next(iter(ordered[bisect_right(ordered, at) :]), None)
 
 
-def _difference_there(at: datetime, unmatched: list[datetime]) -> Difference:
-    """Return the difference for a run there. ``unmatched``: runs here without a match."""
-    before = max((here for here in unmatched if here <= at), default=None)
+def _source_difference(at: datetime, unmatched_shadow_times: list[datetime]) -> Difference:
+    """Return the difference for a source run. It may be a late run of the last unmatched one."""
+    before = max((due for due in unmatched_shadow_times if due <= at), default=None)
     return Difference(at, DifferenceKind.NOT_DUE if before is None else DifferenceKind.LATE, before)
 
 
-def _difference_here(
-    here: datetime, our_times: list[datetime], their_times: list[datetime]
+def _shadow_difference(
+    due: datetime, shadow_times: list[datetime], source_times: list[datetime]
 ) -> Difference:
-    """Return the difference for a run here.
+    """Return the difference for a shadow run.
 
-    A run there that comes later, but before the next one here, is probably this run.
+    A source run that starts later, but before the next shadow run, is probably its late run.
     """
-    next_here = _first_after(here, our_times)
-    later_there = _first_after(here, their_times)
-    if later_there is None or (next_here is not None and later_there >= next_here):
-        return Difference(here, DifferenceKind.NOT_RUN)
-    return Difference(here, DifferenceKind.LATE, later_there)
+    next_due = _first_after(due, shadow_times)
+    later = _first_after(due, source_times)
+    if later is None or (next_due is not None and later >= next_due):
+        return Difference(due, DifferenceKind.NOT_RUN)
+    return Difference(due, DifferenceKind.LATE, later)

@@ -153,7 +153,7 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: FormatTime) 
             text = _("The run was sent to a worker at %(queued)s but hasn't started yet.")
             return Sentence("queued", text, queued=at(run.queued_at) if run.queued_at else "")
         case State.WAITING if run.limited:
-            text = _("The run is waiting for a place in its limit: %(reason)s.")
+            text = _("The run is waiting for the job's limit: %(reason)s.")
             return Sentence("waiting_for_limit", text, reason=run.reason)
         case State.WAITING if run.trigger == Trigger.BACKFILL:
             text = _("The run is waiting for earlier backfilled runs to finish.")

@@ -70,20 +70,23 @@ def _show_report(
     out: Output, since: datetime, shadows: list[ShadowComparison], coverage: Coverage
 ) -> None:
     for shadow in shadows:
-        for difference in shadow.there:
+        for difference in shadow.only_in_source:
             reason = difference_reason(difference)
-            out.line(f"only there {shadow.job} {time_text(difference.at)}: {reason}", BAD)
-        for difference in shadow.here:
+            out.line(f"only in source {shadow.job} {time_text(difference.at)}: {reason}", BAD)
+        for difference in shadow.only_in_shadow:
             reason = difference_reason(difference)
-            out.line(f"only here {shadow.job} {time_text(difference.at)}: {reason}", BAD)
-    same = sum(shadow.same for shadow in shadows)
-    there = sum(len(shadow.there) for shadow in shadows)
-    here = sum(len(shadow.here) for shadow in shadows)
-    text = f"{number_of(same, 'run')} in both, {there} only there, {here} only here"
-    out.line(f"{number_of(len(shadows), 'shadow')}, since {time_text(since)}: {text}.")
+            out.line(f"only in shadow {shadow.job} {time_text(difference.at)}: {reason}", BAD)
+    matched = sum(shadow.matched for shadow in shadows)
+    in_source = sum(len(shadow.only_in_source) for shadow in shadows)
+    in_shadow = sum(len(shadow.only_in_shadow) for shadow in shadows)
+    text = f"{number_of(matched, 'run')} in both, {in_source} only in source"
+    out.line(
+        f"{number_of(len(shadows), 'shadow')}, since {time_text(since)}: {text}, "
+        f"{in_shadow} only in shadow."
+    )
     out.line(
         f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
-        f"{coverage.compared_runs} of {number_of(coverage.runs, 'run')} here."
+        f"{coverage.compared_runs} of {number_of(coverage.runs, 'shadow run')}."
     )
     if silent := coverage.shadows - coverage.due:
         out.line(f"Nothing to compare: {number_of(silent, 'shadow')} without a run.")
@@ -99,11 +102,11 @@ def difference_reason(difference: Difference) -> str:
                 f"{_seconds(abs(difference.at - difference.other))}"
             )
         case DifferenceKind.TWICE if difference.other is not None:
-            return f"ran again there for {time_text(difference.other)}"
+            return f"second source run for {time_text(difference.other)}"
         case DifferenceKind.NOT_DUE:
-            return "nothing was due here"
+            return "the shadow job wasn't due"
         case _:
-            return "nothing ran there"
+            return "the source didn't run it"
 
 
 def _seconds(span: timedelta) -> str:
@@ -119,9 +122,9 @@ def _report_document(
             "name": shadow.job.name,
             "runs": shadow.runs,
             "compared": shadow.compared,
-            "same": shadow.same,
-            "there_alone": [_difference(difference) for difference in shadow.there],
-            "here_alone": [_difference(difference) for difference in shadow.here],
+            "matched": shadow.matched,
+            "only_in_source": [_difference(difference) for difference in shadow.only_in_source],
+            "only_in_shadow": [_difference(difference) for difference in shadow.only_in_shadow],
             "late": shadow.late / SECOND,
         }
         for shadow in shadows

@@ -39,7 +39,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
 from django_dcron.models import Attempt, Run
-from django_dcron.monitoring.metrics import catalogue
+from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import Distribution, Histogram, MetricSample
 from django_dcron.policies.lifecycle import Outcome
 
@@ -106,10 +106,10 @@ class AttemptObserver:
 
         Attempts of other nodes' shards are included, because this node may lead those shards later.
         """
-        self._start_delay = Histogram(catalogue.START_DELAY, DELAY_BUCKETS)
-        self._wait = Histogram(catalogue.WAIT, DELAY_BUCKETS)
+        self._start_delay = Histogram(catalog.START_DELAY, DELAY_BUCKETS)
+        self._wait = Histogram(catalog.WAIT, DELAY_BUCKETS)
         self._durations = {
-            outcome: Histogram(catalogue.DURATION, DURATION_BUCKETS, (outcome.value,))
+            outcome: Histogram(catalog.DURATION, DURATION_BUCKETS, (outcome.value,))
             for outcome in Outcome
         }
         self._unobserved = 0
@@ -119,7 +119,7 @@ class AttemptObserver:
         histograms = (self._start_delay, self._wait, *self._durations.values())
         return (
             *(each.now() for each in histograms),
-            MetricSample(catalogue.UNOBSERVED, self._unobserved),
+            MetricSample(catalog.UNOBSERVED, self._unobserved),
         )
 
     def update(self) -> None:

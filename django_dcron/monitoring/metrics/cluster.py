@@ -36,7 +36,7 @@ from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
-from django_dcron.monitoring.metrics import catalogue
+from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import SECOND, MetricSample
 from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.problems import Problem
@@ -73,10 +73,10 @@ def _counters() -> Iterator[MetricSample]:
     for key, namespace, name, late, *counted in jobs.values_list(
         "pk", "namespace", "name", *counts
     )[: settings.METRICS_JOBS]:
-        yield MetricSample(catalogue.LATE_SUCCESSES, late or 0, (str(key), namespace, name))
+        yield MetricSample(catalog.LATE_SUCCESSES, late or 0, (str(key), namespace, name))
         for outcome, number in zip(OUTCOMES, counted, strict=True):
             yield MetricSample(
-                catalogue.RUNS, number or 0, (str(key), namespace, name, outcome.value)
+                catalog.RUNS, number or 0, (str(key), namespace, name, outcome.value)
             )
 
 
@@ -97,11 +97,11 @@ def _jobs() -> Iterator[MetricSample]:
         for name in ("total", "paused", "quarantined", "failing")
     }
     enabled = sums["total"] - sums["paused"] - sums["quarantined"]
-    yield MetricSample(catalogue.JOBS, enabled, ("enabled",))
-    yield MetricSample(catalogue.JOBS, sums["paused"], ("paused",))
-    yield MetricSample(catalogue.JOBS, sums["quarantined"], ("quarantined",))
-    yield MetricSample(catalogue.JOBS_FAILING, sums["failing"])
-    yield MetricSample(catalogue.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
+    yield MetricSample(catalog.JOBS, enabled, ("enabled",))
+    yield MetricSample(catalog.JOBS, sums["paused"], ("paused",))
+    yield MetricSample(catalog.JOBS, sums["quarantined"], ("quarantined",))
+    yield MetricSample(catalog.JOBS_FAILING, sums["failing"])
+    yield MetricSample(catalog.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
 
 
 def _runs(now: datetime) -> Iterator[MetricSample]:
@@ -109,14 +109,10 @@ def _runs(now: datetime) -> Iterator[MetricSample]:
     due = runs.pending().due(now).not_frozen()
     for state, waiting in ((DUE, due), (State.QUEUED.value, runs.queued())):
         number, longest = _number_and_age(waiting, "due_at", now)
-        yield MetricSample(catalogue.RUNS_UNFINISHED, number, (state,))
-        yield MetricSample(catalogue.OLDEST, longest / SECOND, (state,))
-    yield MetricSample(
-        catalogue.RUNS_UNFINISHED, count_up_to(runs.running()), (State.RUNNING.value,)
-    )
-    yield MetricSample(
-        catalogue.RUNS_UNFINISHED, count_up_to(runs.waiting()), (State.WAITING.value,)
-    )
+        yield MetricSample(catalog.RUNS_UNFINISHED, number, (state,))
+        yield MetricSample(catalog.OLDEST, longest / SECOND, (state,))
+    yield MetricSample(catalog.RUNS_UNFINISHED, count_up_to(runs.running()), (State.RUNNING.value,))
+    yield MetricSample(catalog.RUNS_UNFINISHED, count_up_to(runs.waiting()), (State.WAITING.value,))
 
 
 def _cursors(now: datetime) -> Iterator[MetricSample]:
@@ -130,10 +126,8 @@ def _cursors(now: datetime) -> Iterator[MetricSample]:
     found = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
         number=overdue, first=Min("next_at")
     )
-    yield MetricSample(catalogue.CURSORS_OVERDUE, found["number"])
-    yield MetricSample(
-        catalogue.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0
-    )
+    yield MetricSample(catalog.CURSORS_OVERDUE, found["number"])
+    yield MetricSample(catalog.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0)
 
 
 def _freezes(now: datetime) -> Iterator[MetricSample]:
@@ -141,7 +135,7 @@ def _freezes(now: datetime) -> Iterator[MetricSample]:
     freezes = Freeze.objects.using(alias_for(Freeze))
     frozen = {freeze.namespace: freeze.extent.is_in_force(now) for freeze in freezes}
     for namespace in sorted({ALL_NAMESPACES, *frozen}):
-        yield MetricSample(catalogue.FROZEN, frozen.get(namespace, False), (namespace,))
+        yield MetricSample(catalog.FROZEN, frozen.get(namespace, False), (namespace,))
 
 
 def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple[int, timedelta]:
@@ -166,22 +160,22 @@ def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[MetricSample]:
         "skewed": sum(map(cluster.is_skewed, live)),
     }
     for state, number in states.items():
-        yield MetricSample(catalogue.NODES, number, (state,))
-    yield MetricSample(catalogue.NODES_AGENDA, sum(node.agenda for node in live))
+        yield MetricSample(catalog.NODES, number, (state,))
+    yield MetricSample(catalog.NODES_AGENDA, sum(node.agenda for node in live))
     yield MetricSample(
-        catalogue.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0)
+        catalog.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0)
     )
-    yield MetricSample(catalogue.SHARDS_UNLED, _count_unled_shards(live))
+    yield MetricSample(catalog.SHARDS_UNLED, _count_unled_shards(live))
 
 
 def _health(verdict: Verdict) -> Iterator[MetricSample]:
     for status in SystemStatus:
-        yield MetricSample(catalogue.HEALTH_STATUS, verdict.status is status, (status.value,))
+        yield MetricSample(catalog.HEALTH_STATUS, verdict.status is status, (status.value,))
     for problem in Problem:
-        yield MetricSample(catalogue.PROBLEM, problem in verdict.problems, (problem.value,))
+        yield MetricSample(catalog.PROBLEM, problem in verdict.problems, (problem.value,))
     facts = verdict.facts
     yield MetricSample(
-        catalogue.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces
+        catalog.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import ImproperlyConfigured
 
 from django_dcron.monitoring.http.response import RenderedResponse
-from django_dcron.monitoring.metrics import catalogue, cluster
+from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.monitoring.metrics.attempts import AttemptObserver
 from django_dcron.monitoring.metrics.node import node_samples
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
@@ -76,7 +76,7 @@ class NodeMetrics:
 
 
 def _with_database(read: tuple[MetricSample, ...] | None) -> tuple[MetricSample, ...]:
-    return (MetricSample(catalogue.DATABASE_UP, read is not None), *(read or ()))
+    return (MetricSample(catalog.DATABASE_UP, read is not None), *(read or ()))
 
 
 def _answer(

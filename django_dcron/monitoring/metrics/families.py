@@ -14,8 +14,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from django_dcron.monitoring.metrics import catalogue
-from django_dcron.monitoring.metrics.catalogue import MetricType
+from django_dcron.monitoring.metrics import catalog
+from django_dcron.monitoring.metrics.catalog import MetricType
 from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
 
 
@@ -51,7 +51,7 @@ class _StaticCollector:
         return self._metrics
 
 
-def _empty(metric: catalogue.Metric) -> Metric:
+def _empty(metric: catalog.Metric) -> Metric:
     match metric.type:
         case MetricType.COUNTER:
             return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -69,7 +69,7 @@ def _empty(metric: catalogue.Metric) -> Metric:
 
 def _add(family: Metric, measured: MetricSample | Distribution) -> None:
     if isinstance(measured, Distribution):
-        assert isinstance(family, HistogramMetricFamily)  # noqa: S101 (as in the catalogue)
+        assert isinstance(family, HistogramMetricFamily)  # noqa: S101 (as in the catalog)
         family.add_metric(measured.labels, list(measured.buckets), measured.sum)
         return
     name = measured.metric.name

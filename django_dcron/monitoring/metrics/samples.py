@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import NamedTuple
 
-from django_dcron.monitoring.metrics.catalogue import Metric
+from django_dcron.monitoring.metrics.catalog import Metric
 
 SECOND = timedelta(seconds=1)
 

@@ -15,7 +15,7 @@ from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import open_circuits
-from django_dcron.models import Alert, Attempt, Incident, Job, Notice, Run, Statistics
+from django_dcron.models import Alert, AlertCheck, Attempt, Incident, Job, Run, Statistics
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
@@ -209,7 +209,7 @@ def test_event_is_detected_again_if_its_alert_was_not_written(
         dying.setattr(job_alerts, "store_alerts", dies)
         with pytest.raises(KeyboardInterrupt):
             alerter.check_and_send()
-    assert Notice.objects.get(pk=job.pk).failed == 0
+    assert AlertCheck.objects.get(pk=job.pk).failed == 0
     Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
 
@@ -332,7 +332,7 @@ def test_check_of_successful_jobs_needs_few_queries(
     alerter.check_and_send()
     with django_assert_max_num_queries(4):  # the clock, the jobs, and the outbox with its own clock
         alerter.check_and_send()
-    assert set(Notice.objects.values_list("succeeded", flat=True)) == {0}, (
+    assert set(AlertCheck.objects.values_list("succeeded", flat=True)) == {0}, (
         "successes are not recorded individually"
     )
     assert service.received == []
@@ -371,7 +371,7 @@ def test_silent_job_is_reported_once_for_each_silence(service: Service, settings
 
     def two_days_pass() -> None:
         past = database_now("default") - timedelta(days=2)
-        Notice.objects.update(success_at=past)
+        AlertCheck.objects.update(success_at=past)
         Job.objects.update(updated_at=past - timedelta(days=1))
 
     two_days_pass()
@@ -381,7 +381,9 @@ def test_silent_job_is_reported_once_for_each_silence(service: Service, settings
 
     end(job, State.SUCCEEDED)
     Alerter(Leader()).check_and_send()
-    assert Notice.objects.get(job=job).success_at > database_now("default") - timedelta(minutes=5)
+    assert AlertCheck.objects.get(job=job).success_at > database_now("default") - timedelta(
+        minutes=5
+    )
     two_days_pass()
     Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind has had no success for 1d"] * 2
@@ -398,11 +400,11 @@ def test_silence_is_the_time_since_the_last_success(service: Service, settings: 
     end(job, State.SUCCEEDED)
     day = timedelta(days=1)
     Run.objects.update(finished_at=F("finished_at") - day)
-    Notice.objects.update(success_at=database_now("default") - 2 * day)
+    AlertCheck.objects.update(success_at=database_now("default") - 2 * day)
     end(job)
     Alerter(Leader()).check_and_send()
     assert abs(
-        Notice.objects.get().success_at - Run.objects.get(state="succeeded").finished_at
+        AlertCheck.objects.get().success_at - Run.objects.get(state="succeeded").finished_at
     ) < timedelta(seconds=1)
 
 

@@ -10,7 +10,7 @@ from django_dcron.contrib.alerts import overdue, rules
 from django_dcron.contrib.alerts.outbox import RETENTION
 from django_dcron.contrib.alerts.overdue import OverdueCheck
 from django_dcron.db.now import database_now
-from django_dcron.models import Alert, Job, Notice, Run
+from django_dcron.models import Alert, AlertCheck, Job, Run
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +38,7 @@ def shown() -> list[str]:
 
 
 def make_silent(job: Job, span: timedelta) -> None:
-    Notice.objects.filter(pk=job.pk).update(success_at=database_now("default") - span)
+    AlertCheck.objects.filter(pk=job.pk).update(success_at=database_now("default") - span)
     Job.objects.filter(pk=job.pk).update(updated_at=database_now("default") - span)
 
 
@@ -141,7 +141,7 @@ def test_check_of_reported_problems_needs_few_queries(
         make_run(make_idle_job(), "queued", trigger="manual", claimed_at=now - HOUR)
     check(OverdueCheck())
     Job.objects.update(updated_at=now - 3 * HOUR)
-    Notice.objects.update(success_at=now - 2 * HOUR)
+    AlertCheck.objects.update(success_at=now - 2 * HOUR)
     check(OverdueCheck())
     assert sorted(shown()) == ["late"] * 20 + ["silent"] * 20
     # The clock; jobs' own rules; runs, keys; jobs without a notice, notices, keys.

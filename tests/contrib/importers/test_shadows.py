@@ -170,28 +170,30 @@ def test_matching_runs_are_reported_as_same() -> None:
 
 def test_run_only_in_the_source_is_reported() -> None:
     shadow_with_runs([at(0), at(10)])
-    assert report([at(0, 1), at(5), at(10, 1)]).there == (
+    assert report([at(0, 1), at(5), at(10, 1)]).only_in_source == (
         Difference(at(5), DifferenceKind.NOT_DUE),
     )
 
 
 def test_run_only_of_the_shadow_is_reported() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
-    assert report([at(0, 1), at(20, 1)]).here == (Difference(at(10), DifferenceKind.NOT_RUN),)
+    assert report([at(0, 1), at(20, 1)]).only_in_shadow == (
+        Difference(at(10), DifferenceKind.NOT_RUN),
+    )
 
 
 def test_late_run_in_the_source_is_reported_on_both_sides() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     found = report([at(0, 59), at(12, 5), at(20, 1)])
-    assert found.there == (Difference(at(12, 5), DifferenceKind.LATE, at(10)),)
-    assert found.here == (Difference(at(10), DifferenceKind.LATE, at(12, 5)),)
-    assert (found.same, found.late) == (2, timedelta(seconds=59))
+    assert found.only_in_source == (Difference(at(12, 5), DifferenceKind.LATE, at(10)),)
+    assert found.only_in_shadow == (Difference(at(10), DifferenceKind.LATE, at(12, 5)),)
+    assert (found.matched, found.late) == (2, timedelta(seconds=59))
 
 
 def test_repeated_run_in_the_source_is_reported() -> None:
     shadow_with_runs([at(0), at(10), at(20)])
     found = report([at(0, 1), at(10, 1), at(10, 2), at(20, 1)])
-    assert (found.there, found.here, found.same) == (
+    assert (found.only_in_source, found.only_in_shadow, found.matched) == (
         (Difference(at(10, 2), DifferenceKind.TWICE, at(10)),),
         (),
         3,
@@ -201,7 +203,7 @@ def test_repeated_run_in_the_source_is_reported() -> None:
 def test_slightly_late_run_is_not_matched_with_the_next_occurrence() -> None:
     shadow_with_runs(at(n) for n in range(29))
     found = report([at(n, 59.5) for n in range(10)] + [at(n, 0.1) for n in range(10, 29)])
-    assert (found.same, found.differs) == (29, False)
+    assert (found.matched, found.differs) == (29, False)
 
 
 @pytest.mark.parametrize("offset", [-0.4, 0, 0.4])
@@ -210,19 +212,19 @@ def test_runs_are_paired_with_the_same_occurrence(offset: float, first: int) -> 
     """One side may have begun an occurrence earlier, and the clocks may differ by a moment."""
     shadow_with_runs(at(n) for n in range(29))
     found = report([at(n, offset) for n in range(1, 29)], since=at(first, -1))
-    assert (found.same, found.late) == (28, timedelta(seconds=max(offset, 0)))
-    assert not found.there
+    assert (found.matched, found.late) == (28, timedelta(seconds=max(offset, 0)))
+    assert not found.only_in_source
 
 
 def test_second_run_is_the_repeated_one_even_if_clocks_differ() -> None:
     shadow_with_runs([at(0), at(10)])
     found = report([at(0, 1), at(0, 3), at(0, 2), at(10, -0.5), at(10, 0.5)])
-    assert [(each.at, each.other) for each in found.there] == [
+    assert [(each.at, each.other) for each in found.only_in_source] == [
         (at(0, 2), at(0)),
         (at(0, 3), at(0)),
         (at(10, 0.5), at(10)),
     ]
-    assert {each.kind for each in found.there} == {DifferenceKind.TWICE}
+    assert {each.kind for each in found.only_in_source} == {DifferenceKind.TWICE}
 
 
 def test_recent_run_of_the_shadow_is_not_reported_yet() -> None:
@@ -234,8 +236,10 @@ def test_only_the_latest_run_is_compared_if_history_is_incomplete() -> None:
     """Beat stores only the latest run, with a delay."""
     shadow_with_runs([at(0), at(10), at(20), at(27)])
     assert not report([at(20, 1)], complete=False).differs
-    assert report([at(10, 1)], complete=False).here == (Difference(at(20), DifferenceKind.NOT_RUN),)
-    assert report([at(15)], complete=False).there == (
+    assert report([at(10, 1)], complete=False).only_in_shadow == (
+        Difference(at(20), DifferenceKind.NOT_RUN),
+    )
+    assert report([at(15)], complete=False).only_in_source == (
         Difference(at(15), DifferenceKind.LATE, at(10)),
     )
 
@@ -244,8 +248,8 @@ def test_coverage_counts_compared_shadows_and_runs() -> None:
     """Only the latest run of the source is compared."""
     shadow_with_runs([at(0), at(10), at(20), at(27)])
     compared = report([at(20, 1)], complete=False)
-    idle = replace(compared, same=0, runs=0)
-    silent = replace(compared, same=0)
+    idle = replace(compared, matched=0, runs=0)
+    silent = replace(compared, matched=0)
     assert Coverage.of([compared, silent, idle]) == Coverage(
         shadows=3, due=2, compared=1, runs=8, compared_runs=1
     )
@@ -264,7 +268,7 @@ def test_coverage_suffices_from_the_given_percentage(
 def test_interval_matches_in_any_phase() -> None:
     shadow_with_runs([at(n) for n in range(0, 30, 5)], schedule="@every 5m")
     assert not report([at(n) for n in range(3, 29, 5)]).differs
-    assert report([at(n) for n in range(3, 12, 5)]).here
+    assert report([at(n) for n in range(3, 12, 5)]).only_in_shadow
 
 
 def test_runs_before_the_shadow_was_created_are_ignored() -> None:
@@ -309,21 +313,26 @@ def test_report_compares_shadows_with_runs_of_django_q2(django_q2: None) -> None
     Task.objects.create(id="1", name="x", func="f", group="a", started=started, stopped=started)
     alone = call("import", "django-q2", "--report")
     assert (alone.code, alone.err.startswith("1 of 1 ")) == (1, True)
-    assert f"only there a {time_text(started)}: nothing was due here" in alone.out
+    assert f"only in source a {time_text(started)}: the shadow job wasn't due" in alone.out
     scheduled = started.replace(microsecond=0)
     Run.objects.create(job=job, scheduled_at=scheduled, due_at=scheduled, claimed_at=scheduled)
     (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
-    assert (beside_it["same"], beside_it["there_alone"], beside_it["here_alone"]) == (1, [], [])
+    assert (beside_it["matched"], beside_it["only_in_source"], beside_it["only_in_shadow"]) == (
+        1,
+        [],
+        [],
+    )
     again = started + timedelta(seconds=10)
     Task.objects.create(id="2", name="y", func="f", group="a", started=again, stopped=again)
     twice = call("import", "django-q2", "--report")
     assert twice.code == 1
     assert (
-        f"only there a {time_text(again)}: ran again there for {time_text(scheduled)}" in twice.out
+        f"only in source a {time_text(again)}: second source run for {time_text(scheduled)}"
+        in twice.out
     )
     assert "delay" in twice.out
     (beside_it,) = call("import", "django-q2", "--report", "--json").json["jobs"]
-    assert beside_it["there_alone"] == [
+    assert beside_it["only_in_source"] == [
         {"at": iso(again), "why": DifferenceKind.TWICE, "other": iso(scheduled)}
     ]
     control.delete(job)

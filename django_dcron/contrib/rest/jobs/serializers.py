@@ -76,7 +76,7 @@ class JobSerializer(DocumentSerializer):
         until = attrs.get("paused_until")
         if until != job.paused_until and _has_passed(until):
             raise serializers.ValidationError(
-                {"paused_until": _("The time is in the past. Enter a later one.")}
+                {"paused_until": _("The time is in the past. Enter a future time.")}
             )
         return attrs
 

@@ -12,7 +12,7 @@ from django.utils.crypto import get_random_string
 
 from django_dcron import control
 from django_dcron.models import Job
-from shop.catalogue import CATALOGUE
+from shop.catalog import CATALOGUE
 from shop.models import Order, Product
 
 ORDERS = 200

@@ -28,7 +28,7 @@ from django_dcron.models import Attempt, Calendar, Job, Limit, LimitPlace, Node,
 from django_dcron.models.statistics import Statistics, count
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.sharding import shards_led_by
-from shop.catalogue import CATALOGUE
+from shop.catalog import CATALOGUE
 from shop.models import Product
 
 WEEK = timedelta(days=7)

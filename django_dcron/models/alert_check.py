@@ -8,14 +8,14 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.models.job import Job
 
 
-class Notice(models.Model):
+class AlertCheck(models.Model):
     job = models.OneToOneField(
-        Job, on_delete=models.CASCADE, primary_key=True, related_name="notice"
+        Job, on_delete=models.CASCADE, primary_key=True, related_name="alert_check"
     )
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
     missed = models.PositiveBigIntegerField(_("missed"), default=0)
-    streak = models.PositiveIntegerField(_("consecutive failures"), default=0)
+    consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
     muted = models.PositiveIntegerField(
         _("muted failures"),
         default=0,
@@ -31,8 +31,8 @@ class Notice(models.Model):
     )
 
     class Meta:
-        verbose_name = _("notice")
-        verbose_name_plural = _("notices")
+        verbose_name = _("alert check")
+        verbose_name_plural = _("alert checks")
 
     def __str__(self) -> str:
-        return f"notice of job {self.job_id}"
+        return f"alert check of job {self.job_id}"

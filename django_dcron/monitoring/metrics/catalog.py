@@ -1,4 +1,4 @@
-"""The catalogue of all metrics: name, type, labels and meaning.
+"""The catalog of all metrics: name, type, labels and meaning.
 
 Invariants:
 

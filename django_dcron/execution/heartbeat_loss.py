@@ -1,12 +1,12 @@
 """Stop the runs of a worker process whose heartbeats can't be written.
 
-A thread stops each run whose last heartbeat is older than ``DCRON_STOP_UNHEARD_AFTER``: from then
-on, a node may declare the run lost.
+A thread stops each run whose last heartbeat is older than
+``DCRON_STOP_WITHOUT_HEARTBEAT_AFTER``: from then on, a node may declare the run lost.
 
 Invariants:
 
 - The age of a heartbeat counts from before it was sent. A run is therefore stopped at most
-  ``DCRON_STOP_UNHEARD_AFTER`` after the heartbeat time in its row.
+  ``DCRON_STOP_WITHOUT_HEARTBEAT_AFTER`` after the heartbeat time in its row.
 - A locked row counts as contact for a third of ``DCRON_RUN_LEASE``. During the lock, nobody can
   declare the run lost. Afterwards, rescue spares it for half a lease
   (``scheduler.delayed_heartbeats``).
@@ -59,7 +59,7 @@ class RunHeartbeat:
         return max(self.heard_at + self.limit, self.locked_at + _lock_allowance())
 
 
-class UnheardStops:
+class HeartbeatLossStops:
     """The thread that stops runs at their deadlines.
 
     ``heartbeats``: all runs of this process. They change under ``lock``.
@@ -83,7 +83,7 @@ class UnheardStops:
             return
         self._next_check_at = heartbeat.deadline
         if self._thread is None:
-            self._thread = DcronThread(target=self._run, name="dcron-unheard", daemon=True)
+            self._thread = DcronThread(target=self._run, name="dcron-heartbeat-loss", daemon=True)
             self._thread.start()
         else:
             self._earlier_deadline.notify()
@@ -107,14 +107,14 @@ class UnheardStops:
             for heartbeat in overdue:
                 heartbeat.stopped = True
                 try:
-                    _stop_unheard(heartbeat)
+                    _stop_without_heartbeat(heartbeat)
                 # For example, no thread can be started. The other runs must still be stopped.
                 except Exception:
                     extra = {"event": "not_stopped_without_heartbeat", **log_fields(heartbeat.run)}
                     logger.exception("run not stopped: job=%s", heartbeat.run.job, extra=extra)
 
 
-def _stop_unheard(heartbeat: RunHeartbeat) -> None:
+def _stop_without_heartbeat(heartbeat: RunHeartbeat) -> None:
     """Stop the job's code. If it doesn't stop, end its process, if that is possible."""
     run = heartbeat.run
     logger.error(
@@ -123,7 +123,7 @@ def _stop_unheard(heartbeat: RunHeartbeat) -> None:
         time.monotonic() - heartbeat.heard_at,
         extra={"event": "stopped_without_heartbeat", **log_fields(run)},
     )
-    run.stop_unheard()
+    run.stop_without_heartbeat()
     after_grace_period(_end_unrecorded, run)
 
 

@@ -3,7 +3,8 @@
 Invariants:
 
 - The number of queries depends on the depth of the chain, which is bounded, and not on its width.
-- The graph has at most ``MAX_STEPS`` steps. If there are more, ``is_truncated`` says so.
+- The graph has at most ``MAX_STEPS`` steps, and at most ``LEVELS_BEFORE + LEVELS_AFTER`` levels
+  after the first step. If there are more, ``is_truncated`` is true.
 - The graph contains only jobs and runs that the reader may see.
 """
 
@@ -88,6 +89,8 @@ def _graph(first: ChainStep, scope: Scope) -> ChainGraph | None:
         left -= len(level)
         if not level or is_truncated:
             break
+    else:
+        is_truncated = bool(_links_after(level, scope, 1))
     return ChainGraph(first, first.run is not None, is_truncated) if first.steps else None
 
 

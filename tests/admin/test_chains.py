@@ -134,6 +134,21 @@ def test_chain_has_a_bounded_number_of_steps(
     assert (len(graph.first.steps), graph.is_truncated) == (3, True)
 
 
+@pytest.mark.parametrize(("levels", "is_truncated"), [(2, False), (3, True)])
+def test_chain_has_a_bounded_depth(
+    db: None, monkeypatch: pytest.MonkeyPatch, levels: int, is_truncated: bool
+) -> None:
+    first = make_job("0")
+    for number in range(levels):
+        make_job(f"{number + 1}", schedule="@never", after={f"{number}": "ended"})
+    monkeypatch.setattr(chain_graph, "LEVELS_BEFORE", 1)
+    monkeypatch.setattr(chain_graph, "LEVELS_AFTER", 1)
+    graph = chain_graph.chain_of_job(first)
+    assert graph is not None
+    assert not graph.first.steps[0].steps[0].steps
+    assert graph.is_truncated == is_truncated
+
+
 def test_run_page_names_pruned_predecessor_without_link(
     admin_client: Client, runs: tuple[Run, Run]
 ) -> None:

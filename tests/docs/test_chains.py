@@ -25,8 +25,8 @@ def test_example_creates_the_documented_links() -> None:
     links = {(link.job.name, link.after.name, link.on) for link in Link.objects.all()}
     assert links == {
         ("write_invoices", "import_orders", "succeeded"),
-        ("tell_the_office", "import_orders", "failed"),
-        ("tell_the_office", "write_invoices", "failed"),
+        ("notify_accounting", "import_orders", "failed"),
+        ("notify_accounting", "write_invoices", "failed"),
     }
     assert Job.objects.filter(enabled=True).count() == 3
 

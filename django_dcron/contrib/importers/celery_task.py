@@ -1,7 +1,7 @@
 """Translate the retries and time limits that a Celery task declares to fields of its job.
 
-The task's own retries don't run here: the job's policy decides. A task without these options leaves
-the fields to the job.
+The job's policy retries runs, not Celery. If a task declares none of these options, the import
+doesn't set the fields.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ LIMITS = ("soft_time_limit", "time_limit")
 
 
 def policies(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
-    """Return the fields that the task declares, and the limits that the entry's options set.
+    """Return the retry and timeout fields of the job.
 
-    Empty for an unknown task, which the comparison refuses.
+    The task declares retries and time limits. ``options`` of the entry override the time limits.
+    For an unknown task, only ``options`` count. The import refuses such a task later.
     """
     try:
         task = getattr(targets.get(name), "task", None)
@@ -35,8 +36,9 @@ def policies(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
         task = None
     if rate := getattr(task, "rate_limit", None):
         warn(
-            f"rate_limit {rate} has no equivalent; limit the runs with the schedule, the overlap "
-            "policy or the concurrency of a queue's worker"
+            f"rate_limit {rate} is ignored, because it applies to each worker; to limit the starts "
+            "of all workers together, create a limit with max_started and interval, and set it as "
+            "the job's limit"
         )
     return {**_retries(task, warn), **_timeout(task, options, warn)}
 
@@ -68,21 +70,21 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
 def _calls_retry(task: Any) -> bool:
     run = getattr(task, "run", None)
     code = getattr(unwrap(run), "__code__", None) if callable(run) else None
-    return code is not None and _names_retry(code)
+    return code is not None and _uses_name_retry(code)
 
 
-def _names_retry(code: CodeType) -> bool:
+def _uses_name_retry(code: CodeType) -> bool:
     """Return whether the function or a function in it uses the name ``retry``."""
     return "retry" in code.co_names or any(
-        _names_retry(inner) for inner in code.co_consts if isinstance(inner, CodeType)
+        _uses_name_retry(inner) for inner in code.co_consts if isinstance(inner, CodeType)
     )
 
 
 def _waits(task: Any, retry_options: dict[str, Any], *, automatic: bool) -> dict[str, Any]:
-    """Return the waits between attempts.
+    """Return the backoff fields.
 
-    With full jitter, Celery waits for a random time from zero to the backoff. Half of the backoff
-    with a jitter of 1 gives the same range.
+    With ``retry_jitter``, Celery waits for a random time from zero to the backoff. Half of the
+    backoff with a jitter of 1 (plus or minus 100 %) gives the same range.
     """
     seconds = getattr(task, "retry_backoff", False) if automatic else False
     if not seconds:
@@ -99,7 +101,10 @@ def _names(errors: Any) -> list[str]:
 
 
 def _timeout(task: Any, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
-    """Return the timeout: the soft limit, else the hard one. The entry's limits win."""
+    """Return the timeout: the soft limit, else the hard one.
+
+    A limit in the entry's ``options`` overrides the same limit of the task.
+    """
     limits = {}
     for name in LIMITS:
         limit = options.get(name) or getattr(task, name, None)

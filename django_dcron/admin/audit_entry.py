@@ -34,18 +34,18 @@ from django_dcron.jobs.audit.entries import actor_text, read_change
 from django_dcron.models import AuditAction, AuditEntry, Calendar, Freeze, Incident, Job, Limit, Run
 from django_dcron.utils.bounded_text import shortened
 
-SEARCHED = 100_000
-"""The number of latest entries that the list searches."""
-BADGES = {
+SEARCH_LIMIT = 100_000
+"""Number of latest entries that a search covers."""
+BADGE_STATES = {
     AuditAction.DELETE: "failed",
     AuditAction.PAUSE: "paused",
     AuditAction.FREEZE: "paused",
     AuditAction.CANCEL: "cancelled",
 }
-"""The run or job state that gives the badge of an action its color."""
+"""The run or job state whose color the badge of an action has."""
 FIELDS_SHOWN = 4
 """The maximum number of changed fields in a row of the list."""
-LONGEST_IN_LIST = 40
+MAX_LENGTH_IN_LIST = 40
 """The maximum number of characters of a value in a row of the list."""
 
 
@@ -113,7 +113,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         """Search only the latest entries, because no index supports the search."""
         if search_term.strip():
             latest = AuditEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-            queryset = queryset.filter(pk__gt=latest - SEARCHED)
+            queryset = queryset.filter(pk__gt=latest - SEARCH_LIMIT)
         return super().get_search_results(request, queryset, search_term)
 
     @admin.display(description=gettext_lazy("time"))
@@ -127,7 +127,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
 
     @admin.display(description=gettext_lazy("action"))
     def action_column(self, entry: AuditEntry) -> str:
-        kind = BADGES.get(AuditAction(entry.action), "enabled")
+        kind = BADGE_STATES.get(AuditAction(entry.action), "enabled")
         return badge(kind, entry.get_action_display())
 
     @admin.display(description=gettext_lazy("object"))
@@ -150,7 +150,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
     def changes(self, entry: AuditEntry) -> str:
         fields = _changes_of(entry)
         more = len(fields) - FIELDS_SHOWN
-        shown = _render_changes(fields[:FIELDS_SHOWN], LONGEST_IN_LIST)
+        shown = _render_changes(fields[:FIELDS_SHOWN], MAX_LENGTH_IN_LIST)
         rest = _("… and %(count)d more") % {"count": more} if more > 0 else ""
         return format_html("{}{}{}", entry.reason, shown, quiet(rest)) or EMPTY
 

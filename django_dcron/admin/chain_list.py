@@ -1,4 +1,4 @@
-"""Render a chain as a nested list: each step with its state as text, and how it is reached."""
+"""Render a chain as a nested list. Each step has its state and the outcome that starts it."""
 
 from __future__ import annotations
 

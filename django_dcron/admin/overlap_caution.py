@@ -1,4 +1,4 @@
-"""Warn the user who starts a run of a job that is already running."""
+"""Warn users before they start a run of a job that has an unfinished run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CAUTIONS = {
 
 
 def overlap_caution(job: Job) -> str:
-    """Return what happens to a new run of the job. Empty if no earlier run is unfinished."""
+    """Return what the overlap policy does to a new run; empty if no earlier run is unfinished."""
     return overlap_cautions([job])[job.pk]
 
 

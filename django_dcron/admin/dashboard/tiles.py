@@ -37,7 +37,7 @@ from django_dcron.models import Job, Run
 @dataclass(frozen=True, slots=True)
 class Tile:
     name: str
-    """What the tile shows, independent of the language."""
+    """Identifies the tile in every language."""
     label: str
     value: str
     note: str
@@ -93,7 +93,7 @@ def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
         list_url(Run, site, state__exact="running"),
         "running" if runs.running.number else "",
     )
-    yield _success(runs, in_24_hours)
+    yield _success_rate_tile(runs, in_24_hours)
 
     def url_of(state: str) -> str:
         return list_url(Run, site, state__exact=state, due_at__gte=since)
@@ -122,10 +122,10 @@ def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
         url_of("skipped"),
         "skipped" if runs.skipped.number else "",
     )
-    yield _start_delay(runs.starts, in_24_hours)
+    yield _start_delay_tile(runs.starts, in_24_hours)
 
 
-def _success(runs: RunFigures, url: str) -> Tile:
+def _success_rate_tile(runs: RunFigures, url: str) -> Tile:
     rate = runs.success_rate
     percent = rate.percent
     ended = rate.succeeded + rate.failed
@@ -166,9 +166,9 @@ def _missed_note(runs: RunFigures) -> str:
     return text % {"count": _number(others)}
 
 
-def _start_delay(starts: RecentStarts, url: str) -> Tile:
-    middle, worst = (percentile(starts.start_delays, percent) for percent in (50, 99))
-    if middle is None:
+def _start_delay_tile(starts: RecentStarts, url: str) -> Tile:
+    p50, p99 = (percentile(starts.start_delays, percent) for percent in (50, 99))
+    if p50 is None:
         return Tile(
             "start_delay", _("Start delay (p50 / p99)"), EMPTY, _("no started runs in 24 h"), url
         )
@@ -178,8 +178,8 @@ def _start_delay(starts: RecentStarts, url: str) -> Tile:
         else ngettext("of %(count)s started run", "of %(count)s started runs", starts.number)
     )
     value = _("%(middle)s / %(worst)s") % {
-        "middle": duration_or_empty(middle),
-        "worst": duration_or_empty(worst),
+        "middle": duration_or_empty(p50),
+        "worst": duration_or_empty(p99),
     }
     return Tile(
         "start_delay",

@@ -1,4 +1,4 @@
-"""Import the output of ``dcron export``, from this project or another."""
+"""Read a document that ``dcron export`` wrote, in this project or another one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DECLARED_THERE = (
 def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
     """Parse an export.
 
-    ``namespace`` replaces the namespaces of the jobs. Raises ``SourceProblem``.
+    ``namespace`` replaces the namespaces of the jobs, unless it is empty. Raises ``SourceProblem``.
     """
     try:
         document = portable.read_document(text, syntax)
@@ -50,10 +50,12 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
 
 def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
     """Return the entry. Fields that the document omits get their defaults."""
-    own, name = entry.key
+    exported_namespace, name = entry.key
     job = entry.job()
     if job.declared is not None:
-        return SourceEntry(name, name, namespace=namespace or own, omitted=DECLARED_THERE)
+        return SourceEntry(
+            name, name, namespace=namespace or exported_namespace, omitted=DECLARED_THERE
+        )
     fields = [
         field for field in JOB_DEFINITION if field.name not in ("namespace", "name", "declared")
     ]
@@ -61,7 +63,7 @@ def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
         name,
         name,
         {field.name: field.value_of(job) for field in fields},
-        namespace=namespace or own,
+        namespace=namespace or exported_namespace,
     )
 
 

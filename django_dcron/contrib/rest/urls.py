@@ -1,4 +1,4 @@
-"""The URLs of the API. Unknown URLs below the mount point get a problem document, too."""
+"""The URLs of the API. An unknown URL below the mount point returns a 404 problem document."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ router.register("audit", AuditViewSet, "audit")
 router.register("stats", StatsViewSet, "stats")
 
 
-class Document(BaseView):
+class OpenAPIDocument(BaseView):
     """The OpenAPI document."""
 
     def get(self, request: Request) -> Response:
         return Response(schema.openapi_document(request, tuple(router.urls), "schema/"))
 
 
-class UnknownAddress(BaseView):
+class UnknownURL(BaseView):
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         super().initial(request, *args, **kwargs)
         raise NotFound
@@ -49,6 +49,6 @@ class UnknownAddress(BaseView):
 
 urlpatterns = [
     *router.urls,
-    path("schema/", Document.as_view(), name="schema"),
-    re_path(r"^(?:[\s\S]*/)?$", UnknownAddress.as_view()),
+    path("schema/", OpenAPIDocument.as_view(), name="schema"),
+    re_path(r"^(?:[\s\S]*/)?$", UnknownURL.as_view()),
 ]

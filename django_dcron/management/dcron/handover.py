@@ -96,13 +96,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     options = {**defaults, **options, "take_over": True}
     result = import_.import_entries(out, options, import_.read_source(options))
     if options["apply"]:
-        _conclude(out, options["source"], result)
+        _show_takeover_result(out, options["source"], result)
     else:
         import_.raise_for_problems(out, options, result)
 
 
-def _conclude(out: Output, source: str, result: import_.ImportResult) -> None:
-    """Show the result of the handover. Raises ``CommandError`` if entries can't be imported."""
+def _show_takeover_result(out: Output, source: str, result: import_.ImportResult) -> None:
+    """Show the next step and the result. Raises ``CommandError`` if entries can't be imported."""
     if not out.is_json:
         _show_next_step(out, source)
     running = sum(does_work(plan.job or plan.existing) for plan in result.plans)
@@ -119,7 +119,7 @@ def _conclude(out: Output, source: str, result: import_.ImportResult) -> None:
 
 
 def _show_next_step(out: Output, source: str) -> None:
-    if not _leaves_traces(source):
+    if not _doctor_detects_runs(source):
         return
     scheduler = process_name(source)
     out.line(f"In five minutes, check with manage.py dcron doctor that {scheduler} runs no jobs.")
@@ -136,8 +136,8 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
 
-def _leaves_traces(source: str) -> bool:
-    """Return whether ``dcron doctor`` sees that the scheduler still runs."""
+def _doctor_detects_runs(source: str) -> bool:
+    """Return whether ``dcron doctor`` can detect that the other scheduler still runs jobs."""
     if source == celery_config.SOURCE:
         return True
     with suppress(SourceProblem):
@@ -175,7 +175,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         done.extend(batch)
         if not out.is_json:
             for each in batch:
-                _show(out, each, applied=options["apply"])
+                _show_handback(out, each, applied=options["apply"])
             out.flush()
         progress.show(len(done))
 
@@ -183,7 +183,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         hand_back_all(planned, RESUMABLE[source], show)
     else:
         show(planned)
-    _show_result(out, source, done, paused_here, applied=options["apply"])
+    _show_handback_result(out, source, done, paused_here, applied=options["apply"])
 
 
 def _check_can_hand_back(options: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) 
             out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)
 
 
-def _show_result(
+def _show_handback_result(
     out: Output,
     source: str,
     done: Sequence[Handback],
@@ -241,7 +241,7 @@ def _show_result(
     *,
     applied: bool,
 ) -> None:
-    """Show the result. Raises ``CommandError`` if a job can't be handed back."""
+    """Show the result of ``--back``. Raises ``CommandError`` if a job can't be handed back."""
     failed = [each for each in done if each.error]
     returned = [each for each in done if each.key is not None and not each.error]
     if out.is_json:
@@ -281,7 +281,7 @@ def _reference(job: Job) -> dict[str, str]:
     return {"namespace": job.namespace, "name": job.name}
 
 
-def _show(out: Output, each: Handback, *, applied: bool) -> None:
+def _show_handback(out: Output, each: Handback, *, applied: bool) -> None:
     if each.error:
         out.line(f"failed {each.job} {each.error}", BAD)
     elif each.key is None:

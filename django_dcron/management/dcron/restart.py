@@ -1,4 +1,4 @@
-"""``manage.py dcron restart``: stop the node of a pid file, and start it as before."""
+"""``manage.py dcron restart``: stop the node of a pid file and start it with the same options."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Skip the tests that a build has no time left for (a pytest plugin for `.ci/run`).
+"""Skip the tests that would begin too late in a build (a pytest plugin for `.ci/run`).
 
-A machine can be many times slower than usual. Then the build says which part of the tests it did
-not run, instead of being killed without a result. ``DCRON_TEST_NOT_AFTER`` is the time, in seconds
-since the epoch, after which no test begins. A test that has begun goes on, and so does its second
-try.
+On a machine that is many times slower than usual, the build then reports how many tests it skipped,
+instead of being killed without a result. ``DCRON_TEST_NOT_AFTER`` is the time, in seconds since the
+epoch, after which no test begins. A test that has begun continues, and may be repeated if it fails.
 """
 
 import os

@@ -24,12 +24,12 @@ def make_job(**fields: Any) -> Job:
 
 
 def entries_by_users() -> AuditEntryQuerySet:
-    """Return the audit entries of users, oldest first. Tests prepare their rows as code."""
+    """Return the audit entries of users, oldest first. Entries of test factories have no user."""
     return AuditEntry.objects.exclude(actor="").order_by("pk")
 
 
 def forget_entries() -> None:
-    """Delete the audit entries so far, as if the changes had been made without ``control``."""
+    """Delete all audit entries, as if the changes so far had been made without ``control``."""
     entries = AuditEntry.objects.all()
     entries.delete_expired(list(entries.values_list("pk", flat=True)))
 

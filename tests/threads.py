@@ -18,9 +18,10 @@ PAUSE = 0.02
 
 @contextmanager
 def repeating(work: Callable[[], object]) -> Iterator[list[BaseException]]:
-    """Call ``work`` again and again in a thread, until the block ends or it fails.
+    """Call ``work`` repeatedly in a thread, until the block ends or ``work`` raises.
 
-    Yields the list of errors, which then has one. A block that ends without an error raises it.
+    Yields the list that then contains the error. At the end of the block, the error is raised,
+    unless the block has raised another one.
     """
     stop, errors = threading.Event(), list[BaseException]()
 

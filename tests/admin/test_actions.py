@@ -355,7 +355,7 @@ def test_resuming_unpaused_job_is_refused(admin_client: Client, way: Any) -> Non
     assert _history(job) == []
 
 
-def test_bulk_pause_keeps_a_pause_of_the_meantime(
+def test_bulk_pause_does_not_replace_a_concurrent_pause(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, last = make_job("a"), make_job("b")

@@ -1,4 +1,4 @@
-"""The admin of incidents: list, page, states, and the retry of all failed runs."""
+"""Test the admin of incidents: list, page, states, and the retry of all failed runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def text_of(client: Client, url: str) -> str:
 
 
 def retry(client: Client, incident: Incident) -> Any:
-    """Submit the page and its continuations, as a browser does."""
+    """Submit the page, and its form again until all batches are done, as a browser does."""
     response: Any = client.get(retry_url(incident))
     while response.status_code == 200:
         response = client.post(retry_url(incident), response.context["numbers"])
@@ -318,7 +318,7 @@ def test_run_that_failed_without_an_attempt_is_retried(admin_client: Client) -> 
     assert [each.rerun_of_id for each in retried()] == [run.pk]
 
 
-def test_failed_runs_in_the_same_second_get_places_of_their_own(admin_client: Client) -> None:
+def test_failed_runs_in_the_same_second_get_distinct_slot_numbers(admin_client: Client) -> None:
     incident = make_incident(runs=4)
     second = Run.objects.order_by("scheduled_at").values_list("scheduled_at", flat=True)[0]
     for number, run in enumerate(Run.objects.order_by("scheduled_at")):
@@ -330,6 +330,6 @@ def test_failed_runs_in_the_same_second_get_places_of_their_own(admin_client: Cl
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 30, "1" * 19, "²"])
-def test_invalid_numbers_are_no_error(admin_client: Client, number: str) -> None:
+def test_invalid_numbers_redirect_instead_of_failing(admin_client: Client, number: str) -> None:
     sent = dict.fromkeys(retry_page.NUMBERS, number)
     assert admin_client.post(retry_url(make_incident()), sent).status_code == 302

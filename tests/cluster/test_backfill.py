@@ -1,4 +1,4 @@
-"""Test a backfill next to a live schedule, while every node is killed.
+"""Test a backfill beside the job's own schedule. All nodes are killed during the backfill.
 
 The backfill keeps its order and its limit of concurrent runs.
 """
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 LONG_AGO = datetime(2025, 1, 15, tzinfo=UTC)
 MANY, FEW = 40, 10
 CONCURRENCY = 2
-"""The setting's default."""
+"""The default of ``DCRON_BACKFILL_CONCURRENCY``."""
 DURATION = SECOND / 5
-"""Duration of a run that must not overlap others."""
+"""Duration of each run of the job whose runs must not overlap."""
 
 
 def attempts_of(job: Job) -> list[Attempt]:
@@ -52,7 +52,7 @@ def test_backfill_continues_after_all_nodes_are_killed(cluster: Cluster) -> None
         "kwargs": {"seconds": DURATION / SECOND},
     }
     narrow = make_job(target="tests.app.tasks.witness", **live)
-    cluster.after = now()  # the window opens with the last job
+    cluster.after = now()  # check only occurrences since all jobs exist
     many = control.backfill(wide, LONG_AGO - timedelta(days=4 * 365), LONG_AGO, limit=MANY)
     few = control.backfill(narrow, LONG_AGO, LONG_AGO + 2 * FEW * SECOND)
     assert (len(many.occurrences), len(few.occurrences)) == (MANY, FEW)

@@ -1,4 +1,4 @@
-"""Processes die while jobs share a limit: never more runs execute than it allows."""
+"""Test that a limit is never exceeded while workers and nodes are killed."""
 
 import pytest
 
@@ -14,20 +14,22 @@ ALLOWED = 3
 
 
 def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> None:
-    """Also within the transactions that give a place, free it, or pass it on.
+    """Processes are also killed within transactions that assign, free or hand over a place.
 
-    The database numbers the changes of runs in their order. So this counts the running runs after
-    each of them.
+    The database records all state changes in order. The test counts the running runs after each
+    change.
     """
     limit = control.save_limit(Limit(name="api", max_running=ALLOWED))
-    steps = fault(["limit.joined", "limit.freed", "start.done", "finish.ended"], chance=0.03)
-    rescuers = fault(["limit.freed", "retry.written"], chance=0.1)
-    cluster.add_worker(pool="threads", env=QUICK | steps, wait=False)
+    worker_faults = fault(
+        ["limit.joined", "limit.freed", "start.done", "finish.ended"], chance=0.03
+    )
+    node_faults = fault(["limit.freed", "retry.written"], chance=0.1)
+    cluster.add_worker(pool="threads", env=QUICK | worker_faults, wait=False)
     cluster.start(
         jobs=6,
         workers=2,
-        node_env=QUICK | rescuers,
-        worker_env=QUICK | steps,
+        node_env=QUICK | node_faults,
+        worker_env=QUICK | worker_faults,
         kwargs={"seconds": 0.15},
         limit=limit,
         misfire_grace=120 * SECOND,
@@ -41,9 +43,9 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
     cluster.remove_faults()
     cluster.account()
     assert cluster.history is not None
-    running, most = set(), 0
+    running, highest = set(), 0
     for change in cluster.history.changes:
         (running.add if change.new == "running" else running.discard)(change.run)
-        most = max(most, len(running))
-    assert most == ALLOWED
+        highest = max(highest, len(running))
+    assert highest == ALLOWED
     assert not LimitPlace.objects.exclude(run__state__in=("pending", "queued", "waiting")).exists()

@@ -80,7 +80,9 @@ def make_queued_run(job: Job, at: datetime, **fields: Any) -> Run:
     return make_run(job, "queued", due_at=at, queued_at=at, **fields)
 
 
-def answers(*workers: tuple[str, list[str], bool, list[str]], at: datetime) -> dict[str, Any]:
+def worker_replies(
+    *workers: tuple[str, list[str], bool, list[str]], at: datetime
+) -> dict[str, Any]:
     keys = ("name", "queues", "executes", "unknown_runs")
     return {
         "at": at.isoformat(),
@@ -376,24 +378,24 @@ def test_queue_without_dispatcher_has_no_name(job: Job, now: datetime, settings:
 
 def test_answers_of_workers_are_merged_and_expire(job: Job, now: datetime) -> None:
     make_queued_run(job, now - HOUR)
-    node = make_node(workers=answers(("w1", ["celery"], False, []), at=now))
+    node = make_node(workers=worker_replies(("w1", ["celery"], False, []), at=now))
     assert problems() == {Problem.TASK_UNKNOWN_TO_WORKER}
 
-    Node.objects.update(workers=answers(("w1", ["celery"], True, ["1", "2"]), at=now))
-    make_node("b", workers=answers(("w1", ["celery"], True, ["2", "3"]), at=now - SECOND))
+    Node.objects.update(workers=worker_replies(("w1", ["celery"], True, ["1", "2"]), at=now))
+    make_node("b", workers=worker_replies(("w1", ["celery"], True, ["2", "3"]), at=now - SECOND))
     assert problems() == {Problem.RUN_UNKNOWN_TO_WORKER}
     (worker,) = read_facts().workers or ()
     assert worker.unknown_runs == 3
 
-    Node.objects.update(workers=answers(at=now))
+    Node.objects.update(workers=worker_replies(at=now))
     assert problems() == {Problem.NO_WORKER}
-    Node.objects.update(workers=answers(("w1", ["celery"], True, []), at=now - HOUR))
-    assert read_facts().workers is None, "the answers are too old"
+    Node.objects.update(workers=worker_replies(("w1", ["celery"], True, []), at=now - HOUR))
+    assert read_facts().workers is None, "the worker_replies are too old"
     Node.objects.filter(pk=node.pk).update(
-        heartbeat_at=now - HOUR, workers=answers(("w", [], True, []), at=now)
+        heartbeat_at=now - HOUR, workers=worker_replies(("w", [], True, []), at=now)
     )
     Node.objects.exclude(pk=node.pk).update(workers=None)
-    assert read_facts().workers is None, "the answers to a dead node are outdated"
+    assert read_facts().workers is None, "the worker_replies to a dead node are outdated"
 
 
 # --- query costs --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``DCRON_AUTOSTART``: nodes in the processes of web servers, and in no others."""
+"""Test that ``DCRON_AUTOSTART`` starts nodes in the processes of web servers only."""
 
 import json
 import os
@@ -254,7 +254,6 @@ def test_preloading_server_starts_nodes_only_in_its_workers(
 def test_wsgi_server_starts_a_node_without_any_request(
     migrated: NewProject, start_process: StartProcess
 ) -> None:
-    """The node starts without a request."""
     script = migrated.directory / "server.py"
     script.write_text(SERVER)
     server = start_process("server", str(script), free_port(), env=migrated.env)
@@ -297,7 +296,7 @@ def test_node_stops_at_exit_even_in_a_python_without_the_private_function(
     assert registered == [print]
 
 
-def test_server_that_waits_for_its_node_says_so(
+def test_server_logs_that_it_waits_for_its_node(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A reload of ``runserver`` waits for running jobs. Without a warning, it seems to hang."""

@@ -70,25 +70,27 @@ def test_current_run_is_inactive_in_a_thread_of_a_job(run_function: RunFunction)
     assert actives == [False]
 
 
-def seen(
+def value_in_run(
     run_function: RunFunction,
-    request_round: Callable[[CurrentRun], Any],
+    read: Callable[[CurrentRun], Any],
     run: Any = None,
     **job: Any,
 ) -> Any:
-    answers = []
+    values = []
 
     def target() -> None:
-        answers.append(request_round(django_dcron.current_run()))
+        values.append(read(django_dcron.current_run()))
 
     _, attempt = run_function(target, run, **job)
     assert attempt.outcome == "succeeded", attempt.traceback
-    return answers[0]
+    return values[0]
 
 
-def test_current_run_has_the_facts_of_the_run(run_function: RunFunction) -> None:
+def test_current_run_has_the_values_of_the_run(run_function: RunFunction) -> None:
     given = {"scheduled_at": NOON, "attempt": 2}
-    run = seen(run_function, lambda run: run, given, max_attempts=3, timezone="Europe/Berlin")
+    run = value_in_run(
+        run_function, lambda run: run, given, max_attempts=3, timezone="Europe/Berlin"
+    )
     [row] = Run.objects.all()
     assert (run.id, run.job, run.attempt, run.worker) == (row.pk, row.job, 2, "w")
     assert run.scheduled_at == NOON
@@ -97,47 +99,47 @@ def test_current_run_has_the_facts_of_the_run(run_function: RunFunction) -> None
 
 
 def test_previous_scheduled_at_is_the_previous_occurrence(make_target: MakeTarget) -> None:
-    looks: list[Any] = []
-    key = make_target(lambda: looks.append(django_dcron.current_run().previous_scheduled_at))
+    values: list[Any] = []
+    key = make_target(lambda: values.append(django_dcron.current_run().previous_scheduled_at))
     job = make_idle_job(target=key)
     type(job).objects.update(schedule="0 */6 * * *")
     run = make_run(job, scheduled_at=NOON)
     execute(run.pk, 1, worker="w")
-    assert looks == [NOON - timedelta(hours=6)]
+    assert values == [NOON - timedelta(hours=6)]
 
 
 def test_rerun_has_the_scheduled_at_of_the_first_run(make_target: MakeTarget) -> None:
-    looks: list[Any] = []
+    values: list[Any] = []
     job = make_idle_job(
-        target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at))
+        target=make_target(lambda: values.append(django_dcron.current_run().scheduled_at))
     )
     first = make_run(job, "failed", scheduled_at=NOON)
     again = make_run(job, trigger="rerun", rerun_of=first)
     execute(again.pk, 1, worker="w")
-    assert looks == [NOON]
+    assert values == [NOON]
 
 
 def test_rerun_of_a_pruned_run_has_its_own_scheduled_at(make_target: MakeTarget) -> None:
-    looks: list[Any] = []
+    values: list[Any] = []
     job = make_idle_job(
-        target=make_target(lambda: looks.append(django_dcron.current_run().scheduled_at))
+        target=make_target(lambda: values.append(django_dcron.current_run().scheduled_at))
     )
     first = make_run(job, "failed", scheduled_at=NOON)
     again = make_run(job, trigger="rerun", rerun_of=first)
     first.delete()
     execute(again.pk, 1, worker="w")
-    assert looks == [again.scheduled_at]
+    assert values == [again.scheduled_at]
 
 
 def test_deadline_is_the_start_plus_the_timeout(run_function: RunFunction) -> None:
     hour = timedelta(hours=1)
-    run, left = seen(run_function, lambda run: (run, run.time_left), timeout=hour)
+    run, left = value_in_run(run_function, lambda run: (run, run.time_left), timeout=hour)
     assert run.deadline - run.started_at == hour
     assert timedelta(minutes=55) < left <= hour
 
 
 def test_deadline_is_none_without_a_timeout(run_function: RunFunction) -> None:
-    assert seen(run_function, lambda run: (run.deadline, run.time_left)) == (None, None)
+    assert value_in_run(run_function, lambda run: (run.deadline, run.time_left)) == (None, None)
 
 
 # --- progress -----------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def every_beat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("every_beat")
 def test_heartbeat_writes_progress_and_log_at_once(make_target: MakeTarget) -> None:
-    looks: list[Any] = []
+    values: list[Any] = []
 
     def target() -> None:
         run = django_dcron.current_run()
@@ -195,13 +197,13 @@ def test_heartbeat_writes_progress_and_log_at_once(make_target: MakeTarget) -> N
         run.progress(1, 2)
         run.heartbeat()
         attempt = Attempt.objects.get(run=run.id)
-        looks.append(
+        values.append(
             (Run.objects.get(pk=run.id).heartbeat_at > before, attempt.progress_done, attempt.log)
         )
 
     run = make_run(make_idle_job(target=make_target(target)))
     execute(run.pk, 1, worker="w")
-    assert looks == [(True, 1, "at work\n")]
+    assert values == [(True, 1, "at work\n")]
 
 
 @pytest.mark.usefixtures("every_beat")
@@ -237,7 +239,7 @@ def test_heartbeat_raises_at_once_after_the_attempt_was_lost(
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("every_beat")
 def test_heartbeat_in_a_transaction_of_the_job_holds_no_lock(run_function: RunFunction) -> None:
-    """Otherwise the heart would wait for the transaction, and the process would lose all runs."""
+    """Otherwise, the heartbeat thread waits for the transaction, and the process loses all runs."""
 
     def target() -> None:
         run = django_dcron.current_run()
@@ -276,7 +278,7 @@ def test_heartbeats_in_a_tight_loop_are_throttled(
 
 
 def bare_run() -> CurrentRun:
-    """A current run that no heart watches."""
+    """Return a current run without a heartbeat thread."""
     run = make_run(make_idle_job())
     return CurrentRun(reread(run), NOON, token=uuid4(), worker="w")
 

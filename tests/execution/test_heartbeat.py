@@ -1,6 +1,7 @@
-"""The heartbeats of a worker process keep its runs alive, write output and read cancellations.
+"""Test the heartbeats of a worker process.
 
-It survives any error with a single run.
+They renew the leases of its runs, write output and read cancellations. An error with one run
+doesn't affect the others.
 """
 
 import logging
@@ -298,7 +299,7 @@ def test_run_without_heartbeats_continues_if_configured_or_locked(
 
 @pytest.mark.parametrize("silent", [0.0, 3500.0], ids=["young", "old"])
 def test_lease_counts_from_the_request_of_the_start(settings: Any, silent: float) -> None:
-    """The row's heartbeat dates from the request, however long the answer took."""
+    """The lease counts from the request, even if the database answered much later."""
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")

@@ -1,9 +1,9 @@
-"""A contender for locks. It records when it believed to hold which lock.
+"""A contender for locks. It records when it believed that it held each lock.
 
-``contend`` runs in a thread. ``python -m tests.locks.contender KIND HOLDER DIRECTORY`` is a process
-of its own: it reports in DIRECTORY that it is ready, waits there for the others, and writes its
-beliefs to HOLDER.json. All processes of a machine share the monotonic clock, so their beliefs can
-be compared.
+``contend`` runs in a thread. ``python -m tests.locks.contender KIND HOLDER DIRECTORY`` runs it in a
+separate process. The process creates HOLDER.ready in DIRECTORY, waits for the file ``until``, and
+writes its beliefs to HOLDER.json. All processes of a machine share the monotonic clock, so their
+beliefs can be compared.
 """
 
 import json
@@ -22,16 +22,16 @@ from tests.waiting import wait_until
 NAMES = [f"shard:{number}" for number in range(6)]
 LEASE = timedelta(milliseconds=40)
 TIMEOUT = timedelta(minutes=2)
-"""Maximum time that a contender waits for the leases' file on a busy machine."""
+"""Maximum time that a contender waits for access to the file lock on a busy machine."""
 ROUNDS = 100
 """Minimum number of rounds of each contender, even if a busy machine rarely schedules it."""
 
 Beliefs = dict[str, list[tuple[float, float, str]]]
-"""By name of the lock: (from, until, holder). Both times are on the monotonic clock."""
+"""For each lock name: the periods (from, until, holder), on the monotonic clock."""
 
 
 def contend(lock: Lock, holder: str, until: float) -> Beliefs:
-    """Take some locks and release or abandon some of them, again and again."""
+    """Take some locks repeatedly. Release them half of the time, and otherwise let them expire."""
     if hasattr(lock, "timeout"):  # a FileLock, which waits for access to the file
         lock.timeout = TIMEOUT
     beliefs: Beliefs = defaultdict(list)
@@ -43,31 +43,34 @@ def contend(lock: Lock, holder: str, until: float) -> Beliefs:
         leases = lock.hold(wanted, holder, LEASE)
         now = time.monotonic()
         for lease in leases:
-            _cut(beliefs[lease.name], now)  # renewed: the new lease replaces the old one
+            _end_last(beliefs[lease.name], now)  # renewed: the new lease replaces the old one
             beliefs[lease.name].append((now, lease.expires_at, holder))
         if choice.random() < 0.5:
             now = time.monotonic()
             for name in wanted:
-                _cut(beliefs[name], now)
+                _end_last(beliefs[name], now)
             lock.release(wanted, holder)
     return beliefs
 
 
-def _cut(beliefs: list[tuple[float, float, str]], end: float) -> None:
+def _end_last(beliefs: list[tuple[float, float, str]], end: float) -> None:
     if beliefs:
         start, until, holder = beliefs[-1]
         beliefs[-1] = (start, min(until, end), holder)
 
 
-def assert_never_two(parties: Iterable[Beliefs]) -> None:
-    """Assert that no two holders believed to hold a lock at the same time.
+def assert_mutual_exclusion(beliefs_by_holder: Iterable[Beliefs]) -> None:
+    """Assert that no two holders believed at the same time that they held the same lock.
 
-    Each lock must also have changed hands.
+    Each lock must also have had several holders.
     """
-    parties = list(parties)
+    all_beliefs = list(beliefs_by_holder)
     for name in NAMES:
         held = sorted(
-            (a, b, who) for party in parties for a, b, who in party.get(name, []) if a < b
+            (start, until, holder)
+            for beliefs in all_beliefs
+            for start, until, holder in beliefs.get(name, [])
+            if start < until
         )
         assert len({holder for _, _, holder in held}) > 1, f"{name} never changed hands: {held}"
         for (_, until, one), (start, _, other) in pairwise(held):

@@ -19,7 +19,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
 from tests import services
 from tests.locks.conftest import Backend
-from tests.locks.contender import Beliefs, assert_never_two, contend
+from tests.locks.contender import Beliefs, assert_mutual_exclusion, contend
 from tests.waiting import wait_until
 
 LONG = timedelta(minutes=5)
@@ -233,7 +233,7 @@ class TestRaces:
                 connections.close_all()
 
         with ThreadPoolExecutor(4) as pool:
-            assert_never_two(pool.map(run, "abcd"))
+            assert_mutual_exclusion(pool.map(run, "abcd"))
 
     def test_only_one_of_several_processes_holds_a_lock(
         self, backend: Backend, tmp_path: Path
@@ -260,7 +260,9 @@ class TestRaces:
         finally:
             for process in processes:
                 process.stop()
-        assert_never_two(json.loads((tmp_path / f"{holder}.json").read_text()) for holder in "abcd")
+        assert_mutual_exclusion(
+            json.loads((tmp_path / f"{holder}.json").read_text()) for holder in "abcd"
+        )
 
     def test_thread_does_not_rely_on_longer_lease_of_another_thread(self, lock: Lock) -> None:
         """One thread requests long leases, the other short ones. Neither relies on the other's."""

@@ -1,4 +1,4 @@
-"""Alert rules: their syntax and which events they find in a job's counters."""
+"""Test alert rules: their syntax, and the events that they find in a job's counters."""
 
 from datetime import timedelta
 from itertools import groupby
@@ -63,8 +63,8 @@ def test_each_failure_streak_is_reported_once_if_checked_after_each_run(ended: l
     each = [1] * len(ended)
     assert event_numbers(ended, FIRST, each) == [1] * len(streaks(ended))
     assert event_numbers(ended, THIRD, each) == [3] * sum(length >= 3 for length in streaks(ended))
-    last_lasts = bool(ended) and not ended[-1]
-    assert event_numbers(ended, RECOVERED, each) == streaks(ended)[: -1 if last_lasts else None]
+    is_failing = bool(ended) and not ended[-1]
+    assert event_numbers(ended, RECOVERED, each) == streaks(ended)[: -1 if is_failing else None]
 
 
 @given(ends, st.lists(st.integers(0, 10), max_size=10))

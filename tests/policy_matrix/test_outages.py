@@ -1,4 +1,4 @@
-"""The backlog of an outage, and which of its runs the policies execute."""
+"""Test which runs of a backlog the policies execute after an outage of the workers."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ from tests.policy_matrix.conftest import MakeWorld
 from tests.policy_matrix.world import World
 
 OCCURRENCES = 24 if depth.FULL else 12
-"""Occurrences without a worker: those of four hours, or a sample of two hours."""
+"""Number of occurrences without a worker, one every ten minutes: four hours, or two hours."""
 
 
 def without_workers(world: World, occurrences: int) -> None:
@@ -43,7 +43,7 @@ def with_workers_again(world: World) -> None:
 def test_hours_without_workers_leave_no_backlog(
     make_world: MakeWorld, policy: str, overlap: str, copies: int, expected: str
 ) -> None:
-    """``copies`` limits a run's messages: from a minute on, each delivery doubles the time."""
+    """``copies``: maximum number of messages of one run. The redelivery interval doubles."""
     world = make_world(misfire_policy=policy, catchup_limit=3, overlap_policy=overlap)
     without_workers(world, OCCURRENCES)
     assert max(world.copies().values()) <= copies
@@ -108,11 +108,11 @@ def test_overlap_policy_applies_to_manual_runs(make_world: MakeWorld) -> None:
     world = make_world(overlap_policy="skip")
     world.holds_work = True
     world.occurrence()
-    by_hand = control.trigger(world.job)
+    manual = control.trigger(world.job)
     world.tick()
     world.deliver()
-    by_hand.refresh_from_db()
-    assert (by_hand.state, "was unfinished: running" in by_hand.reason) == ("skipped", True)
+    manual.refresh_from_db()
+    assert (manual.state, "was unfinished: running" in manual.reason) == ("skipped", True)
     world.settle()
     again = control.trigger(world.job)
     world.settle()

@@ -1,4 +1,4 @@
-"""The release of backfilled runs: oldest first, a few at a time, and after the live schedule."""
+"""Test the release of backfilled runs: oldest first, a few at a time, and after scheduled runs."""
 
 import threading
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def end(run: Run) -> None:
     assert endings.finish(started, run.attempt, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
 
 
-# --- the turn -----------------------------------------------------------------------------------
+# --- order and limits ----------------------------------------------------------------------------
 
 
 def test_oldest_runs_are_released_first_up_to_the_limit(settings: Settings, now: datetime) -> None:
@@ -156,17 +156,17 @@ def test_exclusive_job_with_a_run_awaiting_retry_releases_the_next_run(
 
 def test_total_of_released_runs_is_limited_per_node(settings: Settings, now: datetime) -> None:
     settings.DCRON_BACKFILL_CONCURRENCY = 3
-    most = 3 * module.FULL_JOBS_PER_NODE
-    jobs = [backfilled(2) for _ in range(most)]
-    assert release(ALL, now) == most
+    maximum = 3 * module.FULL_JOBS_PER_NODE
+    jobs = [backfilled(2) for _ in range(maximum)]
+    assert release(ALL, now) == maximum
     assert release(ALL, now) == 0
     even = [shard for shard in ALL if shard % 2 == 0]
     under_way = Run.objects.pending().in_shards(even, 64).count()
-    assert release(even, now) == most - under_way, "each node counts only its own jobs"
+    assert release(even, now) == maximum - under_way, "each node counts only its own jobs"
     for run in Run.objects.pending().select_related("job"):
         end(run)
     while Run.objects.waiting().exists():
-        assert 0 < release(ALL, now) <= most
+        assert 0 < release(ALL, now) <= maximum
         for run in Run.objects.pending().select_related("job"):
             end(run)
     assert Run.objects.finished().count() == 2 * len(jobs)

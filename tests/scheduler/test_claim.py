@@ -1,4 +1,4 @@
-"""The claim, on the real database: each occurrence becomes exactly one row."""
+"""Test the claim on a real database: each occurrence becomes exactly one row."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -156,7 +156,7 @@ def test_only_led_shards_are_claimed() -> None:
     assert claim_at(T, shards=()).considered == 0
 
 
-def test_occurrences_that_other_nodes_lead_cost_one_check(
+def test_occurrences_of_other_nodes_cost_one_query(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     job = job_due_at(T, namespace="ours")
@@ -390,7 +390,7 @@ def test_job_with_unknown_policy_is_quarantined_until_it_is_saved() -> None:
 def test_occurrences_during_quarantine_are_accounted_for_afterwards(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, a node with an old tz database quarantines a job, and another node ends that."""
+    """For example, a node with old time zone data quarantines a job that another node can read."""
     job = job_due_at(T, schedule="* * * * *", misfire_policy=policy, catchup_limit=7)
     with monkeypatch.context() as old:
         old.setattr(scheduler_claim, "read_schedule", lambda *args, **options: 1 / 0)

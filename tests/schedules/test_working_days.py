@@ -1,4 +1,4 @@
-"""The n-th working day of a month is counted in the dates that the calendar leaves."""
+"""Test the n-th working day of a month. Dates that the calendar excludes don't count."""
 
 from datetime import UTC, date, datetime, timedelta
 from random import Random
@@ -26,7 +26,7 @@ CALENDARS = (
 )
 
 
-def oracle(nth: int, dates: ExcludedDates | None, days: int) -> list[date]:
+def expected_dates(nth: int, dates: ExcludedDates | None, days: int) -> list[date]:
     """Return the n-th (or, if negative, the n-th last) working day of each month."""
     months: dict[tuple[int, int], list[date]] = {}
     for number in range(-31, days + 31):
@@ -35,8 +35,8 @@ def oracle(nth: int, dates: ExcludedDates | None, days: int) -> list[date]:
         months.setdefault((day.year, day.month), [])
         if not is_free:
             months[day.year, day.month].append(day)
-    place = nth - 1 if nth > 0 else nth
-    found = [month[place] for month in months.values() if len(month) >= abs(nth)]
+    index = nth - 1 if nth > 0 else nth
+    found = [month[index] for month in months.values() if len(month) >= abs(nth)]
     return [day for day in found if START.date() < day <= START.date() + days * DAY]
 
 
@@ -51,7 +51,7 @@ def test_days_match_a_day_by_day_count(policy: ExclusionPolicy) -> None:
         if dates:
             schedule = excluding(schedule, dates, policy)
         found = both_ways(schedule, START, START + 500 * DAY)
-        assert [at.date() for at in found] == oracle(nth, dates, 500), (text, dates)
+        assert [at.date() for at in found] == expected_dates(nth, dates, 500), (text, dates)
 
 
 def test_last_and_first_working_days_are_listed_together() -> None:

@@ -1,6 +1,6 @@
-"""A database cursor without the layers of Django's, which take longer than SQLite itself.
+"""A database cursor that bypasses the layers of Django, which take longer than SQLite itself.
 
-Statements are converted as by Django's backend, and errors are raised as Django's.
+Statements and errors are converted as in Django's SQLite backend.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from django.db.backends.sqlite3.base import FORMAT_QMARK_REGEX
 
 
 @contextmanager
-def short_way(backend: Any, statement: Callable[..., Any]) -> Iterator[None]:
-    """Execute the backend's statements by ``statement``, which is called like a Django wrapper."""
+def direct_cursor(backend: Any, statement: Callable[..., Any]) -> Iterator[None]:
+    """Execute the backend's statements with ``statement``, which has the signature of a wrapper
+    for ``connection.execute_wrapper``.
+    """
 
     class Cursor(sqlite3.Cursor):
         def __enter__(self) -> Cursor:

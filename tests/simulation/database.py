@@ -27,7 +27,7 @@ from django_dcron.execution import pending_outcomes, unrecorded_outcome
 from django_dcron.models import statistics
 from django_dcron.runs import endings, pending_counts, transitions
 from tests.simulation import primitives
-from tests.simulation.cursor import short_way
+from tests.simulation.cursor import direct_cursor
 from tests.simulation.engine import Engine, Killed, Process
 from tests.simulation.primitives import EPOCH
 
@@ -232,7 +232,10 @@ class Database:
         self._real_run_commit_hooks = backend.run_and_clear_commit_hooks
         backend.run_and_clear_commit_hooks = self._run_commit_hooks
         only = SimpleNamespace(default=backend)  # There is one thread.
-        with patch.object(connections, "_connections", only), short_way(backend, self.statement):
+        with (
+            patch.object(connections, "_connections", only),
+            direct_cursor(backend, self.statement),
+        ):
             try:
                 yield
             finally:

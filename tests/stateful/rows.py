@@ -1,4 +1,4 @@
-"""The rows between two transactions."""
+"""Snapshots of the tables, which the test reads between two transactions and compares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "two": {"max_running": 2},
     "few": {"max_started": 2, "interval": timedelta(seconds=5)},
 }
-"""The limits at first, by their names."""
+"""The limits that exist at the start, by name."""
 
 
 class RunRow(NamedTuple):
@@ -128,15 +128,15 @@ class Rows:
     attempts: dict[tuple[UUID, int], AttemptRow] = field(default_factory=dict)
     jobs: dict[int, JobRow] = field(default_factory=dict)
     links: list[tuple[int, int, str]] = field(default_factory=list)
-    """Tuples of the following job, the preceding job, and the end that links them."""
+    """Tuples (following job, preceding job, outcome that starts the following job)."""
     followers: list[tuple[int, UUID]] = field(default_factory=list)
-    """For each run that follows another: its job and the preceding run."""
+    """Tuples (job of a chained run, run that it follows)."""
     enabled: set[int] = field(default_factory=set)
     """Ids of enabled jobs."""
     freezes: list[Extent] = field(default_factory=list)
     places: dict[UUID, PlaceRow] = field(default_factory=dict)
     limits: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
-    """For each limit, how many runs may execute at once, and may start within its interval."""
+    """``max_running`` and ``max_started`` of each limit."""
     limit_of: dict[int, str | None] = field(default_factory=dict)
     """The limit of each job."""
 

@@ -1,4 +1,4 @@
-"""Bugs that random lives have found, each reproduced in as few steps as possible."""
+"""Regression tests for bugs that ``test_life_of_runs`` found, in as few steps as possible."""
 
 from datetime import timedelta
 
@@ -16,19 +16,19 @@ SECOND = timedelta(seconds=1)
 
 
 def test_node_that_froze_before_a_change_withdraws_no_due_run() -> None:
-    """The node read the clock and then froze. Meanwhile, another node has dispatched the run."""
+    """The node read the clock and then froze. Meanwhile, another node dispatched the run."""
     job = make_job()
-    asleep_since = database_now("default") - 60 * SECOND
-    due = make_run(job, scheduled_at=asleep_since + 30 * SECOND, due_at=asleep_since + 30 * SECOND)
+    frozen_since = database_now("default") - 60 * SECOND
+    due = make_run(job, scheduled_at=frozen_since + 30 * SECOND, due_at=frozen_since + 30 * SECOND)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-    assert move_outdated_cursors(asleep_since, Job.objects.all()) == 1
+    assert move_outdated_cursors(frozen_since, Job.objects.all()) == 1
     assert Run.objects.filter(pk=due.pk).exists()
     assert Cursor.objects.get().schedule == "0 0 1 1 *"
 
 
 @pytest.mark.parametrize("policy", ["run_latest", "skip"])
 def test_run_cancelled_early_counts_the_occurrences_missed_before_it(policy: str) -> None:
-    """After a cancel, a change of the job made the cursor pass again. Then came an outage."""
+    """A change of the job moved the cursor back before the cancelled run. An outage followed."""
     job = make_job(schedule="*/5 * * * * *", misfire_grace=SECOND, misfire_policy=policy)
     lost = Cursor.objects.get().next_at
     assert lost is not None

@@ -48,7 +48,7 @@ ALL = frozenset(range(64))
 VALID = "*/5 * * * * *"
 INVALID = "every now and then"
 LEAST_ROUNDS = 4
-"""Number of rounds after which changes past ``control.save`` are followed."""
+"""Minimum number of rounds, so that nodes process changes made without ``control.save``."""
 ROUNDS = 200
 T = TypeVar("T")
 ENDINGS: dict[str, Callable[[], BaseException]] = {
@@ -84,9 +84,9 @@ class World(Users):
     def interrupted(
         self, after: int, by: list[tuple[float, Operation]], operation: Operation
     ) -> None:
-        """Let others act before the operation's transaction that follows ``after`` others.
+        """Let other actors do ``by`` when the operation has made ``after`` transactions.
 
-        If the operation has fewer transactions, they act in a later operation.
+        If the operation has fewer transactions, they act during a later operation.
         """
         self.events.plan(after, lambda: self.in_turn(by))
         self.do(*operation)
@@ -98,7 +98,7 @@ class World(Users):
             self.do(*operation)
 
     def crashed(self, after: int, operation: Operation) -> None:
-        """Kill the actor before the operation's transaction that follows ``after`` others."""
+        """Kill the actor when the operation has made ``after`` transactions."""
 
         def crash() -> None:
             raise Crash
@@ -107,7 +107,7 @@ class World(Users):
         self.do(*operation)
 
     def unanswered(self, after: int, operation: Operation) -> None:
-        """Lose the answer to the commit of the transaction that follows ``after`` others."""
+        """Lose the response to the commit that follows the first ``after`` transactions."""
         self.events.plan_lost_answer(after)
         self.do(*operation)
 
@@ -160,13 +160,13 @@ class World(Users):
                 active.ticker.mark_dispatched()
 
     def rescue_runs(self, node: int) -> None:
-        """The rescue, without the tick's precautions before it."""
+        """Rescue runs without the steps that precede the rescue in a tick."""
         with self._in_node(node) as active:
             if active:
                 rescue(ALL, self.clock.now(), settings.RUN_LEASE)
 
     def publish(self, node: int) -> None:
-        """The agenda's own thread. It needs no database and may run during a tick."""
+        """Publish due runs, as the agenda's thread does. It may run during a tick."""
         self._nodes[node].agenda.publish_due()
 
     def drain(self, node: int) -> None:
@@ -299,7 +299,10 @@ class World(Users):
             self.round(work)
 
     def round(self, work: str) -> None:
-        """Let everybody do their work for two seconds. ``work`` says how far the workers get."""
+        """Let all actors work for two seconds.
+
+        ``work``: how far the workers get ("none", "begins"), or how the runs end.
+        """
         self.pass_time(2)
         for node in range(2):
             self.do("tick", {"node": node, "leads": node == 0})

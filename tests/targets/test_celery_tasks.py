@@ -319,7 +319,7 @@ def test_retry_beyond_the_limit_of_its_call_ends_the_run(app: celery.Celery, exc
     assert "2" in "".join(caught.value.__notes__)
 
 
-def test_other_errors_end_no_run(app: celery.Celery) -> None:
+def test_other_errors_leave_retries_to_the_job(app: celery.Celery) -> None:
     @app.task(bind=True, max_retries=1)
     def fetch(self: Any, limit: int | None, *, retry: bool) -> None:
         if retry:
@@ -608,7 +608,7 @@ def test_project_tasks_are_found() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "noted"), [(1, False), (2, True)])
-def test_note_on_last_exception_names_the_attempt_limit(
+def test_last_exception_has_a_note_with_the_attempt_limit(
     app: celery.Celery, attempt: int, noted: bool
 ) -> None:
     @app.task(name="shop.flaky", autoretry_for=(ConnectionError,))

@@ -14,7 +14,7 @@ from django_dcron.management.commands import runcron
 from django_dcron.utils.log_lines import EscapingFilter, LineFormatter
 
 FORGED = "2026-11-22 03:30:00,000 ERROR   run failed: job=payroll"
-BEGINS = re.compile(r"^20\d\d-", re.MULTILINE)
+RECORD_START = re.compile(r"^20\d\d-", re.MULTILINE)
 
 
 def formatters() -> list[logging.Formatter]:
@@ -62,7 +62,7 @@ def test_line_breaks_in_values_cannot_start_a_new_record(line_end: str) -> None:
         record = logging.LogRecord(f"shop{line_end}{FORGED}", logging.ERROR, __file__, 1, *values)
         shown = formatter.format(record)
         assert all(not line.startswith("2026-11-22 03:30") for line in shown.splitlines()), shown
-        assert len(BEGINS.findall(shown)) == 1
+        assert len(RECORD_START.findall(shown)) == 1
         assert "\x1b" not in shown
 
 
@@ -105,7 +105,7 @@ def logged_by_project(formatter: logging.Formatter, text: str) -> str:
 def test_record_with_lone_surrogates_is_not_dropped(
     kind: type[logging.Formatter], text: str
 ) -> None:
-    """The name of a file that isn't UTF-8 contains them, and so does the exception about it."""
+    """A file name that isn't valid UTF-8 contains them, and so does an exception that quotes it."""
     shown = logged_by_project(kind("%(message)s"), text)
     assert shown.encode().count(ascii(text)[1:-1].encode()) == 3
 

@@ -22,7 +22,7 @@ JOB = {"name": "report", "target": "tests.app.tasks.ok", "schedule": "30 3 * * *
 
 
 def _changes(job: Job) -> list[LoggedChange]:
-    """Return the changes over the API. The test has created the job by code."""
+    """Return the changes over the API. The creation of the job in the test isn't one of them."""
     return [change for change in logged_changes_of(job) if change.by == "admin"]
 
 

@@ -26,7 +26,7 @@ from django_dcron.utils import time_format
 HELP = (
     "Explain why a job ran or didn't run at a time. TIME is in the job's time zone unless it has "
     "an offset, or unless the job has an occurrence at TIME only in the site's time zone. A time "
-    "without seconds means the whole minute. A time of day means its last occurrence up to now. "
+    "without seconds means the whole minute. A time of day means the last such time until now. "
     "Without TIME, explains the last occurrence, or why the job is paused. Exit code 1: there is "
     "no explanation."
 )
@@ -66,10 +66,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
-    """Explain the time ``text`` of the job. Also return the meaning of the text if it isn't clear.
+    """Explain what the job did at the time ``text``.
 
-    A time without an offset is in the job's zone. If the job has no occurrence then, but has one at
-    this time in the site's zone, in which other commands show times, the answer is about that.
+    Also return a sentence with the full time if the text is ambiguous. A time without an offset is
+    in the job's zone. If the job has no occurrence at that time, but one at the same time in the
+    site's zone, the answer explains that one, because other commands show times in the site's zone.
     """
     zone, site = schedule_zone_of(job), timezone.get_current_timezone()
     instant, in_site = _time_of(text, now, zone), _time_of(text, now, site)

@@ -184,7 +184,7 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
 
 
 def _free_times(job_id: int, wanted: Sequence[datetime], using: str) -> list[datetime]:
-    """Return a ``scheduled_at`` for each of the ascending ``wanted`` times.
+    """Return a ``scheduled_at`` for each of the ascending ``wanted`` times, ascending, too.
 
     It lies after the wanted time, in a second that no other waiting run of the job has.
     """
@@ -215,4 +215,4 @@ def _free_times(job_id: int, wanted: Sequence[datetime], using: str) -> list[dat
                 continue
             collided.append(position)
         unchecked = collided
-    return times
+    return sorted(times)

@@ -329,6 +329,20 @@ def test_failed_runs_in_the_same_second_get_distinct_slot_numbers(admin_client: 
     assert len({run.slot_number for run in retried()}) == 4
 
 
+def test_runs_are_retried_oldest_first_if_an_earlier_batch_uses_their_seconds(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incident_retry, "RETRIED_AT_ONCE", 2)
+    incident = make_incident(runs=4)
+    failed = list(Run.objects.order_by("scheduled_at"))
+    second = failed[0].scheduled_at.replace(microsecond=0)
+    for number, run in enumerate(failed):
+        at = second + timedelta(seconds=number // 2, microseconds=number + 1)
+        Run.objects.filter(pk=run.pk).update(scheduled_at=at, due_at=at)
+    retry(admin_client, incident)
+    assert [run.rerun_of_id for run in retried()] == [run.pk for run in failed]
+
+
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 30, "1" * 19, "²"])
 def test_invalid_numbers_redirect_instead_of_failing(admin_client: Client, number: str) -> None:
     sent = dict.fromkeys(retry_page.NUMBERS, number)

@@ -74,10 +74,14 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="fewer and smaller; for a look, not for figures to quote",
+        help="run smaller measures; their figures are too rough to publish",
     )
-    parser.add_argument("--only", default="", help="these measures alone, separated by commas")
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--only", default="", help="run only these measures, separated by commas, such as edit,save"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, help="write the results to this file (%(default)s)"
+    )
     options = parser.parse_args()
     began = time.monotonic()
     only = options.only.split(",") if options.only else []

@@ -66,7 +66,7 @@ __all__ = [
 
 CANCELLED_AT_ONCE = 500
 MAX_TRIES = 20
-"""The maximum number of tries of a cancellation that loses a race."""
+"""Maximum number of tries to cancel a run whose state other processes keep changing."""
 
 
 def cancel(run: Run, reason: str = "cancelled manually") -> Run:

@@ -60,7 +60,7 @@ def main() -> int:
         dest="seconds",
         type=seconds,
         metavar="SECONDS",
-        help="stop after this many seconds",
+        help="stop after this many seconds, such as 20",
     )
     options = parser.parse_args()
     demo = Demo()

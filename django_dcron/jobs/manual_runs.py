@@ -33,7 +33,7 @@ from django_dcron.utils.messages import gettext_noop as _
 CREATED_AT_ONCE = 500
 LONGEST_KEY = 120
 MAX_TRIES = 20
-"""How many instants are tried for a run. Other runs of the job may have taken some of them."""
+"""Maximum number of instants to try for a run. Another run of the job may have the same instant."""
 
 
 def trigger(

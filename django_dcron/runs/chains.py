@@ -42,7 +42,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 
 FOLLOWER_KEY_PREFIX = "after run "
 MAX_TRIES = 20
-"""The maximum number of instants to try. The distance between two tries doubles each time."""
+"""Maximum number of instants to try for a run. The distance between them doubles each time."""
 
 
 def follower_key(run_id: UUID) -> str:

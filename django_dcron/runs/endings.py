@@ -45,8 +45,8 @@ from django_dcron.utils.sync_points import reach_sync_point
 QUEUEING_POLICIES = frozenset(
     {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
 )
-"""The overlap policies under which runs wait for the slot. Under ``skip``, runs wait only for a
-backfilled run.
+"""Overlap policies under which a run waits until the job's slot is free. Under ``skip``, a run
+waits only for a backfilled run.
 """
 
 

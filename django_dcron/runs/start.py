@@ -67,8 +67,8 @@ from django_dcron.runs.start_facts import Delivery, current_release, read_run, r
 logger = logging.getLogger("django_dcron.runs")
 
 MAX_TRIES = 10
-"""The maximum number of tries of a start that loses races for the slot or ends its holders. After
-each try, another run has made progress.
+"""Maximum number of tries to start a run. A try fails if another run takes the slot first, or if
+the slot's holder had to be ended. In both cases, another run has made progress.
 """
 
 

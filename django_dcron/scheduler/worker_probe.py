@@ -51,7 +51,9 @@ LONGEST_REQUEST = 30.0
 """The maximum duration of a request in seconds, with a slow broker."""
 WAITING_AT_ONCE = 500
 MARKED_WITHIN = timedelta(seconds=2)
-"""The maximum time from sending a run to marking it as queued. A worker may drop it in between."""
+"""Maximum time from sending a run to marking it as queued. Within this time, a worker may drop the
+run before the node has marked it.
+"""
 
 
 @dataclass(frozen=True, slots=True)

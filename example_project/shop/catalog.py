@@ -12,7 +12,7 @@ class Article(NamedTuple):
     delivered: int
 
 
-CATALOGUE = [
+CATALOG = [
     Article(sku, name, category, Decimal(price), delivered)
     for sku, name, category, price, delivered in [
         ("C-101", "Yirgacheffe, washed", "coffee", "14.90", 120),

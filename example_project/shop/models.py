@@ -16,10 +16,14 @@ class Product(models.Model):
     name = models.CharField(max_length=80)
     category = models.CharField(max_length=12, choices=Category)
     price = models.DecimalField(max_digits=8, decimal_places=2)
-    discount = models.PositiveSmallIntegerField(default=0, help_text="Per cent off the price.")
-    delivered = models.PositiveIntegerField(help_text="How many were ever put on the shelf.")
+    discount = models.PositiveSmallIntegerField(
+        default=0, help_text="Percentage off the price, such as 15."
+    )
+    delivered = models.PositiveIntegerField(
+        help_text="Number of items delivered so far, such as 400."
+    )
     on_hand = models.IntegerField(
-        null=True, editable=False, help_text="As the last stocktake found it."
+        null=True, editable=False, help_text="Number of items at the last stocktake."
     )
     counted_at = models.DateTimeField(null=True, editable=False)
 
@@ -40,7 +44,9 @@ class OrderQuerySet(models.QuerySet["Order"]):
 
 
 class Order(models.Model):
-    number = models.PositiveIntegerField(unique=True, help_text="The marketplace's number.")
+    number = models.PositiveIntegerField(
+        unique=True, help_text="Order number of the marketplace, such as 10042."
+    )
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="orders")
     quantity = models.PositiveSmallIntegerField()
     unit_price = models.DecimalField(max_digits=8, decimal_places=2)
@@ -48,7 +54,10 @@ class Order(models.Model):
     placed_at = models.DateTimeField()
     imported_at = models.DateTimeField(auto_now_add=True, db_index=True)
     reported_at = models.DateTimeField(
-        null=True, editable=False, db_index=True, help_text="The time of the sales report it is in."
+        null=True,
+        editable=False,
+        db_index=True,
+        help_text="Time of the sales report that contains the order.",
     )
 
     objects = OrderQuerySet.as_manager()
@@ -68,8 +77,12 @@ class Pulse(models.Model):
     """The shop's figures at one moment. The front page shows the latest ones."""
 
     at = models.DateTimeField(unique=True)
-    orders = models.PositiveIntegerField(help_text="Imported in the minute before.")
-    revenue = models.DecimalField(max_digits=12, decimal_places=2, help_text="Since midnight.")
+    orders = models.PositiveIntegerField(
+        help_text="Number of orders imported in the previous minute."
+    )
+    revenue = models.DecimalField(
+        max_digits=12, decimal_places=2, help_text="Revenue since midnight."
+    )
 
     class Meta:
         ordering = ("-at",)

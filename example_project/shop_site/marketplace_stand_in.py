@@ -7,7 +7,7 @@ from itertools import count
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from shop.catalog import CATALOGUE
+from shop.catalog import CATALOG
 
 PAGE = 100
 OPENED = time.time()
@@ -44,6 +44,6 @@ def order(number: int) -> dict[str, str | int]:
         "number": number,
         "placed_at": datetime.fromtimestamp(OPENED + number - FIRST_NUMBER, UTC).isoformat(),
         "customer": chance.choice(CUSTOMERS),
-        "sku": chance.choice(CATALOGUE).sku,
+        "sku": chance.choice(CATALOG).sku,
         "quantity": chance.choice([1, 1, 1, 2, 2, 3]),
     }

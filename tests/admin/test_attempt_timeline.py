@@ -21,7 +21,7 @@ SECOND = timedelta(seconds=1)
 
 
 def make_courses(*lengths: float) -> list[AttemptPhases]:
-    """Build courses from pairs of lengths: the seconds of a wait and of the attempt after it."""
+    """Build phases from pairs of lengths: the seconds of a wait and of the attempt after it."""
     found, at = [], NOON
     for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
         started, ended = at + waited * SECOND, at + (waited + ran) * SECOND
@@ -113,7 +113,7 @@ def test_lane_shows_outcome_and_duration_of_attempt() -> None:
         assert str(value) in title
 
 
-def test_wait_is_labelled_only_if_label_fits() -> None:
+def test_wait_is_labeled_only_if_label_fits() -> None:
     bars = [
         bar
         for lane in draw_timeline(make_courses(1, 1, 98, 1), "failed", None).lanes

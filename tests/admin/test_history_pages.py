@@ -308,7 +308,7 @@ def test_run_page_shows_duration_of_attempt_only(admin_client: Client, failed: R
         ({"progress_done": 0}, "Progress 0"),
     ],
 )
-def test_progress_is_labelled_on_run_and_attempt_pages(
+def test_progress_is_labeled_on_run_and_attempt_pages(
     admin_client: Client, failed: Run, progress: dict[str, Any], text: str
 ) -> None:
     attempt = make_attempt(failed, 2, **progress)

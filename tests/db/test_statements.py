@@ -164,7 +164,7 @@ def test_placeholder_for_unknown_field_is_refused() -> None:
 # --- which connection ---------------------------------------------------------------------------
 
 
-class Counting:
+class CompileCounter:
     """An update of a run's reason that counts its compilations."""
 
     def __init__(self) -> None:
@@ -177,10 +177,10 @@ class Counting:
 
 
 def test_statement_is_compiled_once() -> None:
-    counting, runs = Counting(), [make_run(make_idle_job()) for _ in range(3)]
+    counter, runs = CompileCounter(), [make_run(make_idle_job()) for _ in range(3)]
     for run in runs:
-        counting.update.execute(id=run.pk, reason=str(run.pk))
-    assert counting.compiled == 1
+        counter.update.execute(id=run.pk, reason=str(run.pk))
+    assert counter.compiled == 1
     assert all(Run.objects.get(pk=run.pk).reason == str(run.pk) for run in runs)
 
 
@@ -204,34 +204,34 @@ class SecondRouter:
 def test_statement_is_compiled_per_database_and_router_is_consulted_each_time(
     second: BaseDatabaseWrapper, settings: Settings
 ) -> None:
-    counting, run = Counting(), make_run(make_idle_job())
+    counter, run = CompileCounter(), make_run(make_idle_job())
     with CaptureQueriesContext(connections["default"]) as first:
-        counting.update.execute(id=run.pk, reason="first")
+        counter.update.execute(id=run.pk, reason="first")
     settings.DATABASE_ROUTERS = [SecondRouter()]
     with (
         CaptureQueriesContext(connections["default"]) as nothing,
         CaptureQueriesContext(second) as then,
     ):
-        counting.update.execute(id=run.pk, reason="second")
-        counting.update.execute(id=run.pk, reason="third")
+        counter.update.execute(id=run.pk, reason="second")
+        counter.update.execute(id=run.pk, reason="third")
     settings.DATABASE_ROUTERS = []
     assert (len(first), len(nothing), len(then)) == (1, 0, 2)
-    assert counting.compiled == 2
+    assert counter.compiled == 2
     assert Run.objects.get().reason == "third"
 
 
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_threads_share_a_statement() -> None:
-    counting, runs = Counting(), [make_run(make_idle_job()) for _ in range(4)]
+    counter, runs = CompileCounter(), [make_run(make_idle_job()) for _ in range(4)]
     barrier = threading.Barrier(len(runs))
 
     def work(run: Run) -> None:
         barrier.wait(TIMEOUT)
         for number in range(5):
-            counting.update.execute(id=run.pk, reason=f"{run.pk} {number}")
+            counter.update.execute(id=run.pk, reason=f"{run.pk} {number}")
 
     in_threads([lambda run=run: work(run) for run in runs])
-    assert counting.compiled <= len(runs)
+    assert counter.compiled <= len(runs)
     assert all(Run.objects.get(pk=run.pk).reason == f"{run.pk} 4" for run in runs)
 
 

@@ -44,7 +44,7 @@ CLAIM_TIMEOUT = timedelta(minutes=5)
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(minutes=30)
 MAX_TRIES = 55
-"""The maximum number of tries to send an alert. All of them together take about a day."""
+"""Maximum number of tries to send an alert. With the waits between them, they take about a day."""
 RETENTION = timedelta(days=30)
 PRUNE_BATCH_SIZE = 1000
 ERROR_LIMIT = 500

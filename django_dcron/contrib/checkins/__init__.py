@@ -58,6 +58,7 @@ STARTED, SUCCEEDED, FAILED, UNFINISHED = "started", "succeeded", "failed", "unfi
 TIMEOUT = 5
 """Seconds for one ping."""
 MAX_TRIES = 3
+"""Maximum number of tries to send a check-in."""
 TEXT_LIMIT = 10_000
 QUEUE_LIMIT = 1000
 MAX_AGE = 300.0

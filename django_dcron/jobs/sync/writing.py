@@ -24,7 +24,7 @@ from django_dcron.models import Job
 from django_dcron.policies.chains import in_dependency_order, split_label
 
 MAX_TRIES = 5
-"""How often a job is compared and written if other processes write it at the same time."""
+"""Maximum number of tries to write a job that other processes write at the same time."""
 
 
 def apply(

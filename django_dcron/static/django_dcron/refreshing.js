@@ -12,8 +12,8 @@ for (const button of document.querySelectorAll("[data-dcron-refresh-control]")) 
     });
     show();
     const refreshing = document.querySelector("[data-dcron-part][hx-get], [data-dcron-live]");
-    const counting = document.querySelector("[data-dcron-countdown]");
-    button.hidden = !(window.htmx && refreshing) && counting === null;
+    const countdown = document.querySelector("[data-dcron-countdown]");
+    button.hidden = !(window.htmx && refreshing) && countdown === null;
 }
 
 function isWorkingIn(part) {

@@ -47,17 +47,21 @@ class Migration(migrations.Migration):
                 (
                     "discount",
                     models.PositiveSmallIntegerField(
-                        default=0, help_text="Per cent off the price."
+                        default=0, help_text="Percentage off the price, such as 15."
                     ),
                 ),
                 (
                     "delivered",
-                    models.PositiveIntegerField(help_text="How many were ever put on the shelf."),
+                    models.PositiveIntegerField(
+                        help_text="Number of items delivered so far, such as 400."
+                    ),
                 ),
                 (
                     "on_hand",
                     models.IntegerField(
-                        editable=False, help_text="As the last stocktake found it.", null=True
+                        editable=False,
+                        help_text="Number of items at the last stocktake.",
+                        null=True,
                     ),
                 ),
                 ("counted_at", models.DateTimeField(editable=False, null=True)),
@@ -76,11 +80,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("at", models.DateTimeField(unique=True)),
-                ("orders", models.PositiveIntegerField(help_text="Imported in the minute before.")),
+                (
+                    "orders",
+                    models.PositiveIntegerField(
+                        help_text="Number of orders imported in the previous minute."
+                    ),
+                ),
                 (
                     "revenue",
                     models.DecimalField(
-                        decimal_places=2, help_text="Since midnight.", max_digits=12
+                        decimal_places=2, help_text="Revenue since midnight.", max_digits=12
                     ),
                 ),
             ],
@@ -99,7 +108,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "number",
-                    models.PositiveIntegerField(help_text="The marketplace's number.", unique=True),
+                    models.PositiveIntegerField(
+                        help_text="Order number of the marketplace, such as 10042.", unique=True
+                    ),
                 ),
                 ("quantity", models.PositiveSmallIntegerField()),
                 ("unit_price", models.DecimalField(decimal_places=2, max_digits=8)),
@@ -111,7 +122,7 @@ class Migration(migrations.Migration):
                     models.DateTimeField(
                         db_index=True,
                         editable=False,
-                        help_text="The time of the sales report it is in.",
+                        help_text="Time of the sales report that contains the order.",
                         null=True,
                     ),
                 ),

@@ -12,7 +12,7 @@ from django.utils.crypto import get_random_string
 
 from django_dcron import control
 from django_dcron.models import Job
-from shop.catalog import CATALOGUE
+from shop.catalog import CATALOG
 from shop.models import Order, Product
 
 ORDERS = 200
@@ -28,7 +28,7 @@ class Command(BaseCommand):
             self.stdout.write("The shop is open already; nothing to seed.")
             return
         products = Product.objects.bulk_create(
-            [Product(**article._asdict()) for article in CATALOGUE]
+            [Product(**article._asdict()) for article in CATALOG]
         )
         take_last_weeks_orders(products)
         leave_expired_sessions()

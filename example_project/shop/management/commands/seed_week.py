@@ -28,7 +28,7 @@ from django_dcron.models import Attempt, Calendar, Job, Limit, LimitPlace, Node,
 from django_dcron.models.statistics import Statistics, count
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.sharding import shards_led_by
-from shop.catalog import CATALOGUE
+from shop.catalog import CATALOG
 from shop.models import Product
 
 WEEK = timedelta(days=7)
@@ -154,7 +154,7 @@ class Command(BaseCommand):
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         now = timezone.now()
-        Product.objects.bulk_create([Product(**article._asdict()) for article in CATALOGUE])
+        Product.objects.bulk_create([Product(**article._asdict()) for article in CATALOG])
         owner = User.objects.create_superuser("ada", password="ada")
         nodes = [start_node(name, now) for name in NODES]
         for story in STORIES:

@@ -23,7 +23,7 @@ from django_dcron.admin.display import (
 from django_dcron.admin.lists.filters import LiveFilter
 from django_dcron.admin.node_parts import LiveNodeAdmin
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.cluster import age, is_live, is_skewed, with_time
+from django_dcron.diagnosis.cluster import is_live, is_skewed, time_since, with_read_time
 from django_dcron.models import Node
 
 RANGES_AT_ONCE = 40
@@ -66,7 +66,7 @@ class NodeAdmin(LiveNodeAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         """Add the database's time: by this machine's clock, a live node may look expired."""
-        return with_time(super().get_queryset(request))
+        return with_read_time(super().get_queryset(request))
 
     @admin.display(description=_("name"), ordering="name")
     def name_and_host(self, node: Node) -> str:
@@ -171,5 +171,5 @@ def _ago(node: Node, at: datetime | None) -> str:
     """Show a recent time as "just now", so that the page doesn't change each second."""
     if at is None:
         return EMPTY
-    passed = age(node, at)
+    passed = time_since(node, at)
     return time_ago_text(timedelta() if passed < JUST_NOW else passed)

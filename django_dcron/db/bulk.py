@@ -38,7 +38,7 @@ def fetch_rows(query: Select, **given: Any) -> Iterable[tuple[Any, ...]]:
     """Return the rows of a prepared query."""
     connection = connections[query.using]
     compiled = query.compiled_for(connection)
-    with compiled.executed(connection, given) as cursor:
+    with compiled.execute(connection, given) as cursor:
         columns: list[Sequence[Any]] = list(zip(*cursor.fetchall(), strict=True))
     if columns:
         for column in compiled.columns_of(connection):

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_dcron.db.statements import (
-    Compiled,
+    CompiledStatement,
     Insert,
     RowChange,
     RowChangeResult,
@@ -92,11 +92,11 @@ class ChangeSequence(Statement):
     def _execute_statement(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any]
     ) -> int | None:
-        with self.compiled_for(connection).executed(connection, values) as cursor:
+        with self.compiled_for(connection).execute(connection, values) as cursor:
             row: tuple[int] | None = cursor.fetchone()
         return None if row is None else row[0]
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+    def _compile(self, connection: BaseDatabaseWrapper) -> CompiledStatement:
         steps: list[str] = []
         parameters: list[Any] = []
         previous, last = "", len(self._changes) - 1
@@ -125,7 +125,7 @@ class ChangeSequence(Statement):
             parameters += compiled.parameters
         # An insert adds a row whenever the step before it has matched one.
         answer = f"step_{last}" if isinstance(self._changes[last], Insert) else "step_0"
-        return Compiled(f"WITH {', '.join(steps)} SELECT key FROM {answer}", parameters)  # noqa: S608 (as above)  # nosec B608
+        return CompiledStatement(f"WITH {', '.join(steps)} SELECT key FROM {answer}", parameters)  # noqa: S608 (as above)  # nosec B608
 
     def _key(self, connection: BaseDatabaseWrapper) -> str:
         """Return what the last step returns on PostgreSQL: the key of the row that it inserts."""

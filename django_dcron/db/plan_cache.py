@@ -65,7 +65,7 @@ _connections: WeakKeyDictionary[Any, _Connection] = WeakKeyDictionary()
 
 
 @contextmanager
-def executed(
+def execute_with_cached_plan(
     connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[Any]
 ) -> Iterator[CursorWrapper]:
     """Execute the statement, and yield its cursor."""

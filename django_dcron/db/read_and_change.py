@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import RawSQL
 
 from django_dcron.db.change_sequence import lock_timeout_query
-from django_dcron.db.statements import Compiled, Insert, Select, Statement, Update
+from django_dcron.db.statements import CompiledStatement, Insert, Select, Statement, Update
 
 ColumnSql = Callable[[str], str]
 """Returns the SQL for a column of the row that was read, by the column's name."""
@@ -70,7 +70,7 @@ class ReadAndChange(Statement):
 
     def _execute(self, connection: BaseDatabaseWrapper, values: dict[str, Any]) -> ReadResult:
         compiled = self.compiled_for(connection)
-        with compiled.executed(connection, values) as cursor:
+        with compiled.execute(connection, values) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
         if not rows:
             return ReadResult(None, None)
@@ -78,7 +78,7 @@ class ReadAndChange(Statement):
         *row, key = rows[0]
         return ReadResult(row, key)
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+    def _compile(self, connection: BaseDatabaseWrapper) -> CompiledStatement:
         select = self._select.compile(connection)
         row_to_change = f"lock_limit, seen WHERE {self._condition}"
         update = self._update.compile_after(row_to_change, connection)
@@ -92,7 +92,7 @@ class ReadAndChange(Statement):
             "SELECT seen.*, inserted.key FROM seen LEFT JOIN inserted ON true"
         )
         parameters = (*select.parameters, *update.parameters, *insert.parameters)
-        return Compiled(sql, parameters, select.columns)
+        return CompiledStatement(sql, parameters, select.columns)
 
 
 def raw_expression(sql: str, field: Any) -> RawSQL:

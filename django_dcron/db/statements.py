@@ -2,7 +2,7 @@
 
 For short statements, the ORM takes longer to build the SQL than the database takes to execute it.
 These are the frequent statements of workers and nodes. They are written with the ORM, with
-``Given`` in place of each value, and compiled at first use.
+``Placeholder`` in place of each value, and compiled at first use.
 
 Invariants:
 
@@ -29,13 +29,13 @@ from django.db.models.expressions import Expression, RawSQL
 from django.db.models.sql import InsertQuery, UpdateQuery
 
 from django_dcron.db import clock
-from django_dcron.db.plan_cache import executed
+from django_dcron.db.plan_cache import execute_with_cached_plan
 from django_dcron.db.routing import alias_for
 
 Converter = Callable[[Any, Any, BaseDatabaseWrapper], Any]
 
 
-class Given(Expression):
+class Placeholder(Expression):
     """The placeholder of a value of the field ``name`` of ``model``."""
 
     def __init__(self, model: type[models.Model], name: str) -> None:
@@ -66,7 +66,7 @@ class ConvertedColumn(NamedTuple):
         return value
 
 
-class Compiled:
+class CompiledStatement:
     """The SQL of a statement, with its parameters and the placeholders among them."""
 
     def __init__(
@@ -74,14 +74,14 @@ class Compiled:
     ) -> None:
         self.sql = sql
         self.parameters = tuple(parameters)
-        """Converted values for the driver, and ``Given`` placeholders."""
-        self.names = frozenset(each.name for each in parameters if isinstance(each, Given))
+        """Converted values for the driver, and ``Placeholder`` placeholders."""
+        self.names = frozenset(each.name for each in parameters if isinstance(each, Placeholder))
         self.columns = tuple(columns)
         """The columns of a SELECT that need conversion."""
         self._latest: tuple[Any, list[ConvertedColumn]] = (lambda: None), []
         """The latest connection, as a weak reference, and ``columns_of`` for it."""
 
-    def executed(
+    def execute(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any], prefix: str = ""
     ) -> AbstractContextManager[CursorWrapper]:
         """Return a context manager that executes the statement and yields its cursor."""
@@ -91,11 +91,11 @@ class Compiled:
             )
         parameters = [
             each.output_field.get_db_prep_save(values[each.name], connection)
-            if isinstance(each, Given)
+            if isinstance(each, Placeholder)
             else each
             for each in self.parameters
         ]
-        return executed(connection, prefix + self.sql, parameters)
+        return execute_with_cached_plan(connection, prefix + self.sql, parameters)
 
     def convert(self, rows: list[list[Any]], connection: BaseDatabaseWrapper) -> None:
         """Convert the values that the driver has returned, in place."""
@@ -115,13 +115,13 @@ class Compiled:
 class Statement(ABC):
     def __init__(self, model: type[models.Model]) -> None:
         self.model = model
-        self._compiled: dict[tuple[str, type[BaseDatabaseWrapper]], Compiled] = {}
+        self._compiled: dict[tuple[str, type[BaseDatabaseWrapper]], CompiledStatement] = {}
 
     @property
     def using(self) -> str:
         return alias_for(self.model)
 
-    def compiled_for(self, connection: BaseDatabaseWrapper) -> Compiled:
+    def compiled_for(self, connection: BaseDatabaseWrapper) -> CompiledStatement:
         key, time_is_real = (connection.alias, type(connection)), clock.fixed_at is None
         if time_is_real and (cached := self._compiled.get(key)) is not None:
             return cached
@@ -133,7 +133,7 @@ class Statement(ABC):
         return compiled
 
     @abstractmethod
-    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled: ...
+    def _compile(self, connection: BaseDatabaseWrapper) -> CompiledStatement: ...
 
 
 class RowChangeResult(NamedTuple):
@@ -153,14 +153,14 @@ class RowChange(Statement):
     def execute_limited(self, prefix: str, values: dict[str, Any]) -> RowChangeResult:
         """Execute the statement. ``prefix`` is SQL that limits it."""
         connection = connections[self.using]
-        with self.compiled_for(connection).executed(connection, values, prefix) as cursor:
+        with self.compiled_for(connection).execute(connection, values, prefix) as cursor:
             return RowChangeResult(cursor.rowcount, getattr(cursor, "lastrowid", None))
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+    def _compile(self, connection: BaseDatabaseWrapper) -> CompiledStatement:
         return self.compile_after("", connection)
 
     @abstractmethod
-    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> CompiledStatement:
         """Compile the statement so that it changes rows only if the relation ``step`` has a row.
 
         ``step`` is the SQL of that relation. If it is empty, there is no such condition.
@@ -177,11 +177,11 @@ class Update(RowChange):
         self._build = build
         self._columns = columns
 
-    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> CompiledStatement:
         rows = self._rows(step, connection)
         query = cast(UpdateQuery, rows.query.chain(UpdateQuery))
         query.add_update_values(self._columns)
-        return Compiled(*query.get_compiler(connection.alias).as_sql())
+        return CompiledStatement(*query.get_compiler(connection.alias).as_sql())
 
     def _rows(self, step: str, connection: BaseDatabaseWrapper) -> models.QuerySet[Any]:
         return self._build().filter(_exists(step)) if step else self._build()
@@ -193,7 +193,7 @@ class UpdateUnlocked(Update):
     def __init__(
         self,
         model: type[models.Model],
-        key: Given,
+        key: Placeholder,
         build: Callable[[], models.QuerySet[Any]],
         **columns: Any,
     ) -> None:
@@ -227,7 +227,7 @@ class Insert(RowChange):
         super().__init__(model)
         self._build = build
 
-    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> Compiled:
+    def compile_after(self, step: str, connection: BaseDatabaseWrapper) -> CompiledStatement:
         options = self.model._meta
         query = InsertQuery(self.model)
         fields = [
@@ -238,14 +238,14 @@ class Insert(RowChange):
         compiler = query.get_compiler(connection.alias)
         if not step:
             ((sql, parameters),) = compiler.as_sql()
-            return Compiled(sql, parameters)
+            return CompiledStatement(sql, parameters)
         values = [
             compiler.prepare_value(field, compiler.pre_save_val(field, row)) for field in fields
         ]
         (expressions,), (parameters,) = compiler.assemble_as_sql(fields, [values])
         quote = connection.ops.quote_name
         columns = ", ".join(quote(cast(str, field.column)) for field in fields)
-        return Compiled(
+        return CompiledStatement(
             f"INSERT INTO {quote(options.db_table)} ({columns}) "  # noqa: S608 - names of our columns  # nosec B608
             f"SELECT {', '.join(expressions)} FROM {step}",
             parameters,
@@ -275,15 +275,15 @@ class Select(Statement):
         """Execute the statement and return its rows, with converted values."""
         connection = connections[self.using]
         compiled = self.compiled_for(connection)
-        with compiled.executed(connection, values) as cursor:
+        with compiled.execute(connection, values) as cursor:
             rows = [list(row) for row in cursor.fetchall()]
         compiled.convert(rows, connection)
         return rows
 
-    def compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+    def compile(self, connection: BaseDatabaseWrapper) -> CompiledStatement:
         return self._compile(connection)
 
-    def _compile(self, connection: BaseDatabaseWrapper) -> Compiled:
+    def _compile(self, connection: BaseDatabaseWrapper) -> CompiledStatement:
         compiler = self._build().query.get_compiler(connection.alias)
         sql, parameters = compiler.as_sql()
         columns = []
@@ -293,7 +293,7 @@ class Select(Statement):
                 columns.append(
                     ConvertedColumn(position, expression, None if of_connection else converters)
                 )
-        return Compiled(sql, parameters, columns)
+        return CompiledStatement(sql, parameters, columns)
 
 
 def _converters(expression: Any, connection: BaseDatabaseWrapper) -> list[Converter]:

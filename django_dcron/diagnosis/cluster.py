@@ -30,7 +30,7 @@ WORRYING_SKEW = timedelta(seconds=1)
 RINGS_KEPT = 16
 
 
-def with_time(nodes: QuerySet[Node]) -> QuerySet[Node]:
+def with_read_time(nodes: QuerySet[Node]) -> QuerySet[Node]:
     """Annotate each row with the time at which it was read; the functions below need it."""
     return nodes.annotate(database_time=UtcNow())
 
@@ -40,24 +40,25 @@ def nodes(namespace: str = "") -> list[Node]:
     found = Node.objects.using(alias_for(Node)).order_by("name", "pk")
     if namespace:
         found = found.filter(namespace__in=("", namespace))
-    return list(with_time(found))
+    return list(with_read_time(found))
 
 
-def age(node: Any, at: datetime) -> timedelta:
+def time_since(node: Any, at: datetime) -> timedelta:
     """Return the time from ``at`` until the node's row was read, by the database's clock."""
     passed: timedelta = node.database_time - at
     return passed
 
 
 def is_live(node: Node) -> bool:
-    return age(node, node.heartbeat_at) < settings.LEASE
+    return time_since(node, node.heartbeat_at) < settings.LEASE
 
 
 def is_stalled(node: Node) -> bool:
     """Return whether the node's heartbeat is current but its ticks don't succeed."""
     return (
         is_live(node)
-        and age(node, node.ticked_at or node.started_at) > takeover_time() + 4 * settings.TICK
+        and time_since(node, node.ticked_at or node.started_at)
+        > takeover_time() + 4 * settings.TICK
     )
 
 

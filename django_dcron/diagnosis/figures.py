@@ -27,7 +27,7 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import LIMIT
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.summaries import Rows, Summary, summarize
+from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.models import Attempt, Cursor, Run
 from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
 from django_dcron.policies.lifecycle import State, Trigger
@@ -176,7 +176,7 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
     )
 
 
-def _job_rows(now: datetime, scope: Scope) -> tuple[Rows, ...]:
+def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
     """Return the jobs (paused, quarantined), and the cursors and runs due within the hour.
 
     Cursors are ahead of claimed occurrences, which are pending runs. At most ``LIMIT`` + 1 of these
@@ -190,13 +190,13 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[Rows, ...]:
     counted = Exists(cursors.order_by().filter(pk=OuterRef("job_id")))
     occurrence = Q(attempt=1, trigger=Trigger.SCHEDULE)
     return (
-        Rows(
+        SummaryQuery(
             jobs,
             counted=Case(When(IS_PAUSED, then=F("pk"))),
             total=Case(When(IS_QUARANTINED, then=1), default=0),
         ),
-        Rows(cursors.order_by("next_at"), LIMIT + 1, first="next_at"),
-        Rows(
+        SummaryQuery(cursors.order_by("next_at"), LIMIT + 1, first="next_at"),
+        SummaryQuery(
             pending.annotate(counted=counted),
             LIMIT + 1,
             distinct=Case(When(occurrence & Q(counted=False), then=F("job_id"))),
@@ -205,7 +205,7 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[Rows, ...]:
     )
 
 
-def _run_rows(now: datetime, scope: Scope) -> tuple[Rows, ...]:
+def _run_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
     runs = scope.runs
     ended = runs.filter(due_at__gte=window_start(now))
     counted = (
@@ -216,7 +216,7 @@ def _run_rows(now: datetime, scope: Scope) -> tuple[Rows, ...]:
         ended.filter(state=State.FAILED),
         ended.filter(state=State.SKIPPED),
     )
-    return (*_missed_rows(ended), *(Rows(rows.order_by(), LIMIT + 1) for rows in counted))
+    return (*_missed_rows(ended), *(SummaryQuery(rows.order_by(), LIMIT + 1) for rows in counted))
 
 
 def _run_figures(found: Sequence[Summary], now: datetime, scope: Scope) -> RunFigures:
@@ -250,13 +250,13 @@ def occurrences_missed(runs: QuerySet[Run], since: datetime) -> int:
     return missed.number + before.total + unstarted.total
 
 
-def _missed_rows(late: QuerySet[Run]) -> tuple[Rows, Rows, Rows]:
+def _missed_rows(late: QuerySet[Run]) -> tuple[SummaryQuery, SummaryQuery, SummaryQuery]:
     """Return the missed runs, the latest of them, and the runs that haven't started."""
     missed = late.filter(state=State.MISSED)
     return (
-        Rows(missed.order_by(), LIMIT + 1),
-        Rows(missed.order_by("-due_at"), SAMPLE, total="missed_before"),
-        Rows(late.filter(state__in=UNSTARTED).order_by(), LIMIT + 1, total="missed_before"),
+        SummaryQuery(missed.order_by(), LIMIT + 1),
+        SummaryQuery(missed.order_by("-due_at"), SAMPLE, total="missed_before"),
+        SummaryQuery(late.filter(state__in=UNSTARTED).order_by(), LIMIT + 1, total="missed_before"),
     )
 
 

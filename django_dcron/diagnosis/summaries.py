@@ -24,7 +24,7 @@ _TIME = Value(None, output_field=DateTimeField())
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SummaryQuery:
     """A queryset to summarize.
 
     ``counted``, ``distinct``, ``total`` and ``first`` are names of columns, or expressions. Those
@@ -62,7 +62,7 @@ _FUNCTIONS = {
 }
 
 
-def summarize(*sets: Rows) -> list[Summary]:
+def summarize(*sets: SummaryQuery) -> list[Summary]:
     """Return the summary of each set, in the same order."""
     by_database: defaultdict[str, list[int]] = defaultdict(list)
     for index, each in enumerate(sets):
@@ -75,7 +75,7 @@ def summarize(*sets: Rows) -> list[Summary]:
     return found
 
 
-def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
+def _read(using: str, sets: Sequence[SummaryQuery]) -> Iterator[Summary]:
     columns: list[tuple[int, str]] = []
     selected, tables, values = [], [], []
     quote = connections[using].ops.quote_name
@@ -105,7 +105,7 @@ def _read(using: str, sets: Sequence[Rows]) -> Iterator[Summary]:
     return (Summary(**each) for each in found)
 
 
-def _compiled(each: Rows, names: Sequence[str], using: str) -> tuple[str, list[Any]]:
+def _compiled(each: SummaryQuery, names: Sequence[str], using: str) -> tuple[str, list[Any]]:
     """Return the SQL of the rows with one column for each of ``names``."""
     expressions = {
         f"dcron_{name}": F(of) if isinstance(of := getattr(each, name), str) else of

@@ -30,7 +30,7 @@ from django_dcron.diagnosis.overdue import (
     undelivered_runs,
 )
 from django_dcron.diagnosis.read_only import refuses_writes
-from django_dcron.diagnosis.summaries import Rows, Summary, summarize
+from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Job, Node, Run
@@ -170,7 +170,8 @@ def _worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
         (at, node.workers["replies"])
         for node in live
         if node.workers
-        and cluster.age(node, at := datetime.fromisoformat(node.workers["at"])) < REPLIES_EXPIRE
+        and cluster.time_since(node, at := datetime.fromisoformat(node.workers["at"]))
+        < REPLIES_EXPIRE
     ]
     if not replies:
         return None
@@ -239,23 +240,23 @@ def _named_count(names: list[str]) -> NamedCount:
 
 def _rows_to_summarize(
     runs: RunQuerySet, cursors: Any, working: list[str], now: datetime
-) -> dict[str, Rows]:
+) -> dict[str, SummaryQuery]:
     """Return the rows that one statement counts; ``working`` are the live nodes that tick."""
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
     on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
     alive = runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
     overdue = overdue_runs(runs, now).order_by("due_at")
     return {
-        "overdue_runs": Rows(overdue, LIMIT + 1, on_agendas, first="due_at"),
-        "overdue_cursors": Rows(
+        "overdue_runs": SummaryQuery(overdue, LIMIT + 1, on_agendas, first="due_at"),
+        "overdue_cursors": SummaryQuery(
             overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"
         ),
-        "latest_attempt": Rows(attempts, 1, first="started_at"),
-        "queued": Rows(runs.queued().order_by(), LIMIT + 1),
-        "running": Rows(alive.order_by(), LIMIT + 1),
-        "stuck": Rows(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
-        "undelivered": Rows(undelivered_runs(runs, now).order_by("due_at"), 1),
-        "long_running": Rows(_long_running(runs, now).order_by("due_at"), 1),
+        "latest_attempt": SummaryQuery(attempts, 1, first="started_at"),
+        "queued": SummaryQuery(runs.queued().order_by(), LIMIT + 1),
+        "running": SummaryQuery(alive.order_by(), LIMIT + 1),
+        "stuck": SummaryQuery(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
+        "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),
+        "long_running": SummaryQuery(_long_running(runs, now).order_by("due_at"), 1),
     }
 
 
@@ -294,7 +295,7 @@ def _workers(
         facts["missed"] = occurrences_missed(runs, since)
         published = Q(queued_at__isnull=False, started_at=None)
         never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
-        (found,) = summarize(Rows(never, LIMIT + 1, first="due_at"))
+        (found,) = summarize(SummaryQuery(never, LIMIT + 1, first="due_at"))
         facts["never_started"] = WaitingCount(found.number, found.first)
     elif waiting:
         oldest = min(count.since for count in waiting.values() if count.since)

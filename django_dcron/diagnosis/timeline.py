@@ -48,7 +48,7 @@ JOBS_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RunStretch:
     """Runs of one job in one state, scheduled in the same minute.
 
     Consecutive minutes are merged if each has more than one run, all in that state.
@@ -89,7 +89,7 @@ class _Coming(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Lane:
     job: Job
-    runs: tuple[Runs, ...]
+    runs: tuple[RunStretch, ...]
     coming: tuple[OccurrenceStretch, ...]
     next_at: datetime | None
     """The next occurrence, within the hour or later."""
@@ -194,8 +194,8 @@ class _Minute(Func):
 
 def _runs_of(
     jobs: list[Job], since: datetime, now: datetime, rows: RunQuerySet
-) -> dict[int, list[Runs]]:
-    found: defaultdict[int, list[Runs]] = defaultdict(list)
+) -> dict[int, list[RunStretch]]:
+    found: defaultdict[int, list[RunStretch]] = defaultdict(list)
     for run in _runs_from_before(jobs, since, rows):
         found[run.job_id].append(_one_run(run))
     summed = (
@@ -215,7 +215,7 @@ def _runs_of(
     )
     for row in summed:
         found[row["job_id"]].append(
-            Runs(
+            RunStretch(
                 state=row["state"],
                 number=row["number"],
                 last_scheduled_at=row["last"],
@@ -230,13 +230,13 @@ def _runs_of(
     return {job_id: list(_merge_minutes(runs)) for job_id, runs in found.items()}
 
 
-def minute_of(runs: Runs) -> datetime:
+def minute_of(runs: RunStretch) -> datetime:
     return runs.scheduled_at.replace(second=0, microsecond=0)
 
 
-def _merge_minutes(runs: list[Runs]) -> Iterator[Runs]:
+def _merge_minutes(runs: list[RunStretch]) -> Iterator[RunStretch]:
     """Yield the runs in order of time, with similar consecutive minutes merged."""
-    before: Runs | None = None  # a summary of whole minutes that isn't yielded yet
+    before: RunStretch | None = None  # a summary of whole minutes that isn't yielded yet
     for _minute, group in groupby(
         sorted(runs, key=lambda each: (each.scheduled_at, each.state)), minute_of
     ):
@@ -252,12 +252,12 @@ def _merge_minutes(runs: list[Runs]) -> Iterator[Runs]:
         yield before
 
 
-def _continues(before: Runs, after: Runs) -> bool:
+def _continues(before: RunStretch, after: RunStretch) -> bool:
     next_minute = before.last_scheduled_at.replace(second=0, microsecond=0) + MINUTE
     return after.number > 1 and after.state == before.state and minute_of(after) == next_minute
 
 
-def _merged(before: Runs, after: Runs) -> Runs:
+def _merged(before: RunStretch, after: RunStretch) -> RunStretch:
     ends = [each.finished_at for each in (before, after) if each.finished_at]
     return replace(
         before,
@@ -282,8 +282,8 @@ def _runs_from_before(jobs: list[Job], since: datetime, rows: RunQuerySet) -> It
     )
 
 
-def _one_run(run: Run) -> Runs:
-    return Runs(
+def _one_run(run: Run) -> RunStretch:
+    return RunStretch(
         state=run.state,
         number=1,
         last_scheduled_at=run.scheduled_at,

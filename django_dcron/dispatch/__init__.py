@@ -14,7 +14,7 @@ from django_dcron.dispatch.base import (
     Dispatcher,
     DispatchFailed,
     DueRun,
-    RevokesMany,
+    SupportsBulkRevocation,
     Undeliverable,
 )
 
@@ -22,7 +22,7 @@ __all__ = [
     "DispatchFailed",
     "Dispatcher",
     "DueRun",
-    "RevokesMany",
+    "SupportsBulkRevocation",
     "Undeliverable",
     "make_dispatcher",
     "shared_dispatcher",

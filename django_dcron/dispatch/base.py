@@ -79,7 +79,7 @@ class DueRun:
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownAtWorker:
+class UnknownRunReport:
     """A run that a worker received and didn't find in its database."""
 
     run_id: UUID
@@ -106,12 +106,12 @@ class WorkerReply:
     queues: tuple[str, ...]
     executes: bool
     """Whether the worker has django-dcron's task."""
-    unknown_runs: tuple[UnknownAtWorker, ...] = ()
+    unknown_runs: tuple[UnknownRunReport, ...] = ()
     beat_tasks: tuple[BeatTask, ...] = ()
 
 
 @runtime_checkable
-class AsksWorkers(Protocol):
+class SupportsWorkerRequests(Protocol):
     """A dispatcher that can ask the workers of its broker for their state.
 
     The messages that it publishes name the node.
@@ -130,7 +130,7 @@ class AsksWorkers(Protocol):
 
 
 @runtime_checkable
-class ConnectsAhead(Protocol):
+class SupportsEarlyConnection(Protocol):
     """A dispatcher that can connect to its broker before a run is due."""
 
     def connect_ahead(self, prepared: Any) -> None:
@@ -143,7 +143,7 @@ class ConnectsAhead(Protocol):
 
 
 @runtime_checkable
-class RevokesMany(Protocol):
+class SupportsBulkRevocation(Protocol):
     """A dispatcher that can revoke many attempts with few messages."""
 
     def revoke_many(self, attempts: Sequence[tuple[UUID, int]]) -> None:

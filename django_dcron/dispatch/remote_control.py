@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from django_dcron.dispatch.base import BeatTask, UnknownAtWorker, WorkerReply
+from django_dcron.dispatch.base import BeatTask, UnknownRunReport, WorkerReply
 
 REVOKE = "dcron_revoke"
 REPORT = "dcron_report"
@@ -152,10 +152,10 @@ def _entries(reply: Any) -> list[dict[str, Any]]:
     return [entry for entry in reply if isinstance(entry, dict)] if isinstance(reply, list) else []
 
 
-def _unknown_runs(reply: Any) -> Iterator[UnknownAtWorker]:
+def _unknown_runs(reply: Any) -> Iterator[UnknownRunReport]:
     for entry in _entries(reply):
         with suppress(KeyError, TypeError, ValueError):  # a reply of another release
-            yield UnknownAtWorker(UUID(entry["run"]), float(entry["age"]), bool(entry["dropped"]))
+            yield UnknownRunReport(UUID(entry["run"]), float(entry["age"]), bool(entry["dropped"]))
 
 
 def _beat_tasks(reply: Any) -> Iterator[BeatTask]:

@@ -37,7 +37,7 @@ from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
-from django_dcron.db.statements import Given, Select
+from django_dcron.db.statements import Placeholder, Select
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.heartbeat_loss import (
     AGAIN_AFTER,
@@ -303,7 +303,7 @@ _CANCEL_REQUESTED = Select(
     Run,
     lambda: (
         transitions.runs()
-        .filter(pk=Given(Run, "id"))
+        .filter(pk=Placeholder(Run, "id"))
         .exclude(cancel_requested_at=None)
         .order_by()
         .values_list("pk")

@@ -20,7 +20,7 @@ from django.db import models
 from django.db.models import Case, Exists, F, OuterRef, Q, When
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.db.statements import Given
+from django_dcron.db.statements import Placeholder
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.exact_text import ExactText
 from django_dcron.models.freeze import frozen_job
@@ -45,7 +45,7 @@ because of ``H``.
 
 
 class CursorQuerySet(models.QuerySet["Cursor"]):
-    def due(self, horizon: datetime | Given) -> CursorQuerySet:
+    def due(self, horizon: datetime | Placeholder) -> CursorQuerySet:
         """Cursors with an occurrence at or before ``horizon``, oldest first.
 
         Quarantined cursors are omitted.

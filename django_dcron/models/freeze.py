@@ -75,7 +75,7 @@ class Freeze(models.Model):
 
 
 def frozen(namespace: Any) -> Exists:
-    """Return the condition that a freeze of ``namespace``, a ``Given`` value, is in force."""
+    """Return the condition that a freeze of ``namespace``, a ``Placeholder``, is in force."""
     return Exists(Freeze.objects.in_force().covering(namespace))
 
 

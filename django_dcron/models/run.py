@@ -25,7 +25,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
-from django_dcron.db.statements import Given
+from django_dcron.db.statements import Placeholder
 from django_dcron.models.freeze import frozen, frozen_job
 from django_dcron.models.job import Job
 from django_dcron.policies.freezing import AUTOMATIC
@@ -94,7 +94,7 @@ class RunQuerySet(models.QuerySet["Run"]):
     def finished(self) -> RunQuerySet:
         return self.filter(state__in=FINAL)
 
-    def due(self, horizon: datetime | Given) -> RunQuerySet:
+    def due(self, horizon: datetime | Placeholder) -> RunQuerySet:
         return self.filter(due_at__lte=horizon)
 
     def not_frozen(self, namespace: Any = None) -> RunQuerySet:

@@ -28,7 +28,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.db.change_sequence import FirstPossible
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Insert, UpdateUnlocked
+from django_dcron.db.statements import Insert, Placeholder, UpdateUnlocked
 from django_dcron.models.job import Job
 from django_dcron.policies.lifecycle import State
 
@@ -124,7 +124,7 @@ def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[st
         )
 
 
-def prepared_count(state: State, job_id: Given) -> FirstPossible:
+def prepared_count(state: State, job_id: Placeholder) -> FirstPossible:
     """Return the prepared form of ``count``, for a job that has a row."""
     pending = Insert(
         PendingCount,
@@ -135,10 +135,10 @@ def prepared_count(state: State, job_id: Given) -> FirstPossible:
 
 @cache
 def _counting_one(state: State) -> UpdateUnlocked:
-    return _update_of(state, Given(PendingCount, "job_id"))
+    return _update_of(state, Placeholder(PendingCount, "job_id"))
 
 
-def _update_of(state: State, job_id: Given) -> UpdateUnlocked:
+def _update_of(state: State, job_id: Placeholder) -> UpdateUnlocked:
     return UpdateUnlocked(
         Statistics,
         job_id,

@@ -22,7 +22,7 @@ from uuid import UUID
 from django.db import transaction
 
 from django_dcron.db.routing import alias_for
-from django_dcron.dispatch import Dispatcher, RevokesMany
+from django_dcron.dispatch import Dispatcher, SupportsBulkRevocation
 from django_dcron.dispatch.best_effort import try_request
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
@@ -84,7 +84,7 @@ def revoke_unstarted(attempts: Sequence[tuple[UUID, int]]) -> None:
     """
 
     def revoke(dispatcher: Dispatcher) -> None:
-        if isinstance(dispatcher, RevokesMany):
+        if isinstance(dispatcher, SupportsBulkRevocation):
             dispatcher.revoke_many(attempts)
             return
         for run_id, attempt in attempts:

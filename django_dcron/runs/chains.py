@@ -31,7 +31,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Select
+from django_dcron.db.statements import Placeholder, Select
 from django_dcron.models import Cursor, Job, Link, Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.policies.chains import conditions_met_by
@@ -83,7 +83,7 @@ def _slot_and_followers_after(state: State) -> Select:
     job_id, conditions = OuterRef("pk"), sorted(conditions_met_by(state, started=True))
     slot = Exists(Run.objects.in_slot(Slot.RUNNING, job_id))
     follower = Exists(Link.objects.filter(after=job_id, on__in=conditions))
-    job = Job.with_deleted.filter(pk=Given(Job, "id"))
+    job = Job.with_deleted.filter(pk=Placeholder(Job, "id"))
     return Select(Job, lambda: job.values_list(slot, follower))
 
 

@@ -19,7 +19,7 @@ from django_dcron.db.bulk import with_keys
 from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Update
+from django_dcron.db.statements import Placeholder, Update
 from django_dcron.models import Freeze, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
@@ -33,10 +33,14 @@ _MARK_ONE = Update(
     lambda: (
         runs()
         .pending()
-        .filter(pk=Given(Run, "id"), attempt=Given(Run, "attempt"), node=Given(Run, "node"))
+        .filter(
+            pk=Placeholder(Run, "id"),
+            attempt=Placeholder(Run, "attempt"),
+            node=Placeholder(Run, "node"),
+        )
     ),
     state=State.QUEUED,
-    queued_at=Given(Run, "queued_at"),
+    queued_at=Placeholder(Run, "queued_at"),
     deliveries=F("deliveries") + 1,
 )
 """The usual case: the node that has dispatched a run marks it."""

@@ -30,7 +30,7 @@ from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.db.statements import Given, Update
+from django_dcron.db.statements import Placeholder, Update
 from django_dcron.models import Attempt, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count, prepared_count
@@ -121,12 +121,12 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
     return ChangeSequence(
         Update(
             Run,
-            lambda: _executing(Given(Run, "id"), Given(Run, "attempt")).filter(
+            lambda: _executing(Placeholder(Run, "id"), Placeholder(Run, "attempt")).filter(
                 unfollowed, limited=False
             ),
-            **final_columns(state, Given(Run, "reason")),
+            **final_columns(state, Placeholder(Run, "reason")),
         ),
-        prepared_count(state, Given(Run, "job_id")),
+        prepared_count(state, Placeholder(Run, "job_id")),
         _closing(("run_id", "number", "token"), columns),
         lock_timeout=LOCK_TIMEOUT,
     )
@@ -174,7 +174,9 @@ def retry(
 
 
 def _executing(
-    run_id: UUID | Given, attempt: int | Given, last_heartbeat: LastHeartbeat | None = None
+    run_id: UUID | Placeholder,
+    attempt: int | Placeholder,
+    last_heartbeat: LastHeartbeat | None = None,
 ) -> RunQuerySet:
     executing = transitions.runs().running().filter(pk=run_id, attempt=attempt)
     if last_heartbeat is None:
@@ -188,7 +190,7 @@ def _executing(
     )
 
 
-def final_columns(state: State, reason: str | Given) -> dict[str, Any]:
+def final_columns(state: State, reason: str | Placeholder) -> dict[str, Any]:
     """Return the columns of an UPDATE that ends a run."""
     return {"state": state, "reason": reason, "finished_at": UtcNow(), **NO_SLOT}
 
@@ -244,10 +246,10 @@ def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID 
 @cache
 def _closing(own: tuple[str, ...], columns: tuple[str, ...]) -> Update:
     """Return the update that closes an attempt, identified by the columns ``own``."""
-    attempt = {name: Given(Attempt, name) for name in own}
+    attempt = {name: Placeholder(Attempt, name) for name in own}
     return Update(
         Attempt,
         lambda: Attempt.objects.filter(**attempt, outcome=""),
         finished_at=UtcNow(),
-        **{name: Given(Attempt, name) for name in columns},
+        **{name: Placeholder(Attempt, name) for name in columns},
     )

@@ -21,7 +21,7 @@ from django.db.models import BooleanField, Case, F, Q, When
 
 from django_dcron.db.now import UtcNow
 from django_dcron.db.read_and_change import ColumnSql, ReadAndChange, raw_expression
-from django_dcron.db.statements import Given, Insert, Select, Update
+from django_dcron.db.statements import Insert, Placeholder, Select, Update
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger, states_before
@@ -46,7 +46,7 @@ def _reading() -> Any:
     )
     ordinary = Q(
         Q(attempt__gt=1) | Q(trigger=Trigger.BACKFILL) | in_time,
-        attempt=Given(Run, "attempt"),
+        attempt=Placeholder(Run, "attempt"),
         state__in=states_before(State.RUNNING),
         cancel_requested_at=None,
         due_at__lte=UtcNow(),
@@ -75,8 +75,8 @@ def _update(seen: ColumnSql) -> Update:
     return Update(
         Run,
         lambda: transitions.runs().filter(
-            pk=Given(Run, "id"),
-            attempt=Given(Run, "attempt"),
+            pk=Placeholder(Run, "id"),
+            attempt=Placeholder(Run, "attempt"),
             state__in=states_before(State.RUNNING),
         ),
         **transitions.start_columns(raw_expression(slot, Run._meta.get_field("slot"))),
@@ -85,7 +85,7 @@ def _update(seen: ColumnSql) -> Update:
 
 def _insert(seen: ColumnSql) -> Insert:
     names = ("run_id", "number", "token", "worker", "release")
-    own = {name: Given(Attempt, name) for name in names}
+    own = {name: Placeholder(Attempt, name) for name in names}
     dispatched_at = f"CASE WHEN {seen('deliveries')} > 0 THEN {seen('queued_at')} END"
     read = {
         "definition_id": seen("definition"),

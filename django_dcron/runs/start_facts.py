@@ -28,7 +28,7 @@ from django_dcron.db import clock
 from django_dcron.db.contention import is_contention
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for, database_name, lacks_table
-from django_dcron.db.statements import Given, Select
+from django_dcron.db.statements import Placeholder, Select
 from django_dcron.exceptions import UnknownRun
 from django_dcron.models import Definition, Job, Run
 from django_dcron.models.attempt import LONGEST_RELEASE
@@ -98,11 +98,11 @@ READ_COLUMNS = (
 
 
 def run_query() -> RunQuerySet:
-    """Return the query for a ``Given`` run and its job, with the columns ``READ_COLUMNS``."""
+    """Return the query for a ``Placeholder`` run and its job, with the columns ``READ_COLUMNS``."""
     latest = Definition.objects.filter(job_id=OuterRef("job_id")).order_by("-current_since")
     return (
         transitions.runs()
-        .filter(pk=Given(Run, "id"))
+        .filter(pk=Placeholder(Run, "id"))
         .order_by()
         .annotate(
             definition=Subquery(latest.values("pk")[:1]),

@@ -29,7 +29,7 @@ from django.db.models import F
 from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Insert, Select, Update
+from django_dcron.db.statements import Insert, Placeholder, Select, Update
 from django_dcron.models import Attempt, Freeze, Run
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.policies.lifecycle import State, Trigger, states_before
@@ -49,7 +49,7 @@ def runs() -> RunQuerySet:
 
 
 def run_that_may_become(
-    target: State, run_id: UUID | Given, attempt: int | Given | None = None
+    target: State, run_id: UUID | Placeholder, attempt: int | Placeholder | None = None
 ) -> RunQuerySet:
     """Return the run if it may change to ``target`` and, if given, is at ``attempt``."""
     guarded = runs().filter(pk=run_id, state__in=states_before(target))
@@ -71,13 +71,13 @@ _START = ChangeSequence(
     Update(
         Run,
         lambda: run_that_may_become(
-            State.RUNNING, Given(Run, "id"), Given(Run, "attempt")
-        ).not_frozen(Given(Freeze, "namespace")),
-        **start_columns(Given(Run, "slot")),
+            State.RUNNING, Placeholder(Run, "id"), Placeholder(Run, "attempt")
+        ).not_frozen(Placeholder(Freeze, "namespace")),
+        **start_columns(Placeholder(Run, "slot")),
     ),
     Insert(
         Attempt,
-        lambda: Attempt(**{name: Given(Attempt, name) for name in _OF_ATTEMPT}),
+        lambda: Attempt(**{name: Placeholder(Attempt, name) for name in _OF_ATTEMPT}),
     ),
     lock_timeout=LOCK_TIMEOUT,
 )
@@ -148,7 +148,7 @@ def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
 
 _RENEW_HEARTBEAT = Update(
     Run,
-    lambda: runs().running().filter(pk=Given(Run, "id"), attempt=Given(Run, "attempt")),
+    lambda: runs().running().filter(pk=Placeholder(Run, "id"), attempt=Placeholder(Run, "attempt")),
     heartbeat_at=UtcNow(),
 )
 
@@ -169,7 +169,7 @@ _ANY_IN_LINE = Select(
     lambda: (
         runs()
         .waiting_for_slot()
-        .filter(job=Given(Run, "job_id"))
+        .filter(job=Placeholder(Run, "job_id"))
         .order_by("due_at", "pk")
         .values_list("pk")[:1]
     ),

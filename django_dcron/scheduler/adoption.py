@@ -15,7 +15,7 @@ from itertools import starmap
 from uuid import UUID
 
 from django_dcron.conf import settings
-from django_dcron.db.statements import Given, Select
+from django_dcron.db.statements import Placeholder, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
@@ -55,7 +55,9 @@ def _oldest_of_other_nodes(shards: frozenset[int], of: int, namespace: str, numb
 
 
 def _others(shards: frozenset[int], of: int, namespace: str) -> RunQuerySet:
-    pending = Run.objects.pending().due(Given(Run, "due_at")).exclude(node=Given(Run, "node"))
+    pending = (
+        Run.objects.pending().due(Placeholder(Run, "due_at")).exclude(node=Placeholder(Run, "node"))
+    )
     pending = pending.in_shards(sorted(shards), of).not_frozen().order_by("due_at")
     return pending.filter(job__namespace=namespace) if namespace else pending
 

@@ -36,7 +36,7 @@ from typing import cast
 from uuid import UUID
 
 from django_dcron.db.clock import Clock
-from django_dcron.dispatch.base import ConnectsAhead, Dispatcher, DispatchFailed, DueRun
+from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun, SupportsEarlyConnection
 from django_dcron.scheduler.backlog import (
     LONGEST_PAUSE_WITHOUT_BROKER,
     Entry,
@@ -87,7 +87,7 @@ class Agenda:
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
-        self._connect_from = -inf if isinstance(dispatcher, ConnectsAhead) else inf
+        self._connect_from = -inf if isinstance(dispatcher, SupportsEarlyConnection) else inf
         """The earliest monotonic time of the next try to connect ahead. While the broker is
         unreachable, only ``publish`` tries.
         """
@@ -233,7 +233,7 @@ class Agenda:
     def _connect_ahead(self, head: Entry) -> None:
         self._on_activity(0.0)
         self._connect_from = self._clock.monotonic() + CONNECT_AHEAD
-        cast(ConnectsAhead, self._dispatcher).connect_ahead(head.message)
+        cast(SupportsEarlyConnection, self._dispatcher).connect_ahead(head.message)
 
     def _seconds_to_next(self) -> float | None:
         times = [backlog.next_at for backlog in self._backlogs.values() if len(backlog)]

@@ -36,7 +36,7 @@ from django_dcron.conf import settings
 from django_dcron.db.bulk import fetch_rows, update_by_key
 from django_dcron.db.contention import is_contention
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Select
+from django_dcron.db.statements import Placeholder, Select
 from django_dcron.dispatch.base import DueRun
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.cursors import disable_exhausted
@@ -152,7 +152,7 @@ def _due_with_jobs(
 
 
 def _due(shards: frozenset[int], of: int, namespace: str) -> CursorQuerySet:
-    due = Cursor.objects.due(Given(Cursor, "next_at")).in_shards(sorted(shards), of)
+    due = Cursor.objects.due(Placeholder(Cursor, "next_at")).in_shards(sorted(shards), of)
     due = due.not_frozen()
     return due.filter(namespace=namespace) if namespace else due
 

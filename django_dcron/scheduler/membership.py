@@ -36,7 +36,7 @@ from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Given, Update
+from django_dcron.db.statements import Placeholder, Update
 from django_dcron.db.support import require_supported_database
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
@@ -57,8 +57,10 @@ KEEP_DEAD_NODES_FOR = timedelta(days=1)
 
 def _update_node(*given: str, **columns: Any) -> Update:
     """Prepare the update of a node's row with these ``columns`` and the ``given`` ones."""
-    values = {name: Given(Node, name) for name in given}
-    return Update(Node, lambda: Node.objects.filter(pk=Given(Node, "id")), **columns, **values)
+    values = {name: Placeholder(Node, name) for name in given}
+    return Update(
+        Node, lambda: Node.objects.filter(pk=Placeholder(Node, "id")), **columns, **values
+    )
 
 
 _TICKED = _update_node(ticked_at=UtcNow())

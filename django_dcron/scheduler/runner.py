@@ -45,7 +45,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch import Dispatcher
-from django_dcron.dispatch.base import AsksWorkers
+from django_dcron.dispatch.base import SupportsWorkerRequests
 from django_dcron.locks.base import Lock
 from django_dcron.models import Node
 from django_dcron.runs import deliveries
@@ -142,7 +142,7 @@ class Runner:
             self.watchdog, self.health, health_file, on_check=self._silent_connections.check
         )
         self._dispatcher = dispatcher
-        if isinstance(dispatcher, AsksWorkers):
+        if isinstance(dispatcher, SupportsWorkerRequests):
             dispatcher.node = self.membership.id
         self._alerter = make_alerter(self.membership) if make_alerter else None
         self._stopping = threading.Event()
@@ -206,7 +206,7 @@ class Runner:
             if self._alerter:
                 alerts = partial(self._alerter.run, self._stopping, self.watchdog, ALERTS)
                 self._thread(ALERTS, alerts).start()
-            if isinstance(self._dispatcher, AsksWorkers):
+            if isinstance(self._dispatcher, SupportsWorkerRequests):
                 probe = WorkerProbe(self.membership, self.clock, self._dispatcher)
                 ask = partial(probe.run, self._stopping, self.watchdog, WORKERS)
                 self._thread(WORKERS, ask).start()

@@ -33,7 +33,7 @@ from django_dcron.conf import settings
 from django_dcron.db.clock import Clock
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
-from django_dcron.dispatch.base import AsksWorkers, DispatchFailed, WorkerReply
+from django_dcron.dispatch.base import DispatchFailed, SupportsWorkerRequests, WorkerReply
 from django_dcron.models import Node
 from django_dcron.runs import deliveries, transitions
 
@@ -142,7 +142,7 @@ def replies_as_json(
 
 
 class WorkerProbe:
-    def __init__(self, leader: Leader, clock: Clock, dispatcher: AsksWorkers):
+    def __init__(self, leader: Leader, clock: Clock, dispatcher: SupportsWorkerRequests):
         self._leader = leader
         self._clock = clock
         self._dispatcher = dispatcher

@@ -11,7 +11,7 @@ from django.db import connection, models
 from django.test.utils import isolate_apps
 
 from django_dcron.db.bulk import fetch_rows, insert_new, update_by_key, with_keys
-from django_dcron.db.statements import Given, Select
+from django_dcron.db.statements import Placeholder, Select
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.run import new_run_id
 from tests.factories import make_idle_job
@@ -163,7 +163,7 @@ def test_fetched_rows_are_those_of_the_orm() -> None:
             target="tests.app.tasks.echo", jitter=timedelta(seconds=jitter), args=[jitter]
         )
     jobs = Job.objects.order_by("pk").values_list("pk", "name", "jitter", "created_at", "args")
-    query = Select(Job, lambda: jobs.filter(target=Given(Job, "target")))
+    query = Select(Job, lambda: jobs.filter(target=Placeholder(Job, "target")))
     assert len(jobs) == 3
     for _ in range(2):  # compiled, and from the cache
         assert list(fetch_rows(query, target="tests.app.tasks.echo")) == list(jobs)

@@ -15,7 +15,7 @@ SQL = "SELECT number FROM plan_cache_rows WHERE number >= %s AND name <> '%%' OR
 
 
 def execute(sql: str = SQL, *parameters: Any) -> list[tuple[Any, ...]]:
-    with plan_cache.executed(connection, sql, parameters or (2,)) as cursor:
+    with plan_cache.execute_with_cached_plan(connection, sql, parameters or (2,)) as cursor:
         return list(cursor.fetchall())
 
 

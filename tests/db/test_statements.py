@@ -21,7 +21,7 @@ from pytest_django import Settings
 from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import UtcNow, database_now
-from django_dcron.db.statements import Given, Insert, Select, Update
+from django_dcron.db.statements import Insert, Placeholder, Select, Update
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
@@ -67,7 +67,7 @@ def test_update_writes_the_same_values_as_the_orm(name: str, value: Any) -> None
         value = database_now("default")
     ours, theirs = make_idle_job(), make_idle_job()
     update = Update(
-        Job, lambda: Job.objects.filter(pk=Given(Job, "id")), **{name: Given(Job, name)}
+        Job, lambda: Job.objects.filter(pk=Placeholder(Job, "id")), **{name: Placeholder(Job, name)}
     )
     assert update.execute(id=ours.pk, **{name: value}) == 1
     Job.objects.filter(pk=theirs.pk).update(**{name: value})
@@ -80,11 +80,11 @@ def test_update_filters_by_each_kind_of_value() -> None:
         make_run(make_idle_job(), "queued"),
     )
     written = Run.objects.filter(
-        pk=Given(Run, "id"),
-        job=Given(Run, "job_id"),
-        job_id__in=Job.objects.filter(description=Given(Job, "description")).values("pk"),
-        due_at__lte=Given(Run, "due_at"),
-        attempt=Given(Run, "attempt"),
+        pk=Placeholder(Run, "id"),
+        job=Placeholder(Run, "job_id"),
+        job_id__in=Job.objects.filter(description=Placeholder(Job, "description")).values("pk"),
+        due_at__lte=Placeholder(Run, "due_at"),
+        attempt=Placeholder(Run, "attempt"),
         state__in=(State.PENDING, State.QUEUED),
     )
     update = Update(Run, lambda: written, deliveries=F("deliveries") + 1, started_at=UtcNow())
@@ -114,7 +114,9 @@ def test_insert_creates_the_same_row_as_the_orm() -> None:
     given = {"token": token, "worker": NASTY, "started_at": now}
     insert = Insert(
         Attempt,
-        lambda: Attempt(number=1, **{name: Given(Attempt, name) for name in ("run_id", *given)}),
+        lambda: Attempt(
+            number=1, **{name: Placeholder(Attempt, name) for name in ("run_id", *given)}
+        ),
     )
     assert insert.execute(run_id=run.pk, **given) == 1
     Attempt.objects.create(run=run, number=2, **given)
@@ -131,7 +133,7 @@ def test_select_returns_the_same_values_as_the_orm() -> None:
         columns = (*RUN_COLUMNS, *(f"job__{name}" for name in JOB_COLUMNS), "taken")
         return Run.objects.filter(pk=pk).annotate(taken=taken).values_list(*columns)
 
-    select = Select(Run, lambda: read(Given(Run, "id")))
+    select = Select(Run, lambda: read(Placeholder(Run, "id")))
     assert select.first(id=uuid4()) is None
     for _ in range(2):
         row = select.first(id=run.pk)
@@ -146,7 +148,9 @@ def test_missing_or_extra_values_are_refused_before_any_query(
     values: dict[str, Any],
 ) -> None:
     update = Update(
-        Run, lambda: Run.objects.filter(pk=Given(Run, "id")), reason=Given(Run, "reason")
+        Run,
+        lambda: Run.objects.filter(pk=Placeholder(Run, "id")),
+        reason=Placeholder(Run, "reason"),
     )
     with (
         CaptureQueriesContext(connection) as sent,
@@ -158,7 +162,7 @@ def test_missing_or_extra_values_are_refused_before_any_query(
 
 def test_placeholder_for_unknown_field_is_refused() -> None:
     with pytest.raises(FieldDoesNotExist):
-        Given(Run, "colour")
+        Placeholder(Run, "colour")
 
 
 # --- which connection ---------------------------------------------------------------------------
@@ -169,11 +173,11 @@ class CompileCounter:
 
     def __init__(self) -> None:
         self.compiled = 0
-        self.update = Update(Run, self._written, reason=Given(Run, "reason"))
+        self.update = Update(Run, self._written, reason=Placeholder(Run, "reason"))
 
     def _written(self) -> models.QuerySet[Run]:
         self.compiled += 1
-        return Run.objects.filter(pk=Given(Run, "id"))
+        return Run.objects.filter(pk=Placeholder(Run, "id"))
 
 
 def test_statement_is_compiled_once() -> None:
@@ -262,26 +266,26 @@ def in_threads(calls: list[Callable[[], Any]]) -> None:
 CHAIN = ChangeSequence(
     Update(
         Run,
-        lambda: Run.objects.filter(pk=Given(Run, "id"), state="queued"),
+        lambda: Run.objects.filter(pk=Placeholder(Run, "id"), state="queued"),
         state="running",
         reason="100 %",
     ),
     Insert(
         Attempt,
         lambda: Attempt(
-            run_id=Given(Run, "id"),
-            number=Given(Attempt, "number"),
-            token=Given(Attempt, "token"),
-            worker=Given(Attempt, "worker"),
+            run_id=Placeholder(Run, "id"),
+            number=Placeholder(Attempt, "number"),
+            token=Placeholder(Attempt, "token"),
+            worker=Placeholder(Attempt, "worker"),
             started_at=UtcNow(),
         ),
     ),
     Update(
         Statistics,
-        lambda: Statistics.objects.filter(job=Given(Run, "job_id"), failed=0),
+        lambda: Statistics.objects.filter(job=Placeholder(Run, "job_id"), failed=0),
         succeeded=F("succeeded") + 1,
     ),
-    Update(Job, lambda: Job.objects.filter(pk=Given(Run, "job_id")), description="done"),
+    Update(Job, lambda: Job.objects.filter(pk=Placeholder(Run, "job_id")), description="done"),
 )
 
 

@@ -7,7 +7,7 @@ from django.db.models import Case, F, Q, When
 from pytest_django import DjangoAssertNumQueries
 
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.summaries import Rows, Summary, summarize
+from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.models import Job, Run
 from tests.factories import make_idle_job, make_run
 
@@ -27,11 +27,11 @@ def test_one_statement_summarizes_sets_with_their_own_limits(
 
     with django_assert_num_queries(1):
         found = summarize(
-            Rows(runs, 4, distinct="job_id", total="missed_before", first="due_at"),
-            Rows(runs, counted=Case(When(Q(missed_before=2), then=F("pk")))),
-            Rows(runs.filter(state="failed"), 10, total="missed_before", first="due_at"),
-            Rows(Job.objects.none(), first="starts_at"),
-            Rows(Job.objects.order_by()),
+            SummaryQuery(runs, 4, distinct="job_id", total="missed_before", first="due_at"),
+            SummaryQuery(runs, counted=Case(When(Q(missed_before=2), then=F("pk")))),
+            SummaryQuery(runs.filter(state="failed"), 10, total="missed_before", first="due_at"),
+            SummaryQuery(Job.objects.none(), first="starts_at"),
+            SummaryQuery(Job.objects.order_by()),
         )
 
     assert found == [
@@ -47,4 +47,4 @@ def test_only_empty_sets_need_no_statement(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     with django_assert_num_queries(0):
-        assert summarize(Rows(Run.objects.none(), 5)) == [Summary()]
+        assert summarize(SummaryQuery(Run.objects.none(), 5)) == [Summary()]

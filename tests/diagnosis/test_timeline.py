@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.diagnosis.selection import JobSelection
-from django_dcron.diagnosis.timeline import LANES, Lane, OccurrenceStretch, Runs, timeline
+from django_dcron.diagnosis.timeline import LANES, Lane, OccurrenceStretch, RunStretch, timeline
 from django_dcron.models import Cursor, Job, Run
 from tests.factories import make_idle_job, make_job
 
@@ -60,7 +60,7 @@ def test_single_run_is_shown_with_its_times() -> None:
     at = NOON - 20 * MINUTE
     run = make_run(job, at, "failed", missed_before=3)
     started, finished = at + timedelta(milliseconds=20), at + SECOND
-    assert lane_of(job).runs == (Runs("failed", 1, at, at, at, started, finished, 3, run.pk),)
+    assert lane_of(job).runs == (RunStretch("failed", 1, at, at, at, started, finished, 3, run.pk),)
 
 
 def test_unstarted_and_unfinished_runs_lack_times() -> None:
@@ -92,7 +92,9 @@ def test_runs_of_every_second_are_summarized_per_minute() -> None:
     assert [runs.run_id is None for runs in found] == [True, False, True, True, False]
     tenth, half = SECOND / 10, SECOND / 2
     due, last = at + MINUTE, NOON - SECOND
-    assert found[3] == Runs("succeeded", 540, last, due, due, due + tenth, last + half, 0, None)
+    assert found[3] == RunStretch(
+        "succeeded", 540, last, due, due, due + tenth, last + half, 0, None
+    )
     assert len(captured) == 4
 
 

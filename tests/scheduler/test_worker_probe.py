@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from django_dcron.db.now import database_now
-from django_dcron.dispatch.base import DispatchFailed, UnknownAtWorker, WorkerReply
+from django_dcron.dispatch.base import DispatchFailed, UnknownRunReport, WorkerReply
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.locks.file import FileLock
 from django_dcron.models import Node
@@ -36,7 +36,7 @@ def foreign(
     run_id: UUID = RUN, age: float = 5.0, dropped: bool = True, queue: str = "celery"
 ) -> WorkerReply:
     return WorkerReply(
-        "foreign", (queue,), executes=True, unknown_runs=(UnknownAtWorker(run_id, age, dropped),)
+        "foreign", (queue,), executes=True, unknown_runs=(UnknownRunReport(run_id, age, dropped),)
     )
 
 
@@ -139,7 +139,7 @@ def test_probe_stores_answers_and_redelivers_dropped_runs(
     clock: StillClock, node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, deleted = queued_run(clock.now(), 20, deliveries=3), uuid4()
-    unknown = tuple(UnknownAtWorker(each, 5.0, True) for each in (run.pk, deleted))
+    unknown = tuple(UnknownRunReport(each, 5.0, True) for each in (run.pk, deleted))
     bad = WorkerReply("bad", ("celery",), True, unknown)
     mute = WorkerReply("mute", ("celery", "mail"), False)
     probe = WorkerProbe(Leader(), clock, Workers([bad, GOOD, mute]))

@@ -9,7 +9,7 @@ from django.core.checks import run_checks
 from kombu import Connection
 from pytest_django import Settings
 
-from django_dcron.contrib.alerts.channels import NotSent, send
+from django_dcron.contrib.alerts.channels import SendFailed, send
 from django_dcron.db.errors import in_one_line
 from django_dcron.dispatch.celery_setup import transport_problem
 from django_dcron.utils.url_credentials import without_credentials, without_urls
@@ -83,7 +83,7 @@ def test_transport_error_is_shown_without_the_broker_url(
 
 @pytest.mark.parametrize("url", ["hunter2", "hunter2:x@host", "slack//hunter2"])
 def test_not_sent_error_shows_no_part_of_the_channel_url(url: str) -> None:
-    with pytest.raises(NotSent) as caught:
+    with pytest.raises(SendFailed) as caught:
         send({"apprise": [url]}, "subject", "text")
     assert "hunter2" not in str(caught.value)
 

@@ -83,7 +83,7 @@ def _node_row(node: Node, assigned: list[int], release: str, site: admin.AdminSi
 
 def _last_tick(node: Node) -> str:
     """Show a recent tick as "just now", so that the row doesn't change with every tick."""
-    if node.ticked_at is not None and cluster.age(node, node.ticked_at) < JUST_NOW:
+    if node.ticked_at is not None and cluster.time_since(node, node.ticked_at) < JUST_NOW:
         return _("just now")
     last = render_time(node.ticked_at) if node.ticked_at else _("none yet")
     return badge("degraded", last) if cluster.is_stalled(node) else last

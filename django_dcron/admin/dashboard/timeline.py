@@ -38,7 +38,7 @@ from django_dcron.admin.display import change_url, list_url, text_anchor
 from django_dcron.diagnosis.timeline import (
     Lane,
     OccurrenceStretch,
-    Runs,
+    RunStretch,
     Timeline,
     minute_of,
     timeline,
@@ -245,7 +245,7 @@ class _Drawing:
             next_at=lane.next_at,
         )
 
-    def _bars(self, job: Job, started: Sequence[Runs], y: float) -> Iterator[TimelineShape]:
+    def _bars(self, job: Job, started: Sequence[RunStretch], y: float) -> Iterator[TimelineShape]:
         """Yield the bars of a lane.
 
         Runs of one minute in several states are stacked, with the rarest state on top.
@@ -276,11 +276,11 @@ class _Drawing:
                 symbol = ""
                 top = round(top + height, 1)
 
-    def _span(self, runs: Runs) -> _Span:
+    def _span(self, runs: RunStretch) -> _Span:
         assert runs.started_at is not None  # noqa: S101 (else it has no bar)
         return _Span(self._x(runs.started_at), self._x(runs.finished_at or self._now))
 
-    def _mark(self, job: Job, runs: Runs, y: int) -> TimelineShape:
+    def _mark(self, job: Job, runs: RunStretch, y: int) -> TimelineShape:
         middle = y + LANE / 2
         return TimelineShape(
             self._x(runs.scheduled_at),
@@ -296,7 +296,7 @@ class _Drawing:
         width = 0 if upcoming.first == upcoming.last else max(round(right - left, 2), MIN_WIDTH)
         return TimelineShape(left, top, title, width=width, height=BAR)
 
-    def _url(self, job: Job, runs: Runs) -> str:
+    def _url(self, job: Job, runs: RunStretch) -> str:
         if runs.run_id:
             return self._run_url.replace(str(NO_RUN), str(runs.run_id))
         lookups = {

@@ -12,7 +12,13 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.display import duration_or_empty
 from django_dcron.diagnosis.job_list import problem_of
-from django_dcron.diagnosis.timeline import JOBS_COUNTED, Lane, OccurrenceStretch, Runs, Timeline
+from django_dcron.diagnosis.timeline import (
+    JOBS_COUNTED,
+    Lane,
+    OccurrenceStretch,
+    RunStretch,
+    Timeline,
+)
 from django_dcron.models import Job
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
@@ -23,14 +29,14 @@ if TYPE_CHECKING:
 _LABELS: dict[str, StrOrPromise] = dict(STATE_LABELS)
 
 
-def has_run(runs: Runs) -> bool:
+def has_run(runs: RunStretch) -> bool:
     """Return whether the runs ran or are running. A run that waits for a retry doesn't count."""
     return runs.started_at is not None and (
         runs.finished_at is not None or runs.state == State.RUNNING
     )
 
 
-def runs_title(job: Job, runs: Runs) -> str:
+def runs_title(job: Job, runs: RunStretch) -> str:
     values = {
         "job": job,
         "state": _LABELS[runs.state],

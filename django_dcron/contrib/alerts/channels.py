@@ -26,7 +26,7 @@ class AlertDestination(NamedTuple):
     """The settings of the channel, with this destination only."""
 
 
-class NotSent(Exception):
+class SendFailed(Exception):
     """The channel didn't accept the message.
 
     The error names the kind of channel and the reason, but no secret.
@@ -72,20 +72,20 @@ def _mail(addresses: Sequence[str], subject: str, text: str) -> None:
     if getattr(mailer, "timeout", SEND_TIMEOUT) is None:
         mailer.timeout = SEND_TIMEOUT
     if not mailer.send_messages([mail.EmailMessage(subject, text, to=list(addresses))]):
-        raise NotSent("the mail backend sent no message")
+        raise SendFailed("the mail backend sent no message")
 
 
 def _apprise(url: str, subject: str, text: str, level: str) -> None:
     try:
         from apprise import Apprise, NotifyFormat, NotifyType, OverflowMode
     except ImportError as error:
-        raise NotSent("apprise is not installed: pip install django-dcron[alerts]") from error
+        raise SendFailed("apprise is not installed: pip install django-dcron[alerts]") from error
     scheme = SCHEME.match(url)
     kind, service = scheme[1] if scheme else "nothing", Apprise()
     if not service.add(url):
         if scheme is None:
-            raise NotSent("the URL doesn't begin with a scheme such as slack://")
-        raise NotSent(
+            raise SendFailed("the URL doesn't begin with a scheme such as slack://")
+        raise SendFailed(
             f"apprise doesn't support the scheme {kind!r} of the URL, or the URL is malformed"
         )
     for plugin in service:
@@ -99,4 +99,4 @@ def _apprise(url: str, subject: str, text: str, level: str) -> None:
     if not service.notify(
         title=title, body=body, notify_type=NotifyType(level), body_format=NotifyFormat.TEXT
     ):
-        raise NotSent(f"the service ({kind}) rejected the message")
+        raise SendFailed(f"the service ({kind}) rejected the message")

@@ -1,7 +1,7 @@
 """Import the jobs of another scheduler, a crontab or an export.
 
-A module per source reads it and writes nothing: ``read(...) -> Reading``. ``comparison`` compares
-the reading with the existing jobs, and ``writing`` applies the differences.
+A module per source reads it and writes nothing: ``read(...) -> SourceContents``. ``comparison``
+compares the contents with the existing jobs, and ``writing`` applies the differences.
 
 Invariants:
 

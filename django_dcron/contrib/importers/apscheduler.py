@@ -15,8 +15,8 @@ from typing import Any
 from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
-    Reading,
     RowReader,
+    SourceContents,
     SourceRuns,
     Warn,
     check_json,
@@ -59,10 +59,10 @@ RENAMED = {"day": "day_of_month"}
 LAST_WEEK = 53
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
     with Reader() as reader:
-        return Reading(
+        return SourceContents(
             [
                 translate_entry(_origin(key), key, partial(_job, row, now, reader), key=key)
                 for key, row in read_rows(rows)

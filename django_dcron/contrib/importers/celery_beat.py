@@ -14,10 +14,10 @@ from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     NEXT_DUE,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
     RowReader,
+    SourceContents,
     SourceRuns,
     Warn,
     next_due,
@@ -35,9 +35,9 @@ WAS_DISABLED = "was disabled in django-celery-beat"
 KINDS = ("interval", "crontab", "solar", "clocked")
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     rows = _rows().select_related(*KINDS).order_by("name")
-    return Reading(
+    return SourceContents(
         [
             translate_entry(_origin(name), name, partial(_job, row, now), key=str(key))
             for key, name, row in read_rows(rows, "name")
@@ -87,7 +87,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     row = get_row()
     celery_entry.check_task(row.task)
     if row.expires and row.expires <= now:
-        raise Omitted(f"expired at {row.expires.isoformat()}")
+        raise EntryOmitted(f"expired at {row.expires.isoformat()}")
     values = {
         "description": row.description,
         "target": row.task,
@@ -167,11 +167,11 @@ def _next_occurrence_only(
     schedule = parse_schedule(fields["schedule"], fields["timezone"])
     first = Timetable(schedule, row.start_time).first_after(now)
     if first is None:
-        raise Omitted("the schedule has no further occurrence")
+        raise EntryOmitted("the schedule has no further occurrence")
     return _one_off_values(row, first, now, warn)
 
 
 def _one_off_values(row: Any, at: datetime, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.total_run_count or not row.enabled:
-        raise Omitted("a one-off task that has already run or is disabled")
+        raise EntryOmitted("a one-off task that has already run or is disabled")
     return {**one_off_schedule(at, now, warn), "starts_at": None}

@@ -14,9 +14,9 @@ from django.apps import apps
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
     LONG_INTERVAL,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
+    SourceContents,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -25,7 +25,7 @@ from django_dcron.contrib.importers.reading import (
 )
 from django_dcron.db.errors import in_one_line
 from django_dcron.dispatch import DispatchFailed, shared_dispatcher
-from django_dcron.dispatch.base import AsksWorkers
+from django_dcron.dispatch.base import SupportsWorkerRequests
 from django_dcron.targets.celery_tasks import discovered_app
 
 SOURCE = "celery"
@@ -47,7 +47,7 @@ class Interval:
     tz: Any
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     """Read all entries. Raises ``SourceProblem``."""
     app = discovered_app()
     try:
@@ -58,7 +58,7 @@ def read(now: datetime) -> Reading:
         raise SourceProblem(
             f"Celery's beat_schedule can't be read: {in_one_line(error)}."
         ) from error
-    reading = Reading(
+    contents = SourceContents(
         [
             translate_entry(
                 _origin(name), str(name), partial(_job, app, definition, now), key=str(name)
@@ -68,8 +68,8 @@ def read(now: datetime) -> Reading:
         source=SOURCE,
     )
     if entries and apps.is_installed("django_celery_beat"):
-        reading.notes.append(COPIED_TO_THE_DATABASE)
-    return reading
+        contents.notes.append(COPIED_TO_THE_DATABASE)
+    return contents
 
 
 def runs_since(since: datetime) -> SourceRuns:
@@ -85,7 +85,9 @@ def sent_by_beat() -> dict[str, timedelta]:
     """
     dispatcher: object = shared_dispatcher()
     try:
-        replies = dispatcher.ask_workers() if isinstance(dispatcher, AsksWorkers) else None
+        replies = (
+            dispatcher.ask_workers() if isinstance(dispatcher, SupportsWorkerRequests) else None
+        )
     except DispatchFailed as error:
         raise SourceProblem(f"the workers can't be asked: {error}.") from error
     ages: dict[str, timedelta] = {}
@@ -124,7 +126,7 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
         options["expires"] = options["expires"].total_seconds()
     translated = celery_entry.options(options, warn)
     if translated["ends_at"] is not None and translated["ends_at"] < now:
-        raise Omitted(f"expired at {translated['ends_at'].isoformat()}")
+        raise EntryOmitted(f"expired at {translated['ends_at'].isoformat()}")
     schedule = _schedule(app, definition.get("schedule"), relative=bool(definition.get("relative")))
     fields = celery_entry.schedule_fields(schedule, warn)
     if fields["schedule"].startswith("@every") and schedule.run_every >= LONG_INTERVAL:

@@ -14,8 +14,8 @@ from typing import Any
 from django_dcron.contrib.importers.celery_task import LIMITS
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
+    EntryOmitted,
     EntryRefused,
-    Omitted,
     Warn,
     interval_text,
     next_due,
@@ -39,7 +39,7 @@ NO_HOUSEKEEPING = (
 def check_task(task: str) -> None:
     """Refuse Celery's own tasks, which aren't targets."""
     if task.startswith("celery."):
-        raise Omitted(NO_HOUSEKEEPING)
+        raise EntryOmitted(NO_HOUSEKEEPING)
 
 
 def why_solar_refused(event: str, latitude: Any, longitude: Any) -> str:

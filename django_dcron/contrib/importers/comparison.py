@@ -35,7 +35,7 @@ from django_dcron.contrib.importers.entry_plans import (
 )
 from django_dcron.contrib.importers.merging import plan_merge
 from django_dcron.contrib.importers.origins import (
-    Match,
+    EntryMatch,
     imported_jobs_of,
     match_entries,
     stored_source,
@@ -111,8 +111,8 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
 
 
 def _with_duplicates(
-    matches: list[Match], namespace: str, options: ComparisonOptions
-) -> list[Match]:
+    matches: list[EntryMatch], namespace: str, options: ComparisonOptions
+) -> list[EntryMatch]:
     """Add the jobs of other crontabs that run, or will run, the same command at the same times.
 
     A crontab that was saved to another file would otherwise create each renamed or edited job
@@ -152,7 +152,7 @@ def _work(namespace: str, values: Mapping[str, Any]) -> str:
     return json.dumps([namespace, *what, values["schedule"], values["timezone"]], sort_keys=True)
 
 
-def _waits(matched: Match) -> bool:
+def _waits(matched: EntryMatch) -> bool:
     """Return whether the entry's job waits for a handover, because the source still does its work.
 
     The source doesn't run a disabled entry.
@@ -165,7 +165,7 @@ def _waits(matched: Match) -> bool:
     )
 
 
-def _stays_shadow(matched: Match, options: ComparisonOptions) -> bool:
+def _stays_shadow(matched: EntryMatch, options: ComparisonOptions) -> bool:
     """Return whether the entry is imported as a shadow. Only a handover ends a shadow."""
     if options.shadow:
         return True
@@ -173,7 +173,7 @@ def _stays_shadow(matched: Match, options: ComparisonOptions) -> bool:
     return is_shadow and not options.take_over and "target" not in options.overwrite
 
 
-def _as_shadow(matched: Match) -> Match:
+def _as_shadow(matched: EntryMatch) -> EntryMatch:
     job = matched.job
     may_be_shadow = job is None or job.target.startswith(PREFIX) or awaits_handover(job)
     if not matched.entry.values or not may_be_shadow:
@@ -184,7 +184,7 @@ def _as_shadow(matched: Match) -> Match:
     )
 
 
-def _plan_safely(matched: Match, namespace: str, options: ComparisonOptions) -> EntryPlan:
+def _plan_safely(matched: EntryMatch, namespace: str, options: ComparisonOptions) -> EntryPlan:
     """Compare one entry. Refuse it if its values raise any error except a database error."""
     unchanged = EntryPlan(
         ImportOutcome.SAME,
@@ -202,7 +202,7 @@ def _plan_safely(matched: Match, namespace: str, options: ComparisonOptions) -> 
         )
 
 
-def _plan(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
+def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
     entry, before = matched.entry, matched.job
     if entry.refused:
         return replace(unchanged, outcome=ImportOutcome.REFUSED, reasons=(entry.refused,))
@@ -266,7 +266,9 @@ def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOpti
     return validated(replace(unchanged, outcome=ImportOutcome.CHANGE, changes=changes, job=job))
 
 
-def _plan_creation(matched: Match, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
+def _plan_creation(
+    matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions
+) -> EntryPlan:
     entry = matched.entry
     values = dict(entry.values)
     if entry.next_due is not None:
@@ -288,7 +290,7 @@ def _plan_creation(matched: Match, unchanged: EntryPlan, options: ComparisonOpti
 
 
 def _plan_adoption(
-    matched: Match, before: Job, unchanged: EntryPlan, options: ComparisonOptions
+    matched: EntryMatch, before: Job, unchanged: EntryPlan, options: ComparisonOptions
 ) -> EntryPlan:
     """Compare with a job that a person created. If it differs, only ``overwrite`` changes it."""
     values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}

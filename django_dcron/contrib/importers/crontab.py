@@ -23,9 +23,9 @@ from django_dcron.contrib.importers.crontab_lines import CrontabLine, Management
 from django_dcron.contrib.importers.names import name_digest
 from django_dcron.contrib.importers.reading import (
     CRONTAB,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
+    SourceContents,
     SourceEntry,
     Warn,
     translate_entry,
@@ -48,29 +48,29 @@ def read(
     system: bool = False,
     path: str = "-",
     zone_is_default: bool = True,
-) -> Reading:
+) -> SourceContents:
     """Parse a crontab.
 
     ``timezone``: the zone of the crontab's machine, which applies to lines without a preceding
     ``CRON_TZ``. ``zone_is_default``: whether the user passed no time zone. ``path``: identifies the
     crontab among others.
     """
-    reading = Reading(source=f"{CRONTAB}{path}")
-    lines = list(read_lines(text, timezone, system, reading))
+    contents = SourceContents(source=f"{CRONTAB}{path}")
+    lines = list(read_lines(text, timezone, system, contents))
     shell_names = _shell_names(lines)
     lines_by_command = Counter(tuple(line.argv) for line in lines)
     times: Counter[str] = Counter()
     for line in lines:
         shell_name = shell_names[tuple(line.argv)]
         entry = _entry_of(line, shell_name, lines_by_command[tuple(line.argv)] > 1, times)
-        reading.entries.append(entry)
+        contents.entries.append(entry)
         if entry.values and entry.values["target"].startswith(shell.PREFIX):
-            reading.shell[shell_name] = line.argv
-    _suggest_commands(reading, lines, shell_names)
+            contents.shell[shell_name] = line.argv
+    _suggest_commands(contents, lines, shell_names)
     if any(line.timezone == timezone for line in lines):
         other = " To use another one, pass --timezone." if zone_is_default else ""
-        reading.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
-    return reading
+        contents.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
+    return contents
 
 
 def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
@@ -91,7 +91,7 @@ def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
 
 
 def _suggest_commands(
-    reading: Reading, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
+    contents: SourceContents, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
 ) -> None:
     """Add a note about lines that could become ``command:NAME``, and the setting they need."""
     candidates = [
@@ -107,9 +107,9 @@ def _suggest_commands(
         call = line.management_call
         if call is None or call.command not in get_commands() or call.command in settings.COMMANDS:
             continue
-        allowed = reading.commands.setdefault(call.command, [])
+        allowed = contents.commands.setdefault(call.command, [])
         allowed += [name for name in _argument_names(call) if name not in allowed]
-    reading.notes.append(_command_note(min(candidates, key=lambda line: line.program)))
+    contents.notes.append(_command_note(min(candidates, key=lambda line: line.program)))
 
 
 def _command_note(line: CrontabLine) -> str:
@@ -210,9 +210,9 @@ def _with_number(text: str, number: int) -> str:
 
 
 def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:
-    """Raise ``EntryRefused``, ``Omitted`` or ``InvalidSchedule`` unless a job can have it."""
+    """Raise ``EntryRefused``, ``EntryOmitted`` or ``InvalidSchedule`` unless a job can have it."""
     if schedule.lower() == "@reboot":
-        raise Omitted(AT_BOOT)
+        raise EntryOmitted(AT_BOOT)
     if schedule.startswith("@") and schedule.lower() not in MACROS:
         raise EntryRefused(f"{schedule} is not a cron schedule")
     if "~" in schedule:

@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from django_dcron.contrib.importers.names import clean_name
-from django_dcron.contrib.importers.reading import Reading, SourceEntry
+from django_dcron.contrib.importers.reading import SourceContents, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.utils.counts import number_of
@@ -101,8 +101,10 @@ class CrontabLine:
         return ["/usr/bin/env", *(f"{name}={value}" for name, value in self.environment), *call]
 
 
-def read_lines(text: str, timezone: str, system: bool, reading: Reading) -> Iterator[CrontabLine]:
-    """Yield the entries. Add invalid lines and notes to ``reading``."""
+def read_lines(
+    text: str, timezone: str, system: bool, contents: SourceContents
+) -> Iterator[CrontabLine]:
+    """Yield the entries. Add invalid lines and notes to ``contents``."""
     variables: dict[str, str] = {}
     comment: list[str] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -116,11 +118,11 @@ def read_lines(text: str, timezone: str, system: bool, reading: Reading) -> Iter
         if not line:
             continue
         if (variable := _variable(line)) is not None:
-            _set_variable(variables, *variable, reading)
+            _set_variable(variables, *variable, contents)
             continue
         parts = _split_line(line, system)
         if parts is None:
-            reading.entries.append(
+            contents.entries.append(
                 SourceEntry(f"line {number}", f"line {number}", refused=_why_invalid(line, system))
             )
             continue
@@ -177,10 +179,12 @@ def _variable(line: str) -> tuple[str, str] | None:
     return match["name"].strip("'\""), value
 
 
-def _set_variable(variables: dict[str, str], name: str, value: str, reading: Reading) -> None:
+def _set_variable(
+    variables: dict[str, str], name: str, value: str, contents: SourceContents
+) -> None:
     variables[name] = value
     if name == "MAILTO" and value:
-        reading.notes.append(
+        contents.notes.append(
             with_link(
                 f"MAILTO={value} is ignored. Output is stored with each run and not mailed. Use "
                 "alerts instead.",
@@ -188,12 +192,12 @@ def _set_variable(variables: dict[str, str], name: str, value: str, reading: Rea
             )
         )
     if name == "TZ":
-        reading.notes.append(
+        contents.notes.append(
             "TZ only sets an environment variable of the commands. Schedules use CRON_TZ, "
             "as in cron."
         )
     if name == "RANDOM_DELAY":
-        reading.notes.append("RANDOM_DELAY is ignored. Set the jitter of a job instead.")
+        contents.notes.append("RANDOM_DELAY is ignored. Set the jitter of a job instead.")
 
 
 class _LineParts(NamedTuple):

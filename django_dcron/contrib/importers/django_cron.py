@@ -24,9 +24,9 @@ from django_dcron import targets
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
+    SourceContents,
     SourceEntry,
     SourceProblem,
     SourceRuns,
@@ -85,23 +85,23 @@ class ClassPart:
         return f"class {self.path!r}{self.label}"
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     """Read the setting. Raises ``SourceProblem``."""
-    reading = Reading(source=SOURCE)
+    contents = SourceContents(source=SOURCE)
     for path in _paths():
         try:
             parts = _parts(path)
-        except Omitted as reason:
-            reading.entries.append(SourceEntry(f"class {path!r}", path, omitted=str(reason)))
+        except EntryOmitted as reason:
+            contents.entries.append(SourceEntry(f"class {path!r}", path, omitted=str(reason)))
             continue
         except EntryRefused as reason:
-            reading.entries.append(SourceEntry(f"class {path!r}", path, refused=str(reason)))
+            contents.entries.append(SourceEntry(f"class {path!r}", path, refused=str(reason)))
             continue
-        reading.entries += [
+        contents.entries += [
             translate_entry(part.origin, part.key, partial(_job, part, now), key=part.key)
             for part in parts
         ]
-    return reading
+    return contents
 
 
 def runs_since(since: datetime) -> SourceRuns:
@@ -111,7 +111,7 @@ def runs_since(since: datetime) -> SourceRuns:
     for path in _paths():
         try:
             parts = _parts(path)
-        except (Omitted, EntryRefused):
+        except (EntryOmitted, EntryRefused):
             continue
         for part in parts:
             times[part.origin] = list(_first_tries(_logs_of(rows, part), part))
@@ -126,9 +126,9 @@ def _paths() -> list[str]:
 
 
 def _parts(path: str) -> list[ClassPart]:
-    """Return the parts of a class. Raises ``Omitted`` or ``EntryRefused``."""
+    """Return the parts of a class. Raises ``EntryOmitted`` or ``EntryRefused``."""
     if path.startswith(OWN_CLASSES):
-        raise Omitted(f"a job needs no class that reports failures; see {DOCS}{ALERTS_PAGE}")
+        raise EntryOmitted(f"a job needs no class that reports failures; see {DOCS}{ALERTS_PAGE}")
     try:
         cron_class = import_string(path)
     except Exception as error:  # the project's code
@@ -148,7 +148,9 @@ def _parts(path: str) -> list[ClassPart]:
         label = f" at {group[0][0]:02}:{group[0][1]:02}" if parts else ""
         parts.append(ClassPart(path, cron_class, group, label))
     if not parts:
-        raise Omitted("django-cron never runs it: it has neither run_every_mins nor run_at_times")
+        raise EntryOmitted(
+            "django-cron never runs it: it has neither run_every_mins nor run_at_times"
+        )
     return parts
 
 
@@ -284,7 +286,7 @@ def _numbers(option: str, value: Any, low: int, high: int) -> set[int] | None:
         raise EntryRefused(f"{option}: {value!r:.40} isn't a list of days, so django-cron fails")
     numbers = {number for number in value if number in range(low, high + 1)}
     if not numbers:
-        raise Omitted(f"django-cron never runs it: {option} has no day from {low} to {high}")
+        raise EntryOmitted(f"django-cron never runs it: {option} has no day from {low} to {high}")
     return numbers
 
 

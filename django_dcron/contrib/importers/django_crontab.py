@@ -20,7 +20,7 @@ from django_dcron.contrib.importers.crontab import check_schedule
 from django_dcron.contrib.importers.names import name_digest
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
-    Reading,
+    SourceContents,
     SourceEntry,
     SourceProblem,
     SourceRuns,
@@ -52,7 +52,7 @@ class CronJob:
     suffix: str
 
 
-def read(now: datetime, timezone: str = "") -> Reading:
+def read(now: datetime, timezone: str = "") -> SourceContents:
     """Read the setting. Raises ``SourceProblem`` or, for an unknown time zone, ``InvalidSchedule``.
 
     ``timezone``: the zone of the machine whose cron reads the crontab. Empty: that of this machine.
@@ -61,25 +61,25 @@ def read(now: datetime, timezone: str = "") -> Reading:
     if not isinstance(setting, list | tuple) or not setting:
         raise SourceProblem("The setting CRONJOBS is missing or empty.")
     zone = check_zone(timezone) if timezone else machine_zone()
-    reading = Reading(source=SOURCE)
+    contents = SourceContents(source=SOURCE)
     times: Counter[str] = Counter()
     for number, job in enumerate(setting, 1):
-        reading.entries.append(_entry_of(job, f"CRONJOBS entry {number}", zone, times))
+        contents.entries.append(_entry_of(job, f"CRONJOBS entry {number}", zone, times))
     if not timezone:
-        reading.notes.append(
+        contents.notes.append(
             f"cron uses the time zone of its machine. Times are read in {zone}, that of this "
             "machine. If cron runs on another machine, or its crontab sets CRON_TZ, pass "
             "--timezone."
         )
     for name in ("PREFIX", "SUFFIX"):
         if text := getattr(settings, f"CRONTAB_COMMAND_{name}", ""):
-            reading.notes.append(
+            contents.notes.append(
                 f"CRONTAB_COMMAND_{name} ({text}) is ignored. Output is stored with each run. Set "
                 "environment variables for the workers."
             )
     if module := getattr(settings, "CRONTAB_DJANGO_SETTINGS_MODULE", None):
-        reading.notes.append(f"Jobs run with the settings of the workers, and not with {module}.")
-    return reading
+        contents.notes.append(f"Jobs run with the settings of the workers, and not with {module}.")
+    return contents
 
 
 def runs_since(since: datetime) -> SourceRuns:

@@ -19,10 +19,10 @@ from django.conf import settings
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.importers.reading import (
     NEXT_DUE,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
     RowReader,
+    SourceContents,
     SourceRuns,
     Warn,
     check_json,
@@ -51,9 +51,9 @@ UNREADABLE = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 """The exceptions of ``ast.literal_eval``."""
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     rows = _rows().order_by("pk")
-    return Reading(
+    return SourceContents(
         [
             translate_entry(
                 _origin(key),
@@ -94,7 +94,7 @@ def _origin(number: int) -> str:
 def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     row = get_row()
     if row.repeats == 0:
-        raise Omitted("the schedule has no repeats left")
+        raise EntryOmitted("the schedule has no repeats left")
     if row.intended_date_kwarg:
         raise EntryRefused(
             f"intended_date_kwarg ({row.intended_date_kwarg!r}) is not supported; use "
@@ -213,7 +213,7 @@ def _zone() -> str:
 
 def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.next_run is None:
-        raise Omitted("a one-off schedule without a run time")
+        raise EntryOmitted("a one-off schedule without a run time")
     return dict(one_off_schedule(row.next_run, now, warn))
 
 

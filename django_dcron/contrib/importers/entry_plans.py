@@ -12,7 +12,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 
 from django_dcron.contrib.importers.origins import (
-    Match,
+    EntryMatch,
     stored_key,
     stored_source,
 )
@@ -116,7 +116,7 @@ def awaits_handover(job: Job) -> bool:
 
 
 def store_origin(
-    job: Job, matched: Match, options: ComparisonOptions, base: Mapping[str, Any]
+    job: Job, matched: EntryMatch, options: ComparisonOptions, base: Mapping[str, Any]
 ) -> None:
     """Store the origin and the values of the source."""
     job.import_source, job.import_key = stored_source(options.source), stored_key(matched.entry)

@@ -8,8 +8,8 @@ from itertools import groupby
 from django.core.exceptions import ImproperlyConfigured
 
 from django_dcron.contrib.importers.reading import (
-    Reading,
     SourceCalendar,
+    SourceContents,
     SourceEntry,
     SourceProblem,
 )
@@ -23,7 +23,7 @@ DECLARED_THERE = (
 )
 
 
-def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
+def read(text: str, syntax: Syntax, namespace: str = "") -> SourceContents:
     """Parse an export.
 
     ``namespace`` replaces the namespaces of the jobs, unless it is empty. Raises ``SourceProblem``.
@@ -43,7 +43,7 @@ def read(text: str, syntax: Syntax, namespace: str = "") -> Reading:
         SourceCalendar(label.removeprefix("calendar "), refused=why)
         for label, why in _problem_lines(document.calendars.problems)
     ]
-    return Reading(
+    return SourceContents(
         [*(_entry_of(item, namespace) for item in document.entries), *refused], calendars
     )
 

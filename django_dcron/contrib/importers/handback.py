@@ -29,7 +29,7 @@ from django_dcron.contrib.importers.entry_plans import (
     with_values,
 )
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
-from django_dcron.contrib.importers.reading import Reading, SourceEntry
+from django_dcron.contrib.importers.reading import SourceContents, SourceEntry
 from django_dcron.contrib.importers.sources import SCHEDULERS, can_hand_back
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line
@@ -47,14 +47,16 @@ SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
 """The fields whose edits here are reported, because the source runs its entry without them."""
 
 
-class Resumable(Protocol):
-    def read(self, now: datetime) -> Reading: ...
+class HandbackSource(Protocol):
+    def read(self, now: datetime) -> SourceContents: ...
 
     def hand_back(self, ran_until: Mapping[str, datetime | None]) -> set[str]: ...
 
 
-RESUMABLE = {
-    name: cast("Resumable", source) for name, source in SCHEDULERS.items() if can_hand_back(name)
+HANDBACK_SOURCES = {
+    name: cast("HandbackSource", source)
+    for name, source in SCHEDULERS.items()
+    if can_hand_back(name)
 }
 
 
@@ -78,7 +80,7 @@ def plan_handback(source: str) -> tuple[list[Handback], list[Job]]:
 
     The former include jobs that were already handed back. Raises ``SourceProblem``.
     """
-    entries = RESUMABLE[source].read(database_now(alias_for(Job))).entries
+    entries = HANDBACK_SOURCES[source].read(database_now(alias_for(Job))).entries
     matches = [each for each in match_entries(entries, "default", source) if each.job]
     entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
     paused_here = [
@@ -108,7 +110,9 @@ def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:
 
 
 def hand_back_all(
-    planned: Sequence[Handback], source: Resumable, on_progress: Callable[[list[Handback]], None]
+    planned: Sequence[Handback],
+    source: HandbackSource,
+    on_progress: Callable[[list[Handback]], None],
 ) -> None:
     """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
     using = alias_for(Job)
@@ -116,7 +120,9 @@ def hand_back_all(
         on_progress(_hand_back_or_halve(planned[start : start + SWITCHED_AT_ONCE], source, using))
 
 
-def _hand_back_or_halve(batch: Sequence[Handback], source: Resumable, using: str) -> list[Handback]:
+def _hand_back_or_halve(
+    batch: Sequence[Handback], source: HandbackSource, using: str
+) -> list[Handback]:
     """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
     there = [each for each in batch if each.key is not None]
     if not there:
@@ -143,7 +149,7 @@ class _EntriesMissing(Exception):
         self.keys = keys
 
 
-def _hand_back_batch(batch: Sequence[Handback], source: Resumable, using: str) -> None:
+def _hand_back_batch(batch: Sequence[Handback], source: HandbackSource, using: str) -> None:
     """Pause the jobs, and have the source continue after their last occurrences here.
 
     The pauses are committed after the source has stored the times. Until then, the jobs' locks keep

@@ -20,10 +20,10 @@ from django.conf import settings
 from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.reading import (
+    EntryOmitted,
     EntryRefused,
-    Omitted,
     PendingAction,
-    Reading,
+    SourceContents,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -70,7 +70,7 @@ class Revocation:
     once: bool
 
 
-def read(now: datetime, app: str = "") -> Reading:
+def read(now: datetime, app: str = "") -> SourceContents:
     """Read all periodic tasks. Raises ``SourceProblem``.
 
     ``app``: the dotted path of a Huey instance. Empty: that of Django.
@@ -79,21 +79,21 @@ def read(now: datetime, app: str = "") -> Reading:
         huey = functions.import_instance(app, "_registry", "storage", "utc")
     else:
         huey = functions.instance_of_django(DJANGO, "HUEY", "Huey instance", "shop.queue.huey")
-    reading = Reading(source=f"{SOURCE} {app}" if app else SOURCE)
+    contents = SourceContents(source=f"{SOURCE} {app}" if app else SOURCE)
     tasks = {huey._registry.task_to_string(each): each for each in _tasks(huey)}
-    revoked = _revoked(huey, tasks, reading.notes)
+    revoked = _revoked(huey, tasks, contents.notes)
     zone = "UTC" if huey.utc else settings.TIME_ZONE
-    reading.entries = [
+    contents.entries = [
         translate_entry(
             _origin(key), key, partial(_job, task, zone, revoked.get(key), now), key=key
         )
         for key, task in tasks.items()
     ]
     if hooks := _hooks(huey):
-        reading.notes.append(
+        contents.notes.append(
             f"Huey's hooks and signal handlers aren't called for jobs: {', '.join(hooks)}."
         )
-    return reading
+    return contents
 
 
 def runs_since(since: datetime) -> SourceRuns:
@@ -186,7 +186,7 @@ def _expiry(expires: Any, now: datetime) -> dict[str, Any]:
         zone = ZoneInfo(settings.TIME_ZONE)
         aware = expires if expires.tzinfo else expires.replace(tzinfo=zone)
         if aware <= now:
-            raise Omitted(f"expired at {aware.isoformat()}")
+            raise EntryOmitted(f"expired at {aware.isoformat()}")
         return {"ends_at": aware, "start_deadline": None}
     if not isinstance(expires, timedelta):
         expires = timedelta(seconds=expires)

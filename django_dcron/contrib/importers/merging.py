@@ -28,7 +28,7 @@ from django_dcron.contrib.importers.entry_plans import (
     with_values,
 )
 from django_dcron.contrib.importers.origins import (
-    Match,
+    EntryMatch,
 )
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import definition_of
@@ -38,7 +38,7 @@ from django_dcron.targets.shadow import PREFIX
 
 
 def plan_merge(
-    matched: Match, before: Job, unchanged: EntryPlan, options: ComparisonOptions
+    matched: EntryMatch, before: Job, unchanged: EntryPlan, options: ComparisonOptions
 ) -> EntryPlan:
     """Return the plan for a job that was imported before."""
     base: dict[str, Any] = (before.imported or {}).get("values", {})
@@ -148,7 +148,7 @@ def _takes_over(before: Job, updates: Mapping[str, Any]) -> bool:
     return becomes_job or updates.get("enabled") is True
 
 
-def _rename(matched: Match, before: Job) -> str | None:
+def _rename(matched: EntryMatch, before: Job) -> str | None:
     """Return the name that the source has for the job, if it was renamed here or there."""
     known = before.imported or {}
     renamed_here = before.name != known.get("as", before.name)

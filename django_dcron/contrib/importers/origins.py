@@ -35,7 +35,7 @@ LONGEST_KEY = 190
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class EntryMatch:
     entry: SourceEntry
     """The entry. Its name and namespace are those of the job, if there is one."""
     source_name: str
@@ -64,7 +64,7 @@ def stored_source(source: str) -> str:
 
 def match_entries(
     source_entries: Iterable[SourceEntry], namespace: str, source: str = ""
-) -> list[Match]:
+) -> list[EntryMatch]:
     """Return a match for each entry, in the same order.
 
     ``source``: empty for an export, whose jobs match by name only.
@@ -88,7 +88,7 @@ def imported_jobs_of(source: str) -> list[Job]:
     return list(Job.objects.using(alias_for(Job)).filter(import_source=stored_source(source)))
 
 
-def _with_deletions(matches: list[Match], source: str) -> list[Match]:
+def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
     deleted = DeletedImport.objects.using(alias_for(DeletedImport)).filter(
         import_source=stored_source(source)
     )
@@ -154,9 +154,9 @@ def _unique(items: Iterable[tuple[Hashable, Any]]) -> dict[Hashable, Any]:
     return {key: item for key, item in listed if times[key] == 1}
 
 
-def _match_job(entry: SourceEntry, named: SourceEntry, job: Job) -> Match:
+def _match_job(entry: SourceEntry, named: SourceEntry, job: Job) -> EntryMatch:
     named_entry = replace(named, name=job.name, namespace=job.namespace)
-    return Match(named_entry, entry.name, named.name, job)
+    return EntryMatch(named_entry, entry.name, named.name, job)
 
 
 def _match_by_name(
@@ -165,14 +165,14 @@ def _match_by_name(
     namespace: str,
     source: str,
     existing: dict[tuple[str, str], Job],
-) -> Match:
+) -> EntryMatch:
     job = existing.get((named.namespace or namespace, named.name))
     if job is None or not source or not job.import_source:
-        return Match(named, entry.name, named.name, job)
-    return Match(named, entry.name, named.name, name_owner=job)
+        return EntryMatch(named, entry.name, named.name, job)
+    return EntryMatch(named, entry.name, named.name, name_owner=job)
 
 
-def _rename_clashing(matches: list[Match], namespace: str, source: str) -> list[Match]:
+def _rename_clashing(matches: list[EntryMatch], namespace: str, source: str) -> list[EntryMatch]:
     """Give another name to new entries whose name a job of another entry of the source has."""
     clashes = [
         match.name_owner is not None and match.name_owner.import_source == stored_source(source)
@@ -188,7 +188,7 @@ def _rename_clashing(matches: list[Match], namespace: str, source: str) -> list[
         [entry for entry, clashing in zip(renamed, clashes, strict=True) if clashing], namespace
     )
     return [
-        Match(
+        EntryMatch(
             entry,
             match.source_name,
             entry.name,

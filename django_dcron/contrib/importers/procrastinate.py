@@ -16,9 +16,9 @@ from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
+    SourceContents,
     SourceRuns,
     Warn,
     check_json,
@@ -45,7 +45,7 @@ Key = tuple[str, str]
 """The name of a task, and the ``periodic_id`` that distinguishes its schedules."""
 
 
-def read(now: datetime, app: str = "") -> Reading:
+def read(now: datetime, app: str = "") -> SourceContents:
     """Read all periodic tasks. Raises ``SourceProblem``.
 
     ``app``: the dotted path of a procrastinate app. Empty: that of Django.
@@ -61,7 +61,7 @@ def read(now: datetime, app: str = "") -> Reading:
     functions.load_tasks(procrastinate_app.perform_import_paths, "procrastinate's import paths")
     latest = {} if app else _latest(_defers())
     tasks: Mapping[Key, Any] = procrastinate_app.periodic_registry.periodic_tasks
-    return Reading(
+    return SourceContents(
         [
             translate_entry(
                 _origin(key), _name(key), partial(_job, task, latest.get(key)), key=_name(key)
@@ -105,7 +105,7 @@ def _origin(key: Key) -> str:
 def _job(periodic: Any, last_run: datetime | None, warn: Warn) -> dict[str, Any]:
     task, options = periodic.task, periodic.configure_kwargs
     if task.func.__module__ == OWN_TASKS:
-        raise Omitted("a job can't run procrastinate's own tasks; keep it in procrastinate")
+        raise EntryOmitted("a job can't run procrastinate's own tasks; keep it in procrastinate")
     for name in ("schedule_at", "schedule_in"):
         if options.get(name) is not None:
             raise EntryRefused(

@@ -35,7 +35,7 @@ class EntryRefused(Exception):
     """An entry can't be imported. The message is the reason, and what to do instead."""
 
 
-class Omitted(Exception):
+class EntryOmitted(Exception):
     """An entry need not be imported. The message is the reason."""
 
 
@@ -80,7 +80,7 @@ class SourceCalendar:
 
 
 @dataclass(slots=True)
-class Reading:
+class SourceContents:
     entries: list[SourceEntry] = field(default_factory=list)
     calendars: list[SourceCalendar] = field(default_factory=list)
     """The calendars that the jobs in ``entries`` name."""
@@ -127,15 +127,15 @@ def translate_entry(
     """Translate one entry of a source.
 
     ``translate`` gets a function that records warnings. It returns the fields of the job, and
-    possibly ``NEXT_DUE`` and ``LAST_RUN``. It may raise ``EntryRefused`` or ``Omitted``. Any other
-    exception, except those of the database, refuses this entry and no other.
+    possibly ``NEXT_DUE`` and ``LAST_RUN``. It may raise ``EntryRefused`` or ``EntryOmitted``. Any
+    other exception, except those of the database, refuses this entry and no other.
     """
     warnings: list[str] = []
     try:
         values = translate(warnings.append)
     except (EntryRefused, InvalidSchedule) as error:
         return SourceEntry(origin, name, refused=str(error), suffix=suffix, key=key)
-    except Omitted as error:
+    except EntryOmitted as error:
         return SourceEntry(origin, name, omitted=str(error), suffix=suffix, key=key)
     except DatabaseError:
         raise

@@ -12,9 +12,9 @@ from typing import Any
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.reading import (
     LAST_RUN,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
+    SourceContents,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -42,10 +42,10 @@ class StoredField:
     value: Stored
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     """Read all entries. Raises ``SourceProblem``."""
     meta_by_key = {meta.key: meta.value for meta in _read_entries("meta")}
-    reading = Reading(
+    contents = SourceContents(
         [
             translate_entry(
                 _origin(entry.key),
@@ -58,9 +58,9 @@ def read(now: datetime) -> Reading:
         source=SOURCE,
     )
     server, is_configured = _server()
-    if not reading.entries or not is_configured:
-        reading.notes.append(f"Read from {server}. To use another server, set {SETTING}.")
-    return reading
+    if not contents.entries or not is_configured:
+        contents.notes.append(f"Read from {server}. To use another server, set {SETTING}.")
+    return contents
 
 
 def _server() -> tuple[str, bool]:
@@ -188,7 +188,7 @@ def _json(stored: bytes | Exception) -> Any:
 
 def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[str, Any]:
     if not definition:
-        raise Omitted("the entry has no definition; RedBeat would remove it")
+        raise EntryOmitted("the entry has no definition; RedBeat would remove it")
     fields = _json(definition)
     if not isinstance(fields, dict) or not isinstance(fields.get("task"), str):
         raise EntryRefused("the definition has no task")
@@ -197,7 +197,7 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
     options = dict(fields.get("options") or {})
     options["expires"] = _decode(options.get("expires"))
     if isinstance(options["expires"], datetime) and options["expires"] <= now:
-        raise Omitted(f"expired at {options['expires'].isoformat()}")
+        raise EntryOmitted(f"expired at {options['expires'].isoformat()}")
     values = {
         "target": fields["task"],
         **celery_entry.arguments(fields.get("args") or [], fields.get("kwargs") or {}),

@@ -23,14 +23,14 @@ from django_dcron.contrib.importers import (
     redbeat,
     tasks_scheduler,
 )
-from django_dcron.contrib.importers.reading import Reading, SourceProblem, SourceRuns
+from django_dcron.contrib.importers.reading import SourceContents, SourceProblem, SourceRuns
 from django_dcron.jobs.portable import Syntax
 from django_dcron.utils.suggestions import did_you_mean
 
 
 class Scheduler(Protocol):
     @property
-    def read(self) -> Callable[..., Reading]:
+    def read(self) -> Callable[..., SourceContents]:
         """Read all entries, with the current time and the options that ``OPTIONS`` names."""
 
     def runs_since(self, since: datetime) -> SourceRuns: ...
@@ -76,7 +76,7 @@ SYSTEM_CRONTABS = (Path("/etc/crontab"), Path("/etc/cron.d"))
 """A file and a directory. Each line of these crontabs names a user."""
 
 
-def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Reading:
+def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> SourceContents:
     """Read a scheduler. Raises ``SourceProblem``. ``options``: the options by their names."""
     allowed = OPTIONS.get(name, frozenset())
     for option in sorted(options.keys() - allowed):
@@ -105,7 +105,7 @@ def read_file(
     namespace: str,
     *,
     zone_is_default: bool,
-) -> Reading:
+) -> SourceContents:
     """Read a file. Raises ``SourceProblem``.
 
     ``timezone``: the time zone of a crontab. ``zone_is_default``: nobody has chosen it.

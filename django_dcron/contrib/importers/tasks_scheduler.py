@@ -20,10 +20,10 @@ from django_dcron.contrib.importers.reading import (
     LAST_RUN,
     LONG_INTERVAL,
     NEXT_DUE,
+    EntryOmitted,
     EntryRefused,
-    Omitted,
-    Reading,
     RowReader,
+    SourceContents,
     SourceProblem,
     SourceRuns,
     Warn,
@@ -54,24 +54,24 @@ HINTS = {
 }
 
 
-def read(now: datetime) -> Reading:
+def read(now: datetime) -> SourceContents:
     rows = rows_of("scheduler", "Task", SOURCE).order_by("name")
     rows = rows.prefetch_related("callable_args", "callable_kwargs")
-    reading = Reading(
+    contents = SourceContents(
         [
             translate_entry(f"task {name!r}", name, partial(_job, row, now), key=str(key))
             for key, name, row in read_rows(rows, "name")
         ],
         source=SOURCE,
     )
-    if reading.entries:
-        reading.notes.append(
+    if contents.entries:
+        contents.notes.append(
             with_link(
                 f"{SOURCE} mails the ADMINS about each failed task. Use alerts instead.",
                 ALERTS_PAGE,
             )
         )
-    return reading
+    return contents
 
 
 def runs_since(since: datetime) -> SourceRuns:
@@ -138,9 +138,9 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if row.successful_runs or row.failed_runs:
-        raise Omitted("a one-off task that has already run")
+        raise EntryOmitted("a one-off task that has already run")
     if row.scheduled_time is None:
-        raise Omitted("a one-off task without a time")
+        raise EntryOmitted("a one-off task without a time")
     schedule = one_off_schedule(row.scheduled_time, now, warn)
     return {**schedule, "starts_at": None, "ends_at": None}
 
@@ -168,5 +168,5 @@ def _interval_values(row: Any, now: datetime) -> dict[str, Any]:
         return fields | ({NEXT_DUE: whole_second(due)} if keeps_phase else {"starts_at": None})
     last = first + row.repeat * length
     if due > last:
-        raise Omitted("the task has no repeats left")
+        raise EntryOmitted("the task has no repeats left")
     return fields | {"starts_at": whole_second(due), "ends_at": whole_second(last)}

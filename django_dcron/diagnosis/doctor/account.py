@@ -34,8 +34,8 @@ from django_dcron.diagnosis.doctor.comparison import (
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import (
     Window,
-    about_job,
     format_times,
+    job_subject,
     utc,
 )
 from django_dcron.diagnosis.job_list import cursor_of
@@ -244,7 +244,7 @@ def _times_around_window(job_ids: list[int], window: Window) -> dict[int, _Times
 
 
 def _report(job: Job, differences: Differences, findings: Findings) -> None:
-    subject = about_job(job)
+    subject = job_subject(job)
     if counted_twice := differences.counted_twice:
         findings.add(
             Code.OCCURRENCE_COUNTED_TWICE,
@@ -278,7 +278,7 @@ def _report_gap(gap: Gap, findings: Findings) -> None:
     number = len(gap.missing)
     findings.add(
         Code.OCCURRENCE_MISSING,
-        about_job(gap.job),
+        job_subject(gap.job),
         f"{number_of(number, 'occurrence')} lost, without a run: {format_times(gap.missing)}. Run "
         "the important ones manually. Unless rows were deleted manually, report a bug, with the "
         "logs of the nodes at that time.",
@@ -308,7 +308,7 @@ def _check_statistics(
             if number > counted:
                 findings.add(
                     Code.STATISTICS_BEHIND,
-                    about_job(job),
+                    job_subject(job),
                     f"{number_of(number, 'run')} {state.value} in the window, but the statistics "
                     f"count only {counted}. Unless rows were written by "
                     "other code than django-dcron, report a bug.",

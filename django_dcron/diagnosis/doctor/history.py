@@ -67,10 +67,10 @@ class StoredRun:
 
     @property
     def subject(self) -> Subject:
-        return about_run(self.pk, self.job__namespace, self.job__name, self.scheduled_at)
+        return run_subject(self.pk, self.job__namespace, self.job__name, self.scheduled_at)
 
 
-def about_run(run_id: Any, namespace: str, name: str, scheduled_at: datetime) -> Subject:
+def run_subject(run_id: Any, namespace: str, name: str, scheduled_at: datetime) -> Subject:
     job = label_of(namespace, name)
     return Subject("run", str(run_id), f"of {job} at {scheduled_at:%Y-%m-%d %H:%M:%S} ({run_id})")
 

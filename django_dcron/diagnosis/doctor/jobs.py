@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.window import Window, about_job, utc
+from django_dcron.diagnosis.doctor.window import Window, job_subject, utc
 from django_dcron.diagnosis.job_list import cursor_of, problem_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
@@ -36,7 +36,7 @@ class JobExaminer:
     def examine(self, jobs: list[Job]) -> None:
         for job in jobs:
             for code, message in self._problems(job):
-                self._findings.add(code, about_job(job), message)
+                self._findings.add(code, job_subject(job), message)
 
     def _problems(self, job: Job) -> Iterator[JobProblem]:
         if job.enabled and (unknown := self._why_unknown(job.target)):

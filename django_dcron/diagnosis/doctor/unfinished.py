@@ -12,7 +12,7 @@ from typing import NamedTuple
 from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.history import REPORT_BUG, about_run
+from django_dcron.diagnosis.doctor.history import REPORT_BUG, run_subject
 from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace, utc
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
 from django_dcron.jobs.cursors import EXHAUSTED
@@ -60,7 +60,7 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
         severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
         oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
         for run in oldest:
-            subject = about_run(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
+            subject = run_subject(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
             findings.add(code, subject, message_for(run), severity, run.due_at)
 
 

@@ -49,7 +49,7 @@ def runs_in_namespace(window: Window) -> RunQuerySet:
     return runs.filter(job__namespace=window.namespace) if window.namespace else runs
 
 
-def about_job(job: Job) -> Subject:
+def job_subject(job: Job) -> Subject:
     return Subject("job", str(job.pk), str(job))
 
 

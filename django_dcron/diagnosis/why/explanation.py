@@ -32,7 +32,11 @@ from django_dcron.diagnosis.why.cluster_sentences import (
     worker_sentences,
 )
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
-from django_dcron.diagnosis.why.no_run import changed_since, no_occurrence, without_run
+from django_dcron.diagnosis.why.no_run import (
+    changed_since,
+    explain_missing_run,
+    explain_no_occurrence,
+)
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.requested_time import occurrence_note
 from django_dcron.diagnosis.why.run_sentences import (
@@ -181,7 +185,9 @@ def _outcome_of(
     elif occurrence and (run := _run_covering(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
         return run, WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes]
-    return None, *(no_occurrence(data) if occurrence is None else without_run(data, occurrence))
+    return None, *(
+        explain_no_occurrence(data) if occurrence is None else explain_missing_run(data, occurrence)
+    )
 
 
 def _run_outcome(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sentence]]:

@@ -41,7 +41,7 @@ Reason = tuple[WhyVerdict, list[Sentence]]
 _LABELS = {field.name: field.verbose_name for field in Job._meta.concrete_fields}
 
 
-def no_occurrence(data: ExplanationData) -> Reason:
+def explain_no_occurrence(data: ExplanationData) -> Reason:
     """Explain a time without an occurrence, or one outside the job's start and end."""
     if data.requested.end <= data.job.created_at:
         return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
@@ -72,7 +72,7 @@ def no_occurrence(data: ExplanationData) -> Reason:
     ]
 
 
-def without_run(data: ExplanationData, occurrence: datetime) -> Reason:
+def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Reason:
     """Explain an occurrence that no row accounts for."""
     if occurrence > data.now:
         return _not_due(data, occurrence)

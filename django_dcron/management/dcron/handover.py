@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.handback import (
-    RESUMABLE,
+    HANDBACK_SOURCES,
     Handback,
     hand_back_all,
     plan_handback,
@@ -70,7 +70,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--back",
         action="store_true",
-        help=f"hand the work back to the source ({', '.join(RESUMABLE)})",
+        help=f"hand the work back to the source ({', '.join(HANDBACK_SOURCES)})",
     )
     parser.add_argument("--apply", action="store_true", help="write the changes")
     import_.add_source_options(parser)
@@ -180,7 +180,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         progress.show(len(done))
 
     if options["apply"]:
-        hand_back_all(planned, RESUMABLE[source], show)
+        hand_back_all(planned, HANDBACK_SOURCES[source], show)
     else:
         show(planned)
     _show_handback_result(out, source, done, paused_here, applied=options["apply"])
@@ -191,10 +191,10 @@ def _check_can_hand_back(options: dict[str, Any]) -> None:
     for name in OPTIONS_OF_SOURCES:
         if options[name]:
             raise usage_error(f"--{name} can't be combined with --back.")
-    if source not in RESUMABLE:
+    if source not in HANDBACK_SOURCES:
         raise usage_error(
             f"--back isn't available for {source}, because it stores no last run that the "
-            f"command could set (available for: {', '.join(RESUMABLE)}). Instead, pause the "
+            f"command could set (available for: {', '.join(HANDBACK_SOURCES)}). Instead, pause the "
             f"imported jobs here, {_how_to_start(source)}"
         )
 

@@ -30,7 +30,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ComparisonOptions,
     EntryPlan,
 )
-from django_dcron.contrib.importers.reading import Reading, SourceProblem
+from django_dcron.contrib.importers.reading import SourceContents, SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS, SCHEDULERS, SOURCE_OPTIONS, FileFormat
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
@@ -198,11 +198,11 @@ class ImportResult:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    out, reading = Output(command, options), read_source(options)
+    out, contents = Output(command, options), read_source(options)
     if options["report"]:
-        report(out, options, reading)
+        report(out, options, contents)
         return
-    raise_for_problems(out, options, import_entries(out, options, reading))
+    raise_for_problems(out, options, import_entries(out, options, contents))
 
 
 def raise_for_problems(out: Output, options: dict[str, Any], result: ImportResult) -> None:
@@ -215,9 +215,9 @@ def raise_for_problems(out: Output, options: dict[str, Any], result: ImportResul
         )
 
 
-def import_entries(out: Output, options: dict[str, Any], reading: Reading) -> ImportResult:
+def import_entries(out: Output, options: dict[str, Any], contents: SourceContents) -> ImportResult:
     """Compare the entries with the jobs, write them if requested, and show the result."""
-    calendar_plans, plans = _compare(options, reading)
+    calendar_plans, plans = _compare(options, contents)
     if options["apply"] and options["atomic"]:
         calendar_results, results, applied = _write_all(calendar_plans, plans)
     else:
@@ -229,14 +229,14 @@ def import_entries(out: Output, options: dict[str, Any], reading: Reading) -> Im
         )
     if out.is_json:
         job_results = list(results)
-        gone = [] if options.get("only") else gone_from_source(reading, job_results)
+        gone = [] if options.get("only") else gone_from_source(contents, job_results)
         out.json(
-            import_document(options, reading, calendar_results, job_results, gone, applied=applied)
+            import_document(options, contents, calendar_results, job_results, gone, applied=applied)
         )
     else:
         show_calendars(out, calendar_results, applied=applied)
-        job_results = show_entry_plans(out, reading, results, len(plans), applied=applied)
-        gone = [] if options.get("only") else gone_from_source(reading, job_results)
+        job_results = show_entry_plans(out, contents, results, len(plans), applied=applied)
+        gone = [] if options.get("only") else gone_from_source(contents, job_results)
         show_remaining_work(out, options, gone, job_results)
     outcomes = [
         *(calendar.outcome for calendar in calendar_results),
@@ -249,31 +249,31 @@ def import_entries(out: Output, options: dict[str, Any], reading: Reading) -> Im
 
 
 def _compare(
-    options: dict[str, Any], reading: Reading
+    options: dict[str, Any], contents: SourceContents
 ) -> tuple[list[CalendarPlan], list[EntryPlan]]:
     """Compare the source with the existing calendars and jobs, as the options request."""
-    calendar_plans = calendars.compare_calendars(reading.calendars)
+    calendar_plans = calendars.compare_calendars(contents.calendars)
     plans = compare_entries(
-        reading.entries,
+        contents.entries,
         options["namespace"] or "default",
         ComparisonOptions(
             disabled=options["disabled"],
             shadow=options["shadow"],
-            source=reading.source,
+            source=contents.source,
             overwrite=options["overwrite"],
             restore=options["restore"],
             # There is no handover from a file.
-            take_over=options.get("take_over", False) or reading.source not in SCHEDULERS,
+            take_over=options.get("take_over", False) or contents.source not in SCHEDULERS,
             calendars=calendars.calendars_to_save(calendar_plans),
         ),
     )
     if options.get("only"):
-        plans = _chosen(plans, options["only"], reading)
+        plans = _chosen(plans, options["only"], contents)
     return calendars.refuse_for_problem_jobs(calendar_plans, plans), plans
 
 
-def _chosen(plans: list[EntryPlan], names: list[str], reading: Reading) -> list[EntryPlan]:
-    if not reading.source:
+def _chosen(plans: list[EntryPlan], names: list[str], contents: SourceContents) -> list[EntryPlan]:
+    if not contents.source:
         raise usage_error("--only can't be used with an export. Export only these jobs instead.")
     for name in names:
         if not any(matches_name(plan, [name]) for plan in plans):
@@ -334,7 +334,7 @@ def _namespace(text: str) -> str:
     return text
 
 
-def read_source(options: dict[str, Any]) -> Reading:
+def read_source(options: dict[str, Any]) -> SourceContents:
     """Read the source that the options name. Raises ``CommandError``."""
     source = options["source"]
     try:

@@ -25,7 +25,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
 )
 from django_dcron.contrib.importers.origins import stored_key
-from django_dcron.contrib.importers.reading import CRONTAB, PendingAction, Reading
+from django_dcron.contrib.importers.reading import CRONTAB, PendingAction, SourceContents
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
@@ -54,12 +54,17 @@ SWITCHED = {"target", "starts_at", *PAUSE}
 """Fields that change when a job starts to do the work of its entry."""
 
 
-def gone_from_source(reading: Reading, plans: list[EntryPlan]) -> list[Job]:
-    return jobs_without_entry(reading.source, plans) if reading.source else []
+def gone_from_source(contents: SourceContents, plans: list[EntryPlan]) -> list[Job]:
+    return jobs_without_entry(contents.source, plans) if contents.source else []
 
 
 def show_entry_plans(
-    out: Output, reading: Reading, results: Iterable[EntryPlan], total: int, *, applied: bool
+    out: Output,
+    contents: SourceContents,
+    results: Iterable[EntryPlan],
+    total: int,
+    *,
+    applied: bool,
 ) -> list[EntryPlan]:
     """Show each plan as soon as it is made or applied."""
     plans = []
@@ -85,11 +90,11 @@ def show_entry_plans(
             f"{number_of(left_out, 'warning')} of unchanged entries left out. To list all "
             "warnings, use --json."
         )
-    for note in reading.notes:
+    for note in contents.notes:
         out.line(f"! {note}", WARNING)
-    _show_settings(out, reading)
+    _show_settings(out, contents)
     show_queues(out, plans)
-    if (starting := sum(map(_starts, plans))) and reading.source.startswith(CRONTAB):
+    if (starting := sum(map(_starts, plans))) and contents.source.startswith(CRONTAB):
         out.line(
             f"! {_will_run_here(starting, applied=applied)}. Remove the lines from the crontab at "
             "the same time. Otherwise, cron runs them, too. To compare first, use --shadow.",
@@ -247,12 +252,12 @@ def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
     return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
 
 
-def _show_settings(out: Output, reading: Reading) -> None:
+def _show_settings(out: Output, contents: SourceContents) -> None:
     """Show the settings that the jobs need, complete, so that they can be pasted.
 
     The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't shown.
     """
-    shell = {name: argv for name, argv in reading.shell.items() if name not in settings.SHELL}
+    shell = {name: argv for name, argv in contents.shell.items() if name not in settings.SHELL}
     if shell:
         present = ["**DCRON_SHELL"] if settings.SHELL else []
         where = ", below DCRON_SHELL" if settings.SHELL else ""
@@ -260,9 +265,9 @@ def _show_settings(out: Output, reading: Reading) -> None:
         _show_setting(
             out, "DCRON_SHELL", [*present, *(f"{name!r}: {argv!r}" for name, argv in shell.items())]
         )
-    if reading.commands:
+    if contents.commands:
         out.line("To import the lines of these management commands without a shell:")
-        allowed = _allowed_commands(reading.commands)
+        allowed = _allowed_commands(contents.commands)
         if any(allowed.values()):
             entries = [f"{name!r}: {arguments!r}" for name, arguments in allowed.items()]
             _show_setting(out, "DCRON_COMMANDS", entries)
@@ -313,7 +318,7 @@ def _entry_document(plan: EntryPlan) -> dict[str, Any]:
 
 def import_document(
     options: dict[str, Any],
-    reading: Reading,
+    contents: SourceContents,
     calendar_results: list[CalendarPlan],
     plans: list[EntryPlan],
     gone: list[Job],
@@ -333,9 +338,9 @@ def import_document(
         "gone": [_reference(job) for job in gone],
         "shadows": [_reference(job) for job in _shadows(gone, plans)],
         "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],
-        "notes": reading.notes,
-        "shell": reading.shell,
-        "commands": reading.commands,
+        "notes": contents.notes,
+        "shell": contents.shell,
+        "commands": contents.commands,
         "queues": missing_queues(plans),
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_dcron.contrib.importers.reading import Reading, SourceProblem
+from django_dcron.contrib.importers.reading import SourceContents, SourceProblem
 from django_dcron.contrib.importers.report import (
     LATE,
     Coverage,
@@ -29,7 +29,7 @@ from django_dcron.utils.counts import number_of
 SECOND = timedelta(seconds=1)
 
 
-def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
+def report(out: Output, options: dict[str, Any], contents: SourceContents) -> None:
     if options["source"] not in SCHEDULERS:
         raise usage_error(f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}.")
     now = database_now(alias_for(Job))
@@ -39,7 +39,7 @@ def report(out: Output, options: dict[str, Any], reading: Reading) -> None:
     except SourceProblem as error:
         raise usage_error(str(error)) from error
     namespace = options["namespace"] or "default"
-    shadows = compare_shadows(reading.entries, namespace, source_runs, since, now, reading.source)
+    shadows = compare_shadows(contents.entries, namespace, source_runs, since, now, contents.source)
     if not shadows and not source_runs.unread:
         raise usage_error(
             "There are no shadow jobs. To create them: manage.py dcron import "

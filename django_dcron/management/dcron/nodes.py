@@ -100,7 +100,7 @@ def _cells(node: Node) -> Iterator[Cell]:
 
 
 def _ago(node: Node, at: datetime | None) -> str:
-    return str(time_format.format_time_ago(cluster.age(node, at))) if at else EMPTY
+    return str(time_format.format_time_ago(cluster.time_since(node, at))) if at else EMPTY
 
 
 def _document(node: Node) -> dict[str, Any]:

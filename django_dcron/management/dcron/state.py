@@ -116,12 +116,12 @@ def _health_from_heartbeat(pid: int) -> ProbeResult | None:
     """
     nodes = Node.objects.using(alias_for(Node)).filter(host=platform.node(), pid=pid)
     try:
-        node = cluster.with_time(nodes).order_by("-started_at").first()
+        node = cluster.with_read_time(nodes).order_by("-started_at").first()
     except (DatabaseError, InterfaceError):
         return None
     if node is None:
         return None
     live = cluster.is_live(node)
-    age = cluster.age(node, node.heartbeat_at)
+    age = cluster.time_since(node, node.heartbeat_at)
     text = f"last heartbeat of {node}: {time_format.format_time_ago(age)}"
     return ProbeResult(live and not cluster.is_stalled(node), text)

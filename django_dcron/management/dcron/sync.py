@@ -93,7 +93,7 @@ def _restart_lines() -> Iterator[str]:
         key=lambda node: node.started_at,
     )
     for node in live[:NODES_LISTED]:
-        started = format_time_ago(cluster.age(node, node.started_at))
+        started = format_time_ago(cluster.time_since(node, node.started_at))
         yield f"Node {escape_control_characters(node.name)} started {started}."
     if len(live) > NODES_LISTED:
         yield f"{number_of(len(live) - NODES_LISTED, 'more node')}: manage.py dcron nodes"

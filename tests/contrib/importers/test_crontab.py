@@ -15,7 +15,7 @@ from django_dcron import control
 from django_dcron.contrib.importers import crontab
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.names import name_digest, with_distinct_names
-from django_dcron.contrib.importers.reading import Reading, SourceEntry
+from django_dcron.contrib.importers.reading import SourceContents, SourceEntry
 from django_dcron.contrib.importers.sources import FileFormat, file_format_of
 from django_dcron.models import Job
 from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
@@ -39,7 +39,7 @@ CRON_TZ=America/New_York
 """
 
 
-def read(text: str, **options: Any) -> Reading:
+def read(text: str, **options: Any) -> SourceContents:
     return crontab.read(text, options.pop("timezone", "UTC"), **options)
 
 
@@ -53,8 +53,8 @@ def output_of(argv: list[str], **options: Any) -> str:
 
 
 def test_crontab_lines_become_jobs() -> None:
-    reading = read(USER, timezone="Europe/Berlin")
-    jobs = {each.name: each for each in reading.entries}
+    contents = read(USER, timezone="Europe/Berlin")
+    jobs = {each.name: each for each in contents.entries}
     assert list(jobs) == ["close-day", "import", "report", "start-things"]
     close = jobs["close-day"].values
     assert (close["schedule"], close["timezone"]) == ("30 3 * * mon-fri", "Europe/Berlin")
@@ -68,16 +68,16 @@ def test_crontab_lines_become_jobs() -> None:
 
 
 def test_lines_of_manage_py_are_named_for_the_management_command() -> None:
-    reading = read(
+    contents = read(
         "30 3 * * * cd /srv/shop && ./venv/bin/python manage.py clearsessions\n"
         "0 4 * * * /srv/venv/bin/python /srv/shop/manage.py send_invoices --all >> /tmp/log 2>&1\n"
         "0 5 * * * django-admin dumpdata\n"
         "0 6 * * * python report.py\n"
     )
     names = ["clearsessions", "send_invoices", "dumpdata", "report"]
-    assert [each.name for each in reading.entries] == names
-    assert sorted(reading.shell) == sorted(names)
-    (note,) = [note for note in reading.notes if "DCRON_COMMANDS" in note]
+    assert [each.name for each in contents.entries] == names
+    assert sorted(contents.shell) == sorted(names)
+    (note,) = [note for note in contents.notes if "DCRON_COMMANDS" in note]
     assert "command:clearsessions" in note
     assert not any("DCRON_COMMANDS" in note for note in read(USER).notes)
 
@@ -91,10 +91,10 @@ def test_commented_out_line_is_not_a_description() -> None:
 
 
 def test_line_is_identified_by_its_command_and_file() -> None:
-    reading = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
+    contents = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
     changed = crontab.read("@daily old\n30 3 * * * old --all\n", "UTC", path="/etc/crontab")
-    assert reading.source == "crontab /etc/crontab"
-    assert reading.entries[0].key == changed.entries[0].key != changed.entries[1].key
+    assert contents.source == "crontab /etc/crontab"
+    assert contents.entries[0].key == changed.entries[0].key != changed.entries[1].key
 
 
 def test_reboot_line_of_a_crontab_is_omitted() -> None:
@@ -193,10 +193,10 @@ def test_mailto_is_reported_once() -> None:
 
 
 def test_tz_applies_to_commands_and_not_to_times() -> None:
-    reading = read("TZ=Asia/Tokyo\n0 9 * * * report\n")
-    assert reading.entries[0].values["timezone"] == "UTC"
-    assert reading.shell["report"][:2] == ["/usr/bin/env", "TZ=Asia/Tokyo"]
-    assert "CRON_TZ" in reading.notes[0]
+    contents = read("TZ=Asia/Tokyo\n0 9 * * * report\n")
+    assert contents.entries[0].values["timezone"] == "UTC"
+    assert contents.shell["report"][:2] == ["/usr/bin/env", "TZ=Asia/Tokyo"]
+    assert "CRON_TZ" in contents.notes[0]
 
 
 def test_percent_signs_start_the_standard_input() -> None:
@@ -204,8 +204,8 @@ def test_percent_signs_start_the_standard_input() -> None:
 
     ``\%`` is a literal percent sign (see crontab(5)).
     """
-    reading = read(r"0 0 1 * * cat; date -d @0 -u +\%Y # the end%one%it's two")
-    assert output_of(reading.shell["cat"]) == "one\nit's two\n1970\n"
+    contents = read(r"0 0 1 * * cat; date -d @0 -u +\%Y # the end%one%it's two")
+    assert output_of(contents.shell["cat"]) == "one\nit's two\n1970\n"
 
 
 def test_escaped_percent_sign_is_literal() -> None:

@@ -22,7 +22,12 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import django_cron
-from django_dcron.contrib.importers.reading import EntryRefused, Omitted, SourceEntry, SourceProblem
+from django_dcron.contrib.importers.reading import (
+    EntryOmitted,
+    EntryRefused,
+    SourceEntry,
+    SourceProblem,
+)
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
@@ -356,7 +361,7 @@ def test_random_times_match_django_cron(
     with pytest.MonkeyPatch.context() as monkeypatch:
         try:
             compare(schedule, log, monkeypatch, count=8)
-        except (Omitted, EntryRefused):
+        except (EntryOmitted, EntryRefused):
             assume(False)
 
 

@@ -18,7 +18,7 @@ from django.tasks import DEFAULT_TASK_QUEUE_NAME, task, task_backends
 from django_dcron.conf import settings
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.executor import execute
-from django_dcron.execution.unknown_runs import published_here, unknown_run_log
+from django_dcron.execution.unknown_runs import is_published_here, unknown_run_log
 
 _BACKEND = settings.TASKS_BACKEND
 _QUEUES = task_backends[_BACKEND].queues
@@ -35,5 +35,5 @@ def execute_run(run_id: str, attempt: int) -> None:
     except UnknownRun:
         consequence = "If the run exists, a node dispatches it again after DCRON_REDELIVER_AFTER."
         unknown_run_log.log(
-            UUID(run_id), attempt, worker, consequence, expected=published_here(None)
+            UUID(run_id), attempt, worker, consequence, expected=is_published_here(None)
         )

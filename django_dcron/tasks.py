@@ -36,11 +36,11 @@ from django_dcron.dispatch.remote_control import REPORT, REVOKE
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution import interruption
 from django_dcron.execution.beat_tasks import BeatSender, BeatTasks
-from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.executor import START_TIMEOUT, execute
 from django_dcron.execution.heartbeat import check_cancellations
 from django_dcron.execution.termination import record_killed_attempt
-from django_dcron.execution.unknown_runs import UnknownRuns, published_here, unknown_run_log
+from django_dcron.execution.unknown_runs import UnknownRuns, is_published_here, unknown_run_log
 from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
 from django_dcron.policies.lifecycle import Outcome
@@ -146,7 +146,7 @@ def _listen_for_cancels(**kwargs: Any) -> None:
 
     Without the handler, the signal would end the process.
     """
-    interruption.on_signal(check_cancellations)
+    interruption.call_on_signal(check_cancellations)
 
 
 @worker_process_shutdown.connect(weak=False)
@@ -204,8 +204,8 @@ def _return_to_queue(task: Task[Any, Any], run_id: UUID, attempt: int, worker: s
     request: Any = task.request  # The stubs lack these attributes.
     headers = dict(request.headers or {})
     node = headers.get(NODE_HEADER)
-    if node and wait_out(
-        lambda: published_here(node),
+    if node and retry_until_available(
+        lambda: is_published_here(node),
         f"look up node {node}",
         alias_for(Node),
         give_up_after=START_TIMEOUT,

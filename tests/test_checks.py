@@ -209,7 +209,7 @@ def mysql(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def declared_messages(**after: dict[str, str]) -> list[CheckMessage]:
-    with targets.isolated():
+    with targets.isolated_registry():
         for name, predecessors in after.items():
             cron("@daily", name=name, after=predecessors)(report)
         return checks.check_declarations(None)
@@ -231,7 +231,7 @@ def test_w018_for_an_after_that_no_code_declares() -> None:
 @pytest.mark.django_db
 def test_e013_if_the_job_is_not_in_the_database_either() -> None:
     make_job(name="stored")
-    with targets.isolated():
+    with targets.isolated_registry():
         cron("@daily", name="a", after={"stored": "succeeded"})(report)
         cron("@daily", name="b", after={"stord": "ended"})(report)
         assert checks.check_declarations_in_database(None) == []

@@ -244,7 +244,7 @@ def nothing() -> None: ...
 
 
 def _refused_call(function: Callable[..., None], *args: Any, **kwargs: Any) -> TranslatableError:
-    with targets.isolated():
+    with targets.isolated_registry():
         targets.cron("@daily", name="one")(function)
         with pytest.raises(InvalidArguments) as caught:
             targets.get(f"{__name__}.{function.__name__}").check_arguments(list(args), kwargs)

@@ -152,7 +152,7 @@ def test_command_line_refuses_large_arguments(tmp_path: Path) -> None:
 
 
 def test_large_arguments_of_declared_jobs_are_refused() -> None:
-    with targets.isolated():
+    with targets.isolated_registry():
         cron("@never", name="report", kwargs={"text": LARGE})(report)
         assert "DCRON_ARGUMENTS_LIMIT" in " ".join(map(str, sync.apply(sync.plan())))
     assert not Job.objects.filter(name="report").exists()

@@ -20,7 +20,7 @@ from django_dcron.admin.display import (
     may_view,
     moment_column,
     preformatted,
-    quiet,
+    render_muted,
     render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin
@@ -181,7 +181,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
             return format_html(
                 "{} {}", badge("succeeded", gettext("Sent")), render_time(alert.sent_at)
             )
-        error = quiet(alert.error) if alert.error else ""
+        error = render_muted(alert.error) if alert.error else ""
         if alert.try_at is not None:
             state = badge("pending", gettext("Pending"))
             return format_html("{} {}{}", state, render_time(alert.try_at), error)

@@ -20,7 +20,7 @@ from django_dcron.admin.display import (
     change_url,
     may_view,
     moment_column,
-    quiet,
+    render_muted,
     render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin
@@ -123,7 +123,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
     @admin.display(description=gettext_lazy("user"))
     def actor_column(self, entry: AuditEntry) -> str:
         source = " · ".join(filter(None, (str(entry.get_via_display()), entry.address)))
-        return format_html("{}{}", entry.actor or actor_text(entry), quiet(source))
+        return format_html("{}{}", entry.actor or actor_text(entry), render_muted(source))
 
     @admin.display(description=gettext_lazy("action"))
     def action_column(self, entry: AuditEntry) -> str:
@@ -132,11 +132,13 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
 
     @admin.display(description=gettext_lazy("object"))
     def object_name(self, entry: AuditEntry) -> str:
-        return format_html("{}{}", entry.label, quiet(str(entry.get_kind_display())))
+        return format_html("{}{}", entry.label, render_muted(str(entry.get_kind_display())))
 
     @admin.display(description=gettext_lazy("object"))
     def object_link(self, entry: AuditEntry) -> str:
-        return format_html("{}{}", self._linked_label(entry), quiet(str(entry.get_kind_display())))
+        return format_html(
+            "{}{}", self._linked_label(entry), render_muted(str(entry.get_kind_display()))
+        )
 
     def _linked_label(self, entry: AuditEntry) -> str:
         """Return the label with a link to the object's page, unless the object was deleted."""
@@ -152,7 +154,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         more = len(fields) - FIELDS_SHOWN
         shown = _render_changes(fields[:FIELDS_SHOWN], MAX_LENGTH_IN_LIST)
         rest = _("… and %(count)d more") % {"count": more} if more > 0 else ""
-        return format_html("{}{}{}", entry.reason, shown, quiet(rest)) or EMPTY
+        return format_html("{}{}{}", entry.reason, shown, render_muted(rest)) or EMPTY
 
     @admin.display(description=gettext_lazy("changes"))
     def all_changes(self, entry: AuditEntry) -> str:

@@ -25,7 +25,7 @@ from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
 from django_dcron.jobs.audit.differences import FieldChange, stored_value
 from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
-from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, Field, Format
+from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, FieldFormat, ValueFormat
 from django_dcron.models import AuditEntry
 from django_dcron.utils.time_format import format_site_time
 
@@ -150,7 +150,7 @@ def shown_change(model: type[Model], change: FieldChange) -> ChangedField:
 def is_code(model: type[Model], name: str) -> bool:
     """Return whether values of the field are shown as code."""
     field = FIELDS.get(model, JOB_FIELDS).get(name)
-    is_json = field is not None and field.format is Format.JSON
+    is_json = field is not None and field.format is ValueFormat.JSON
     return is_json or name in ("schedule", "target", "timezone", "queue")
 
 
@@ -160,11 +160,11 @@ def shown_value(model: type[Model], name: str, value: Any) -> str:
     if field is None:
         return _format_moment(value, {}) if name in TIMES else _display_value(value, {})
     choices = dict(getattr(field.model_field, "flatchoices", ()))
-    display = _format_moment if field.format is Format.TIME else _display_value
+    display = _format_moment if field.format is ValueFormat.TIME else _display_value
     return display(stored_value(field, value), choices)
 
 
-def _label(name: str, field: Field | None) -> object:
+def _label(name: str, field: FieldFormat | None) -> object:
     return field.model_field.verbose_name if field else OTHER_LABELS.get(name, name)
 
 

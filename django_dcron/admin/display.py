@@ -96,7 +96,7 @@ def text_anchor(x: float, *, margin: float) -> str:
     return "end" if x > 100 - margin else "middle"
 
 
-def quiet(text: StrOrPromise) -> str:
+def render_muted(text: StrOrPromise) -> str:
     return format_html('<div class="dcron-quiet">{}</div>', text) if text else ""
 
 

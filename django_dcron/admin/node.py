@@ -16,7 +16,7 @@ from django_dcron.admin.display import (
     badge,
     duration_or_empty,
     moment_column,
-    quiet,
+    render_muted,
     render_time,
     time_ago_text,
 )
@@ -74,23 +74,23 @@ class NodeAdmin(LiveNodeAdmin):
         namespace = ""
         if node.namespace:
             namespace = gettext("Namespace: %(name)s") % {"name": node.namespace}
-        return format_html("{}{}{}", node.name, quiet(host), quiet(namespace))
+        return format_html("{}{}{}", node.name, render_muted(host), render_muted(namespace))
 
     @admin.display(description=_("last heartbeat"), ordering="-heartbeat_at")
     def last_seen(self, node: Node) -> str:
         tick = ""
         if node.ticked_at:
             tick = gettext("Last tick %(time)s") % {"time": _ago(node, node.ticked_at)}
-        return format_html("{}{}", _ago(node, node.heartbeat_at), quiet(tick))
+        return format_html("{}{}", _ago(node, node.heartbeat_at), render_muted(tick))
 
     @admin.display(description=_("started"), ordering="started_at")
     def started_and_release(self, node: Node) -> str:
         release = gettext("Version %(release)s") % {"release": node.release}
-        return format_html("{}{}", render_time(node.started_at), quiet(release))
+        return format_html("{}{}", render_time(node.started_at), render_muted(release))
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:
-        note = "" if is_live(node) else quiet(_("removed after 24 hours"))
+        note = "" if is_live(node) else render_muted(_("removed after 24 hours"))
         return format_html("{}{}", node_state_badge(node), note)
 
     @admin.display(description=_("namespace"))
@@ -121,7 +121,7 @@ class NodeAdmin(LiveNodeAdmin):
             if node.degraded
             else gettext("The node leads a shard while it has the shard's lock.")
         )
-        return format_html("<div>{}{}</div>", text, quiet(f"{share} {lock}"))
+        return format_html("<div>{}{}</div>", text, render_muted(f"{share} {lock}"))
 
     @admin.display(description=_("agenda"))
     def agenda_column(self, node: Node) -> str:
@@ -164,7 +164,11 @@ def namespace_of(node: Node) -> str:
 
 
 def _when_and_how_long_ago(node: Node, at: datetime | None) -> str:
-    return format_html("<div>{}{}</div>", render_time(at), quiet(_ago(node, at))) if at else EMPTY
+    return (
+        format_html("<div>{}{}</div>", render_time(at), render_muted(_ago(node, at)))
+        if at
+        else EMPTY
+    )
 
 
 def _ago(node: Node, at: datetime | None) -> str:

@@ -143,7 +143,7 @@ def node_start_problem(code: str, message: str, hint: str) -> CheckMessage:
     return Warning(f"runcron can't start ({code}): {message}", hint=hint, id=NO_NODE_STARTS)
 
 
-def merged(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
+def merge_start_problems(messages: Sequence[CheckMessage]) -> list[CheckMessage]:
     """Merge the problems that keep a node from starting into one warning. Keeps all others."""
     obstacles = [message for message in messages if message.id == NO_NODE_STARTS]
     if len(obstacles) < 2:

@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 
 from django_dcron.checks.database import check_database_at_node_start
 from django_dcron.checks.reporting import (
-    merged,
+    merge_start_problems,
     node_start_problem,
     settings_section,
     with_docs_link,
@@ -50,7 +50,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_check_order(),
         *_check_retention(),
     ]
-    return merged(
+    return merge_start_problems(
         [
             *map(with_docs_link, value_messages),
             *map(with_docs_link, map(without_secrets, service_messages)),

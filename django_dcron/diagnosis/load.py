@@ -22,7 +22,7 @@ from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.scheduled import with_calendar
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
-from django_dcron.schedules.load import HOUR, MINUTE, Minute, RealHours
+from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_drawn
 from django_dcron.schedules.timetable import Timetable
 
@@ -121,7 +121,7 @@ def starting_in(
     The job with the key ``except_job``, jobs that start every minute, and jobs spread by an ``H``
     or a jitter aren't counted. One query groups jobs with the same schedule.
     """
-    minute = Minute(instant)
+    minute = RealMinute(instant)
     phase = Case(When(schedule__icontains="@every", then=F("cursor__next_at")))
     jobs = scheduled_jobs(JobSelection(), scope).filter(jitter__lt=SPREAD).annotate(phase=phase)
     if except_job is not None:

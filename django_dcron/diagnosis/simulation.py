@@ -21,7 +21,7 @@ from django_dcron.diagnosis.load import groups_of, in_every_minute, scheduled_jo
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.load import MINUTE, RealHours
-from django_dcron.schedules.load import Minute as MinuteOfTime
+from django_dcron.schedules.load import RealMinute as MinuteOfTime
 
 LONGEST = timedelta(days=7)
 NAMED = 10

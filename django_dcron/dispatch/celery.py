@@ -52,14 +52,14 @@ from django_dcron.dispatch.confirms import Rejections
 from django_dcron.dispatch.message_templates import MessageTemplates
 from django_dcron.dispatch.messages import (
     TASK,
-    Content,
+    MessageContent,
     build_message,
     builds_like_celery,
     rebuild_message,
     task_id_of,
 )
 from django_dcron.dispatch.redis_queue import (
-    Destination,
+    QueueDestination,
     RedisQueues,
     destination_of,
     encode_message,
@@ -80,9 +80,9 @@ class PreparedMessage:
     run: DueRun
     route: Route
     options: dict[str, Any]
-    content: Content | None = None
+    content: MessageContent | None = None
     """None if ``text`` has the whole message. Keeping only one of them halves the memory."""
-    destination: Destination | None = None
+    destination: QueueDestination | None = None
     """None if kombu has to publish the message."""
     text: bytes | None = None
     """The message for Redis. It is used for one delivery."""
@@ -302,10 +302,10 @@ class CeleryDispatcher:
             item.text = encode(run, tag)
         item.content = None
 
-    def _build(self, run: DueRun) -> Content:
+    def _build(self, run: DueRun) -> MessageContent:
         return build_message(self.app, run, self.node, self._serializer)
 
-    def _send_one(self, producer: Any, route: Route, content: Content) -> set[str]:
+    def _send_one(self, producer: Any, route: Route, content: MessageContent) -> set[str]:
         """Publish one message without declaring its queue, which may belong to another project.
 
         Return its id if the broker hasn't accepted it.
@@ -315,7 +315,9 @@ class CeleryDispatcher:
         confirms = self._connection.confirms
         return confirms.wait().all if confirms else set()
 
-    def _send(self, producer: Any, route: Route, options: dict[str, Any], content: Content) -> None:
+    def _send(
+        self, producer: Any, route: Route, options: dict[str, Any], content: MessageContent
+    ) -> None:
         content_type, content_encoding, body = content.body
         properties = {**content.message.properties, **options, **self._flags}
         producer.publish(
@@ -328,8 +330,10 @@ class CeleryDispatcher:
             **properties,
         )
 
-    def _send_with_signals(self, producer: Any, item: PreparedMessage, content: Content) -> None:
-        with tracing.sending(item.run.run_id):
+    def _send_with_signals(
+        self, producer: Any, item: PreparedMessage, content: MessageContent
+    ) -> None:
+        with tracing.sending_context(item.run.run_id):
             self.app.amqp.send_task_message(
                 producer,
                 TASK,

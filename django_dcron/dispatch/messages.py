@@ -28,7 +28,7 @@ so the time is long. It is only needed for code that never releases the interpre
 """
 
 
-class Content(NamedTuple):
+class MessageContent(NamedTuple):
     message: task_message
     body: tuple[str, str, bytes | str]
     """Content type, content encoding and serialized body."""
@@ -45,7 +45,7 @@ def builds_like_celery(app: Celery) -> bool:
     return function is AMQP.as_task_v2 and function.__globals__["__name__"] == "celery.app.amqp"
 
 
-def build_message(app: Celery, run: DueRun, node: str, serializer: str) -> Content:
+def build_message(app: Celery, run: DueRun, node: str, serializer: str) -> MessageContent:
     """Return the message of ``run``. ``node``: the id of the publishing node, or empty."""
     limit = _hard_limit(run)
     content = _build(
@@ -64,7 +64,9 @@ def build_message(app: Celery, run: DueRun, node: str, serializer: str) -> Conte
     return content
 
 
-def rebuild_message(app: Celery, request: Any, headers: dict[str, Any], serializer: str) -> Content:
+def rebuild_message(
+    app: Celery, request: Any, headers: dict[str, Any], serializer: str
+) -> MessageContent:
     """Return a message that a worker received, with these headers besides Celery's own.
 
     ``request``: Celery's context of the task.
@@ -83,7 +85,7 @@ def rebuild_message(app: Celery, request: Any, headers: dict[str, Any], serializ
     return content
 
 
-def _build(app: Celery, serializer: str, task_id: str, args: Any, **options: Any) -> Content:
+def _build(app: Celery, serializer: str, task_id: str, args: Any, **options: Any) -> MessageContent:
     message = app.amqp.as_task_v2(
         task_id,
         TASK,
@@ -93,7 +95,7 @@ def _build(app: Celery, serializer: str, task_id: str, args: Any, **options: Any
         ignore_result=True,
         **options,
     )
-    return Content(message, dumps(message.body, serializer))
+    return MessageContent(message, dumps(message.body, serializer))
 
 
 def _hard_limit(run: DueRun) -> int | None:

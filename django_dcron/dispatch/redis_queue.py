@@ -52,7 +52,7 @@ REPEAT_OPTIONS = ("retry", "retry_on_error", "retry_on_timeout")
 """The options that make a Redis client repeat commands whose reply was lost."""
 
 
-class Destination(NamedTuple):
+class QueueDestination(NamedTuple):
     queue: str
     priority: int
 
@@ -74,7 +74,7 @@ def version_of_kombu() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def destination_of(route: Route, options: dict[str, Any]) -> Destination | None:
+def destination_of(route: Route, options: dict[str, Any]) -> QueueDestination | None:
     """Return where the message goes, or None if kombu has to publish it.
 
     kombu also publishes to queues that expire, because it has to extend their life.
@@ -89,7 +89,7 @@ def destination_of(route: Route, options: dict[str, Any]) -> Destination | None:
         or not isinstance(priority, int)
     ):
         return None
-    return Destination(route.routing_key, priority)
+    return QueueDestination(route.routing_key, priority)
 
 
 def new_delivery_tag() -> str:
@@ -99,7 +99,7 @@ def new_delivery_tag() -> str:
 def encode_message(
     message: task_message,
     body: tuple[str, str, bytes | str],
-    destination: Destination,
+    destination: QueueDestination,
     options: dict[str, Any],
     tag: str,
 ) -> bytes:
@@ -135,7 +135,7 @@ class RedisQueues:
 
     def __init__(self, channel: Any):
         self._channel = channel
-        self._keys: dict[Destination, str] = {}
+        self._keys: dict[QueueDestination, str] = {}
 
     @classmethod
     def of(cls, producer: Any) -> RedisQueues | None:
@@ -162,7 +162,7 @@ class RedisQueues:
             for name in names
         )
 
-    def append(self, messages: Iterable[tuple[Destination, bytes]]) -> None:
+    def append(self, messages: Iterable[tuple[QueueDestination, bytes]]) -> None:
         """Append the texts to their lists. After an error, some may have been appended."""
         texts: defaultdict[str, list[bytes]] = defaultdict(list)
         for destination, text in messages:
@@ -179,7 +179,7 @@ class RedisQueues:
             if isinstance(reply, Exception):
                 raise reply
 
-    def _key(self, destination: Destination) -> str:
+    def _key(self, destination: QueueDestination) -> str:
         key = self._keys.get(destination)
         if key is None:
             queue, priority = destination

@@ -23,7 +23,7 @@ LONGEST_PAUSE = 5.0
 """Seconds. The pause doubles from first to longest and is randomized to spread the workers."""
 
 
-def wait_out(
+def retry_until_available(
     work: Callable[[], T], what: str, using: str, *, give_up_after: float | None = None
 ) -> T:
     """Call ``work`` again and again until the database is available. Return its result.

@@ -34,7 +34,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
 from django_dcron.execution.current import CurrentRun, as_current
-from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.pending_outcomes import process_outcomes
@@ -87,7 +87,7 @@ def execute(
     token = uuid4()
     heartbeats = heartbeats or process_heartbeats()
     extra_rounds = heartbeats.extra_rounds
-    started = wait_out(
+    started = retry_until_available(
         lambda: _start_unless_locked(run_id, attempt, token, worker, heartbeats),
         f"start run {run_id}",
         using,
@@ -158,7 +158,7 @@ def _record_definition(started: _Started, using: str) -> None:
             reference()
 
     try:
-        wait_out(
+        retry_until_available(
             lambda: write(lambda: record_definition(job, started.fence)),
             f"record definition of {job}",
             using,
@@ -167,7 +167,7 @@ def _record_definition(started: _Started, using: str) -> None:
     except (DatabaseError, InterfaceError) as error:
         extra = {"event": "definition_refused", "job": str(job), "run": str(started.run.pk)}
         logger.error("definition not recorded: job=%s", job, exc_info=error, extra=extra)
-        wait_out(
+        retry_until_available(
             lambda: write(lambda: forget_definition(started.fence)), f"start run of {job}", using
         )
 
@@ -184,7 +184,7 @@ def _time_of_fresh_heartbeat(
     if queried_at - started.queried_at < settings.RUN_LEASE.total_seconds():
         return started.queried_at
     run = started.run
-    if wait_out(
+    if retry_until_available(
         lambda: transitions.renew_heartbeat(run.pk, attempt), f"renew heartbeat of {run.pk}", using
     ):
         return queried_at
@@ -254,7 +254,7 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
 def _trace_attempt(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]:
     job = run.job
     about = {"job": str(job), "target": job.target, "queue": job.queue, "worker": run.worker}
-    return tracing.executing(run.id, run.attempt, run.run.rerun_of_id, **about)
+    return tracing.attempt_span(run.id, run.attempt, run.run.rerun_of_id, **about)
 
 
 def _record(outcome: UnrecordedOutcome, heartbeat: ExitStack) -> None:
@@ -264,7 +264,7 @@ def _record(outcome: UnrecordedOutcome, heartbeat: ExitStack) -> None:
     ``heartbeat`` is the context that keeps the run alive.
     """
     step = f"record outcome of {outcome.run.job}"
-    while not wait_out(outcome.record_unless_locked, step, alias_for(Run)):
+    while not retry_until_available(outcome.record_unless_locked, step, alias_for(Run)):
         if process_outcomes().add(outcome, heartbeat):
             return
 

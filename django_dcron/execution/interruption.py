@@ -7,7 +7,7 @@ Invariants:
 - In the main thread, a signal handler raises the exception, which also ends a blocking call.
 - In other threads, the interpreter raises it as soon as the thread runs Python code again.
 - If no exception is pending, the same signal from another process means that there may be a
-  cancellation to read (``on_signal``).
+  cancellation to read (``call_on_signal``).
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class _MainThread:
         self._interruption = interruption
         self._listen()
 
-    def call_on_signal(self, on_signal: Callable[[], None]) -> None:
-        self._on_signal = on_signal
+    def call_on_signal(self, call_on_signal: Callable[[], None]) -> None:
+        self._on_signal = call_on_signal
         self._listen()
 
     def _listen(self) -> None:
@@ -165,7 +165,7 @@ class _MainThread:
 _main_thread = _MainThread()
 
 
-def on_signal(call: Callable[[], None]) -> None:
+def call_on_signal(call: Callable[[], None]) -> None:
     """Call ``call`` in the main thread, at any point, when another process sends ``SIGNAL``.
 
     Must be called in the main thread. ``call`` may interrupt any code, so it must be reentrant.

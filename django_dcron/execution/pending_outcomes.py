@@ -28,7 +28,7 @@ from django.db import connections
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
-from django_dcron.execution.database_outage import FIRST_PAUSE, wait_out
+from django_dcron.execution.database_outage import FIRST_PAUSE, retry_until_available
 from django_dcron.execution.heartbeat_loss import log_fields
 from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome
 from django_dcron.execution.worker_exit import before_exit
@@ -122,7 +122,7 @@ class PendingOutcomes:
         An outcome that can't be recorded because of an unknown error isn't kept either.
         """
         using, number = alias_for(Run), 0
-        unlocked = wait_out(
+        unlocked = retry_until_available(
             lambda: _unlocked({outcome.run.id for outcome in pending}), "find unlocked runs", using
         )
         for outcome in pending:
@@ -130,7 +130,7 @@ class PendingOutcomes:
                 continue
             step = f"record outcome of {outcome.run.job}"
             try:
-                if not wait_out(outcome.record_unless_locked, step, using):
+                if not retry_until_available(outcome.record_unless_locked, step, using):
                     continue
             except Exception:  # The other outcomes must be recorded. A node rescues this run.
                 extra = {"event": "outcome_not_recorded", **log_fields(outcome.run)}

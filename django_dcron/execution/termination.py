@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_dcron.db.routing import alias_for
 from django_dcron.execution.current import CurrentRun
-from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
@@ -28,7 +28,7 @@ logger = logging.getLogger("django_dcron.runs")
 def terminate(run: CurrentRun, ending: Ending) -> None:
     """Record ``ending`` and end the process. Runs in its own thread, which ends afterwards."""
     try:
-        wait_out(
+        retry_until_available(
             lambda: end_attempt(run.run, run.attempt, ending, run.token),
             f"record end of {run.job}",
             alias_for(Run),

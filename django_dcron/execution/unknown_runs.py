@@ -36,7 +36,7 @@ WARN_EVERY = 10.0
 """Seconds between two warnings of a process. A job may be deleted with thousands of queued runs."""
 
 
-def published_here(node: str | None) -> bool:
+def is_published_here(node: str | None) -> bool:
     """Return whether the node with this id is alive in this database; None stands for any node.
 
     Raises the database's errors.

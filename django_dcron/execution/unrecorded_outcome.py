@@ -63,7 +63,7 @@ class UnrecordedOutcome:
             match refusal_of(error, self._ending, self._using):
                 case Refusal.NOW if isinstance(error, UNAVAILABLE):
                     raise
-                case Refusal.NOW:  # an exception that ``wait_out`` doesn't wait for
+                case Refusal.NOW:  # an exception that no retry helps against
                     raise OperationalError(in_one_line(error)) from error
                 case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
                     if not is_contention(error) and _answers(self._using):

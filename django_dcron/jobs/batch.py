@@ -37,7 +37,7 @@ from django_dcron.jobs.audit.recording import record_saves
 from django_dcron.jobs.batch_reading import (
     Errors,
     JobToSave,
-    Stored,
+    StoredRows,
     affects_chains,
     clean_each,
     read_stored,
@@ -61,7 +61,7 @@ CHOSEN_FIELDS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
+class OriginalState:
     """An instance before the save, to restore it."""
 
     job: Job
@@ -70,7 +70,7 @@ class Original:
     is_adding: bool
 
     @classmethod
-    def of(cls, job: Job) -> Original:
+    def of(cls, job: Job) -> OriginalState:
         return cls(job, job.pk, job.version, job._state.adding)
 
     def restore(self) -> None:
@@ -80,7 +80,7 @@ class Original:
 
 
 @dataclass(slots=True)
-class Accepted:
+class AcceptedJob:
     """What to write for one job."""
 
     job: Job
@@ -100,7 +100,7 @@ def save_batch(changes: Sequence[JobToSave], using: str) -> BatchResult:
     instead of returning it.
     """
     jobs = [change.job for change in changes]
-    originals = [Original.of(job) for job in jobs]
+    originals = [OriginalState.of(job) for job in jobs]
     errors = clean_each(jobs, using)
     try:
         with transaction.atomic(using=using):
@@ -114,7 +114,7 @@ def save_batch(changes: Sequence[JobToSave], using: str) -> BatchResult:
     return BatchResult(done, batch.refused)
 
 
-def restore_originals(originals: Iterable[Original]) -> None:
+def restore_originals(originals: Iterable[OriginalState]) -> None:
     for original in originals:
         original.restore()
 
@@ -124,7 +124,7 @@ class _Batch:
 
     def __init__(
         self,
-        stored: Stored,
+        stored: StoredRows,
         changes: Sequence[JobToSave],
         errors: Sequence[Errors],
         using: str,
@@ -133,7 +133,7 @@ class _Batch:
         self.changes = changes
         self.errors = errors
         self.using = using
-        self.accepted: list[Accepted] = []
+        self.accepted: list[AcceptedJob] = []
         self.refused: dict[int, Exception] = {}
         self._jobs: dict[int, Job] = {}
         """The accepted jobs by ``id_in_chains``."""
@@ -194,7 +194,7 @@ class _Batch:
     def _renames(self, job: Job) -> bool:
         return chains.changes_name(job, self.stored.links.get(job.pk))
 
-    def _accept(self, position: int, change: JobToSave) -> Accepted:
+    def _accept(self, position: int, change: JobToSave) -> AcceptedJob:
         """Decide about one job. Raises ``ValidationError`` or ``Conflict``."""
         job, stored, before = change.job, self.stored, None
         self._require_valid(job, self.errors[position])
@@ -220,11 +220,11 @@ class _Batch:
         except ValidationError:
             stored.edges[id_in_chains] = followed_before
             raise
-        accepted = Accepted(job, before, id_in_chains, follows, placed)
+        accepted = AcceptedJob(job, before, id_in_chains, follows, placed)
         self._remember(accepted)
         return accepted
 
-    def _remember(self, accepted: Accepted) -> None:
+    def _remember(self, accepted: AcceptedJob) -> None:
         """Let the decisions about later jobs consider this one."""
         self.accepted.append(accepted)
         self._jobs[accepted.id_in_chains] = accepted.job
@@ -333,7 +333,7 @@ def _require_declared_name(job: Job, before: Job) -> None:
         raise ValidationError({field: error})
 
 
-def _differs(field: Field[Any, Any], stored: Sequence[Accepted]) -> bool:
+def _differs(field: Field[Any, Any], stored: Sequence[AcceptedJob]) -> bool:
     name = field.attname
     return any(
         not same_value(field, getattr(each.job, name), getattr(each.before, name))

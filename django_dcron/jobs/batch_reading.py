@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 
 from django_dcron.db.now import database_now
 from django_dcron.jobs import chains
-from django_dcron.jobs.chains import Edges, Key, Linked
+from django_dcron.jobs.chains import Edges, Key, StoredLinks
 from django_dcron.jobs.locking import lock_cursors, lock_jobs
 from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.policies.chains import split_label
@@ -51,7 +51,7 @@ def keys_of(changes: Iterable[JobToSave]) -> set[int]:
 
 
 @dataclass(slots=True)
-class Owners:
+class UniqueValueOwners:
     """Which job has which value of a unique constraint, for the values that the batch needs."""
 
     fields: tuple[str, ...]
@@ -79,12 +79,12 @@ class Owners:
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredRows:
     """The rows that decisions about a batch depend on. Each decision updates them for the next."""
 
-    names: Owners
-    import_keys: Owners
-    links: Mapping[int, Linked]
+    names: UniqueValueOwners
+    import_keys: UniqueValueOwners
+    links: Mapping[int, StoredLinks]
     edges: Edges
     jobs: Mapping[int, Job]
     """The locked rows."""
@@ -115,7 +115,7 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
     return found
 
 
-def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) -> Stored:
+def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) -> StoredRows:
     """Read what the decisions need, and lock the rows."""
     keys = keys_of(changes)
     cleaned = [(change.job, wrong) for change, wrong in zip(changes, errors, strict=True)]
@@ -134,9 +134,9 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
         ahead = {ids[key] for key in named if key in ids}
         concerned = chains.connected(ahead | keys_of(rechained), chains.read_edges(using))
     locked = lock_jobs(keys | concerned, using)
-    return Stored(
-        names=Owners(NAME, chains.read_ids(own | named, using)),
-        import_keys=Owners(IMPORT_KEY, _import_keys(cleaned, using)),
+    return StoredRows(
+        names=UniqueValueOwners(NAME, chains.read_ids(own | named, using)),
+        import_keys=UniqueValueOwners(IMPORT_KEY, _import_keys(cleaned, using)),
         links=links,
         edges=chains.read_edges(using) if rechained else {},
         jobs=locked,
@@ -145,7 +145,7 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
     )
 
 
-def affects_chains(job: Job, links: Mapping[int, Linked]) -> bool:
+def affects_chains(job: Job, links: Mapping[int, StoredLinks]) -> bool:
     if job._state.adding:
         return bool(job.after)
     return chains.changes_links(job, links.get(job.pk))

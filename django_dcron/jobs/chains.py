@@ -35,7 +35,7 @@ Follows = dict[int, str]
 
 
 @dataclass(slots=True)
-class Linked:
+class StoredLinks:
     """The stored links of one job."""
 
     after: dict[Key, str] = field(default_factory=dict)
@@ -84,9 +84,9 @@ def without_names(error: ValidationError) -> ValidationError:
     return ValidationError(found)
 
 
-def read_links(job_ids: Collection[int], using: str) -> dict[int, Linked]:
+def read_links(job_ids: Collection[int], using: str) -> dict[int, StoredLinks]:
     """Return the stored links of jobs. The result lacks the jobs that have none."""
-    found: defaultdict[int, Linked] = defaultdict(Linked)
+    found: defaultdict[int, StoredLinks] = defaultdict(StoredLinks)
     if not job_ids:
         return found
     about = Link.objects.using(using).filter(Q(job__in=job_ids) | Q(after__in=job_ids))
@@ -100,15 +100,15 @@ def read_links(job_ids: Collection[int], using: str) -> dict[int, Linked]:
     return found
 
 
-def changes_links(job: Job, linked: Linked | None) -> bool:
+def changes_links(job: Job, linked: StoredLinks | None) -> bool:
     """Return whether a save of ``job`` changes links, or its name in the ``after`` of others."""
-    linked = linked or Linked()
+    linked = linked or StoredLinks()
     if changes_name(job, linked):
         return True
     return linked.after != {split_label(label): on for label, on in job.after.items()}
 
 
-def changes_name(job: Job, linked: Linked | None) -> bool:
+def changes_name(job: Job, linked: StoredLinks | None) -> bool:
     """Return whether a save of ``job`` changes its name in the ``after`` of others."""
     known_as = linked.known_as if linked else None
     return known_as is not None and known_as != (job.namespace, job.name)

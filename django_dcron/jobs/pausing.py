@@ -38,7 +38,7 @@ from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
-from django_dcron.jobs.switching import Switch, end_pauses_of, leave_paused, switch_batch
+from django_dcron.jobs.switching import SwitchRequest, end_pauses_of, leave_paused, switch_batch
 from django_dcron.models import Cursor, Job, Via
 from django_dcron.models.job import JobQuerySet
 from django_dcron.policies.lifecycle import Trigger
@@ -118,32 +118,32 @@ def resume(job: Job) -> Job:
     Raises ``NotPossible`` if its schedule is invalid, or if it has no further occurrence and no
     backfilled run waits. Raises ``Conflict`` if the job has been deleted.
     """
-    return _switch(job, Switch(enabled=True))
+    return _switch(job, SwitchRequest(enabled=True))
 
 
 def resume_many(
     jobs: Iterable[Job], *, on_progress: OnProgress | None = None
 ) -> dict[int, Exception]:
     """Resume jobs, like ``pause_many``. The results are those of ``resume`` for each job."""
-    return _switch_many(jobs, Switch(enabled=True), on_progress)
+    return _switch_many(jobs, SwitchRequest(enabled=True), on_progress)
 
 
-def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> Switch:
+def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> SwitchRequest:
     if until is not None:
         require_future(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
-    return Switch(enabled=False, reason=reason[:255], until=until, replaces=replaces)
+    return SwitchRequest(enabled=False, reason=reason[:255], until=until, replaces=replaces)
 
 
-def _switch(job: Job, switch: Switch) -> Job:
+def _switch(job: Job, switch: SwitchRequest) -> Job:
     using = alias_for(Job)
     despite_contention(lambda: switch_batch([job], switch, using), using)
     return job
 
 
 def _switch_many(
-    jobs: Iterable[Job], switch: Switch, on_progress: OnProgress | None
+    jobs: Iterable[Job], switch: SwitchRequest, on_progress: OnProgress | None
 ) -> dict[int, Exception]:
     using = alias_for(Job)
 
@@ -183,7 +183,7 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
         if lock_job(job.pk, jobs.db) is None or not _failing(jobs.filter(pk=job.pk)).exists():
             return False  # the job changed between the query and the lock
         with acting(_scheduler):
-            switch_batch([job], Switch(enabled=False, reason=reason), jobs.db)
+            switch_batch([job], SwitchRequest(enabled=False, reason=reason), jobs.db)
     extra = {"event": "circuit_opened", "job": str(job)}
     logger.error("job paused after failures: job=%s reason=%s", job, reason, extra=extra)
     return True

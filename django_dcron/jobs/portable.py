@@ -43,7 +43,7 @@ from django_dcron.jobs.representation import (
     FIELDS,
     JOB_DEFINITION,
     JOB_FIELDS,
-    Field,
+    FieldFormat,
     definition_of,
     read_fields,
     to_json,
@@ -275,7 +275,7 @@ def _read_calendar(item: Any, number: int, read: Calendars) -> Calendar | None:
 
 
 def _read_item(
-    item: Any, label: str, fields: tuple[Field, ...], required: tuple[str, ...]
+    item: Any, label: str, fields: tuple[FieldFormat, ...], required: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[DocumentProblem]]:
     if not isinstance(item, dict):
         why = f"{quoted_json(item)} isn't an object with fields"

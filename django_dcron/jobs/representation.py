@@ -49,7 +49,7 @@ class InvalidField(TranslatableError, DcronError, ValueError):
     """A JSON value is invalid for a field, or the field is unknown. ``code`` is the reason."""
 
 
-class Format(StrEnum):
+class ValueFormat(StrEnum):
     """How a value is written in JSON."""
 
     TEXT = "text"
@@ -66,7 +66,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldFormat:
     """One field of a job, a calendar or a limit."""
 
     model_field: models.Field[Any, Any]
@@ -74,7 +74,7 @@ class Field:
     """The name in documents."""
     attname: str
     """The attribute of the row."""
-    format: Format
+    format: ValueFormat
     nullable: bool
     writable: bool
     """Whether people and programs set it; otherwise, it is read-only."""
@@ -112,8 +112,8 @@ class Field:
 Document = dict[str, Any]
 
 
-def _describe_field(field: models.Field[Any, Any]) -> Field:
-    return Field(
+def _describe_field(field: models.Field[Any, Any]) -> FieldFormat:
+    return FieldFormat(
         model_field=field,
         name=field.name,
         attname=field.attname,
@@ -125,7 +125,7 @@ def _describe_field(field: models.Field[Any, Any]) -> Field:
     )
 
 
-def field_format_of(field: models.Field[Any, Any]) -> Format:
+def field_format_of(field: models.Field[Any, Any]) -> ValueFormat:
     """Return the format in which values of the model field are written."""
     for kind, form in _FORMATS.items():
         if isinstance(field, kind):
@@ -133,19 +133,19 @@ def field_format_of(field: models.Field[Any, Any]) -> Format:
     raise TypeError(f"{field} has no format")
 
 
-_FORMATS: Mapping[type[models.Field[Any, Any]], Format] = {
-    models.BooleanField: Format.BOOLEAN,
-    models.FloatField: Format.NUMBER,
-    models.IntegerField: Format.INTEGER,
-    models.DurationField: Format.DURATION,
-    models.DateTimeField: Format.TIME,
-    models.JSONField: Format.JSON,
-    models.CharField: Format.TEXT,
-    models.TextField: Format.TEXT,
-    models.ForeignKey: Format.NAME,
+_FORMATS: Mapping[type[models.Field[Any, Any]], ValueFormat] = {
+    models.BooleanField: ValueFormat.BOOLEAN,
+    models.FloatField: ValueFormat.NUMBER,
+    models.IntegerField: ValueFormat.INTEGER,
+    models.DurationField: ValueFormat.DURATION,
+    models.DateTimeField: ValueFormat.TIME,
+    models.JSONField: ValueFormat.JSON,
+    models.CharField: ValueFormat.TEXT,
+    models.TextField: ValueFormat.TEXT,
+    models.ForeignKey: ValueFormat.NAME,
 }
 
-FIELDS: Mapping[type[models.Model], Mapping[str, Field]] = MappingProxyType(
+FIELDS: Mapping[type[models.Model], Mapping[str, FieldFormat]] = MappingProxyType(
     {
         model: MappingProxyType(
             {field.name: _describe_field(field) for field in model._meta.concrete_fields}
@@ -189,7 +189,7 @@ def public(document: Document) -> Document:
 
 
 def read_fields(
-    document: Mapping[Any, Any], fields: Sequence[Field], required: Iterable[str]
+    document: Mapping[Any, Any], fields: Sequence[FieldFormat], required: Iterable[str]
 ) -> tuple[Document, dict[str, InvalidField]]:
     """Return the valid values by the names of their fields, and the errors of the other fields."""
     known = {field.name: field for field in fields}
@@ -226,7 +226,7 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(form: Format, written: Any) -> Any:
+def from_json(form: ValueFormat, written: Any) -> Any:
     """Return a JSON value as a value of a row. Raises ``InvalidField``."""
     return _READERS[form](written)
 
@@ -332,13 +332,13 @@ def _unstorable(error: Exception) -> InvalidField:
     return InvalidField(text, code="unstorable", problem=str(error))
 
 
-_READERS: Mapping[Format, Callable[[Any], Any]] = {
-    Format.TEXT: _read_text,
-    Format.BOOLEAN: _read_boolean,
-    Format.INTEGER: _read_integer,
-    Format.NUMBER: _read_number,
-    Format.DURATION: _read_duration,
-    Format.TIME: _read_time,
-    Format.NAME: _read_text,
-    Format.JSON: _read_json,
+_READERS: Mapping[ValueFormat, Callable[[Any], Any]] = {
+    ValueFormat.TEXT: _read_text,
+    ValueFormat.BOOLEAN: _read_boolean,
+    ValueFormat.INTEGER: _read_integer,
+    ValueFormat.NUMBER: _read_number,
+    ValueFormat.DURATION: _read_duration,
+    ValueFormat.TIME: _read_time,
+    ValueFormat.NAME: _read_text,
+    ValueFormat.JSON: _read_json,
 }

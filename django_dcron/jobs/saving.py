@@ -23,7 +23,7 @@ from django.db import IntegrityError, transaction
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError
-from django_dcron.jobs.batch import Original, restore_originals, save_batch
+from django_dcron.jobs.batch import OriginalState, restore_originals, save_batch
 from django_dcron.jobs.batch_reading import JobToSave, keys_of
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.locking import lock_all
@@ -81,7 +81,7 @@ def save_many(
 
 
 def _save_all(changes: list[JobToSave], using: str, on_progress: OnProgress) -> None:
-    originals = [Original.of(change.job) for change in changes]
+    originals = [OriginalState.of(change.job) for change in changes]
     try:
         with transaction.atomic(using=using):
             lock_all(keys_of(changes), using)

@@ -56,7 +56,7 @@ SWITCH_COLUMNS = [field for field in Job._meta.concrete_fields if field.name in 
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class SwitchRequest:
     """The wanted state of jobs."""
 
     enabled: bool
@@ -85,7 +85,7 @@ class _Accepted:
     """Whether only backfilled runs are left, so that the job stays disabled."""
 
 
-def switch_batch(jobs: Sequence[Job], switch: Switch, using: str) -> BatchResult:
+def switch_batch(jobs: Sequence[Job], switch: SwitchRequest, using: str) -> BatchResult:
     """Switch the first jobs of ``jobs``, or all of them, in one transaction.
 
     The jobs that weren't tried need another call. If there is only one job, raises its error
@@ -111,7 +111,7 @@ def _until_repeated(jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 class _Batch:
-    def __init__(self, jobs: Sequence[Job], switch: Switch, using: str) -> None:
+    def __init__(self, jobs: Sequence[Job], switch: SwitchRequest, using: str) -> None:
         self.jobs, self.switch, self.using = jobs, switch, using
         keys = {job.pk for job in jobs}
         self.cursors = lock_cursors(keys, using)
@@ -175,7 +175,7 @@ class _Batch:
                 job.version = row.version
 
 
-def _set(row: Job, switch: Switch, using: str) -> None:
+def _set(row: Job, switch: SwitchRequest, using: str) -> None:
     row.enabled, row.pause_reason, row.paused_until = switch.enabled, switch.reason, switch.until
     row.version += 1
     pre_save.send(sender=Job, instance=row, raw=False, **_signal_arguments(using))
@@ -260,7 +260,7 @@ def _resume_at(
     Unlike ``resume``, this disables a job without occurrences, because nobody would read an error.
     """
     before = copy(row)
-    _set(row, Switch(enabled=True), using)
+    _set(row, SwitchRequest(enabled=True), using)
     placed = decide_placement(row, cursor, now, since=until - MICROSECOND)
     has_no_occurrence = placed.cursor.next_at is None and not placed.cursor.problem
     return _Accepted(row, before, placed, has_no_occurrence and not runs_without_schedule(row))

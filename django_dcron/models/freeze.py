@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.now import UtcNow
 from django_dcron.models.exact_text import ExactCharField, ExactText
-from django_dcron.policies.freezing import ALL_NAMESPACES, Extent
+from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent
 
 
 class FreezeQuerySet(models.QuerySet["Freeze"]):
@@ -70,8 +70,8 @@ class Freeze(models.Model):
         return self.namespace or gettext("All namespaces")
 
     @property
-    def extent(self) -> Extent:
-        return Extent(self.namespace, self.since, self.until)
+    def extent(self) -> FreezeExtent:
+        return FreezeExtent(self.namespace, self.since, self.until)
 
 
 def frozen(namespace: Any) -> Exists:

@@ -93,7 +93,7 @@ class PendingCount(models.Model):
 LATE_SUCCESSES = "late_successes"
 
 
-def count(job_ids: Collection[int], state: State, number: int = 1) -> None:
+def count_ended_runs(job_ids: Collection[int], state: State, number: int = 1) -> None:
     """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics."""
     if len(job_ids) == number == 1 and _counting_one(state).execute(job_id=next(iter(job_ids))):
         return
@@ -125,7 +125,7 @@ def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[st
 
 
 def prepared_count(state: State, job_id: Placeholder) -> FirstPossible:
-    """Return the prepared form of ``count``, for a job that has a row."""
+    """Return the prepared form of ``count_ended_runs``, for a job that has a row."""
     pending = Insert(
         PendingCount,
         lambda: PendingCount(job_id=job_id, counter=state.value, ended_at=UtcNow()),

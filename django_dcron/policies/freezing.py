@@ -25,7 +25,7 @@ AUTOMATIC = frozenset({Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN})
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FreezeExtent:
     """What a freeze covers, and when."""
 
     namespace: str
@@ -46,7 +46,7 @@ class Extent:
 
 
 def is_frozen(
-    freezes: Iterable[Extent], *, namespace: str, trigger: Trigger, now: datetime
+    freezes: Iterable[FreezeExtent], *, namespace: str, trigger: Trigger, now: datetime
 ) -> bool:
     """Return whether a run of a job in ``namespace`` must not start now."""
     return trigger in AUTOMATIC and any(

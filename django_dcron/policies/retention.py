@@ -68,7 +68,7 @@ class FinishedRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class HistoryBounds:
     """Bounds of a job's history, as scheduled times. An outdated value only keeps more runs."""
 
     latest: datetime | None
@@ -95,7 +95,7 @@ class RetentionBatch:
 
 
 def select_expired(
-    rows: Iterable[FinishedRun], retention: Retention, bounds: Bounds, now: datetime
+    rows: Iterable[FinishedRun], retention: Retention, bounds: HistoryBounds, now: datetime
 ) -> RetentionBatch:
     """Select the runs among ``rows`` to delete, at most one batch of ``ROWS_AT_ONCE`` rows.
 
@@ -118,7 +118,9 @@ def select_expired(
     return RetentionBatch(expired, position, is_done=False)
 
 
-def _is_expired(row: FinishedRun, retention: Retention, bounds: Bounds, now: datetime) -> bool:
+def _is_expired(
+    row: FinishedRun, retention: Retention, bounds: HistoryBounds, now: datetime
+) -> bool:
     if row.state not in FINAL or row.is_needed:
         return False
     if row.ended_at < now - retention.age_of(row.state):

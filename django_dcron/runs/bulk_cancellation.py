@@ -27,7 +27,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Link, Run
 from django_dcron.models.run import REASON_LIMIT
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
@@ -89,7 +89,7 @@ def _end(rows: Sequence[Run], reason: str) -> None:
     for job_id, number in ended.items():
         jobs_by_number[number].append(job_id)
     for number, job_ids in jobs_by_number.items():
-        count(job_ids, State.CANCELLED, number)
+        count_ended_runs(job_ids, State.CANCELLED, number)
     if limited := [row.pk for row in rows if row.limited]:
         limits.free_places(limited)
     if delivered := [(row.pk, row.attempt) for row in rows if row.state == State.QUEUED]:

@@ -11,7 +11,7 @@ from uuid import UUID
 from django_dcron.db.bulk import insert_new
 from django_dcron.models import Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.misfire import PlannedRun
@@ -93,7 +93,7 @@ def insert_runs(rows: list[NewRun], using: str) -> None:
         # Another run has its occurrence, so it isn't missed.
         displaced.state = State.PENDING.value
     for missed, job_ids in _jobs_by_missed(missing).items():
-        count(job_ids, State.MISSED, missed)
+        count_ended_runs(job_ids, State.MISSED, missed)
 
 
 def _not_inserted(rows: list[NewRun], using: str) -> list[NewRun]:

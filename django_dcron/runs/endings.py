@@ -33,7 +33,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Placeholder, Update
 from django_dcron.models import Attempt, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.models.statistics import count, prepared_count
+from django_dcron.models.statistics import count_ended_runs, prepared_count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
@@ -222,7 +222,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
                 woken = transitions.wake_next(run.job_id)
             if found.followed:
                 followers = chains.create_followers(run, state)
-        count([run.job_id], state)
+        count_ended_runs([run.job_id], state)
         placed = limits.free_places([run.pk]) if limited else []
     return [*([] if woken is None else [woken]), *followers, *placed]
 

@@ -33,7 +33,7 @@ from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.models.statistics import pending_counts
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
-from django_dcron.policies.retention import Bounds, FinishedRun, Retention, select_expired
+from django_dcron.policies.retention import FinishedRun, HistoryBounds, Retention, select_expired
 from django_dcron.runs import transitions
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -111,7 +111,7 @@ def _read_retention(job_id: int, using: str) -> Retention | None:
     return None if values is None else _retention(*values)
 
 
-def _bounds(job_id: int, retention: Retention) -> Generator[int, None, Bounds | None]:
+def _bounds(job_id: int, retention: Retention) -> Generator[int, None, HistoryBounds | None]:
     """Return the bounds, or None if the job has no finished run.
 
     Yields 0 after each page, so that ``prune_runs`` can pause, because the search may go far back.
@@ -141,10 +141,10 @@ def _bounds_of(
     latest: datetime | None,
     oldest: datetime | None = None,
     oldest_failed: datetime | None = None,
-) -> Bounds | None:
+) -> HistoryBounds | None:
     if latest is None:
         return None
-    return Bounds(latest if retention.keeps_latest else None, oldest, oldest_failed)
+    return HistoryBounds(latest if retention.keeps_latest else None, oldest, oldest_failed)
 
 
 class _Latest:

@@ -39,7 +39,7 @@ from django_dcron.db.clock import Clock
 from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun, SupportsEarlyConnection
 from django_dcron.scheduler.backlog import (
     LONGEST_PAUSE_WITHOUT_BROKER,
-    Entry,
+    AgendaEntry,
     Kind,
     PublishBacklog,
     by_kind,
@@ -47,7 +47,12 @@ from django_dcron.scheduler.backlog import (
     kind_of,
     next_pause,
 )
-from django_dcron.scheduler.publishing import PublishOutcome, Refused, publish_batch, reason_of
+from django_dcron.scheduler.publishing import (
+    PublishOutcome,
+    RefusedDispatch,
+    publish_batch,
+    reason_of,
+)
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -77,13 +82,13 @@ class Agenda:
         self._clock = clock
         self._on_dispatched = on_dispatched
         self._on_activity = on_activity
-        self._heap: list[Entry] = []
+        self._heap: list[AgendaEntry] = []
         self._backlogs: dict[Kind, PublishBacklog] = {}
         self._publishing_due_at: datetime | None = None
         """The earliest due time of the batch that is being published, which is on no heap."""
         self._known: set[Key] = set()
         self._dispatched: list[DueRun] = []
-        self._refused: list[Refused] = []
+        self._refused: list[RefusedDispatch] = []
         self._order = count()
         self._changed = threading.Condition()
         self._stopped = False
@@ -109,7 +114,7 @@ class Agenda:
         waiting = [head for head in next_runs if head is not None]
         return max(self._clock.now() - min(waiting), timedelta()) if waiting else timedelta()
 
-    def add(self, runs: Iterable[DueRun]) -> list[Refused]:
+    def add(self, runs: Iterable[DueRun]) -> list[RefusedDispatch]:
         """Add the runs that are not on the agenda yet, and build their messages ahead of time.
 
         Return the runs that can't be dispatched.
@@ -122,9 +127,9 @@ class Agenda:
                 message = self._dispatcher.prepare(run)
             except Exception as error:
                 # The error may come from the project's router. It must not stop the other runs.
-                refused.append(Refused(run, reason_of(run, error)))
+                refused.append(RefusedDispatch(run, reason_of(run, error)))
                 continue
-            entry = Entry(run.due_at, next(self._order), run, message)
+            entry = AgendaEntry(run.due_at, next(self._order), run, message)
             with self._changed:
                 self._known.add(run.key)
                 heapq.heappush(self._heap, entry)
@@ -155,7 +160,7 @@ class Agenda:
             dispatched, self._dispatched = self._dispatched, []
             return dispatched
 
-    def take_refused(self) -> list[Refused]:
+    def take_refused(self) -> list[RefusedDispatch]:
         """Return the runs refused since the last call, for the caller to end.
 
         The agenda forgets them, so a run that isn't ended is adopted again.
@@ -209,7 +214,7 @@ class Agenda:
             self._connect_ahead(head)
         return not self._stopped
 
-    def _wait_for_head(self) -> Entry | None:
+    def _wait_for_head(self) -> AgendaEntry | None:
         """Sleep until a run is due, or until the node has to connect for the first run.
 
         Return the first run if the node has to connect.
@@ -230,7 +235,7 @@ class Agenda:
                 self._changed.wait(seconds)
             return None
 
-    def _connect_ahead(self, head: Entry) -> None:
+    def _connect_ahead(self, head: AgendaEntry) -> None:
         self._on_activity(0.0)
         self._connect_from = self._clock.monotonic() + CONNECT_AHEAD
         cast(SupportsEarlyConnection, self._dispatcher).connect_ahead(head.message)
@@ -241,11 +246,11 @@ class Agenda:
             times.append(self._heap[0].due_at)
         return (min(times) - self._clock.now()) / timedelta(seconds=1) if times else None
 
-    def _take_due(self) -> list[Entry]:
+    def _take_due(self) -> list[AgendaEntry]:
         """Remove the next batch of due runs from the heap. The runs stay known."""
         with self._changed:
             now = self._clock.now()
-            batch: list[Entry] = []
+            batch: list[AgendaEntry] = []
             most = self._dispatcher.batch_size
             while self._heap and self._heap[0].due_at <= now and len(batch) < most:
                 entry = heapq.heappop(self._heap)
@@ -256,7 +261,7 @@ class Agenda:
                     backlog.add([entry])
             return batch
 
-    def _take_portion(self) -> list[Entry]:
+    def _take_portion(self) -> list[AgendaEntry]:
         """Take the next portion of the backlog that has waited longest."""
         with self._changed:
             now = self._clock.now()
@@ -295,7 +300,7 @@ class Agenda:
             self._record_outcome(batch, outcome)
         return 0.0
 
-    def _record_outcome(self, batch: list[Entry], outcome: PublishOutcome) -> None:
+    def _record_outcome(self, batch: list[AgendaEntry], outcome: PublishOutcome) -> None:
         with self._changed:
             self._refused.extend(outcome.refused)
             self._dispatched.extend(outcome.runs)
@@ -305,7 +310,7 @@ class Agenda:
         if not more_is_due:  # In a burst, dispatch comes before marking.
             self._on_dispatched()
 
-    def _update_backlogs(self, batch: list[Entry], outcome: PublishOutcome) -> None:
+    def _update_backlogs(self, batch: list[AgendaEntry], outcome: PublishOutcome) -> None:
         published, left = by_kind(outcome.published), by_kind(outcome.left)
         now = self._clock.now()
         for kind in by_kind(batch):

@@ -40,7 +40,7 @@ Kind = tuple[str, str]
 """Target and queue."""
 
 
-class Entry(NamedTuple):
+class AgendaEntry(NamedTuple):
     """A run in the order of its due time. No two entries have the same ``order``."""
 
     due_at: datetime
@@ -50,18 +50,18 @@ class Entry(NamedTuple):
     """The message that the dispatcher has prepared."""
 
 
-def kind_of(entry: Entry) -> Kind:
+def kind_of(entry: AgendaEntry) -> Kind:
     return entry.run.target, entry.run.queue
 
 
-def by_kind(entries: Iterable[Entry]) -> dict[Kind, list[Entry]]:
-    kinds: dict[Kind, list[Entry]] = {}
+def by_kind(entries: Iterable[AgendaEntry]) -> dict[Kind, list[AgendaEntry]]:
+    kinds: dict[Kind, list[AgendaEntry]] = {}
     for entry in entries:
         kinds.setdefault(kind_of(entry), []).append(entry)
     return kinds
 
 
-def head_of(heap: list[Entry]) -> datetime | None:
+def head_of(heap: list[AgendaEntry]) -> datetime | None:
     """Return the earliest due time. Needs no lock, even while another thread changes ``heap``."""
     try:
         return heap[0].due_at
@@ -73,8 +73,8 @@ class PublishBacklog:
     """The backlog of one kind. Not thread-safe."""
 
     def __init__(self, now: datetime) -> None:
-        self._heap: list[Entry] = []
-        self._last: list[Entry] = []
+        self._heap: list[AgendaEntry] = []
+        self._last: list[AgendaEntry] = []
         """The runs to publish after all others."""
         self._portion = 1
         self._pause = 0.0
@@ -94,11 +94,11 @@ class PublishBacklog:
         ]
         return min(next_due, default=None)
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[AgendaEntry]) -> None:
         for entry in entries:
             heapq.heappush(self._heap, entry)
 
-    def take(self, most: int) -> list[Entry]:
+    def take(self, most: int) -> list[AgendaEntry]:
         """Remove and return the next portion. The caller reports its outcome."""
         if not self._heap:
             self._heap, self._last = self._last, []
@@ -110,14 +110,19 @@ class PublishBacklog:
         self._pause = 0.0
         self.next_at = now
 
-    def failed(self, entries: list[Entry], now: datetime) -> None:
+    def failed(self, entries: list[AgendaEntry], now: datetime) -> None:
         """Return ``entries`` to the backlog, because the error of one of them blocked all."""
         self.add(entries)
         self._portion = max(len(entries) // 2, 1)
         self.next_at = now
 
     def rejected(
-        self, entries: list[Entry], now: datetime, *, accepted_others: bool, by_error: bool = False
+        self,
+        entries: list[AgendaEntry],
+        now: datetime,
+        *,
+        accepted_others: bool,
+        by_error: bool = False,
     ) -> None:
         """Return the ``entries`` that the broker rejected.
 

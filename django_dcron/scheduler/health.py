@@ -34,7 +34,7 @@ CHECK_EXPIRES_AFTER = 10.0
 """Seconds without a check after which the watchdog itself is considered hung."""
 
 
-class Status(StrEnum):
+class HealthStatus(StrEnum):
     OK = "ok"
     DEGRADED = "degraded"
     UNFIT = "unfit"
@@ -43,11 +43,11 @@ class Status(StrEnum):
 
     @property
     def fit(self) -> bool:
-        return self is not Status.UNFIT
+        return self is not HealthStatus.UNFIT
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NodeFacts:
     """The facts that a node knows about itself at one moment.
 
     Times are cluster time; durations are seconds.
@@ -96,9 +96,9 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    facts: Facts
-    status: Status
+class NodeHealth:
+    facts: NodeFacts
+    status: HealthStatus
     reasons: tuple[str, ...]
 
     @property
@@ -113,7 +113,7 @@ class Health:
     @property
     def ready(self) -> bool:
         """Whether the node is registered, its ticks succeed and it isn't stopping."""
-        working = self.status in (Status.OK, Status.DEGRADED) and self.facts.ticked
+        working = self.status in (HealthStatus.OK, HealthStatus.DEGRADED) and self.facts.ticked
         return working and self.facts.database_unreachable_since is None
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ class Health:
         }
 
 
-def judge(facts: Facts, grace: float) -> Health:
+def judge(facts: NodeFacts, grace: float) -> NodeHealth:
     """Return the node's health.
 
     ``grace``: the maximum number of seconds between two successful ticks, and between two
@@ -158,17 +158,17 @@ def judge(facts: Facts, grace: float) -> Health:
     """
     errors, warnings = _errors(facts, grace), _warnings(facts)
     if facts.draining:
-        status = Status.DRAINING
+        status = HealthStatus.DRAINING
     elif errors:
-        status = Status.UNFIT
+        status = HealthStatus.UNFIT
     elif facts.since is None:
-        status = Status.STARTING
+        status = HealthStatus.STARTING
     else:
-        status = Status.DEGRADED if warnings else Status.OK
-    return Health(facts, status, (*errors, *warnings))
+        status = HealthStatus.DEGRADED if warnings else HealthStatus.OK
+    return NodeHealth(facts, status, (*errors, *warnings))
 
 
-def _errors(facts: Facts, grace: float) -> list[str]:
+def _errors(facts: NodeFacts, grace: float) -> list[str]:
     cause = f": {facts.database_error}" if facts.database_error else ""
     reasons = [
         _hang_reason(thread, seconds)
@@ -184,7 +184,7 @@ def _errors(facts: Facts, grace: float) -> list[str]:
     return reasons
 
 
-def _warnings(facts: Facts) -> list[str]:
+def _warnings(facts: NodeFacts) -> list[str]:
     reasons = [
         _hang_reason(thread, seconds)
         for thread, seconds in facts.hanging.items()

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from django_dcron.scheduler.health import Status
+from django_dcron.scheduler.health import HealthStatus
 from django_dcron.utils.safe_files import write_nofollow
 
 MAX_AGE_IN_INTERVALS = 5
@@ -87,7 +87,7 @@ def probe(path: str | Path) -> ProbeResult:
             age = time.time() - os.fstat(file.fileno()).st_mtime
             content = json.load(file)
         name, interval = content["name"], float(content["interval"])
-        status = Status(content["status"])
+        status = HealthStatus(content["status"])
         text = "; ".join(content["reasons"]).replace("\n", " ")
     except FileNotFoundError:
         return ProbeResult(False, f"{path} doesn't exist: no node is running")

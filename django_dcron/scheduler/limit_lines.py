@@ -38,7 +38,7 @@ LINES_AT_ONCE = 100
 PRUNED_AT_ONCE = 1000
 
 
-class Waiting(NamedTuple):
+class WaitingRunKinds(NamedTuple):
     """Whether any run waits in a backfill, or for a limit."""
 
     in_backfill: bool
@@ -54,10 +54,10 @@ _WAITING = Select(
 )
 
 
-def find_waiting() -> Waiting:
+def find_waiting() -> WaitingRunKinds:
     """Return which kinds of runs wait, in one statement, because usually none does."""
     found = _WAITING.first()
-    return Waiting(False, False) if found is None else Waiting(*map(bool, found))
+    return WaitingRunKinds(False, False) if found is None else WaitingRunKinds(*map(bool, found))
 
 
 def wake_runs_with_place(shards: Collection[int]) -> int:

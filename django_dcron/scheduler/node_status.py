@@ -14,7 +14,7 @@ from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backoff import TickBackoff
-from django_dcron.scheduler.health import Facts, Health, judge
+from django_dcron.scheduler.health import NodeFacts, NodeHealth, judge
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.watchdog import Watchdog
 
@@ -58,8 +58,8 @@ class NodeStatus:
     def record_heartbeat(self) -> None:
         self._watchdog.record_event(HEARTBEAT)
 
-    def health(self) -> Health:
-        facts = Facts(
+    def health(self) -> NodeHealth:
+        facts = NodeFacts(
             at=self._clock.now() if self.since else None,
             name=self._membership.name,
             id=self._membership.id,

@@ -14,12 +14,12 @@ from django_dcron.dispatch.base import (
     PartlyPublished,
     Undeliverable,
 )
-from django_dcron.scheduler.backlog import Entry
+from django_dcron.scheduler.backlog import AgendaEntry
 
 logger = logging.getLogger("django_dcron.scheduler")
 
 
-class Refused(NamedTuple):
+class RefusedDispatch(NamedTuple):
     """A run that can't be dispatched."""
 
     run: DueRun
@@ -27,9 +27,9 @@ class Refused(NamedTuple):
 
 
 class PublishOutcome(NamedTuple):
-    published: Sequence[Entry]
-    refused: Sequence[Refused]
-    left: Sequence[Entry]
+    published: Sequence[AgendaEntry]
+    refused: Sequence[RefusedDispatch]
+    left: Sequence[AgendaEntry]
     """Runs to try again, separately from other runs."""
     rejection: str = ""
     """The broker's answer if it rejected the runs in ``left``. Empty if one of these runs caused an
@@ -47,7 +47,7 @@ class PublishOutcome(NamedTuple):
 
 
 @tracing.trace_dispatch
-def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> PublishOutcome:
+def publish_batch(batch: list[AgendaEntry], dispatcher: Dispatcher) -> PublishOutcome:
     """Publish a batch. Raises ``DispatchFailed`` if all of it has to be tried again."""
     try:
         dispatcher.publish([entry.message for entry in batch])
@@ -63,7 +63,7 @@ def publish_batch(batch: list[Entry], dispatcher: Dispatcher) -> PublishOutcome:
         if len(batch) > 1:
             return PublishOutcome([], [], batch)
         run = batch[0].run
-        return PublishOutcome([], [Refused(run, reason_of(run, error))], [])
+        return PublishOutcome([], [RefusedDispatch(run, reason_of(run, error))], [])
     return PublishOutcome(batch, [], [])
 
 

@@ -52,7 +52,7 @@ from django_dcron.runs import deliveries
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backoff import TickBackoff
-from django_dcron.scheduler.health import ALERTS, WORKERS, Health
+from django_dcron.scheduler.health import ALERTS, WORKERS, NodeHealth
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.node_status import NodeStatus
@@ -240,7 +240,7 @@ class Runner:
         self.agenda.stop()
         self._signals.wake()
 
-    def health(self) -> Health:
+    def health(self) -> NodeHealth:
         """Return the node's health.
 
         Any thread may call this once ``run`` has started; it never blocks.

@@ -43,7 +43,7 @@ from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.limit_lines import find_waiting, prune_starts, wake_runs_with_place
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.publishing import Refused
+from django_dcron.scheduler.publishing import RefusedDispatch
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
 from django_dcron.utils.sync_points import reach_sync_point
@@ -328,7 +328,7 @@ class Ticker:
         self._end_refused(self.agenda.add(runs))
         return max(len(self.agenda) - before, 0)
 
-    def _end_refused(self, refused: Iterable[Refused]) -> None:
+    def _end_refused(self, refused: Iterable[RefusedDispatch]) -> None:
         """End the runs as failed, because they can't be dispatched."""
         for run, reason in refused:
             ended = False

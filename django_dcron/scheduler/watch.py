@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from django_dcron.scheduler.health import Health
+from django_dcron.scheduler.health import NodeHealth
 from django_dcron.scheduler.health_file import HealthFile
 from django_dcron.scheduler.watchdog import CHECK_EVERY, Watchdog
 
@@ -22,7 +22,7 @@ class Watch:
     def __init__(
         self,
         watchdog: Watchdog,
-        health: Callable[[], Health],
+        health: Callable[[], NodeHealth],
         file: HealthFile | None,
         on_check: Callable[[], None] = lambda: None,
     ):
@@ -48,7 +48,7 @@ class Watch:
         if self._file:
             self._remove(self._file)
 
-    def _report(self, health: Health) -> None:
+    def _report(self, health: NodeHealth) -> None:
         fit, self._was_fit = self._was_fit, health.status.fit
         if fit == health.status.fit:
             return
@@ -60,7 +60,7 @@ class Watch:
             extra = {"event": "unfit", "node": node}
             logger.error("node unfit: node=%s reasons=%s", node, reasons, extra=extra)
 
-    def _write(self, health: Health) -> None:
+    def _write(self, health: NodeHealth) -> None:
         if self._file is None:
             return
         node = health.facts.name

@@ -278,7 +278,7 @@ class RealHours:
         return self._zones[zone]
 
 
-class Minute:
+class RealMinute:
     """One minute of real time."""
 
     def __init__(self, instant: datetime) -> None:

@@ -6,7 +6,13 @@ it to validate targets.
 """
 
 from django_dcron.targets.base import Invocation, Target, TargetKind
-from django_dcron.targets.declaration import Declaration, cron, declarations, declared_for, isolated
+from django_dcron.targets.declaration import (
+    Declaration,
+    cron,
+    declarations,
+    declared_for,
+    isolated_registry,
+)
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
 from django_dcron.targets.redaction import MASK, redact_secrets, restore_secrets
 from django_dcron.targets.registry import available, check_arguments, discovery_problem, get
@@ -29,7 +35,7 @@ __all__ = [
     "discovery_problem",
     "get",
     "is_reserved",
-    "isolated",
+    "isolated_registry",
     "redact_secrets",
     "restore_secrets",
 ]

@@ -121,7 +121,7 @@ def declared_for(target: Any) -> tuple[Declaration, ...]:
 
 
 @contextmanager
-def isolated() -> Iterator[None]:
+def isolated_registry() -> Iterator[None]:
     """Start a test without declarations and registered targets, and restore them afterwards."""
     tables: tuple[dict[Any, Any], ...] = (_declared, functions.registered, django_tasks.registered)
     saved = [dict(table) for table in tables]

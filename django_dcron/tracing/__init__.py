@@ -27,15 +27,15 @@ from django_dcron.tracing.deferred_spans import (
     trace_claim,
     trace_dispatch,
 )
-from django_dcron.tracing.execution import executing
-from django_dcron.tracing.run_trace import headers_for, sending
+from django_dcron.tracing.execution import attempt_span
+from django_dcron.tracing.run_trace import headers_for, sending_context
 
 __all__ = [
-    "executing",
+    "attempt_span",
     "headers_for",
     "record_dispatch",
     "record_queued_spans",
-    "sending",
+    "sending_context",
     "trace_claim",
     "trace_dispatch",
 ]

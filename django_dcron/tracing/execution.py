@@ -34,7 +34,7 @@ class AttemptEnding(Protocol):
     def traceback(self) -> str: ...
 
 
-def executing(
+def attempt_span(
     run_id: UUID, attempt: int, rerun_of: UUID | None = None, **about: str
 ) -> AbstractContextManager[Callable[[AttemptEnding], None]]:
     """Return a context manager with the span ``dcron.execute`` of an attempt.

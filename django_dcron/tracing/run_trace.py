@@ -58,7 +58,7 @@ def headers_for(run_id: UUID) -> dict[str, str]:
     return headers
 
 
-def sending(run_id: UUID) -> AbstractContextManager[object]:
+def sending_context(run_id: UUID) -> AbstractContextManager[object]:
     """Return a context manager for sending one message.
 
     Spans of a Celery instrumentation become part of the run's trace.

@@ -259,8 +259,8 @@ def test_request_in_progress_during_the_logout_remembers_nothing(
 ) -> None:
     make_job()
     checked: list[Any] = []
-    remember = live.remember
-    monkeypatch.setattr(live, "remember", lambda *given: checked.append(given))
+    remember = live.remember_viewer
+    monkeypatch.setattr(live, "remember_viewer", lambda *given: checked.append(given))
     tab = Tab(log_in(*ALL_PERMISSIONS))
     session = tab.client.cookies[django_settings.SESSION_COOKIE_NAME].value
     tab.client.post("/admin/logout/")

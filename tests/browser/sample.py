@@ -14,7 +14,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Alert, Attempt, Calendar, Freeze, Incident, Job, Node, Run
 from django_dcron.models.incident import NOT_GROUPED
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs.incidents import group_failed_attempts
 from tests.factories import make_job, make_run
@@ -120,7 +120,7 @@ def _past_run(job: Job, now: datetime, number: int, state: str) -> Run:
         missed_before=3 if state == "missed" else 0,
         missed_from=at - 15 * MINUTE if state == "missed" else None,
     )
-    count([job.pk], State(state))
+    count_ended_runs([job.pk], State(state))
     if ran:
         failure = {
             "exception_class": "builtins.ValueError",

@@ -18,7 +18,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.message_templates import MessageTemplates
 from django_dcron.dispatch.messages import build_message
-from django_dcron.dispatch.redis_queue import Destination, encode_message
+from django_dcron.dispatch.redis_queue import QueueDestination, encode_message
 from tests.scheduler.stand_ins import due_run
 
 NAMES = ["plain", "100 %", "%(tag)s", "„täglich“ 每日 😀", "\\ \" ' \n\x00", ""]
@@ -35,7 +35,7 @@ class Encoder:
     def __call__(self, run: DueRun, tag: str) -> bytes:
         self.count += 1
         content = build_message(self.app, run, "node-1", self.serializer)
-        return encode_message(*content, Destination("100 % späte", 3), {}, tag)
+        return encode_message(*content, QueueDestination("100 % späte", 3), {}, tag)
 
 
 @pytest.mark.parametrize("serializer", ["json", "pickle"])

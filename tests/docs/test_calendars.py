@@ -70,7 +70,7 @@ def test_examples_create_the_documented_calendar(tmp_path: Path) -> None:
     assert Calendar.objects.get(name="maintenance").dates == "2026-12-24"
     times = {"maintenance": "SAT-SUN 02:00-04:00", "business hours": "only MON-FRI 09:00-17:00"}
     found = []
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(windows, {"__name__": "shop"})  # noqa: S102
         for each in targets.declarations():
             dates = read_dates(times[each.fields["calendar"]])

@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "how-to" / "chains.md").read_text()
 @pytest.mark.django_db
 def test_example_creates_the_documented_links() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(example, {"cron": cron, "__name__": "example"})  # noqa: S102 (our own document)
         assert {change.kind for change in apply(plan())} == {"create"}
     links = {(link.job.name, link.after.name, link.on) for link in Link.objects.all()}

@@ -45,7 +45,7 @@ def job_calls(source: str, call: Callable[[Any], object]) -> int:
     """Return how many invoices the README's job sends, called by ``call``."""
     invoices = Invoices()
     names: dict[str, Any] = {"__name__": "readme_job", "Invoice": invoices}
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(compile(source, "README.md", "exec"), names)  # noqa: S102
         call(names["send_invoices"])
     return invoices.sent
@@ -82,6 +82,6 @@ def test_tutorial_job_can_be_called_directly() -> None:
     text = (ROOT / "docs" / "tutorial" / "first-job.md").read_text()
     blocks = re.findall(r"```python\n# bakery/cron.py\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"__name__": "bakery.cron"}
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(compile("".join(blocks), "first-job.md", "exec"), names)  # noqa: S102
         assert names["bake_bread"]() == {"loaves": 1}

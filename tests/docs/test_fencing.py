@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def example() -> Iterator[dict[str, Any]]:
     """The names that the page's code defines, and its table with one row."""
     names: dict[str, Any] = {"__name__": "example"}
-    with targets.isolated(), connection.cursor() as cursor:
+    with targets.isolated_registry(), connection.cursor() as cursor:
         for code in CODE:
             exec(code, names)  # noqa: S102 (our own document)
         cursor.execute(TABLE[0])

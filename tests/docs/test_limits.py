@@ -28,7 +28,7 @@ def test_examples_limit_the_documented_jobs_and_customers() -> None:
     sms = Limit.objects.get(name="sms")
     within = write_duration(sms.interval or timedelta())
     assert f"limit sms: {sms.max_started} of {sms.max_started} started within {within}" in PROSE
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(declaration, {"__name__": "shop"})  # noqa: S102
         assert {change.kind for change in apply(plan())} == {"create"}
     jobs = Job.objects.order_by("name")

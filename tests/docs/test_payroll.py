@@ -24,7 +24,7 @@ def schedule_of(function: str) -> Schedule:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (block,) = (block for block in blocks if f"def {function}(" in block)
     names: dict[str, Any] = {"__name__": "payroll"}
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(block, names)  # noqa: S102 (the project's own page)
         (declared,) = targets.declarations()
     return parse_schedule(declared.fields["schedule"], declared.fields["timezone"])

@@ -20,7 +20,7 @@ RECIPES, COMMANDS = BLOCKS[: len(PRESETS)], BLOCKS[len(PRESETS) :]
 @pytest.mark.parametrize(("name", "block"), list(zip(PRESETS, RECIPES, strict=True)))
 def test_recipe_declares_the_fields_of_its_preset(name: str, block: str) -> None:
     names: dict[str, Any] = {"cron": cron, "timedelta": timedelta, "__name__": "recipes"}
-    with targets.isolated():
+    with targets.isolated_registry():
         exec(compile(block, "recipes.md", "exec"), names)  # noqa: S102
         [declared] = targets.declarations()
     preset = PRESETS[name]

@@ -17,7 +17,7 @@ from django.db import (
 
 from django_dcron.db.open_transactions import own_transactions_only
 from django_dcron.execution import database_outage
-from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.models import Job
 from tests.execution.conftest import cut_connection
 from tests.factories import make_idle_job
@@ -47,7 +47,7 @@ class FailingWork:
 
 
 def wait(work: Any, **options: Any) -> Any:
-    return wait_out(work, "a test", "default", **options)
+    return retry_until_available(work, "a test", "default", **options)
 
 
 @pytest.mark.django_db

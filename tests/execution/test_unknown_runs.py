@@ -14,7 +14,7 @@ from django_dcron.execution.unknown_runs import (
     WARN_EVERY,
     UnknownRunLog,
     UnknownRuns,
-    published_here,
+    is_published_here,
 )
 from django_dcron.models import Node, Run
 from django_dcron.runs import ordinary_start, start_facts
@@ -41,14 +41,14 @@ def make_node(age: timedelta) -> str:
 
 @pytest.mark.django_db
 def test_message_belongs_to_this_database_if_its_node_is_live() -> None:
-    assert not published_here(None)
+    assert not is_published_here(None)
     stale = make_node(timedelta(hours=1))  # as in a copy of the database
-    assert not published_here(stale)
-    assert not published_here(None)
+    assert not is_published_here(stale)
+    assert not is_published_here(None)
     live = make_node(timedelta())
-    assert published_here(live)
-    assert published_here(None)
-    assert not published_here("another")
+    assert is_published_here(live)
+    assert is_published_here(None)
+    assert not is_published_here("another")
 
 
 def test_latest_unknown_runs_are_remembered() -> None:

@@ -41,10 +41,10 @@ from django_dcron.contrib.importers import celery_entry, crontab, django_q, name
 from django_dcron.contrib.importers.croniter_text import from_croniter
 from django_dcron.contrib.rest.fields import UtcTimeField
 from django_dcron.contrib.rest.jobs.listing import JobQuery
-from django_dcron.contrib.rest.pagination import Order, read_cursor
+from django_dcron.contrib.rest.pagination import PageOrder, read_cursor
 from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.jobs.portable import quoted_json, read_document
-from django_dcron.jobs.representation import Format, from_json
+from django_dcron.jobs.representation import ValueFormat, from_json
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models import Job, Run
@@ -115,13 +115,13 @@ def crontab_of_beat(text: str) -> object:
 PARSERS: dict[str, Callable[[str], object]] = {
     "duration": parse_duration_text,
     "duration of a form": DurationInput().clean,
-    "duration of a document": partial(from_json, Format.DURATION),
+    "duration of a document": partial(from_json, ValueFormat.DURATION),
     "duration of a command line": lambda text: option_values.parse_duration_option(
         "--timeout", text
     ),
     "jitter": definition("jitter"),
     "instant of a form": InstantField().clean,
-    "instant of a document": partial(from_json, Format.TIME),
+    "instant of a document": partial(from_json, ValueFormat.TIME),
     "instant of the REST API": UtcTimeField().to_internal_value,
     "instant of a command line": lambda text: option_values.parse_time_option("--since", text, NOW),
     "instant of a URL": time_filter._parse_time,
@@ -170,7 +170,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "path of a probe": _path,
     "JSON of a form": JsonInput().clean,
     "secrets in arguments": lambda text: redact_secrets([text, {text: text}]),
-    "cursor of a page": lambda text: read_cursor(text, Order("id", ("pk",)), Job),
+    "cursor of a page": lambda text: read_cursor(text, PageOrder("id", ("pk",)), Job),
     "query of jobs": query(JobQuery, "search"),
     "tag of a query": query(JobQuery, "tag"),
     "time of a query": query(RunQuery, "since"),

@@ -17,7 +17,7 @@ from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs import freezing
 from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
-from django_dcron.policies.freezing import Extent, is_frozen
+from django_dcron.policies.freezing import FreezeExtent, is_frozen
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import endings, transitions
@@ -166,7 +166,8 @@ def test_two_concurrent_freezes_both_succeed() -> None:
 NAMESPACES = ("a", "A", "b")
 ENDS = (None, START - SECOND, START, START + SECOND)
 EXTENTS = [
-    Extent(namespace, START - MINUTE, end) for namespace, end in product(("", *NAMESPACES), ENDS)
+    FreezeExtent(namespace, START - MINUTE, end)
+    for namespace, end in product(("", *NAMESPACES), ENDS)
 ]
 
 

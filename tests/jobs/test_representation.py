@@ -17,8 +17,8 @@ from django_dcron.jobs.representation import (
     CONFIDENTIAL,
     FIELDS,
     JOB_FIELDS,
-    Format,
     InvalidField,
+    ValueFormat,
     definition_of,
     document_of,
     public,
@@ -36,20 +36,20 @@ TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=["Cs"]), max_size=20
 )
 SAFE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-VALUES: dict[Format, st.SearchStrategy[Any]] = {
-    Format.TEXT: TEXT,
-    Format.NAME: TEXT,
-    Format.BOOLEAN: st.booleans(),
-    Format.INTEGER: st.integers(),
-    Format.NUMBER: st.floats(allow_nan=False, allow_infinity=False),
-    Format.DURATION: st.timedeltas(timedelta(days=-1), timedelta(days=36_500)),
-    Format.TIME: st.datetimes(
+VALUES: dict[ValueFormat, st.SearchStrategy[Any]] = {
+    ValueFormat.TEXT: TEXT,
+    ValueFormat.NAME: TEXT,
+    ValueFormat.BOOLEAN: st.booleans(),
+    ValueFormat.INTEGER: st.integers(),
+    ValueFormat.NUMBER: st.floats(allow_nan=False, allow_infinity=False),
+    ValueFormat.DURATION: st.timedeltas(timedelta(days=-1), timedelta(days=36_500)),
+    ValueFormat.TIME: st.datetimes(
         datetime(1970, 1, 2),  # noqa: DTZ001 (Hypothesis adds the time zone)
         datetime(2199, 12, 30),  # noqa: DTZ001
         timezones=st.timezones(),
         # Python compares times of a repeated or skipped hour in two zones as different.
     ).map(lambda time: time.astimezone(UTC)),
-    Format.JSON: st.lists(SAFE | TEXT, max_size=3)
+    ValueFormat.JSON: st.lists(SAFE | TEXT, max_size=3)
     | st.dictionaries(TEXT, SAFE | TEXT | st.lists(SAFE, max_size=3), max_size=3),
 }
 JOBS = st.fixed_dictionaries(
@@ -77,19 +77,19 @@ def test_read_commands_a_document_restores_the_job(values: dict[str, Any]) -> No
 
 @given(value=st.sampled_from([None, True, 1, 1.5, "x", [], {}, "1h30m", "2026-12-01T09:00:00Z"]))
 def test_each_format_accepts_only_its_json_type(value: Any) -> None:
-    kinds: dict[Format, Any] = {
-        Format.TEXT: str,
-        Format.NAME: str,
-        Format.BOOLEAN: bool,
-        Format.INTEGER: int,
-        Format.NUMBER: (int, float),
-        Format.DURATION: str,
-        Format.TIME: str,
-        Format.JSON: (str, int, float, list, dict, bool),
+    kinds: dict[ValueFormat, Any] = {
+        ValueFormat.TEXT: str,
+        ValueFormat.NAME: str,
+        ValueFormat.BOOLEAN: bool,
+        ValueFormat.INTEGER: int,
+        ValueFormat.NUMBER: (int, float),
+        ValueFormat.DURATION: str,
+        ValueFormat.TIME: str,
+        ValueFormat.JSON: (str, int, float, list, dict, bool),
     }
     for field in JOB_FIELDS.values():
         is_right = isinstance(value, kinds[field.format])
-        if isinstance(value, bool) and field.format in (Format.INTEGER, Format.NUMBER):
+        if isinstance(value, bool) and field.format in (ValueFormat.INTEGER, ValueFormat.NUMBER):
             is_right = False
         if not is_right and not (value is None and field.nullable):
             with pytest.raises(InvalidField) as error:
@@ -181,7 +181,7 @@ def test_history_has_the_values_of_the_document(job: Job, admin_client: Client) 
     for field, logged in zip(differing, change.fields, strict=True):
         for value, written in ((logged.old, before[field.name]), (logged.new, sent[field.name])):
             expected = field.public(written)
-            is_text = field.format is Format.JSON and expected is not None
+            is_text = field.format is ValueFormat.JSON and expected is not None
             assert (json.loads(value) if is_text else value) == expected, field.name
     entries = AuditEntry.objects.values_list("before", "after")
     assert SECRET not in str(list(entries))

@@ -40,7 +40,7 @@ PAST = "@at 2020-01-01T00:00"
 
 @pytest.fixture(autouse=True)
 def isolated_declarations() -> Iterator[None]:
-    with targets.isolated():
+    with targets.isolated_registry():
         yield
 
 
@@ -54,7 +54,7 @@ def synced() -> list[str]:
 @contextmanager
 def code(schedule: str = "@daily", **fields: Any) -> Iterator[None]:
     """Simulate a version of the code that declares one job."""
-    with targets.isolated():
+    with targets.isolated_registry():
         cron(schedule, **{"name": "report", **fields})(report)
         yield
 
@@ -694,7 +694,7 @@ def test_declared_calendar_is_set_and_a_user_edit_is_kept() -> None:
 
 def test_number_of_statements_does_not_grow_with_the_declarations() -> None:
     def statements(number: int) -> int:
-        with targets.isolated():
+        with targets.isolated_registry():
             for n in range(number):
                 cron("@daily", name=f"{number}-{n}")(report)
             with CaptureQueriesContext(connection) as queries:

@@ -9,7 +9,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import summary_of
 from django_dcron.models import Cursor, Job, Node
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_job, make_run
 from tests.management.calling import call, table
@@ -25,7 +25,7 @@ def names(*options: str) -> list[str]:
 
 def test_list_prints_one_line_per_job() -> None:
     report = make_job(name="report", schedule="30 3 * * *", timezone="Europe/Berlin")
-    count([report.pk], State.FAILED)
+    count_ended_runs([report.pk], State.FAILED)
     control.pause(make_idle_job(name="import", namespace="shop"), "stocktaking")
     code, out, _err = call("list")
     head, first, second = table(out)
@@ -59,7 +59,7 @@ def test_empty_list_distinguishes_no_jobs_from_no_match() -> None:
 
 def test_json_contains_definition_and_status() -> None:
     job = make_idle_job(name="report", tags=["billing"])
-    count([job.pk], State.FAILED)
+    count_ended_runs([job.pk], State.FAILED)
     document = call("list", "--json").json
     (row,) = document["jobs"]
     assert (document["version"], document["more"]) == (1, 0)
@@ -104,7 +104,7 @@ def test_list_is_filtered_by_source() -> None:
 
 def test_list_is_filtered_by_state() -> None:
     failing, running = make_idle_job(name="failing"), make_idle_job(name="running")
-    count([failing.pk], State.FAILED)
+    count_ended_runs([failing.pk], State.FAILED)
     make_run(running, "running")
     control.pause(make_idle_job(name="paused"), "stocktaking")
     Cursor.objects.filter(pk=make_idle_job(name="unreadable").pk).update(problem="schedule: no")
@@ -115,7 +115,7 @@ def test_list_is_filtered_by_state() -> None:
     assert names("--state", "quarantined") == ["unreadable"]
     assert names("--enabled") == ["failing", "fine", "running"]
     assert "quarantined" in call("list").out
-    count([failing.pk], State.SUCCEEDED)
+    count_ended_runs([failing.pk], State.SUCCEEDED)
     assert names("--failing") == []
 
 

@@ -12,7 +12,7 @@ from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.lookup import find_job, find_run
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models.run import new_run_id
-from django_dcron.targets import cron, isolated
+from django_dcron.targets import cron, isolated_registry
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
 
@@ -125,7 +125,7 @@ def test_job_name_precedes_id_and_default_namespace_precedes_others() -> None:
 
 @pytest.mark.django_db
 def test_error_for_declared_job_without_row_names_sync() -> None:
-    with isolated():
+    with isolated_registry():
         cron("@daily", name="fresh")(find_job)
         with pytest.raises(CommandError, match="dcron sync"):
             find_job("fresh")

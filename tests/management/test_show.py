@@ -9,7 +9,7 @@ from django.utils.timezone import now
 
 from django_dcron import control
 from django_dcron.models import Cursor, Job, Run
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
@@ -32,7 +32,7 @@ def test_show_prints_definition_and_statistics() -> None:
         tags=["billing"],
     )
     make_run(job, "succeeded", finished_at=now())
-    count([job.pk], State.SUCCEEDED, 7)
+    count_ended_runs([job.pk], State.SUCCEEDED, 7)
     text = shown()
     for part in (
         "report Ask Ann. state enabled next run ",

@@ -60,7 +60,7 @@ def test_command_without_arguments_lists_subcommands_in_groups() -> None:
 
 
 def test_top_level_help_lists_subcommands() -> None:
-    assert dcron.tree() in help_of()
+    assert dcron.grouped_subcommands() in help_of()
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)

@@ -21,7 +21,7 @@ from django_dcron.monitoring.http import server as module
 from django_dcron.monitoring.http.response import RenderedResponse, Route
 from django_dcron.monitoring.http.routes import routes
 from django_dcron.monitoring.http.server import Address, HttpServer
-from django_dcron.scheduler.health import Facts, judge
+from django_dcron.scheduler.health import NodeFacts, judge
 from tests.scheduler.test_health import WELL
 from tests.waiting import TIMEOUT, wait_until
 
@@ -32,7 +32,7 @@ class Node:
     """Supplies the facts of a node. A test changes them."""
 
     def __init__(self) -> None:
-        self.facts: Facts = WELL
+        self.facts: NodeFacts = WELL
 
     def change(self, **facts: Any) -> None:
         self.facts = replace(WELL, **facts)

@@ -11,7 +11,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
-from django_dcron.models.statistics import count, count_late_success
+from django_dcron.models.statistics import count_ended_runs, count_late_success
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.monitoring.metrics.catalog import Metric
 from django_dcron.policies.lifecycle import State
@@ -73,8 +73,8 @@ def make_node(now: datetime, name: str, **fields: Any) -> Node:
 
 def test_new_job_has_counter_per_outcome() -> None:
     job, other = make_idle_job(), make_idle_job(namespace="billing")
-    count([job.pk], State.SUCCEEDED)
-    count([job.pk], State.MISSED, 3)
+    count_ended_runs([job.pk], State.SUCCEEDED)
+    count_ended_runs([job.pk], State.MISSED, 3)
     Statistics.objects.filter(
         pk=other.pk
     ).delete()  # like a job that was created without control.save
@@ -86,7 +86,7 @@ def test_new_job_has_counter_per_outcome() -> None:
 
 def test_failures_counted_together_are_consecutive() -> None:
     job = make_idle_job()
-    count([job.pk], State.FAILED, 3)
+    count_ended_runs([job.pk], State.FAILED, 3)
     assert Statistics.objects.get(pk=job.pk).consecutive_failures == 3
 
 
@@ -103,7 +103,7 @@ def test_late_successes_have_a_counter_of_their_own() -> None:
 def test_pruning_keeps_counters() -> None:
     job = make_idle_job()
     make_run(job, "succeeded")
-    count([job.pk], State.SUCCEEDED)
+    count_ended_runs([job.pk], State.SUCCEEDED)
     before = counters()
 
     Run.objects.all().delete()
@@ -145,7 +145,7 @@ def test_counters_never_decrease_when_jobs_change(settings: Settings) -> None:
 
     jobs = [make_idle_job(name=f"j{number}") for number in range(6)]
     for number, job in enumerate(jobs, start=1):
-        count([job.pk], State.SUCCEEDED, 100 * number)
+        count_ended_runs([job.pk], State.SUCCEEDED, 100 * number)
     scrape()
     jobs[4].delete()  # a job without a series
     scrape()
@@ -174,9 +174,9 @@ def test_jobs_are_counted_by_state() -> None:
     Job.objects.filter(pk=paused.pk).update(enabled=False)
     Cursor.objects.filter(pk=quarantined.pk).update(problem="a zone that vanished")
     for job in (failing, paused):
-        count([job.pk], State.FAILED)
-    count([enabled.pk], State.FAILED)
-    count([enabled.pk], State.SUCCEEDED)
+        count_ended_runs([job.pk], State.FAILED)
+    count_ended_runs([enabled.pk], State.FAILED)
+    count_ended_runs([enabled.pk], State.SUCCEEDED)
 
     assert read(catalog.JOBS) == {("enabled",): 2, ("paused",): 1, ("quarantined",): 1}
     assert read_one(catalog.JOBS_FAILING) == 1

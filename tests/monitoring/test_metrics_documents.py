@@ -15,7 +15,7 @@ from django_dcron.monitoring.metrics import attempts, catalog, cluster, readings
 from django_dcron.monitoring.metrics.catalog import METRICS, Metric, MetricSource, MetricType
 from django_dcron.monitoring.metrics.exposition import MISSING_EXTRA_MESSAGE
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.scheduler.health import Status
+from django_dcron.scheduler.health import HealthStatus
 from tests.factories import make_idle_job
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -104,7 +104,7 @@ def possible_values(db: None) -> dict[tuple[str, str], set[str]]:
     for sample in cluster.read_samples():
         for label, value in zip(sample.metric.labels, sample.labels, strict=True):
             found.setdefault((sample.metric.name, label), set()).add(value)
-    found[catalog.NODE_STATUS.name, "status"] = {status.value for status in Status}
+    found[catalog.NODE_STATUS.name, "status"] = {status.value for status in HealthStatus}
     found[catalog.DURATION.name, "outcome"] = {outcome.value for outcome in Outcome}
     return found
 

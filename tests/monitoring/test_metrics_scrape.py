@@ -24,12 +24,12 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from pytest_django import Settings
 
 from django_dcron.models import Run
-from django_dcron.models.statistics import count
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.monitoring.metrics import Collector, NodeMetrics, readings, views
 from django_dcron.monitoring.metrics.catalog import METRICS, MetricSource
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.policies.lifecycle import State
-from django_dcron.scheduler.health import Health, judge
+from django_dcron.scheduler.health import NodeHealth, judge
 from tests import services
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job
@@ -48,7 +48,7 @@ def values(body: bytes) -> dict[str, float]:
     return found
 
 
-def health(**fields: Any) -> Health:
+def health(**fields: Any) -> NodeHealth:
     facts = {
         "name": 'a"b\\c',
         "shards": 3,
@@ -106,7 +106,7 @@ def test_invalid_format_version_gets_default_format(accept: str) -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("accept", ["", "text/plain", "*/*", OPENMETRICS])
 def test_both_formats_are_valid(accept: str) -> None:
-    count([make_idle_job(namespace="a@b").pk], State.FAILED, 7)
+    count_ended_runs([make_idle_job(namespace="a@b").pk], State.FAILED, 7)
     response = node_metrics().response(accept)
 
     openmetrics = accept == OPENMETRICS
@@ -289,7 +289,7 @@ def test_view_requires_token_or_staff_with_permission(
 @pytest.mark.django_db
 def test_view_exposes_cluster_metrics_only(scrape: Callable[..., Any], settings: Settings) -> None:
     settings.DCRON_METRICS_TOKEN = "t"
-    count([make_idle_job().pk], State.SUCCEEDED, 3)
+    count_ended_runs([make_idle_job().pk], State.SUCCEEDED, 3)
     response = scrape(authorization="Bearer t", accept=OPENMETRICS)
 
     assert response.status_code == 200
@@ -322,7 +322,7 @@ def test_collector_can_be_registered_in_own_registry(django_assert_num_queries: 
     registry = CollectorRegistry(auto_describe=True)
     with django_assert_num_queries(0):
         registry.register(Collector())
-    count([make_idle_job(name="mine").pk], State.FAILED)
+    count_ended_runs([make_idle_job(name="mine").pk], State.FAILED)
 
     names = {sample.name for family in registry.collect() for sample in family.samples}
     assert names == {

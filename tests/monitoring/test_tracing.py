@@ -224,7 +224,7 @@ def test_span_status_reflects_outcome_of_attempt(spans: Spans, outcome: str, sta
 
     Ending.outcome = outcome  # type: ignore[attr-defined]
     run_id = new_run_id()
-    with tracing.executing(run_id, 1) as ended:
+    with tracing.attempt_span(run_id, 1) as ended:
         ended(Ending())  # type: ignore[arg-type]
     (span,) = spans_of(spans, run_id)
     assert (attributes_of(span)["dcron.outcome"], span.status.status_code.name) == (outcome, status)
@@ -237,11 +237,11 @@ def test_attempt_span_is_child_of_span_of_instrumented_celery(spans: Spans) -> N
     assert headers == {"traceparent": f"00-{run_id.hex}-{run_id.hex[16:]}-01"}
     tracer = trace.get_tracer("celery")
     parent = propagate.extract(headers)
-    with tracer.start_as_current_span("run/x", parent) as outer, tracing.executing(run_id, 1):
+    with tracer.start_as_current_span("run/x", parent) as outer, tracing.attempt_span(run_id, 1):
         pass
     inner = spans_of(spans, run_id)[1]
     assert inner.parent == outer.get_span_context()
-    with tracer.start_as_current_span("of another trace") as other, tracing.executing(run_id, 2):
+    with tracer.start_as_current_span("of another trace") as other, tracing.attempt_span(run_id, 2):
         pass
     apart = spans_of(spans, run_id)[-1]
     assert apart.parent
@@ -251,7 +251,7 @@ def test_attempt_span_is_child_of_span_of_instrumented_celery(spans: Spans) -> N
 
 def test_sending_sets_trace_of_run_as_current(spans: Spans) -> None:
     run_id = new_run_id()
-    with tracing.sending(run_id):
+    with tracing.sending_context(run_id):
         assert trace.get_current_span().get_span_context().trace_id == run_id.int
     assert not trace.get_current_span().get_span_context().is_valid
 
@@ -270,7 +270,7 @@ def test_sampler_records_all_or_no_spans_of_a_run(
     runs = [due_run(f"{number}", run_id=new_run_id()) for number in range(1000)]
     tracing.record_dispatch(runs, 1, 2)
     for run in runs:
-        with tracing.executing(run.run_id, 1):
+        with tracing.attempt_span(run.run_id, 1):
             pass
     names = {run.run_id: [span.name for span in spans_of(spans, run.run_id)] for run in runs[:200]}
     assert {tuple(sorted(found)) for found in names.values()} == {
@@ -318,7 +318,7 @@ def test_tracing_is_off_without_provider_or_extra(
     assert execute(run.run_id, 1, worker="w")
     assert Attempt.objects.get(run_id=run.run_id).outcome == "succeeded"
     assert tracing.headers_for(run.run_id) == {}
-    with tracing.sending(run.run_id):
+    with tracing.sending_context(run.run_id):
         pass
 
 

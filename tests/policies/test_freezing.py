@@ -4,21 +4,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_dcron.policies.freezing import AUTOMATIC, Extent, is_frozen
+from django_dcron.policies.freezing import AUTOMATIC, FreezeExtent, is_frozen
 from django_dcron.policies.lifecycle import Trigger
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def frozen(*freezes: Extent, namespace: str = "shop", trigger: Trigger = Trigger.SCHEDULE) -> bool:
+def frozen(
+    *freezes: FreezeExtent, namespace: str = "shop", trigger: Trigger = Trigger.SCHEDULE
+) -> bool:
     return is_frozen(freezes, namespace=namespace, trigger=trigger, now=NOON)
 
 
 @pytest.mark.parametrize("trigger", Trigger)
 def test_freeze_holds_back_automatic_runs_only(trigger: Trigger) -> None:
     automatic = trigger in {Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN}
-    assert frozen(Extent("", NOON, None), trigger=trigger) is automatic
+    assert frozen(FreezeExtent("", NOON, None), trigger=trigger) is automatic
     assert (trigger in AUTOMATIC) is automatic
 
 
@@ -35,7 +37,7 @@ def test_freeze_holds_back_automatic_runs_only(trigger: Trigger) -> None:
 def test_freeze_covers_its_namespace_or_all_namespaces(
     of: str, namespace: str, expected: bool
 ) -> None:
-    assert frozen(Extent(of, NOON, None), namespace=namespace) is expected
+    assert frozen(FreezeExtent(of, NOON, None), namespace=namespace) is expected
 
 
 @pytest.mark.parametrize(
@@ -43,14 +45,14 @@ def test_freeze_covers_its_namespace_or_all_namespaces(
     [(None, True), (NOON + MINUTE, True), (NOON, False), (NOON - MINUTE, False)],
 )
 def test_freeze_ends_at_its_end_time(until: datetime | None, expected: bool) -> None:
-    assert frozen(Extent("", NOON - 2 * MINUTE, until)) is expected
+    assert frozen(FreezeExtent("", NOON - 2 * MINUTE, until)) is expected
 
 
 def test_one_of_several_freezes_is_enough() -> None:
-    over, other = Extent("", NOON - MINUTE, NOON), Extent("billing", NOON, None)
+    over, other = FreezeExtent("", NOON - MINUTE, NOON), FreezeExtent("billing", NOON, None)
     assert not frozen()
     assert not frozen(over, other)
-    assert frozen(over, other, Extent("shop", NOON, None))
+    assert frozen(over, other, FreezeExtent("shop", NOON, None))
 
 
 @pytest.mark.parametrize(
@@ -70,5 +72,5 @@ def test_freeze_delays_runs_due_before_its_end_unless_they_were_late_before_it(
 ) -> None:
     """In minutes; due at 0, late at 2."""
     end = None if until is None else NOON + until * MINUTE
-    extent = Extent("", NOON + since * MINUTE, end)
+    extent = FreezeExtent("", NOON + since * MINUTE, end)
     assert extent.delayed(NOON, NOON + 2 * MINUTE) is expected

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from django_dcron.policies import retention as module
 from django_dcron.policies.lifecycle import FINAL, State
-from django_dcron.policies.retention import LONGEST, Bounds, FinishedRun, Retention, select_expired
+from django_dcron.policies.retention import (
+    LONGEST,
+    FinishedRun,
+    HistoryBounds,
+    Retention,
+    select_expired,
+)
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -22,7 +28,7 @@ def row(days: float, state: State = State.SUCCEEDED, **facts: object) -> Finishe
     return FinishedRun(UUID(int=int(days * 1000)), at, state, at)._replace(**facts)
 
 
-def bounds_of(history: list[FinishedRun], retention: Retention) -> Bounds | None:
+def bounds_of(history: list[FinishedRun], retention: Retention) -> HistoryBounds | None:
     def nth(rows: list[FinishedRun], number: int | None) -> datetime | None:
         return rows[-number].scheduled_at if number and len(rows) >= number else None
 
@@ -31,7 +37,7 @@ def bounds_of(history: list[FinishedRun], retention: Retention) -> Bounds | None
         return None
     failed = [each for each in history if each.state == State.FAILED]
     number = retention.keep_runs
-    return Bounds(finished[-1].scheduled_at, nth(finished, number), nth(failed, number))
+    return HistoryBounds(finished[-1].scheduled_at, nth(finished, number), nth(failed, number))
 
 
 def expired(

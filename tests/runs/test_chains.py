@@ -526,7 +526,7 @@ def test_links_follow_renaming_and_deletion_of_a_job() -> None:
 
 
 def test_following_job_can_be_declared_before_the_job_it_follows() -> None:
-    with targets.isolated():
+    with targets.isolated_registry():
         targets.cron("@never", name="second", after={"first": "succeeded"})(
             test_after_is_exported_by_job_labels
         )

@@ -13,7 +13,7 @@ from django_dcron.conf import settings
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Job, PendingCount, Run, Statistics
-from django_dcron.models.statistics import PendingCountQuerySet, count
+from django_dcron.models.statistics import PendingCountQuerySet, count_ended_runs
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs.completion import Ending, complete_attempt
@@ -118,7 +118,7 @@ def test_only_locked_statistics_get_pending_counts() -> None:
     jobs = [make_idle_job() for _ in range(3)]
     Statistics.objects.filter(pk=jobs[2].pk).delete()
     with locked(jobs[0]):
-        count([job.pk for job in jobs], State.MISSED, 5)
+        count_ended_runs([job.pk for job in jobs], State.MISSED, 5)
     assert [Statistics.objects.get(pk=job.pk).missed for job in jobs] == [0, 5, 5]
     assert add_all() == 1
     assert [Statistics.objects.get(pk=job.pk).missed for job in jobs] == [5, 5, 5]

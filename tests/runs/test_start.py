@@ -18,7 +18,7 @@ from django_dcron.db.clock import DOUBT_FOR, ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import database_name
 from django_dcron.exceptions import UnknownRun
-from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot, backfill_number
@@ -754,7 +754,7 @@ def concurrently(*works: Callable[[], Any]) -> list[Any]:
     def race(index: int, work: Callable[[], Any]) -> None:
         try:
             barrier.wait(TIMEOUT)
-            answers[index] = wait_out(work, "a racer", "default", give_up_after=20)
+            answers[index] = retry_until_available(work, "a racer", "default", give_up_after=20)
         except BaseException as error:
             answers[index] = error
         finally:

@@ -710,7 +710,7 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
             finally:
                 connections.close_all()
 
-        monkeypatch.setattr(endings, "count", count)
+        monkeypatch.setattr(endings, "count_ended_runs", count)
         threads = [threading.Thread(target=work, args=(call,)) for call in calls]
         for thread in threads:
             thread.start()

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_dcron.scheduler.health import Facts, Health, Status, judge
+from django_dcron.scheduler.health import HealthStatus, NodeFacts, NodeHealth, judge
 from django_dcron.scheduler.health_file import MAX_AGE_IN_INTERVALS, HealthFile, main, probe
 from tests.scheduler.stand_ins import START
 
-WELL = Facts(
+WELL = NodeFacts(
     at=START,
     name="a",
     id="a-1",
@@ -46,7 +46,7 @@ WELL = Facts(
 GRACE = 300.0
 
 
-def judged(**facts: Any) -> Health:
+def judged(**facts: Any) -> NodeHealth:
     return judge(replace(WELL, **facts), GRACE)
 
 
@@ -335,5 +335,7 @@ def test_every_status_and_key_is_documented() -> None:
     document = (
         Path(__file__).resolve().parents[2] / "docs" / "reference" / "observability.md"
     ).read_text()
-    assert all(f"| `{status}` | {'yes' if status.fit else 'no'} |" in document for status in Status)
+    assert all(
+        f"| `{status}` | {'yes' if status.fit else 'no'} |" in document for status in HealthStatus
+    )
     assert all(f"`{key}`" in document for key in [*judged().as_json(), "interval"])

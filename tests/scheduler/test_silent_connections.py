@@ -15,7 +15,7 @@ from pytest_django import Settings
 from django_dcron.db import connection_sockets
 from django_dcron.db.connection_sockets import enable_keepalive, new_connection, set_connect_timeout
 from django_dcron.db.session_limits import WaitLimits
-from django_dcron.execution.database_outage import wait_out
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.locks import get_lock
 from django_dcron.models import Node
 from django_dcron.scheduler import silent_connections, watch, watchdog
@@ -344,7 +344,7 @@ def test_worker_connection_has_tcp_keepalive_and_connect_timeout(
     try:
         for _ in range(2):  # also after an outage
             connection.close()
-            wait_out(lambda: None, "a test", "default")
+            retry_until_available(lambda: None, "a test", "default")
             assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 9
             assert option_of(connection, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 18_000
         assert connection.settings_dict["OPTIONS"]["connect_timeout"] == 9

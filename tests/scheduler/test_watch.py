@@ -18,7 +18,7 @@ from django_dcron.locks import Lease, Lock, get_lock
 from django_dcron.models import Job, LockLease, Node
 from django_dcron.scheduler import health, watch, watchdog
 from django_dcron.scheduler.backoff import TickBackoff
-from django_dcron.scheduler.health import Status
+from django_dcron.scheduler.health import HealthStatus
 from django_dcron.scheduler.health_file import HealthFile, probe
 from django_dcron.scheduler.runner import EXIT_OK, Runner
 from tests.factories import make_idle_job, make_run
@@ -68,7 +68,7 @@ class LiveNode:
             connections.close_all()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> HealthStatus:
         return self.runner.health().status
 
     @property

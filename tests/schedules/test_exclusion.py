@@ -13,7 +13,7 @@ from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.calendar_text import parse_calendar
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Minute, RealHours
+from django_dcron.schedules.load import RealHours, RealMinute
 from django_dcron.schedules.rules import WallClock
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import Timetable
@@ -262,8 +262,8 @@ def test_forecast_respects_the_calendar() -> None:
         expected[hours.number_of(each)] = expected.get(hours.number_of(each), 0) + 1
     assert counted == expected
     assert len(counted) == 7
-    assert Minute(at("2026-12-23T03:20")).has_start(timetable)
-    assert not Minute(at("2026-12-24T03:20")).has_start(timetable)
+    assert RealMinute(at("2026-12-23T03:20")).has_start(timetable)
+    assert not RealMinute(at("2026-12-24T03:20")).has_start(timetable)
 
 
 def test_missed_occurrences_do_not_include_excluded_dates() -> None:

@@ -14,7 +14,7 @@ from django_dcron.schedules.clock_changes import Effect, clock_changes
 from django_dcron.schedules.crowding import TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Minute, RealHours
+from django_dcron.schedules.load import RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from tests.schedules.oracle import Oracle
@@ -155,7 +155,7 @@ def test_load_counts_an_instant_of_two_lines_once() -> None:
         }
         for number in range(180, 600):
             begin = START + number * MINUTE
-            assert Minute(begin).has_start(timetable) is any(
+            assert RealMinute(begin).has_start(timetable) is any(
                 begin <= at < begin + MINUTE for at in expected
             )
         group = TimetableGroup(timetable, None, schedule.text, spread=False, keys=["a"] * 99)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from django_dcron.schedules.load import HOUR, MINUTE, Minute, RealHours
+from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.zones import offset_period_at
@@ -274,11 +274,11 @@ def test_minute_has_a_start_if_it_contains_an_occurrence(text: str, zone: str) -
     found = timetable.schedule.occurrences(after, begin + count * MINUTE)
     expected = {at.replace(second=0) for at in found if starts <= at <= ends}
     inside = [begin.replace(second=0) + number * MINUTE for number in range(11, 170)]
-    assert [at for at in inside if Minute(at + 59 * SECOND).has_start(timetable, known)] == [
+    assert [at for at in inside if RealMinute(at + 59 * SECOND).has_start(timetable, known)] == [
         at for at in inside if at in expected
     ]
-    assert not Minute(starts - MINUTE).has_start(timetable, known)
-    assert not Minute(ends + MINUTE).has_start(timetable, known)
+    assert not RealMinute(starts - MINUTE).has_start(timetable, known)
+    assert not RealMinute(ends + MINUTE).has_start(timetable, known)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_minute_has_a_start_if_it_contains_an_occurrence(text: str, zone: str) -
 def test_minute_has_a_start_for_each_kind_of_schedule(
     text: str, second: int, expected: bool
 ) -> None:
-    minute = Minute(MIDSUMMER + second * SECOND + timedelta(microseconds=5))
+    minute = RealMinute(MIDSUMMER + second * SECOND + timedelta(microseconds=5))
     assert minute.has_start(Timetable(parse_schedule(text, "UTC"))) is expected
 
 
@@ -305,7 +305,7 @@ def test_minute_has_a_start_for_each_kind_of_schedule(
 )
 def test_minute_has_a_start_of_an_every_schedule_in_phase(known: int, expected: bool) -> None:
     timetable = Timetable(parse_schedule("@every 1h"))
-    assert Minute(MIDSUMMER).has_start(timetable, MIDSUMMER + known * SECOND) is expected
+    assert RealMinute(MIDSUMMER).has_start(timetable, MIDSUMMER + known * SECOND) is expected
 
 
 @pytest.mark.parametrize(
@@ -328,4 +328,4 @@ def test_minute_has_no_start_outside_of_start_and_end(
         return None if second is None else MIDSUMMER + second * SECOND
 
     timetable = Timetable(parse_schedule("* * * * *"), at(starts), at(ends))
-    assert Minute(MIDSUMMER).has_start(timetable) is expected
+    assert RealMinute(MIDSUMMER).has_start(timetable) is expected

@@ -15,7 +15,7 @@ from django_dcron.schedules.clock_changes import clock_changes
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import excluding
-from django_dcron.schedules.load import Minute, RealHours
+from django_dcron.schedules.load import RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.times_of_day import TimesByDate
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
@@ -154,7 +154,7 @@ def test_occurrences_match_a_definition_by_the_minute() -> None:
         assert both_ways(schedule, start, end) == expected, (text, zone, dates.text, policy)
         compared += len(expected)
         for at in expected[:3]:
-            assert Minute(at).has_start(Timetable(schedule))
+            assert RealMinute(at).has_start(Timetable(schedule))
         if list(clock_changes(own, start, end)):
             continue  # Counted by the wall clock: see ``load``.
         hours = RealHours(start, 72)

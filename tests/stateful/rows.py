@@ -10,7 +10,7 @@ from uuid import UUID
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Attempt, Freeze, Job, Limit, LimitPlace, Link, Run
 from django_dcron.models.statistics import pending_counts
-from django_dcron.policies.freezing import Extent
+from django_dcron.policies.freezing import FreezeExtent
 from django_dcron.policies.lifecycle import FINAL, Trigger
 from django_dcron.runs.chains import parse_follower_key
 from django_dcron.schedules.schedule import parse_schedule
@@ -133,7 +133,7 @@ class Rows:
     """Tuples (job of a chained run, run that it follows)."""
     enabled: set[int] = field(default_factory=set)
     """Ids of enabled jobs."""
-    freezes: list[Extent] = field(default_factory=list)
+    freezes: list[FreezeExtent] = field(default_factory=list)
     places: dict[UUID, PlaceRow] = field(default_factory=dict)
     limits: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
     """``max_running`` and ``max_started`` of each limit."""

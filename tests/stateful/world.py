@@ -315,7 +315,7 @@ class World(Users):
 
 
 def _until_answered(work: Callable[[], T]) -> T:
-    """Repeat ``work`` like ``execution.database_outage.wait_out``, but without pauses."""
+    """Repeat ``work`` like ``database_outage.retry_until_available``, but without pauses."""
     while True:
         try:
             return work()

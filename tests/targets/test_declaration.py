@@ -21,7 +21,7 @@ from django_dcron.targets.functions import FunctionTarget
 
 @pytest.fixture(autouse=True)
 def isolated_declarations() -> Iterator[None]:
-    with targets.isolated():
+    with targets.isolated_registry():
         yield
 
 
@@ -332,7 +332,7 @@ def test_generators_classes_lambdas_and_partials_are_refused() -> None:
 
 
 def test_declarations_are_discarded_when_isolation_ends() -> None:
-    with targets.isolated():
+    with targets.isolated_registry():
         cron("@daily")(fetch)
     assert targets.declarations() == ()
     assert f"{__name__}.fetch" not in targets.available()

@@ -79,7 +79,7 @@ def test_task_outside_installed_apps_is_a_target_only_if_declared(
     monkeypatch.setitem(sys.modules, "elsewhere.tasks", module)
     with pytest.raises(UnknownTarget):
         targets.get("elsewhere.tasks.plain")
-    with targets.isolated():
+    with targets.isolated_registry():
         cron("@daily")(module.plain)
         assert targets.get("elsewhere.tasks.plain").call(Invocation()) is None
         (declared,) = targets.declarations()
@@ -135,7 +135,7 @@ def test_cron_works_above_and_below_the_task_decorator() -> None:
 
     from tests.tasked.tasks import plain, report
 
-    with targets.isolated():
+    with targets.isolated_registry():
         assert cron("@hourly", args=["Berlin"])(report) is report
         assert cron("@daily", name="other")(plain) is plain  # below @task, @cron gets the function
         task(plain)

@@ -49,5 +49,5 @@ def make_target(calls: list[tuple[str, datetime, datetime]]) -> Iterator[MakeTar
         target.__qualname__ = f"target_{len(functions.registered)}"
         return functions.register_function(target)
 
-    with targets.isolated():
+    with targets.isolated_registry():
         yield make

@@ -125,7 +125,7 @@ def test_interval_of_a_job_keeps_its_phase(clock_at_nine: ManualClock) -> None:
 
 
 def test_declared_function_or_task_is_accepted() -> None:
-    with targets.isolated():
+    with targets.isolated_registry():
 
         @cron("0 10 * * *", timezone="Europe/Berlin")
         @shared_task
@@ -146,7 +146,7 @@ def test_declared_function_or_task_is_accepted() -> None:
 
 @pytest.mark.django_db
 def test_run_due_runs_the_jobs_declared_for_a_function(clock_at_nine: ManualClock) -> None:
-    with targets.isolated():
+    with targets.isolated_registry():
         message = []
 
         @cron("@hourly", name="one")
@@ -168,7 +168,7 @@ def test_run_due_runs_the_jobs_declared_for_a_function(clock_at_nine: ManualCloc
 def test_declared_django_task_is_accepted(clock_at_nine: ManualClock) -> None:
     from tests.tasked.tasks import fetch, report
 
-    with targets.isolated():
+    with targets.isolated_registry():
         cron("@hourly", args=["Berlin"])(report)
         assert_runs_at(report, [NINE + HOUR])
         (run,) = run_due(at=NINE + HOUR, jobs=[report])
@@ -183,7 +183,7 @@ def test_declared_django_task_is_accepted(clock_at_nine: ManualClock) -> None:
 
 @pytest.mark.django_db
 def test_invalid_declaration_is_refused_when_run(clock_at_nine: ManualClock) -> None:
-    with targets.isolated():
+    with targets.isolated_registry():
 
         @cron("@hourly", queue="no queue")
         def function() -> None: ...

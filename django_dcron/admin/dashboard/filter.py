@@ -28,11 +28,11 @@ class Filter:
         return self.chosen != JobSelection()
 
 
-def selection(request: HttpRequest) -> JobSelection:
+def selection_of(request: HttpRequest) -> JobSelection:
     return JobSelection(_parameter(request, "namespace"), _parameter(request, "q"))
 
 
-def parameters(chosen: JobSelection) -> dict[str, str]:
+def query_parameters(chosen: JobSelection) -> dict[str, str]:
     """Return the chosen filter as parameters of the page's query string."""
     return {
         name: text
@@ -54,5 +54,5 @@ def context(request: HttpRequest, site: admin.AdminSite) -> dict[str, Any]:
     namespaces = set(jobs.values_list("namespace", flat=True).distinct()[:NAMESPACES_LISTED])
     if not namespaces:
         return {"filter": None}
-    chosen = selection(request)
+    chosen = selection_of(request)
     return {"filter": Filter(chosen, tuple(sorted(namespaces | ({chosen.namespace} - {""}))))}

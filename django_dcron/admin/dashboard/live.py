@@ -34,7 +34,7 @@ from django.template.loader import render_to_string
 from django.utils.crypto import salted_hmac
 from django.utils.safestring import SafeString
 
-from django_dcron.admin.dashboard.filter import selection
+from django_dcron.admin.dashboard.filter import selection_of
 from django_dcron.admin.dashboard.store import store
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
@@ -99,7 +99,7 @@ def is_due(
     return is_new and age >= section.min_interval
 
 
-def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, RenderedSection]:
+def read_sections(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, RenderedSection]:
     """Read the sections for a viewer who opens the page, and share them."""
     keys = _keys(viewer, sections)
     stored = store.get_many(keys.values())
@@ -111,7 +111,7 @@ def read_all(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, Rende
     return found
 
 
-def up_to_date(
+def refreshed_sections(
     viewer: Viewer, sections: Mapping[str, Section]
 ) -> dict[str, RenderedSection] | None:
     """Return the shared sections, with those read again that are due.
@@ -174,7 +174,7 @@ UNKNOWN_ROWS = Scope(_refuse)
 """The scope of a remembered viewer whose rows are narrowed."""
 
 
-def remember(viewer: Viewer, request: HttpRequest) -> None:
+def remember_viewer(viewer: Viewer, request: HttpRequest) -> None:
     """Remember what the viewer may see, for later requests of the same session."""
     key = _session_key(request, viewer.site)
     if key and store.get(key) != LOGGED_OUT:
@@ -196,13 +196,13 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
         sees=frozenset(sees),
         adds_jobs=adds_jobs,
         narrowed=narrowed,
-        chosen=selection(request),
+        chosen=selection_of(request),
         scope=UNKNOWN_ROWS if narrowed else EVERYTHING,
     )
 
 
 @receiver(user_logged_out)
-def forget(request: HttpRequest, **_given: Any) -> None:
+def forget_viewer(request: HttpRequest, **_given: Any) -> None:
     """Forget what the viewer may see, so that a copied session cookie gives no access."""
     for site in all_sites:
         if key := _session_key(request, site):

@@ -87,8 +87,8 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             sections = {FIRST_STEPS: sections[FIRST_STEPS]}
         else:
             sections.pop(FIRST_STEPS, None)
-        shown = live.read_all(viewer, sections)
-        live.remember(viewer, request)
+        shown = live.read_sections(viewer, sections)
+        live.remember_viewer(viewer, request)
         context = {
             **site.each_context(request),
             **job_filter.context(request, site),
@@ -129,14 +129,14 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             raise PermissionDenied
         viewer = Viewer.of(request, self.admin_site)
         answer = self._changes(request, viewer)
-        live.remember(viewer, request)
+        live.remember_viewer(viewer, request)
         assert answer is not None  # noqa: S101 (the user is known)
         return answer
 
     def _changes(self, request: HttpRequest, viewer: Viewer) -> HttpResponse | None:
         permitted = self._sections(viewer)
         seen = live.seen_digests(request, permitted)
-        found = live.up_to_date(viewer, {name: permitted[name] for name in seen})
+        found = live.refreshed_sections(viewer, {name: permitted[name] for name in seen})
         if found is None:
             return None
         changed = {name: shown for name, shown in found.items() if shown.digest != seen[name]}
@@ -155,7 +155,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
 
     def _live_url(self, viewer: Viewer) -> str:
         url = reverse(f"admin:{LIVE_URL}", current_app=self.admin_site.name)
-        query = job_filter.parameters(viewer.chosen)
+        query = job_filter.query_parameters(viewer.chosen)
         return f"{url}?{urlencode(query)}" if query else url
 
 

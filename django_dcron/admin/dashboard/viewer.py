@@ -23,7 +23,7 @@ from django.urls import get_script_prefix
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import get_language
 
-from django_dcron.admin.dashboard.filter import selection
+from django_dcron.admin.dashboard.filter import selection_of
 from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
@@ -58,7 +58,7 @@ class Viewer:
             adds_jobs=site.is_registered(Job)
             and site.get_model_admin(Job).has_add_permission(request),
             narrowed=_digest([request.user.pk, *conditions]) if narrowed else "",
-            chosen=selection(request),
+            chosen=selection_of(request),
             scope=scope,
         )
 

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.action_forms import ReasonForm
 from django_dcron.admin.actions import ActionAdmin, as_list_action
-from django_dcron.admin.display import EMPTY, may_view, quiet, render_time
+from django_dcron.admin.display import EMPTY, may_view, render_muted, render_time
 from django_dcron.admin.incident_badge import LABELS, incident_badge
 from django_dcron.admin.incidents import page, retry_page
 from django_dcron.admin.incidents.trend import render_trend
@@ -176,14 +176,16 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
             '<span class="dcron-error"><strong>{}</strong> {}</span>', incident.exception, message
         )
         return format_html(
-            "{}{}", text if incident.title != EMPTY else EMPTY, quiet(str(incident.job))
+            "{}{}", text if incident.title != EMPTY else EMPTY, render_muted(str(incident.job))
         )
 
     @admin.display(description=_("state"))
     def state_column(self, incident: Incident) -> str:
         note = gettext("Returning") if incident.is_returning else ""
         by = incident.changed_by
-        return format_html("{}{}{}", self.state_label(incident), quiet(note), quiet(by))
+        return format_html(
+            "{}{}{}", self.state_label(incident), render_muted(note), render_muted(by)
+        )
 
     @admin.display(description=_("failures"))
     def failures(self, incident: Incident) -> str:
@@ -196,7 +198,9 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
         first = format_html(
             gettext("first {}"), render_time(incident.first_seen_at, near=incident.last_seen_at)
         )
-        return format_html("{}{}", render_time(incident.last_seen_at, near=near), quiet(first))
+        return format_html(
+            "{}{}", render_time(incident.last_seen_at, near=near), render_muted(first)
+        )
 
     def get_fieldsets(self, request: HttpRequest, obj: Incident | None = None) -> Any:
         return []

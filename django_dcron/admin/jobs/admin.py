@@ -26,7 +26,7 @@ from django_dcron.admin.actions import (
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import (
     EMPTY,
-    quiet,
+    render_muted,
     render_time,
     state_badge,
     time_in_zone,
@@ -60,7 +60,7 @@ from django_dcron.admin.visibility import admin_scope, without_deleted_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
-from django_dcron.jobs.representation import JOB_FIELDS, Field
+from django_dcron.jobs.representation import JOB_FIELDS, FieldFormat
 from django_dcron.models import Job
 
 TAGS_SHOWN = 5
@@ -70,7 +70,7 @@ NOT_VISIBLE = gettext_lazy(
 ARGUMENTS = ("args", "kwargs")
 
 
-def _public(field: Field, job: Job) -> Any:
+def _public(field: FieldFormat, job: Job) -> Any:
     return field.public(field.json_of(job))
 
 
@@ -160,7 +160,7 @@ class JobAdmin(
     def label(self, job: Job) -> str:
         tags = ((tag,) for tag in job.tags[:TAGS_SHOWN])
         tag_html = format_html_join(" ", '<span class="dcron-tag">{}</span>', tags)
-        return format_html("{}{}{}", job, quiet(job.target), quiet(tag_html))
+        return format_html("{}{}{}", job, render_muted(job.target), render_muted(tag_html))
 
     def state_label(self, obj: Job) -> str:
         return job_state_badge(obj)
@@ -181,17 +181,17 @@ class JobAdmin(
         lines = format_html_join(
             SafeString("<br>"), "<code>{}</code>", ((line,) for line in job.schedule.splitlines())
         )
-        return format_html("{}{}", lines, quiet(schedule_in_words(job)))
+        return format_html("{}{}", lines, render_muted(schedule_in_words(job)))
 
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
     def next_run(self, job: Job) -> str:
         at, zone = next_run_of(job), schedule_zone_name(job)
         text = render_time(at, near=clock.now())
         if at is not None:
-            text = format_html("{}{}", text, quiet(countdown(at)))
+            text = format_html("{}{}", text, render_muted(countdown(at)))
         if at is None or zone is None or zone == get_current_timezone_name():
             return text
-        return format_html("{}{}", text, quiet(time_in_zone(at, zone)))
+        return format_html("{}{}", text, render_muted(time_in_zone(at, zone)))
 
     @admin.display(
         description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at"
@@ -199,7 +199,7 @@ class JobAdmin(
     def last_outcome(self, job: Job) -> str:
         """Show the last outcome, and the latest runs to users who may view them."""
         row = getattr(job, "row", None)
-        runs = list_row.history(row) if row is not None else ""
+        runs = list_row.render_history(row) if row is not None else ""
         statistics = statistics_of(job)
         if statistics is None or not statistics.last_state:
             return runs or EMPTY
@@ -219,7 +219,7 @@ class JobAdmin(
         return format_html(
             "{}{}{}",
             job_state_badge(job),
-            quiet(" ".join(filter(None, notes))),
+            render_muted(" ".join(filter(None, notes))),
             row.buttons if row is not None else "",
         )
 
@@ -234,7 +234,7 @@ class JobAdmin(
             page = JobPage(obj.pk, request, self)
             context |= {"page": page, "buttons": self.buttons(request, page.job)}
         elif not context.get("is_popup"):
-            context["presets"] = preset_links.links(request)
+            context["presets"] = preset_links.list_preset_links(request)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         from_query = super().get_changeform_initial_data(request)

@@ -26,7 +26,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.actions import FROM_LIST
-from django_dcron.admin.display import change_url, duration_or_empty, list_url, may_view, quiet
+from django_dcron.admin.display import (
+    change_url,
+    duration_or_empty,
+    list_url,
+    may_view,
+    render_muted,
+)
 from django_dcron.admin.jobs import backfill_page, why
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.recent_runs import RecentRuns, recent_runs
@@ -77,7 +83,7 @@ def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]
         )
 
 
-def history(row: JobRow) -> str:
+def render_history(row: JobRow) -> str:
     """Render the sparkline, the success rate and the durations of the latest runs, if any."""
     if not row.recent.runs:
         return ""
@@ -123,7 +129,7 @@ def _figures(recent: RecentRuns) -> str:
     if middle is not None:
         values = {"middle": _unbroken(middle), "high": _unbroken(high)}
         durations = _("p50 %(middle)s, p95 %(high)s") % values
-    return format_html("{}{}", quiet(rate), quiet(durations))
+    return format_html("{}{}", render_muted(rate), render_muted(durations))
 
 
 def _unbroken(duration: timedelta | None) -> str:

@@ -34,7 +34,7 @@ class PresetLink:
         return f"?{PARAMETER}={self.name}"
 
 
-def links(request: HttpRequest) -> list[PresetLink]:
+def list_preset_links(request: HttpRequest) -> list[PresetLink]:
     chosen = request.GET.get(PARAMETER)
     return [PresetLink(name, str(LABELS[name]), name == chosen) for name in PRESETS]
 

@@ -33,7 +33,7 @@ from django_dcron.admin.display import (
     link,
     may_view,
     preformatted,
-    quiet,
+    render_muted,
     render_time,
     state_badge,
 )
@@ -41,7 +41,7 @@ from django_dcron.admin.lists.export import EXPORTS
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution
 from django_dcron.admin.runs.listing import RunListAdmin
-from django_dcron.admin.runs.page import PARTS, RunPage, part_of
+from django_dcron.admin.runs.page import PARTS, RunPage, run_page_part
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
 from django_dcron.diagnosis.chain_graph import chain_of_run
@@ -174,11 +174,11 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
 
     @admin.display(description=gettext_lazy("arguments"))
     def own_arguments(self, run: Run) -> str:
-        return _own_arguments(redact_secrets(run.args)) or quiet(JOB_ARGUMENTS_NOTE)
+        return _own_arguments(redact_secrets(run.args)) or render_muted(JOB_ARGUMENTS_NOTE)
 
     @admin.display(description=gettext_lazy("keyword arguments"))
     def own_keyword_arguments(self, run: Run) -> str:
-        return _own_arguments(redact_secrets(run.kwargs)) or quiet(JOB_ARGUMENTS_NOTE)
+        return _own_arguments(redact_secrets(run.kwargs)) or render_muted(JOB_ARGUMENTS_NOTE)
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Any) -> str:
@@ -191,9 +191,11 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         if previous is not None:
             return link(previous, self.admin_site)
         if run.scope.narrows(Run):
-            return quiet(_("a run that was deleted or that you don't have permission to view"))
+            return render_muted(
+                _("a run that was deleted or that you don't have permission to view")
+            )
         run_id = chains.followed_run_id(run)
-        return quiet(_("run %(id)s (deleted)") % {"id": run_id}) if run_id else EMPTY
+        return render_muted(_("run %(id)s (deleted)") % {"id": run_id}) if run_id else EMPTY
 
     @admin.display(description=gettext_lazy("reruns"))
     def reruns(self, run: Any) -> str:
@@ -237,7 +239,7 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
             return HttpResponse(headers=REFRESH)
         request.current_app = self.admin_site.name
         page = RunPage(run, request, self.admin_site)
-        return part_of(run, name, self.admin_site).refresh_response(page.context(), request)
+        return run_page_part(run, name, self.admin_site).refresh_response(page.context(), request)
 
     def _page_context(self, run: Run, request: HttpRequest) -> dict[str, Any]:
         shown: Any = run
@@ -245,7 +247,8 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         request.current_app = self.admin_site.name
         names = PARTS if page.shows_attempts else PARTS[:1]
         parts = [
-            part_of(run, name, self.admin_site).render(page.context(), request) for name in names
+            run_page_part(run, name, self.admin_site).render(page.context(), request)
+            for name in names
         ]
         return {**page.context(), "parts": parts}
 
@@ -264,4 +267,6 @@ def _job_arguments(run: Any, name: str) -> str:
 
 
 def _with_note(value: Any, note: StrOrPromise) -> str:
-    return format_html("{}{}", preformatted(json.dumps(value, ensure_ascii=False)), quiet(note))
+    return format_html(
+        "{}{}", preformatted(json.dumps(value, ensure_ascii=False)), render_muted(note)
+    )

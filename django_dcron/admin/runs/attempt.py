@@ -21,8 +21,8 @@ from django_dcron.admin.display import (
     may_view,
     moment_column,
     outcome_badge,
-    quiet,
     render_exact_time,
+    render_muted,
     render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
@@ -99,7 +99,9 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     @admin.display(description=_("job"))
     def job(self, attempt: Attempt) -> str:
         number = gettext("attempt %(number)d") % {"number": attempt.number}
-        return format_html("{}{}", attempt.run.job, quiet(number if attempt.number > 1 else ""))
+        return format_html(
+            "{}{}", attempt.run.job, render_muted(number if attempt.number > 1 else "")
+        )
 
     @admin.display(description=_("run"))
     def run_link(self, attempt: Attempt) -> str:
@@ -146,7 +148,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         name = attempt.exception_class.rpartition(".")[2]
         message = shortened(attempt.message, 100)
         failure = format_html("{}: {}", name, message) if name and message else name or message
-        return format_html("{}{}", outcome_badge(attempt.outcome), quiet(failure))
+        return format_html("{}{}", outcome_badge(attempt.outcome), render_muted(failure))
 
     @admin.display(description=_("duration"))
     def took(self, attempt: Attempt) -> str:
@@ -155,7 +157,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         until = format_html(
             gettext("until {}"), render_time(attempt.finished_at, near=attempt.started_at)
         )
-        return format_html("{}{}", duration_or_empty(run_duration(attempt)), quiet(until))
+        return format_html("{}{}", duration_or_empty(run_duration(attempt)), render_muted(until))
 
     @admin.display(description=_("progress"))
     def progress(self, attempt: Attempt) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import duration_or_empty, quiet, render_exact_time
+from django_dcron.admin.display import duration_or_empty, render_exact_time, render_muted
 from django_dcron.models import Attempt
 
 
@@ -36,4 +36,4 @@ def _time_with_wait(before: datetime | None, at: datetime | None, near: datetime
     if before is None or at is None:
         return time
     wait = _("after %(time)s") % {"time": duration_or_empty(max(at - before, timedelta()))}
-    return format_html("<div>{}{}</div>", time, quiet(wait))
+    return format_html("<div>{}{}</div>", time, render_muted(wait))

@@ -19,7 +19,7 @@ from django_dcron.admin.display import (
     duration_or_empty,
     link,
     may_view,
-    quiet,
+    render_muted,
     render_time,
     state_badge,
 )
@@ -93,7 +93,9 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
     @admin.display(description=gettext_lazy("scheduled"))
     def scheduled(self, run: Run) -> str:
         trigger = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
-        return format_html("{}{}", render_time(run.scheduled_at, near=clock.now()), quiet(trigger))
+        return format_html(
+            "{}{}", render_time(run.scheduled_at, near=clock.now()), render_muted(trigger)
+        )
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Name the jobs without links for users who may not view jobs."""
@@ -121,8 +123,8 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         return format_html(
             "{}{}{}",
             state_badge(run.state),
-            quiet(attempt_text if max_attempts > 1 else ""),
-            quiet(reason),
+            render_muted(attempt_text if max_attempts > 1 else ""),
+            render_muted(reason),
         )
 
     @admin.display(description=gettext_lazy("started"))
@@ -132,10 +134,14 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         if late is not None:
             started = render_time(run.started_at, near=run.scheduled_at)
             return format_html(
-                "{}{}", started, quiet(_("%(time)s late") % {"time": duration_or_empty(late)})
+                "{}{}",
+                started,
+                render_muted(_("%(time)s late") % {"time": duration_or_empty(late)}),
             )
         if State(run.state) in UNFINISHED:
-            return quiet(format_html(_("due {}"), render_time(run.due_at, near=run.scheduled_at)))
+            return render_muted(
+                format_html(_("due {}"), render_time(run.due_at, near=run.scheduled_at))
+            )
         return EMPTY
 
     @admin.display(description=gettext_lazy("duration"))
@@ -143,7 +149,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         if run.started_at is None or run.finished_at is None:
             return duration_or_empty(run_duration(run))
         until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
-        return format_html("{}{}", duration_or_empty(run_duration(run)), quiet(until))
+        return format_html("{}{}", duration_or_empty(run_duration(run)), render_muted(until))
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_safe(partial(suggest_jobs, self)))

@@ -89,7 +89,7 @@ RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
 
-def part_of(run: Run, name: str, site: admin.AdminSite) -> PagePart:
+def run_page_part(run: Run, name: str, site: admin.AdminSite) -> PagePart:
     url = reverse("admin:django_dcron_run_part", args=[run.pk, name], current_app=site.name)
     interval = None if run.is_final else REFRESH_EVERY
     return PagePart(f"dcron-{name}", f"admin/django_dcron/run/{name}.html", url, interval)

@@ -14,7 +14,7 @@ from django_dcron.contrib.rest.base_serializers import AnySerializer, StrictMode
 from django_dcron.contrib.rest.pagination import (
     Narrow,
     NextPage,
-    Order,
+    PageOrder,
     PageQuery,
     next_url,
     page_of,
@@ -25,7 +25,7 @@ from django_dcron.contrib.rest.viewsets import LARGEST_KEY, BaseViewSet
 from django_dcron.diagnosis.audit_log import COLUMNS, entries_between, visible_entries
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Via
 
-ORDER = Order("-at", ("at", "id"), descending=True)
+ORDER = PageOrder("-at", ("at", "id"), descending=True)
 NARROWED = ("action", "kind", "via", "actor")
 """The filters that no index supports."""
 

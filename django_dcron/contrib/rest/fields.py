@@ -26,8 +26,8 @@ from rest_framework import serializers
 from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
 from django_dcron.jobs.representation import (
-    Format,
     InvalidField,
+    ValueFormat,
     from_json,
     to_json,
 )
@@ -50,7 +50,7 @@ def leave_rules_to_model(field: Any) -> None:
     field.run_validators = run
 
 
-def _read(form: Format, data: Any) -> Any:
+def _read(form: ValueFormat, data: Any) -> Any:
     try:
         return from_json(form, data)
     except InvalidField as error:
@@ -68,7 +68,7 @@ class StrictChoiceField(serializers.ChoiceField):
 
 class StrictCharField(serializers.CharField):
     def to_internal_value(self, data: Any) -> str:
-        text: str = _read(Format.TEXT, data)
+        text: str = _read(ValueFormat.TEXT, data)
         if self.max_length is not None:
             MaxLengthValidator(self.max_length)(text)  # the limit applies before trimming
         return super().to_internal_value(text)
@@ -76,25 +76,25 @@ class StrictCharField(serializers.CharField):
 
 class StrictIntegerField(serializers.IntegerField):
     def to_internal_value(self, data: Any) -> int:
-        number: int = _read(Format.INTEGER, data)
+        number: int = _read(ValueFormat.INTEGER, data)
         return number
 
 
 class StrictFloatField(serializers.FloatField):
     def to_internal_value(self, data: Any) -> float:
-        number: float = _read(Format.NUMBER, data)
+        number: float = _read(ValueFormat.NUMBER, data)
         return number
 
 
 class StrictBooleanField(serializers.BooleanField):
     def to_internal_value(self, data: Any) -> bool:
-        flag: bool = _read(Format.BOOLEAN, data)
+        flag: bool = _read(ValueFormat.BOOLEAN, data)
         return flag
 
 
 class StrictUuidField(serializers.UUIDField):
     def to_internal_value(self, data: Any) -> UUID:
-        text: str = _read(Format.TEXT, data)
+        text: str = _read(ValueFormat.TEXT, data)
         return super().to_internal_value(text)
 
 
@@ -103,7 +103,7 @@ class DurationTextField(serializers.Field[timedelta, Any, str, Any]):
     """A duration as text."""
 
     def to_internal_value(self, data: Any) -> timedelta:
-        duration: timedelta = _read(Format.DURATION, data)
+        duration: timedelta = _read(ValueFormat.DURATION, data)
         return duration
 
     def to_representation(self, value: timedelta) -> str:
@@ -125,7 +125,7 @@ class UtcTimeField(serializers.Field[datetime, Any, str, Any]):
     """An RFC 3339 time with an offset. Output is in UTC."""
 
     def to_internal_value(self, data: Any) -> datetime:
-        instant: datetime = _read(Format.TIME, data)
+        instant: datetime = _read(ValueFormat.TIME, data)
         return instant
 
     def to_representation(self, value: datetime) -> str:
@@ -175,7 +175,7 @@ class StrictJsonField(serializers.JSONField):
     kind: type | None = None
 
     def to_internal_value(self, data: Any) -> Any:
-        _read(Format.JSON, data)
+        _read(ValueFormat.JSON, data)
         if self.kind is not None and not isinstance(data, self.kind):
             raise serializers.ValidationError(wrong_type(data, self.kind))
         return data

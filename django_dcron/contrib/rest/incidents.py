@@ -19,7 +19,7 @@ from django_dcron.contrib.rest.base_serializers import (
 )
 from django_dcron.contrib.rest.pagination import (
     NextPage,
-    Order,
+    PageOrder,
     PageQuery,
     next_url,
     page_of,
@@ -38,7 +38,7 @@ from django_dcron.jobs.incidents import LONGEST_NOTE
 from django_dcron.models import Incident, Run
 from django_dcron.policies.incidents import IncidentState
 
-ORDER = Order("-last_seen_at", ("last_seen_at", "id"), descending=True)
+ORDER = PageOrder("-last_seen_at", ("last_seen_at", "id"), descending=True)
 STATES = [state.value for state in IncidentState]
 
 

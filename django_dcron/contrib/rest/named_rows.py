@@ -18,8 +18,14 @@ from rest_framework.serializers import Serializer
 
 from django_dcron.contrib.rest.base_serializers import DocumentSerializer
 from django_dcron.contrib.rest.concurrency import check_match, conflict_is_mismatch, etag
-from django_dcron.contrib.rest.pagination import Order, PageQuery, next_url, page_of, read_cursor
-from django_dcron.contrib.rest.permissions import may
+from django_dcron.contrib.rest.pagination import (
+    PageOrder,
+    PageQuery,
+    next_url,
+    page_of,
+    read_cursor,
+)
+from django_dcron.contrib.rest.permissions import has_model_permission
 from django_dcron.contrib.rest.problems import ActionRefused
 from django_dcron.contrib.rest.scope import must_stay_visible
 from django_dcron.contrib.rest.viewsets import BaseViewSet, row_or_404, row_url
@@ -35,7 +41,7 @@ N = TypeVar("N", Calendar, Limit)
 
 ORDERS = {
     order.name: order
-    for order in (Order("name", ("name",)), Order("-name", ("name",), descending=True))
+    for order in (PageOrder("name", ("name",)), PageOrder("-name", ("name",), descending=True))
 }
 
 
@@ -118,7 +124,7 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
             with conflict_is_mismatch():
                 self.delete_row(row, expected_version=row.version)
         except NotPossible:
-            if may(request.user, "view_job") and not self.scope.narrows(Job):
+            if has_model_permission(request.user, "view_job") and not self.scope.narrows(Job):
                 raise
             raise ActionRefused(self.in_use_text % {"name": name}) from None
         return Response(status=204)

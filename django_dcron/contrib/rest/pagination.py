@@ -59,7 +59,7 @@ class NextPage(serializers.URLField):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PageOrder:
     name: str
     fields: tuple[str, ...]
     """The fields of an index. Together they are unique."""
@@ -104,7 +104,7 @@ class Page(Generic[M]):
 
 def page_of(
     rows: QuerySet[M],
-    order: Order,
+    order: PageOrder,
     *,
     limit: int,
     after: Sequence[Any] | None,
@@ -127,12 +127,12 @@ def page_of(
     return Page(found, edge)
 
 
-def write_cursor(order: Order, key: Sequence[Any]) -> str:
+def write_cursor(order: PageOrder, key: Sequence[Any]) -> str:
     values = [value if isinstance(value, int) else str(value) for value in key]
     return urlsafe_b64encode(json.dumps([order.name, *values]).encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str, order: Order, model: type[Model]) -> list[Any]:
+def read_cursor(text: str, order: PageOrder, model: type[Model]) -> list[Any]:
     """Parse a cursor. Raises ``ValidationError``."""
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
@@ -158,7 +158,7 @@ def _read(model: type[Model], name: str, value: Any) -> Any:
     return read
 
 
-def next_url(request: Request, page: Page[Any], order: Order) -> str | None:
+def next_url(request: Request, page: Page[Any], order: PageOrder) -> str | None:
     if page.next_key is None:
         return None
     query = request.query_params.copy()

@@ -26,7 +26,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 
-def may(user: Any, codename: str) -> bool:
+def has_model_permission(user: Any, codename: str) -> bool:
     """Return whether the user has a permission.
 
     As in the admin, ``change_job`` includes ``view_job``.
@@ -38,7 +38,7 @@ def may(user: Any, codename: str) -> bool:
 
 def require_other_arguments(request: Request) -> None:
     """Raise ``PermissionDenied`` if the user may not run jobs with other arguments."""
-    if not may(request.user, "run_job_with_arguments"):
+    if not has_model_permission(request.user, "run_job_with_arguments"):
         raise PermissionDenied(
             _(
                 "You don't have permission to run a job with arguments that differ from "
@@ -55,7 +55,7 @@ class HasPermissions(BasePermission):
         operation = view.operation  # type: ignore[attr-defined]
         # Logged-in users get status 405 for a method that the view doesn't have.
         return operation is None or all(
-            may(request.user, codename) for codename in operation.permissions
+            has_model_permission(request.user, codename) for codename in operation.permissions
         )
 
 

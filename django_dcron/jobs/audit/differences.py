@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.models import Model
 
-from django_dcron.jobs.representation import FIELDS, Field, text_of, to_json
+from django_dcron.jobs.representation import FIELDS, FieldFormat, text_of, to_json
 from django_dcron.utils.bounded_text import shortened
 
 LONGEST = 300
@@ -76,7 +76,7 @@ def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     return sorted({**before, **after}, key=lambda name: _POSITIONS.get(name, len(_POSITIONS)))
 
 
-def stored_value(field: Field, value: Any) -> Any:
+def stored_value(field: FieldFormat, value: Any) -> Any:
     """Return the value as JSON, with lists and objects as text, which may be shortened."""
     written = field.public(to_json(value))
     if written is None or isinstance(written, bool | int | float):

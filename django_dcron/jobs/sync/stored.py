@@ -13,7 +13,7 @@ from django.utils import translation
 from django_dcron import targets
 from django_dcron.jobs.representation import (
     JOB_FIELDS,
-    Field,
+    FieldFormat,
     InvalidField,
     to_json,
 )
@@ -52,7 +52,7 @@ def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def upgrade_stored_value(field: Field, written: Any) -> Any:
+def upgrade_stored_value(field: FieldFormat, written: Any) -> Any:
     """Return a value that an earlier release stored, in the form of this release."""
     try:
         return to_stored(field.read(written))

@@ -178,7 +178,7 @@ class Command(BaseCommand):
         return parser
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.description = f"{self.help}\n\n{tree()}"
+        parser.description = f"{self.help}\n\n{grouped_subcommands()}"
         parser.usage = "%(prog)s SUBCOMMAND [options]"
         parser.epilog = MORE
         subparsers = parser.add_subparsers(
@@ -233,7 +233,7 @@ class Command(BaseCommand):
         try:
             with override(None):  # English, whatever the project's LANGUAGE_CODE
                 if subcommand is None:
-                    self.stdout.write(f"{self.help}\n\n{tree()}\n\n{MORE}")
+                    self.stdout.write(f"{self.help}\n\n{grouped_subcommands()}\n\n{MORE}")
                 else:
                     with _acting_on_command_line(subcommand):
                         load_subcommand(subcommand).run(self, options)
@@ -280,7 +280,7 @@ def _is_output_closed() -> bool:
     return any(event & select.POLLERR for _fd, event in stdout.poll(0))
 
 
-def tree() -> str:
+def grouped_subcommands() -> str:
     """Return the subcommands in groups."""
     width = max(map(len, SUBCOMMANDS))
     blocks = []

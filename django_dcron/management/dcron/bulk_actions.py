@@ -22,7 +22,7 @@ from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.job_selection import Selected
+from django_dcron.management.dcron.job_selection import SelectedRows
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job
@@ -91,7 +91,7 @@ def job_keys(job: Job) -> dict[str, Any]:
 
 
 def skipped_jobs(
-    selected: Selected[Job], why: Callable[[Job], TranslatableText | None]
+    selected: SelectedRows[Job], why: Callable[[Job], TranslatableText | None]
 ) -> dict[int, SkippedRow]:
     """Return the jobs that the action leaves unchanged, by primary key. Named jobs aren't skipped.
 

@@ -48,12 +48,12 @@ handover django-celery-beat --back --apply
 """
 
 
-class DetectsRunning(Protocol):
+class SupportsRunningCheck(Protocol):
     def why_running(self) -> str: ...
 
 
 DETECT_RUNNING = {
-    name: cast("DetectsRunning", source)
+    name: cast("SupportsRunningCheck", source)
     for name, source in SCHEDULERS.items()
     if hasattr(source, "why_running")
 }

@@ -99,13 +99,13 @@ def add_selection(
 
 
 @dataclass(frozen=True, slots=True)
-class Selected(Generic[T]):
+class SelectedRows(Generic[T]):
     rows: list[T | Job]
     by_criteria: bool
     """Whether a pattern, a filter or ``--all`` selected the rows, which the user may not know."""
 
 
-def select(options: dict[str, Any], find: Callable[[str], T]) -> Selected[T]:
+def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]:
     """Return the selected jobs, each once; ``find`` returns the row that has an exact name.
 
     Raises ``CommandError`` if nothing is selected.
@@ -131,7 +131,7 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> Selected[T]:
     if not rows:
         raise negative_result("No jobs match.")
     unique = {(type(row), row.pk): row for row in rows}
-    return Selected(list(unique.values()), by_criteria=bool(patterns) or not names)
+    return SelectedRows(list(unique.values()), by_criteria=bool(patterns) or not names)
 
 
 def is_pattern(text: str) -> bool:

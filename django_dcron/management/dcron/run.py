@@ -17,11 +17,11 @@ from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
-from django_dcron.management.dcron.job_selection import Selected, add_selection, select
+from django_dcron.management.dcron.job_selection import SelectedRows, add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import GOOD, Output, add_json
 from django_dcron.management.dcron.run_absence import Absence
-from django_dcron.management.dcron.run_watch import ABSENT_FOR, Watched, watch_run
+from django_dcron.management.dcron.run_watch import ABSENT_FOR, WatchResult, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
 
@@ -91,7 +91,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _report_end(output, watched)
 
 
-def _run_many(output: Output, selected: Selected[Job], options: dict[str, Any]) -> None:
+def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, Any]) -> None:
     arguments = _arguments(options)
     plan = Plan(
         [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in selected.rows],
@@ -104,7 +104,7 @@ def _run_many(output: Output, selected: Selected[Job], options: dict[str, Any]) 
 
 def _show_and_watch(
     output: Output, created: Run, timeout: timedelta | None, *, waits: bool
-) -> Watched:
+) -> WatchResult:
     """Name the run and, with ``waits``, watch it until it ends or the user interrupts."""
     try:
         if not output.is_json:
@@ -117,10 +117,10 @@ def _show_and_watch(
         # The interrupt may have left a query unfinished. Its connection can't send another one.
         connections[alias_for(Run)].close()
         created.refresh_from_db()
-    return Watched(created)
+    return WatchResult(created)
 
 
-def _report_end(output: Output, watched: Watched) -> None:
+def _report_end(output: Output, watched: WatchResult) -> None:
     """Report how the run ended. Raises ``CommandError`` unless it succeeded."""
     run = watched.run
     if not run.is_final:

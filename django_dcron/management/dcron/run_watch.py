@@ -50,7 +50,7 @@ STYLES = {Outcome.SUCCEEDED: GOOD, Outcome.FAILED: BAD, Outcome.TIMED_OUT: BAD, 
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchResult:
     run: Run
     """The run as it was last read."""
     absence: Absence | None = None
@@ -59,7 +59,7 @@ class Watched:
     """The absence in words."""
 
 
-def watch_run(output: Output, run: Run, seconds: float | None) -> Watched:
+def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
     """Watch the run until it finishes, for at most ``seconds``.
 
     Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENT_FOR``.
@@ -73,14 +73,14 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> Watched:
             # The run is read before its attempts: once it has ended, all of their data is written.
             printer.show_attempts(_attempts(run.pk, printer.number))
             if run.is_final:
-                return Watched(run)
+                return WatchResult(run)
             waited = time.monotonic() - began
             if run.state != State.RUNNING and (run.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
                 printer.explain_wait(run)
             if seconds is not None and waited >= seconds:
-                return Watched(run)
+                return WatchResult(run)
             if seconds is None and (absent := absences.lasting(run, waited)):
-                return Watched(run, absent.absence, absent.message)
+                return WatchResult(run, absent.absence, absent.message)
             time.sleep(
                 LOOK_EVERY if seconds is None else max(min(LOOK_EVERY, seconds - waited), 0.01)
             )

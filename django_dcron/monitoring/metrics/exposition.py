@@ -17,7 +17,7 @@ from django_dcron.monitoring.metrics.attempts import AttemptObserver
 from django_dcron.monitoring.metrics.node import node_samples
 from django_dcron.monitoring.metrics.readings import BackgroundReading, DirectReading
 from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
-from django_dcron.scheduler.health import Health
+from django_dcron.scheduler.health import NodeHealth
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -53,7 +53,7 @@ class NodeMetrics:
     """A node's metrics from memory, and cluster metrics if the database answers in time."""
 
     def __init__(
-        self, health: Callable[[], Health], namespace: str, shards: Callable[[], frozenset[int]]
+        self, health: Callable[[], NodeHealth], namespace: str, shards: Callable[[], frozenset[int]]
     ):
         """``shards`` returns the shards that the node leads now."""
         self._health = health

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import MetricSample
-from django_dcron.scheduler.health import Health, Status
+from django_dcron.scheduler.health import HealthStatus, NodeHealth
 
 
-def node_samples(health: Health) -> Iterator[MetricSample]:
+def node_samples(health: NodeHealth) -> Iterator[MetricSample]:
     facts = health.facts
     yield MetricSample(catalog.NODE_INFO, 1, (facts.name, facts.namespace, facts.release))
-    for status in Status:
+    for status in HealthStatus:
         yield MetricSample(catalog.NODE_STATUS, status is health.status, (status.value,))
     yield MetricSample(catalog.NODE_SHARDS, facts.shards)
     yield MetricSample(catalog.NODE_LEASES, facts.leases)

@@ -28,7 +28,7 @@ from schemathesis.specs.openapi import checks
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.jobs.representation import JOB_FIELDS, Format
+from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat
 from django_dcron.models import Attempt, Calendar, Incident, Limit, Node
 from tests import depth
 from tests.contrib.rest.conftest import operations
@@ -114,7 +114,7 @@ VALID_VALUES = {
     "interval": "1m",
     "start": "2026-01-01T00:00:00Z",
     "end": "2026-01-03T00:00:00+02:00",
-    **{name: "1h30m" for name, field in JOB_FIELDS.items() if field.format is Format.DURATION},
+    **{name: "1h30m" for name, field in JOB_FIELDS.items() if field.format is ValueFormat.DURATION},
 }
 REMOVED_PARAMETERS = ("cursor", "attempt")
 

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.pagination import Order, PageQuery
+from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
 from django_dcron.diagnosis.tags import with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
 from django_dcron.models import Job
@@ -17,10 +17,10 @@ from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
 ORDERS = {
     order.name: order
     for order in (
-        Order("name", ("namespace", "name")),
-        Order("-name", ("namespace", "name"), descending=True),
-        Order("id", ("id",)),
-        Order("-id", ("id",), descending=True),
+        PageOrder("name", ("namespace", "name")),
+        PageOrder("-name", ("namespace", "name"), descending=True),
+        PageOrder("id", ("id",)),
+        PageOrder("-id", ("id",), descending=True),
     )
 }
 STATE_FILTERS = {

@@ -17,7 +17,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from django_dcron.contrib.rest import fields
-from django_dcron.contrib.rest.pagination import Order, PageQuery
+from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
 from django_dcron.contrib.rest.runs.serializers import list_runs
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
@@ -63,11 +63,11 @@ def filters_by_job(query: dict[str, Any]) -> bool:
     return any(name in query for name in ("job", "namespace", "tag"))
 
 
-def order_of(query: dict[str, Any]) -> Order:
+def order_of(query: dict[str, Any]) -> PageOrder:
     name = query["ordering"]
     # Within a job, ``scheduled_at`` is unique. With a second field, no index would have the order.
     columns = (name.removeprefix("-"), *(() if "job" in query else ("id",)))
-    return Order(name, columns, descending=name.startswith("-"))
+    return PageOrder(name, columns, descending=name.startswith("-"))
 
 
 def filter_by_index(query: dict[str, Any], scope: Scope) -> QuerySet[Run]:

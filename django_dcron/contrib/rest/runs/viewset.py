@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from django_dcron import control
 from django_dcron.contrib.rest.base_serializers import EmptySerializer
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
-from django_dcron.contrib.rest.permissions import may, require_other_arguments
+from django_dcron.contrib.rest.permissions import has_model_permission, require_other_arguments
 from django_dcron.contrib.rest.runs import cancelling, listing
 from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.contrib.rest.runs.serializers import (
@@ -47,7 +47,7 @@ class RunViewSet(BaseViewSet):
     )
     def list(self, request: Request) -> Response:
         query = self.validate(RunQuery, request.query_params)
-        if listing.filters_by_job(query) and not may(request.user, "view_job"):
+        if listing.filters_by_job(query) and not has_model_permission(request.user, "view_job"):
             raise PermissionDenied(
                 _(
                     "You don't have permission to view jobs, so you can't filter by job, "
@@ -75,8 +75,8 @@ class RunViewSet(BaseViewSet):
     def retrieve(self, request: Request, run_id: str) -> Response:
         run: Any = self._run(run_id)
         run.shown_attempts = None
-        if may(request.user, "view_attempt"):
-            sees_jobs = may(request.user, "view_job")
+        if has_model_permission(request.user, "view_attempt"):
+            sees_jobs = has_model_permission(request.user, "view_job")
             run.shown_attempts = visible_attempts_of(run, self.scope, with_definitions=sees_jobs)
         run.follows_id = followed_run_id(run)
         if run.follows_id and self.scope.narrows(Run) and followed_run(run, self.scope) is None:
@@ -132,7 +132,7 @@ class RunViewSet(BaseViewSet):
     )
     def cancel_many(self, request: Request) -> Response:
         values = self.validate(cancelling.CancelManySerializer, request.data)
-        if "jobs" in values and not may(request.user, "view_job"):
+        if "jobs" in values and not has_model_permission(request.user, "view_job"):
             raise PermissionDenied(
                 _("You don't have permission to view jobs, so you can't select runs by their jobs.")
             )

@@ -25,7 +25,7 @@ from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.jobs.definitions import definition_id
 from django_dcron.models import Attempt, Calendar, Job, Limit, LimitPlace, Node, Run
-from django_dcron.models.statistics import Statistics, count
+from django_dcron.models.statistics import Statistics, count_ended_runs
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.sharding import shards_led_by
 from shop.catalog import CATALOG
@@ -198,7 +198,7 @@ class Week:
         last = runs[len(ended) - 1]
         # Count the state of the last run last: the job's page shows it as the last outcome.
         for state in sorted(self.tally, key=lambda state: last.state == state):
-            count([self.job.pk], state, self.tally[state])
+            count_ended_runs([self.job.pk], state, self.tally[state])
         Statistics.objects.filter(job=self.job).update(last_finished_at=last.finished_at)
 
     def run(self, at: datetime) -> Run:

@@ -17,7 +17,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.actor import acting_as
-from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.jobs.backfill import backfill
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
@@ -128,7 +128,9 @@ def _cancel_batch(batch: Sequence[Run], reason: str, using: str) -> CancelledBat
         result = cancel_batch({run.pk for run in batch}, reason)
         cancelled = {run.pk: run for run in batch if run.pk in result.changed}.values()
         prefetch_related_objects([*cancelled], "job")  # for the labels
-        record([Change(AuditAction.CANCEL, run, reason=reason) for run in cancelled], using)
+        record_changes(
+            [AuditedChange(AuditAction.CANCEL, run, reason=reason) for run in cancelled], using
+        )
     return result
 
 
@@ -170,5 +172,5 @@ def _cancel_once(run: Run, reason: str) -> bool:
         else:
             cancelled = cancellation.cancel_unstarted(run, reason)
         if cancelled:
-            record([Change(AuditAction.CANCEL, run, reason=reason)], using)
+            record_changes([AuditedChange(AuditAction.CANCEL, run, reason=reason)], using)
     return cancelled

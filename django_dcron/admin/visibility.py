@@ -34,19 +34,19 @@ def admin_scope(request: HttpRequest, site: admin.AdminSite) -> Scope:
     return Scope(partial(_visible_rows, request, site))
 
 
-def of_visible_jobs(
+def filter_by_visible_jobs(
     rows: QuerySet[M], job: str, request: HttpRequest, site: admin.AdminSite
 ) -> QuerySet[M]:
     """Keep the ``rows`` whose job is visible. ``job`` is the name of the field with the job."""
     return admin_scope(request, site).of_jobs(rows, job)
 
 
-def of_visible_runs(
+def filter_by_visible_runs(
     rows: QuerySet[M], run: str, request: HttpRequest, site: admin.AdminSite
 ) -> QuerySet[M]:
     """Keep the ``rows`` whose run is visible. ``run`` is the name of the field with the run."""
     if not site.is_registered(Run):
-        return of_visible_jobs(rows, f"{run}__job", request, site)
+        return filter_by_visible_jobs(rows, f"{run}__job", request, site)
     return admin_scope(request, site).of_runs(rows, run)
 
 

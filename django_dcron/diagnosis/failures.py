@@ -15,7 +15,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.models import Attempt, Run
 from django_dcron.models.incident import NOT_GROUPED
-from django_dcron.policies.incidents import normalized
+from django_dcron.policies.incidents import normalize_message
 from django_dcron.policies.lifecycle import State
 
 MESSAGE_READ = 500
@@ -72,7 +72,7 @@ def group_failures(failures: Iterable[FailedRun]) -> list[FailureGroup]:
     """Group the failures that are alike. The groups have the order of their latest failures."""
     groups: dict[tuple[int, str, str], list[FailedRun]] = {}
     for failure in failures:
-        message = normalized(failure.first_line)
+        message = normalize_message(failure.first_line)
         groups.setdefault((failure.run.job_id, failure.exception_class, message), []).append(
             failure
         )

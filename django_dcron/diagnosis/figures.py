@@ -158,7 +158,7 @@ def run_figures(now: datetime, scope: Scope = EVERYTHING) -> RunFigures:
     return _run_figures(summarize(*_run_rows(now, scope)), now, scope)
 
 
-def figures(now: datetime, scope: Scope = EVERYTHING) -> tuple[JobFigures, RunFigures]:
+def read_figures(now: datetime, scope: Scope = EVERYTHING) -> tuple[JobFigures, RunFigures]:
     """Return all figures, with one query fewer than ``job_figures`` and ``run_figures``."""
     jobs = _job_rows(now, scope)
     found = summarize(*jobs, *_run_rows(now, scope))
@@ -240,7 +240,7 @@ def _run_figures(found: Sequence[Summary], now: datetime, scope: Scope) -> RunFi
     )
 
 
-def occurrences_missed(runs: QuerySet[Run], since: datetime) -> int:
+def count_missed_occurrences(runs: QuerySet[Run], since: datetime) -> int:
     """Return the number of occurrences since ``since`` for which no run was started.
 
     An occurrence counts if its run is missed, or if it is covered by a run that was missed or

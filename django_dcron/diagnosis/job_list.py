@@ -15,9 +15,9 @@ from typing import Any
 from django.db.models import Q
 
 from django_dcron.db import clock
-from django_dcron.diagnosis.job_source import from_source
+from django_dcron.diagnosis.job_source import jobs_from_source
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.tags import with_tag
+from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Statistics
@@ -63,7 +63,7 @@ class JobFilter:
     """
     condition: JobCondition | None = None
     source: str = ""
-    """What created the job. See ``from_source``."""
+    """What created the job. See ``jobs_from_source``."""
 
 
 def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
@@ -84,9 +84,9 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
             name__regex=_regex(name),
         )
     if chosen.source:
-        found = from_source(found, chosen.source)
+        found = jobs_from_source(found, chosen.source)
     for tag in chosen.tags:
-        found = with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
+        found = jobs_with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
     return _with_condition(found, chosen.condition, scope).order_by("namespace", "name")
 
 

@@ -16,7 +16,7 @@ ADMIN = "admin"
 """The jobs that were created in the admin, over REST or with ``control``."""
 
 
-def from_source(jobs: Jobs, source: str) -> Jobs:
+def jobs_from_source(jobs: Jobs, source: str) -> Jobs:
     """Return the jobs from ``source``: ``CODE``, ``ADMIN`` or the source of an import.
 
     ``crontab`` matches the jobs of every crontab: their source is ``crontab`` and a path.

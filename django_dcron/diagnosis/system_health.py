@@ -22,7 +22,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import LIMIT
-from django_dcron.diagnosis.figures import occurrences_missed, window_start
+from django_dcron.diagnosis.figures import count_missed_occurrences, window_start
 from django_dcron.diagnosis.overdue import (
     overdue_cursors,
     overdue_runs,
@@ -292,14 +292,14 @@ def _workers(
         )
     if last_start is None or now - last_start > settings.REDELIVER_AFTER:
         since = max(filter(None, (last_start, window_start(now))))
-        facts["missed"] = occurrences_missed(runs, since)
+        facts["missed"] = count_missed_occurrences(runs, since)
         published = Q(queued_at__isnull=False, started_at=None)
         never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
         (found,) = summarize(SummaryQuery(never, LIMIT + 1, first="due_at"))
         facts["never_started"] = WaitingCount(found.number, found.first)
     elif waiting:
         oldest = min(count.since for count in waiting.values() if count.since)
-        facts["missed"] = occurrences_missed(runs, max(oldest, window_start(now)))
+        facts["missed"] = count_missed_occurrences(runs, max(oldest, window_start(now)))
     return facts
 
 

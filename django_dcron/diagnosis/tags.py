@@ -37,7 +37,7 @@ class _JsonListContains(Func):
         return self.as_sql(compiler, connection, function="JSON_CONTAINS", **context)
 
 
-def with_tag(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
+def jobs_with_tag(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
     return jobs.filter(_JsonListContains(F("tags"), Value([word], JSONField())))
 
 

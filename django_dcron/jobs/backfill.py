@@ -27,7 +27,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NAIVE_DATETIME, Conflict, InvalidValue, NotPossible
 from django_dcron.jobs import locking, placement
-from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditAction, Cursor, Job, Run
 from django_dcron.models.cursor import COPIED_FIELDS
@@ -284,7 +284,7 @@ def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
         runs.bulk_create(rows, ignore_conflicts=True, batch_size=INSERTED_AT_ONCE)
         made = _inserted(job, rows, using)
         if made:
-            record([_change_of(job, made)], using)
+            record_changes([_change_of(job, made)], using)
     return made
 
 
@@ -299,6 +299,6 @@ def _inserted(job: Job, rows: list[Run], using: str) -> list[datetime]:
     return [row.scheduled_at for row in rows if row.pk in made]
 
 
-def _change_of(job: Job, made: list[datetime]) -> Change:
+def _change_of(job: Job, made: list[datetime]) -> AuditedChange:
     after = {"runs": len(made), "first": to_json(made[0]), "last": to_json(made[-1])}
-    return Change(AuditAction.BACKFILL, job, after=after)
+    return AuditedChange(AuditAction.BACKFILL, job, after=after)

@@ -132,7 +132,7 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
     if rechained:
         ids = chains.read_ids(named, using)
         ahead = {ids[key] for key in named if key in ids}
-        concerned = chains.connected(ahead | keys_of(rechained), chains.read_edges(using))
+        concerned = chains.connected_jobs(ahead | keys_of(rechained), chains.read_edges(using))
     locked = lock_jobs(keys | concerned, using)
     return StoredRows(
         names=UniqueValueOwners(NAME, chains.read_ids(own | named, using)),

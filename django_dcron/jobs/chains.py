@@ -132,7 +132,7 @@ def read_edges(using: str) -> Edges:
     return edges
 
 
-def connected(job_ids: Iterable[int], edges: Edges) -> set[int]:
+def connected_jobs(job_ids: Iterable[int], edges: Edges) -> set[int]:
     """Return the jobs of all chains that contain any of the jobs."""
     neighbors: Edges = defaultdict(set)
     for job, others in edges.items():

@@ -73,7 +73,7 @@ def _delete(job: Job, expected_version: int | None, using: str, *, erase: bool) 
         if chains.is_linked(job, using):
             locked = [job.pk, *chains.followers(job, using)]
             lock_cursors(locked, using)
-            connected = chains.connected([job.pk], chains.read_edges(using))
+            connected = chains.connected_jobs([job.pk], chains.read_edges(using))
             lock_jobs(connected, using, for_deletion=True)
         # The cursor and the job are locked first, so that no further run is claimed or triggered.
         row = lock_version_for_deletion(job.pk, expected_version, using)

@@ -27,7 +27,7 @@ from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidValue, NotPossible
-from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.jobs.pausing import require_future
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditAction, Freeze, Job, Run
@@ -136,7 +136,9 @@ def _freeze(scope: str, reason: str, until: datetime | None, by: str, using: str
     with transaction.atomic(using=using):
         made = _write_freeze(scope, new, using)
         after = {"until": to_json(until)} if until else {}
-        record([Change(AuditAction.FREEZE, made, after=after, reason=reason)], using, by=by)
+        record_changes(
+            [AuditedChange(AuditAction.FREEZE, made, after=after, reason=reason)], using, by=by
+        )
     return made
 
 
@@ -204,7 +206,9 @@ def unfreeze(namespace: str | None = None, *, by: str = "") -> Freeze:
                 text, values = _("There is no freeze of all namespaces."), {}
             raise NotPossible(text, code="not_frozen", **values)
         ended = rows.get(namespace=scope)
-        record([Change(AuditAction.UNFREEZE, ended, reason=ended.reason)], using, by=by)
+        record_changes(
+            [AuditedChange(AuditAction.UNFREEZE, ended, reason=ended.reason)], using, by=by
+        )
     logger.info(
         "scheduling unfrozen: namespace=%s",
         scope or "*",

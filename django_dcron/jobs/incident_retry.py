@@ -27,7 +27,7 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import Attempt, AuditAction, Incident, Run
 from django_dcron.models.run import new_run_id
 from django_dcron.policies.incidents import fingerprint
@@ -110,7 +110,7 @@ def _retry(
         Run.objects.using(using).bulk_create(created)
         if created:
             number = {"runs": len(created)}
-            record([Change(AuditAction.RERUN, locked, after=number)], using)
+            record_changes([AuditedChange(AuditAction.RERUN, locked, after=number)], using)
     return RetriedBatch(len(created), next_after)
 
 

@@ -9,7 +9,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.audit.actor import current_actor
-from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import AuditAction, Incident
 from django_dcron.policies.incidents import STATES_BEFORE, IncidentState
 from django_dcron.utils.messages import TranslatableText
@@ -62,7 +62,9 @@ def _set_state(
         current.note = note[:LONGEST_NOTE]
         current.save(using=using, update_fields=SET_COLUMNS)
         values = {"state": before}, {"state": str(state)}
-        record([Change(AuditAction.CHANGE, current, *values, reason=note)], using, by=by)
+        record_changes(
+            [AuditedChange(AuditAction.CHANGE, current, *values, reason=note)], using, by=by
+        )
     return current
 
 

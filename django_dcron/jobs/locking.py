@@ -48,7 +48,7 @@ def lock_cursors(
     """
     skip = skip_locked and can_skip_locked_rows(using)
     rows = Cursor.objects.using(using).select_for_update(skip_locked=skip).order_by("pk")
-    return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
+    return {row.pk: row for keys in batches_of_keys(job_ids) for row in rows.filter(pk__in=keys)}
 
 
 def lock_jobs(
@@ -62,7 +62,7 @@ def lock_jobs(
     rows = Job.objects.using(using).order_by("pk")
     no_key = not for_deletion and _has_no_key(using)
     rows = rows.select_for_update(skip_locked=skip, no_key=no_key)
-    return {row.pk: row for keys in in_parts(job_ids) for row in rows.filter(pk__in=keys)}
+    return {row.pk: row for keys in batches_of_keys(job_ids) for row in rows.filter(pk__in=keys)}
 
 
 def lock_all(job_ids: Collection[int], using: str) -> None:
@@ -71,7 +71,7 @@ def lock_all(job_ids: Collection[int], using: str) -> None:
     jobs = Job.objects.using(using).select_for_update(no_key=_has_no_key(using))
     for rows in (cursors, jobs):
         locked = rows.order_by("pk").values_list("pk", flat=True)
-        for keys in in_parts(job_ids):
+        for keys in batches_of_keys(job_ids):
             list(locked.filter(pk__in=keys))
 
 
@@ -79,7 +79,7 @@ def _has_no_key(using: str) -> bool:
     return bool(connections[using].features.has_select_for_no_key_update)
 
 
-def in_parts(job_ids: Collection[int]) -> Iterator[list[int]]:
+def batches_of_keys(job_ids: Collection[int]) -> Iterator[list[int]]:
     """Yield the keys in order, in parts for one statement each."""
     keys = sorted(job_ids)
     for start in range(0, len(keys), LOCKED_AT_ONCE):

@@ -60,7 +60,7 @@ _CONTROL_CHARACTERS = re.compile(r"[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that control a terminal or reverse text, and that JSON allows unescaped."""
 
 
-class Syntax(StrEnum):
+class DocumentSyntax(StrEnum):
     JSON = "json"
     YAML = "yaml"
 
@@ -90,7 +90,7 @@ class DocumentProblem:
 
 
 @dataclass(slots=True)
-class Calendars:
+class DocumentCalendars:
     """The calendars of a document."""
 
     valid: dict[str, Calendar] = field(default_factory=dict)
@@ -136,12 +136,12 @@ class DocumentReading:
     entries: list[DocumentEntry] = field(default_factory=list)
     """The jobs without a problem."""
     problems: list[DocumentProblem] = field(default_factory=list)
-    calendars: Calendars = field(default_factory=Calendars)
+    calendars: DocumentCalendars = field(default_factory=DocumentCalendars)
     named_by_refused: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Calendars named by the jobs with a problem, by the labels of these jobs in ``problems``."""
 
 
-def write_document(jobs: Iterable[Job], syntax: Syntax = Syntax.JSON) -> str:
+def write_document(jobs: Iterable[Job], syntax: DocumentSyntax = DocumentSyntax.JSON) -> str:
     """Return the document, with a final newline.
 
     Raises ``ImproperlyConfigured`` if the syntax needs a package that isn't installed.
@@ -151,7 +151,7 @@ def write_document(jobs: Iterable[Job], syntax: Syntax = Syntax.JSON) -> str:
     if calendars := _calendars_of(ordered):
         document["calendars"] = [definition_of(each) for each in calendars]
     document["jobs"] = [definition_of(job) for job in ordered]
-    if syntax is Syntax.JSON:
+    if syntax is DocumentSyntax.JSON:
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         return _CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     dumped: str = _yaml().safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
@@ -164,7 +164,7 @@ def _calendars_of(jobs: Iterable[Job]) -> list[Calendar]:
     return [job.calendar for _name, job in sorted(one_of_each.items()) if job.calendar]
 
 
-def read_document(text: str, syntax: Syntax = Syntax.JSON) -> DocumentReading:
+def read_document(text: str, syntax: DocumentSyntax = DocumentSyntax.JSON) -> DocumentReading:
     """Read a document, and check each job and calendar on its own.
 
     The check doesn't consider the jobs in the database. Raises ``UnreadableDocument``, or
@@ -185,8 +185,8 @@ def read_document(text: str, syntax: Syntax = Syntax.JSON) -> DocumentReading:
     return reading
 
 
-def _parse_document(text: str, syntax: Syntax) -> Any:
-    if syntax is Syntax.JSON:
+def _parse_document(text: str, syntax: DocumentSyntax) -> Any:
+    if syntax is DocumentSyntax.JSON:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -247,8 +247,8 @@ def _read_job(item: Any, number: int, reading: DocumentReading) -> None:
     reading.problems += problems
 
 
-def _read_calendars(items: list[Any]) -> Calendars:
-    read = Calendars()
+def _read_calendars(items: list[Any]) -> DocumentCalendars:
+    read = DocumentCalendars()
     found = [_read_calendar(item, number, read) for number, item in enumerate(items, 1)]
     named = Counter(calendar.name for calendar in found if calendar)
     for name, times in named.items():
@@ -258,7 +258,7 @@ def _read_calendars(items: list[Any]) -> Calendars:
     return read
 
 
-def _read_calendar(item: Any, number: int, read: Calendars) -> Calendar | None:
+def _read_calendar(item: Any, number: int, read: DocumentCalendars) -> Calendar | None:
     label = f"calendar {number}"
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         read.mentioned.add(item["name"])
@@ -288,7 +288,7 @@ def _read_item(
 
 
 def _broken_rules(
-    entry: DocumentEntry, label: str, calendars: Calendars
+    entry: DocumentEntry, label: str, calendars: DocumentCalendars
 ) -> Iterator[DocumentProblem]:
     job = entry.job()
     if why := calendars.why_unusable(job.calendar_id):

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.db.statements import Placeholder
 from django_dcron.models.calendar import Calendar
 from django_dcron.models.exact_text import ExactText
-from django_dcron.models.freeze import frozen_job
+from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.job import Job
 from django_dcron.models.scheduled import Scheduled
 from django_dcron.schedules.schedule import MAX_LENGTH
@@ -59,7 +59,7 @@ class CursorQuerySet(models.QuerySet["Cursor"]):
 
     def not_frozen(self) -> CursorQuerySet:
         """Cursors whose namespace isn't frozen."""
-        return self.filter(~frozen_job("pk", "namespace"))
+        return self.filter(~job_is_frozen("pk", "namespace"))
 
     def current(self) -> CursorQuerySet:
         """Cursors that match their job's definition."""

@@ -74,12 +74,12 @@ class Freeze(models.Model):
         return FreezeExtent(self.namespace, self.since, self.until)
 
 
-def frozen(namespace: Any) -> Exists:
+def namespace_is_frozen(namespace: Any) -> Exists:
     """Return the condition that a freeze of ``namespace``, a ``Placeholder``, is in force."""
     return Exists(Freeze.objects.in_force().covering(namespace))
 
 
-def frozen_job(job: str, namespace: str) -> Exists:
+def job_is_frozen(job: str, namespace: str) -> Exists:
     """Return the condition that a freeze holds back a row's job.
 
     ``job`` and ``namespace`` name the fields that lead to the job's key and its namespace.

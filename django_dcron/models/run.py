@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from django_dcron.db.statements import Placeholder
-from django_dcron.models.freeze import frozen, frozen_job
+from django_dcron.models.freeze import job_is_frozen, namespace_is_frozen
 from django_dcron.models.job import Job
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
@@ -99,7 +99,11 @@ class RunQuerySet(models.QuerySet["Run"]):
 
     def not_frozen(self, namespace: Any = None) -> RunQuerySet:
         """Runs that no freeze holds back. ``namespace``: the namespace of their job, if known."""
-        is_frozen = frozen(namespace) if namespace else frozen_job("job_id", "job__namespace")
+        is_frozen = (
+            namespace_is_frozen(namespace)
+            if namespace
+            else job_is_frozen("job_id", "job__namespace")
+        )
         return self.exclude(Q(is_frozen, trigger__in=AUTOMATIC))
 
     def in_slot(self, slot: Slot, job_id: int | OuterRef) -> RunQuerySet:

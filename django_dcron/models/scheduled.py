@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -31,7 +31,9 @@ def with_calendar(schedule: Schedule, calendar_dates: str | None, calendar_polic
     """Return the schedule with the calendar applied. Raises ``InvalidSchedule``."""
     if calendar_dates is None:
         return schedule
-    return excluding(schedule, read_dates(calendar_dates), read_exclusion_policy(calendar_policy))
+    return apply_calendar(
+        schedule, read_dates(calendar_dates), read_exclusion_policy(calendar_policy)
+    )
 
 
 def read_exclusion_policy(text: str) -> ExclusionPolicy:

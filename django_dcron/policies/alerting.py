@@ -202,7 +202,7 @@ def _read_span(number: int, option: str, value: Any) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class JobCounters:
     """A reading of a job's counters."""
 
     succeeded: int = 0
@@ -219,18 +219,18 @@ class Event:
     """The number of runs or occurrences, or the number of consecutive failures."""
 
 
-class UnmutedCounts(NamedTuple):
+class UnmutedCounters(NamedTuple):
     """Two readings without the failures of muted incidents."""
 
-    before: Counts
-    now: Counts
+    before: JobCounters
+    now: JobCounters
     muted: int
     """How many of the consecutive failures of the second reading are muted."""
 
 
 def without_muted(
-    before: Counts, now: Counts, muted_before: int, muted_failures: int
-) -> UnmutedCounts:
+    before: JobCounters, now: JobCounters, muted_before: int, muted_failures: int
+) -> UnmutedCounters:
     """Return both readings without the failures of muted incidents.
 
     ``muted_before``: how many consecutive failures were muted at the first reading.
@@ -240,7 +240,7 @@ def without_muted(
     muted_failures = min(muted_failures, failures)
     was_reset = now.consecutive_failures != before.consecutive_failures + failures
     muted = min((0 if was_reset else muted_before) + muted_failures, now.consecutive_failures)
-    return UnmutedCounts(
+    return UnmutedCounters(
         replace(before, consecutive_failures=max(before.consecutive_failures - muted_before, 0)),
         replace(
             now,
@@ -251,13 +251,13 @@ def without_muted(
     )
 
 
-def detect_events(before: Counts, now: Counts, rules: Collection[Rule]) -> list[Event]:
+def detect_events(before: JobCounters, now: JobCounters, rules: Collection[Rule]) -> list[Event]:
     """Return the events that ``rules`` report for the change from ``before`` to ``now``."""
     events = (_event_for_rule(rule, before, now) for rule in rules)
     return [event for event in events if event is not None]
 
 
-def _event_for_rule(rule: Rule, before: Counts, now: Counts) -> Event | None:
+def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event | None:
     failures = now.failed - before.failed
     # A success or a resume of the job ended the earlier failures in a row between the two readings.
     was_reset = now.consecutive_failures != before.consecutive_failures + failures

@@ -85,14 +85,14 @@ def message_line(message: str) -> str:
     return next(iter(without_refused_retry(message.strip()).splitlines()), "")[:MESSAGE_LIMIT]
 
 
-def normalized(message: str) -> str:
+def normalize_message(message: str) -> str:
     """Return the message without the parts that differ between occurrences of the same error."""
     return _VARIABLE.sub("#", message)
 
 
 def fingerprint(exception_class: str, message: str) -> str:
     """Return the key of a failure. Failures of a job with the same key are one incident."""
-    text = f"{exception_class}\0{normalized(message)}"
+    text = f"{exception_class}\0{normalize_message(message)}"
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 

@@ -31,7 +31,7 @@ from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Limit, LimitPlace, LimitStart, Run
-from django_dcron.models.freeze import frozen_job
+from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State
@@ -192,7 +192,7 @@ def _pass_on(
 
 def _next_in_line(line: LimitLine, room: int, joining: UUID | None) -> list[UUID]:
     """Lock and return at most ``room`` runs, in order. Omits runs that others have locked."""
-    is_frozen = Q(frozen_job("run__job_id", "run__job__namespace"), run__trigger__in=AUTOMATIC)
+    is_frozen = Q(job_is_frozen("run__job_id", "run__job__namespace"), run__trigger__in=AUTOMATIC)
     may_start = Q(run__state=State.WAITING) & ~is_frozen
     if joining is not None:
         may_start |= Q(run=joining)

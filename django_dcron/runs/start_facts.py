@@ -32,7 +32,7 @@ from django_dcron.db.statements import Placeholder, Select
 from django_dcron.exceptions import UnknownRun
 from django_dcron.models import Definition, Job, Run
 from django_dcron.models.attempt import LONGEST_RELEASE
-from django_dcron.models.freeze import frozen_job
+from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
@@ -108,7 +108,7 @@ def run_query() -> RunQuerySet:
             definition=Subquery(latest.values("pk")[:1]),
             read_at=UtcNow(),
             slot_taken=Exists(transitions.runs().in_slot(Slot.RUNNING, OuterRef("job_id"))),
-            is_frozen=frozen_job("job_id", "job__namespace"),
+            is_frozen=job_is_frozen("job_id", "job__namespace"),
         )
     )
 

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.fields import CronField
-from django_dcron.schedules.number_ranges import consecutive, number_ranges
+from django_dcron.schedules.number_ranges import consecutive_ranges, number_ranges
 from django_dcron.schedules.recurrence import Recurrence
 from django_dcron.schedules.rules import Every, Once
 from django_dcron.schedules.schedule import Schedule
@@ -157,7 +157,7 @@ def _days(cron: Cron, language: Language) -> str:
 def _month_days(field: CronField, language: Language) -> str:
     if field.everything:
         return ""
-    found = consecutive(field.values)
+    found = consecutive_ranges(field.values)
     if len(found) == 1 and len(field.values) > 2 and not field.specials:
         first, last = found[0][0], found[0][-1]
         text = language.gettext("on days %(first)d to %(last)d of the month")
@@ -301,7 +301,7 @@ def _months(field: CronField, language: Language) -> str:
         language.pgettext("in a schedule", "November"),
         language.pgettext("in a schedule", "December"),
     )
-    if len(field.values) > 2 and len(consecutive(field.values)) == 1:
+    if len(field.values) > 2 and len(consecutive_ranges(field.values)) == 1:
         text = language.gettext("in %(first)s to %(last)s")
         return text % {"first": names[field.values[0]], "last": names[field.values[-1]]}
     words = _format_names(field.values, names, language.gettext("%(first)s to %(last)s"))
@@ -311,7 +311,7 @@ def _months(field: CronField, language: Language) -> str:
 def _format_names(values: Iterable[int], names: tuple[str, ...], text: str) -> list[str]:
     """Return the values' names; ``text`` is the template for three or more consecutive values."""
     words: list[str] = []
-    for run in consecutive(values):
+    for run in consecutive_ranges(values):
         shown = [names[value] for value in run]
         words += [text % {"first": shown[0], "last": shown[-1]}] if len(shown) > 2 else shown
     return words
@@ -323,7 +323,7 @@ def _years(field: CronField | None, language: Language) -> str:
     text = language.ngettext("in %(years)s", "in %(years)s", len(field.values))
     one, several = "%(number)d", language.gettext("%(from_number)d to %(to_number)d")
     words = number_ranges(
-        consecutive(field.values), one, several, ("number", "from_number", "to_number")
+        consecutive_ranges(field.values), one, several, ("number", "from_number", "to_number")
     )
     return text % {"years": all_of(words).translate(language)}
 

@@ -45,11 +45,13 @@ from django_dcron.utils.messages import gettext_noop as _
 
 
 @lru_cache(maxsize=4096)
-def excluding(schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPolicy) -> Schedule:
+def apply_calendar(
+    schedule: Schedule, calendar: ExcludedDates, policy: ExclusionPolicy
+) -> Schedule:
     """Return the schedule with the calendar applied; raises ``InvalidSchedule`` for ``@every``."""
     rule = schedule.rule
     if isinstance(rule, AnyOf):
-        lines = tuple(excluding(line, calendar, policy) for line in rule.lines)
+        lines = tuple(apply_calendar(line, calendar, policy) for line in rule.lines)
         return replace(schedule, calendar=calendar, exclusion=policy, rule=AnyOf(lines))
     if isinstance(rule, Every):
         raise InvalidSchedule(

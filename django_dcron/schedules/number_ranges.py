@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 
-def consecutive(values: Iterable[int]) -> list[list[int]]:
+def consecutive_ranges(values: Iterable[int]) -> list[list[int]]:
     """Group ascending values into ranges of consecutive values."""
     found: list[list[int]] = []
     for value in values:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from django_dcron.schedules.cron import Cron
 from django_dcron.schedules.fields import CronField
-from django_dcron.schedules.number_ranges import consecutive, number_ranges
+from django_dcron.schedules.number_ranges import consecutive_ranges, number_ranges
 from django_dcron.utils.messages import Language, all_of
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -50,7 +50,7 @@ def _lists_each_time(minute: CronField, hour: CronField) -> bool:
     """Return whether to list each time: the times are few and have no shorter description."""
     few = len(minute.values) == 1 or len(minute.values) * len(hour.values) <= LISTED_TIMES
     return few and all(
-        _step(field) is None and all(len(run) < 3 for run in consecutive(field.values))
+        _step(field) is None and all(len(run) < 3 for run in consecutive_ranges(field.values))
         for field in (minute, hour)
     )
 
@@ -70,7 +70,11 @@ def _clock(hour: CronField, minute: int) -> str:
 
 
 def _in_a_row(field: CronField) -> bool:
-    return len(field.values) > 2 and len(consecutive(field.values)) == 1 and not field.everything
+    return (
+        len(field.values) > 2
+        and len(consecutive_ranges(field.values)) == 1
+        and not field.everything
+    )
 
 
 def _step(field: CronField) -> Step | None:
@@ -148,7 +152,7 @@ def _hours(cron: Cron, language: Language) -> str:
             return language.gettext("every %(step)d hours") % step._asdict()
         text = language.gettext("every %(step)d hours, starting at %(time)s")
         return text % {"step": step.step, "time": f"{step.first:02}:00"}
-    if len(consecutive(field.values)) > 1:
+    if len(consecutive_ranges(field.values)) > 1:
         return language.gettext("during the hours %(hours)s") % {"hours": _values(field, language)}
     first, last = field.values[0], field.values[-1]
     text = language.gettext("between %(first)s and %(last)s")
@@ -158,6 +162,9 @@ def _hours(cron: Cron, language: Language) -> str:
 def _values(field: CronField, language: Language) -> str:
     several = language.gettext("%(from_number)d to %(to_number)d")
     words = number_ranges(
-        consecutive(field.values), "%(number)d", several, ("number", "from_number", "to_number")
+        consecutive_ranges(field.values),
+        "%(number)d",
+        several,
+        ("number", "from_number", "to_number"),
     )
     return all_of(words).translate(language)

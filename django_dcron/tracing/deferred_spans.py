@@ -29,7 +29,7 @@ MAX_QUEUED_BATCHES = 1000
 """The maximum number of queued batches. If the queue is full, the oldest batch is dropped."""
 
 
-class Traceable(Protocol):
+class TraceableRun(Protocol):
     """The attributes of ``dispatch.base.DueRun`` that a span records."""
 
     @property
@@ -44,11 +44,11 @@ class Traceable(Protocol):
     def queue(self) -> str: ...
 
 
-class HasRuns(Protocol):
+class RunBatch(Protocol):
     """The result of a traced function."""
 
     @property
-    def runs(self) -> Sequence[Traceable]: ...
+    def runs(self) -> Sequence[TraceableRun]: ...
 
 
 class _Batch(NamedTuple):
@@ -60,13 +60,13 @@ class _Batch(NamedTuple):
     record: Callable[[TracerProvider, _Batch], None]
     start_time: int
     end_time: int
-    runs: Sequence[Traceable]
+    runs: Sequence[TraceableRun]
 
 
 _queue: deque[_Batch] = deque(maxlen=MAX_QUEUED_BATCHES)
 
 P = ParamSpec("P")
-R = TypeVar("R", bound=HasRuns)
+R = TypeVar("R", bound=RunBatch)
 
 
 def trace_claim(claim: Callable[P, R]) -> Callable[P, R]:
@@ -144,7 +144,7 @@ def _record_dispatch(provider: TracerProvider, batch: _Batch) -> None:
     _record(provider, "dcron.dispatch", trace.SpanKind.PRODUCER, batch, links)
 
 
-def record_dispatch(runs: Sequence[Traceable], start_time: int, end_time: int) -> None:
+def record_dispatch(runs: Sequence[TraceableRun], start_time: int, end_time: int) -> None:
     """Record the spans of a dispatch that bypassed the agenda.
 
     ``start_time`` and ``end_time`` are in nanoseconds (``time.time_ns``).

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django_dcron import control
 from django_dcron.jobs.audit.differences import LONGEST, FieldChange
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
-from django_dcron.jobs.audit.recording import Change, record
+from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import AuditAction, Job, Run, Via
 from tests.admin.conftest import action_url, add_url, fill_in, job_url, make_job
 from tests.factories import entries_by_users, forget_entries
@@ -143,7 +143,7 @@ def test_history_shows_times_in_site_time_zone(admin_client: Client, settings: A
     admin_client.post(action_url(job, "pause"), {"until": "2099-03-01 12:00:00"})
     assert entries_by_users().get().after["paused_until"] == "2099-03-01T03:00:00Z"
     after = {"paused_until": "some day"}
-    record([Change(AuditAction.PAUSE, job, after=after)], "default")
+    record_changes([AuditedChange(AuditAction.PAUSE, job, after=after)], "default")
 
     pause, other = _history(admin_client, job).context["lines"]
 
@@ -186,7 +186,7 @@ def test_changes_by_code_are_in_the_history(admin_client: Client) -> None:
 def test_only_last_history_page_mentions_later_changes(admin_client: Client) -> None:
     job = make_job()
     forget_entries()
-    record([Change(AuditAction.CHANGE, job)] * 101, "default")
+    record_changes([AuditedChange(AuditAction.CHANGE, job)] * 101, "default")
     Job.objects.filter(pk=job.pk).update(version=2)
 
     first, second = (

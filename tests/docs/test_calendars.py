@@ -14,7 +14,7 @@ from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.days import HORIZON_YEARS
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.declared_fields import JobFields
 from tests.contrib.test_ics import file_of
@@ -75,7 +75,7 @@ def test_examples_create_the_documented_calendar(tmp_path: Path) -> None:
         for each in targets.declarations():
             dates = read_dates(times[each.fields["calendar"]])
             policy = ExclusionPolicy(each.fields.get("calendar_policy", "skip"))
-            schedule = excluding(parse_schedule(each.fields["schedule"]), dates, policy)
+            schedule = apply_calendar(parse_schedule(each.fields["schedule"]), dates, policy)
             after = datetime(2026, 12, 5, 1, 50, tzinfo=UTC)  # a Saturday
             found.append([f"{at:%a %H:%M}" for at in schedule.occurrences(after, after + WEEK, 2)])
     assert found == [["Sat 04:00", "Sat 04:15"], ["Mon 09:00", "Mon 10:00"]]

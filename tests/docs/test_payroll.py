@@ -12,7 +12,7 @@ from django_dcron.models import Calendar
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from tests.docs.test_documents import ROOT
 
@@ -76,7 +76,7 @@ def test_working_days_are_those_of_the_calendar() -> None:
     (block,) = (block for block in blocks if "save_calendar" in block)
     exec(block, {})  # noqa: S102 (the project's own page)
     dates = read_dates(Calendar.objects.get(name="bank days").dates)
-    schedule = excluding(schedule_of("transfer_salaries"), dates, ExclusionPolicy.SKIP)
+    schedule = apply_calendar(schedule_of("transfer_salaries"), dates, ExclusionPolicy.SKIP)
     assert times(schedule, "2026-12-01T00:00", 4) == [
         "Thu 2026-12-03 18:00",
         "Wed 2026-12-30 18:00",

@@ -11,7 +11,7 @@ from django.db.models import CharField, ForeignKey
 
 from django_dcron import control
 from django_dcron.jobs import portable
-from django_dcron.jobs.portable import Syntax, UnreadableDocument
+from django_dcron.jobs.portable import DocumentSyntax, UnreadableDocument
 from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
 from django_dcron.models import Calendar, Job, Limit
 from tests.factories import make_idle_job
@@ -67,7 +67,7 @@ def document(*jobs: Any, **fields: Any) -> str:
 
 
 def problems_of(
-    reading: portable.DocumentReading | portable.Calendars,
+    reading: portable.DocumentReading | portable.DocumentCalendars,
 ) -> list[tuple[str, str, str]]:
     return [(problem.job, problem.field, problem.code) for problem in reading.problems]
 
@@ -77,8 +77,8 @@ def definition(job: Job) -> dict[str, Any]:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("syntax", Syntax)
-def test_written_document_reads_back_to_the_same_jobs(syntax: Syntax) -> None:
+@pytest.mark.parametrize("syntax", DocumentSyntax)
+def test_written_document_reads_back_to_the_same_jobs(syntax: DocumentSyntax) -> None:
     """The document can create the same jobs in another database."""
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     control.save_limit(Limit(name="api", max_running=3))
@@ -185,8 +185,8 @@ def test_document_format_is_stable() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("syntax", Syntax)
-def test_control_characters_are_escaped_in_documents(syntax: Syntax) -> None:
+@pytest.mark.parametrize("syntax", DocumentSyntax)
+def test_control_characters_are_escaped_in_documents(syntax: DocumentSyntax) -> None:
     argument = "a\x1b[31mb\x9b31mc\x7fd"
     job = make_idle_job(target="tests.app.tasks.echo", args=[argument])
     text = portable.write_document([job], syntax)
@@ -273,23 +273,23 @@ def test_all_problems_of_jobs_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("text", "syntax", "message"),
     [
-        ("{", Syntax.JSON, "JSON: Expecting"),
-        ("[" * 100_000, Syntax.JSON, "JSON: "),
-        ("a: [", Syntax.YAML, "YAML: while parsing"),
+        ("{", DocumentSyntax.JSON, "JSON: Expecting"),
+        ("[" * 100_000, DocumentSyntax.JSON, "JSON: "),
+        ("a: [", DocumentSyntax.YAML, "YAML: while parsing"),
         (
             "!!python/object/apply:os.system [ls]",
-            Syntax.YAML,
+            DocumentSyntax.YAML,
             "YAML: could not determine a constructor",
         ),
-        ("[]", Syntax.JSON, '"django-dcron"'),
-        ('{"format": "other"}', Syntax.JSON, '"format"'),
-        (document(version=2), Syntax.JSON, '"version" is 2'),
-        (document(jobs={}), Syntax.JSON, '"jobs" must be a list.'),
-        (document(calendars={}), Syntax.JSON, '"calendars" must be a list.'),
-        (document(job=[]), Syntax.JSON, '"job"'),
+        ("[]", DocumentSyntax.JSON, '"django-dcron"'),
+        ('{"format": "other"}', DocumentSyntax.JSON, '"format"'),
+        (document(version=2), DocumentSyntax.JSON, '"version" is 2'),
+        (document(jobs={}), DocumentSyntax.JSON, '"jobs" must be a list.'),
+        (document(calendars={}), DocumentSyntax.JSON, '"calendars" must be a list.'),
+        (document(job=[]), DocumentSyntax.JSON, '"job"'),
     ],
 )
-def test_invalid_document_is_refused(text: str, syntax: Syntax, message: str) -> None:
+def test_invalid_document_is_refused(text: str, syntax: DocumentSyntax, message: str) -> None:
     with pytest.raises(UnreadableDocument) as refused:
         portable.read_document(text, syntax)
     assert message in str(refused.value)
@@ -308,7 +308,7 @@ jobs:
   - {name: c, target: tests.app.tasks.ok, schedule: "@daily", kwargs: {1: 2}}
   - {name: d, target: tests.app.tasks.ok, schedule: "@daily", args: [2027-01-01]}
 """
-    reading = portable.read_document(text, Syntax.YAML)
+    reading = portable.read_document(text, DocumentSyntax.YAML)
     (entry,) = reading.entries
     assert entry.values["starts_at"] == datetime(2027, 1, 1, tzinfo=UTC)
     assert problems_of(reading) == [
@@ -328,8 +328,8 @@ def test_missing_pyyaml_is_reported_with_install_command(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(builtins, "__import__", without_yaml)
     for attempt in (
-        lambda: portable.write_document([], Syntax.YAML),
-        lambda: portable.read_document("", Syntax.YAML),
+        lambda: portable.write_document([], DocumentSyntax.YAML),
+        lambda: portable.read_document("", DocumentSyntax.YAML),
     ):
         with pytest.raises(ImproperlyConfigured, match=r"pip install django-dcron\[yaml\]"):
             attempt()

@@ -43,7 +43,11 @@ def test_export_to_file_uses_syntax_of_its_suffix(tmp_path: Path) -> None:
         assert yaml.safe_load(text)["version"] == 1
     call("export", "report", "--format", "yaml", "--output", str(tmp_path / "jobs"))
     assert (
-        len(portable.read_document((tmp_path / "jobs").read_text(), portable.Syntax.YAML).entries)
+        len(
+            portable.read_document(
+                (tmp_path / "jobs").read_text(), portable.DocumentSyntax.YAML
+            ).entries
+        )
         == 1
     )
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from django_dcron.policies.alerting import (
     EVERY,
     AlertKind,
-    Counts,
     Event,
     InvalidRule,
+    JobCounters,
     Rule,
     detect_events,
     read_rules,
@@ -32,10 +32,10 @@ ends = st.lists(st.booleans(), max_size=40)
 """For each run, oldest first: whether it succeeded."""
 
 
-def counts_after(ended: list[bool]) -> Counts:
-    counts = Counts()
+def counts_after(ended: list[bool]) -> JobCounters:
+    counts = JobCounters()
     for succeeded in ended:
-        counts = Counts(
+        counts = JobCounters(
             counts.succeeded + succeeded,
             counts.failed + (not succeeded),
             consecutive_failures=0 if succeeded else counts.consecutive_failures + 1,
@@ -45,7 +45,7 @@ def counts_after(ended: list[bool]) -> Counts:
 
 def event_numbers(ended: list[bool], rule: Rule, sizes: list[int]) -> list[int]:
     """Return the event numbers of checks after each batch of runs, for these batch sizes."""
-    numbers, seen, position = [], Counts(), 0
+    numbers, seen, position = [], JobCounters(), 0
     for size in [*sizes, len(ended)]:
         position = min(position + size, len(ended))
         now = counts_after(ended[:position])
@@ -84,20 +84,20 @@ def test_streak_reset_by_resuming_is_reported_again() -> None:
     assert [
         event.number
         for event in detect_events(
-            Counts(failed=5, consecutive_failures=5),
-            Counts(failed=6, consecutive_failures=1),
+            JobCounters(failed=5, consecutive_failures=5),
+            JobCounters(failed=6, consecutive_failures=1),
             [FIRST],
         )
     ] == [1]
 
 
 def test_misses_are_counted_and_open_circuit_is_reported_once() -> None:
-    assert detect_events(Counts(missed=2), Counts(missed=7), [MISSED])[0].number == 5
+    assert detect_events(JobCounters(missed=2), JobCounters(missed=7), [MISSED])[0].number == 5
     rule = Rule(AlertKind.PAUSED, ("ops",))
-    opened = Counts(failed=3, consecutive_failures=3, circuit_open=True)
+    opened = JobCounters(failed=3, consecutive_failures=3, circuit_open=True)
     assert [
         event.number
-        for event in detect_events(Counts(failed=2, consecutive_failures=2), opened, [rule])
+        for event in detect_events(JobCounters(failed=2, consecutive_failures=2), opened, [rule])
     ] == [3]
     assert detect_events(opened, opened, [rule]) == []
 
@@ -252,19 +252,24 @@ def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
     ("before", "now", "asked", "number"),
     [
         # A streak of failures between two checks has at least one failure.
-        (Counts(), Counts(succeeded=1, failed=5), FIRST, 1),
-        (Counts(), Counts(succeeded=1, failed=5), RECOVERED, 1),
-        (Counts(), Counts(succeeded=1, failed=5), THIRD, None),
+        (JobCounters(), JobCounters(succeeded=1, failed=5), FIRST, 1),
+        (JobCounters(), JobCounters(succeeded=1, failed=5), RECOVERED, 1),
+        (JobCounters(), JobCounters(succeeded=1, failed=5), THIRD, None),
         # The job was resumed without a success.
-        (Counts(failed=3, consecutive_failures=3), Counts(failed=3), RECOVERED, None),
-        (Counts(failed=3, consecutive_failures=3), Counts(failed=3, succeeded=1), RECOVERED, 3),
-        (Counts(), Counts(succeeded=1), RECOVERED, None),
-        (Counts(), Counts(missed=1), MISSED, 1),
-        (Counts(missed=1), Counts(missed=1), MISSED, None),
+        (JobCounters(failed=3, consecutive_failures=3), JobCounters(failed=3), RECOVERED, None),
+        (
+            JobCounters(failed=3, consecutive_failures=3),
+            JobCounters(failed=3, succeeded=1),
+            RECOVERED,
+            3,
+        ),
+        (JobCounters(), JobCounters(succeeded=1), RECOVERED, None),
+        (JobCounters(), JobCounters(missed=1), MISSED, 1),
+        (JobCounters(missed=1), JobCounters(missed=1), MISSED, None),
     ],
 )
 def test_differences_of_counts_become_events(
-    before: Counts, now: Counts, asked: Rule, number: int | None
+    before: JobCounters, now: JobCounters, asked: Rule, number: int | None
 ) -> None:
     events = detect_events(before, now, [asked])
     assert [(event.rule, event.number) for event in events] == (
@@ -274,13 +279,13 @@ def test_differences_of_counts_become_events(
 
 def test_circuit_that_opens_again_is_reported_again() -> None:
     paused = Rule(AlertKind.PAUSED, ("ops",))
-    opened = Counts(failed=3, consecutive_failures=3, circuit_open=True)
-    again = Counts(failed=5, consecutive_failures=2, circuit_open=True)
+    opened = JobCounters(failed=3, consecutive_failures=3, circuit_open=True)
+    again = JobCounters(failed=5, consecutive_failures=2, circuit_open=True)
     assert detect_events(opened, again, [paused]) == [Event(paused, 2)]
 
 
 def test_counts_event_and_rule_have_default_values() -> None:
-    assert Counts() == Counts(
+    assert JobCounters() == JobCounters(
         succeeded=0, failed=0, missed=0, consecutive_failures=0, circuit_open=False
     )
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)
@@ -306,7 +311,7 @@ def test_muted_failures_are_taken_out_of_both_readings(
     expected: tuple[tuple[int, int], tuple[int, int], int],
 ) -> None:
     readings = [
-        Counts(failed=failed, consecutive_failures=streak) for failed, streak in (before, now)
+        JobCounters(failed=failed, consecutive_failures=streak) for failed, streak in (before, now)
     ]
     earlier, later, muted = without_muted(*readings, muted_before, muted_failures)
     found = (

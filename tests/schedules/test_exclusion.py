@@ -12,7 +12,7 @@ from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.calendar_text import parse_calendar
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.load import RealHours, RealMinute
 from django_dcron.schedules.rules import WallClock
 from django_dcron.schedules.schedule import Schedule, parse_schedule
@@ -45,7 +45,7 @@ def calendar(text: str) -> ExcludedDates:
 def with_calendar(
     text: str, dates: str, policy: ExclusionPolicy = MOVE, zone: str = "Europe/Berlin"
 ) -> Schedule:
-    return excluding(parse_schedule(text, zone), calendar(dates), policy)
+    return apply_calendar(parse_schedule(text, zone), calendar(dates), policy)
 
 
 def at(text: str, zone: str = "Europe/Berlin") -> datetime:
@@ -110,7 +110,7 @@ def test_occurrences_match_a_day_by_day_oracle() -> None:
             continue  # the calendar excludes everything
         zone, text = random.choice(ZONES), (random.choice(TIMES), random.choice(DAYS))
         policy = random.choice([SKIP, MOVE])
-        schedule = excluding(parse_schedule(" ".join(text), zone), dates, policy)
+        schedule = apply_calendar(parse_schedule(" ".join(text), zone), dates, policy)
         expected = oracle(text, zone, dates, policy, begin, days)
         midnight = datetime(begin.year, begin.month, begin.day, tzinfo=ZoneInfo(zone)).astimezone(
             UTC
@@ -155,7 +155,7 @@ def test_excluded_dates_are_in_the_time_zone_of_the_schedule() -> None:
     assert with_calendar(late, "05-30", SKIP, "Asia/Tokyo").next_after(instant) == at(
         "2026-05-31T23:30", "Asia/Tokyo"
     )
-    prefixed = excluding(
+    prefixed = apply_calendar(
         parse_schedule("CRON_TZ=Asia/Tokyo 30 23 * * *", "UTC"), calendar("05-30"), SKIP
     )
     assert prefixed.next_after(instant) == at("2026-05-31T23:30", "Asia/Tokyo")

@@ -13,7 +13,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.clock_changes import Effect, clock_changes
 from django_dcron.schedules.crowding import TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.load import RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
 from django_dcron.schedules.timetable import Timetable
@@ -75,8 +75,10 @@ def test_empty_lines_and_spaces_make_no_difference() -> None:
 def test_calendar_applies_to_each_line() -> None:
     dates = calendar("SAT-SUN")
     for policy in ExclusionPolicy:
-        lines = [excluding(parse_schedule(text, "Europe/Berlin"), dates, policy) for text in TIMES]
-        whole = excluding(parse_schedule("\n".join(TIMES), "Europe/Berlin"), dates, policy)
+        lines = [
+            apply_calendar(parse_schedule(text, "Europe/Berlin"), dates, policy) for text in TIMES
+        ]
+        whole = apply_calendar(parse_schedule("\n".join(TIMES), "Europe/Berlin"), dates, policy)
         end = START + timedelta(days=10)
         expected = {at for line in lines for at in line.occurrences(START, end)}
         assert both_ways(whole, START, end) == sorted(expected)
@@ -128,7 +130,7 @@ def test_lines_have_limits(text: str, code: str) -> None:
 
 def test_description_has_each_line_and_what_they_share_once() -> None:
     schedule = parse_schedule("0 9 * * MON-FRI\n0 11 * * SAT", "Europe/Berlin")
-    words = describe(excluding(schedule, calendar("12-25"), ExclusionPolicy.SKIP))
+    words = describe(apply_calendar(schedule, calendar("12-25"), ExclusionPolicy.SKIP))
     assert all(describe(line).removesuffix(" (Europe/Berlin)") in words for line in schedule.lines)
     assert (words.count("Europe/Berlin"), words.count("calendar")) == (1, 1)
     differing = describe(parse_schedule("@daily\nTZ=Asia/Tokyo @daily", "Europe/Berlin"))

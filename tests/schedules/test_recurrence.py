@@ -13,7 +13,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.clock_changes import Effect, clock_changes
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.load import RealHours
 from django_dcron.schedules.recurrence import _days_of_year
 from django_dcron.schedules.recurrence_text import EXAMPLE, WEEKDAYS
@@ -116,9 +116,9 @@ def test_times_follow_the_rules_of_fixed_cron_fields() -> None:
 @pytest.mark.parametrize("policy", ExclusionPolicy)
 def test_calendar_applies_as_to_cron_fields(policy: ExclusionPolicy) -> None:
     dates = calendar("SAT-SUN\n2026-05-01..2026-05-05")
-    fields = excluding(parse_schedule("0 9 1,15 * *"), dates, policy)
+    fields = apply_calendar(parse_schedule("0 9 1,15 * *"), dates, policy)
     text = "@rrule 2026-01-01T09:00 FREQ=MONTHLY;BYMONTHDAY=1,15"
-    recurring = excluding(parse_schedule(text), dates, policy)
+    recurring = apply_calendar(parse_schedule(text), dates, policy)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     assert list(recurring.occurrences(start, start + 365 * DAY)) == list(
         fields.occurrences(start, start + 365 * DAY)

@@ -14,7 +14,7 @@ from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.clock_changes import clock_changes
 from django_dcron.schedules.days import HORIZON
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.load import RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.times_of_day import TimesByDate
@@ -148,7 +148,7 @@ def test_occurrences_match_a_definition_by_the_minute() -> None:
         if number % 3 == 0 and not text.startswith("@at"):
             entries.append(any_range(random, start))
         dates = calendar("\n".join(entry.text for entry in entries))
-        schedule = excluding(own, dates, policy)
+        schedule = apply_calendar(own, dates, policy)
         end = start + 3 * DAY
         expected = oracle(own, entries, zone, policy is END, start, end)
         assert both_ways(schedule, start, end) == expected, (text, zone, dates.text, policy)
@@ -181,7 +181,7 @@ def test_occurrences_match_a_definition_by_the_minute() -> None:
 def test_windows_restrict_the_occurrences(
     dates: str, policy: ExclusionPolicy, expected: list[str]
 ) -> None:
-    schedule = excluding(parse_schedule("*/30 * * * *"), calendar(dates), policy)
+    schedule = apply_calendar(parse_schedule("*/30 * * * *"), calendar(dates), policy)
     found = schedule.occurrences(datetime(2026, 5, 1, 1, 15, tzinfo=UTC), STARTS[1], len(expected))
     assert [f"{at:%H:%M}" for at in found] == expected
 
@@ -192,17 +192,17 @@ def test_inclusion_of_dates_excludes_all_others() -> None:
     kept = [date(2026, 5, day) for day in (2, 4, 6, 9, 16, 23, 30)]
     days = [date(2026, 5, 1) + number * DAY for number in range(31)]
     assert [day for day in days if not dates.excludes(day)] == kept
-    schedule = excluding(parse_schedule("0 9 * * *"), dates, SKIP)
+    schedule = apply_calendar(parse_schedule("0 9 * * *"), dates, SKIP)
     found = schedule.occurrences(STARTS[0] + 34 * DAY, STARTS[0] + 65 * DAY)
     assert [at.date() for at in found] == kept
-    schedule = excluding(parse_schedule("0 9 * * *"), dates, END)
+    schedule = apply_calendar(parse_schedule("0 9 * * *"), dates, END)
     found = schedule.occurrences(STARTS[0] + 34 * DAY, STARTS[0] + 65 * DAY)
     assert [at.date() for at in found if not at.hour] == kept  # once after each excluded period
 
 
 def test_working_days_are_dates_with_any_time_left() -> None:
     dates = calendar("only MON-FRI 09:00-17:00\n2026-05-01")
-    schedule = excluding(parse_schedule("0 9 WD#1 * *"), dates, SKIP)
+    schedule = apply_calendar(parse_schedule("0 9 WD#1 * *"), dates, SKIP)
     assert schedule.next_after(datetime(2026, 5, 1, tzinfo=UTC)) == datetime(
         2026, 5, 4, 9, tzinfo=UTC
     )
@@ -210,7 +210,7 @@ def test_working_days_are_dates_with_any_time_left() -> None:
 
 def test_move_to_the_next_date_is_refused_with_times() -> None:
     with pytest.raises(InvalidSchedule) as caught:
-        excluding(parse_schedule("@daily"), calendar("22:00-06:00"), ExclusionPolicy.NEXT_DAY)
+        apply_calendar(parse_schedule("@daily"), calendar("22:00-06:00"), ExclusionPolicy.NEXT_DAY)
     assert caught.value.code == "calendar_with_times"
 
 
@@ -237,11 +237,11 @@ def test_invalid_time_is_refused(text: str, code: str) -> None:
 def test_schedule_that_is_always_excluded_has_no_occurrence_or_one_per_stretch(
     policy: ExclusionPolicy,
 ) -> None:
-    schedule = excluding(parse_schedule("0 3 * * *"), calendar("02:00-04:00"), policy)
+    schedule = apply_calendar(parse_schedule("0 3 * * *"), calendar("02:00-04:00"), policy)
     after = datetime(2026, 5, 1, tzinfo=UTC)
     expected = None if policy is SKIP else datetime(2026, 5, 1, 4, tzinfo=UTC)
     assert schedule.next_after(after) == expected
-    never = excluding(parse_schedule("0 3 * * *"), calendar("00:00-24:00"), policy)
+    never = apply_calendar(parse_schedule("0 3 * * *"), calendar("00:00-24:00"), policy)
     assert never.next_after(after) is never.previous_before(after) is None
 
 
@@ -276,7 +276,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[date]:
 def test_search_without_a_result_ends_at_the_horizon(
     looked_at: Counter[date], text: str, dates: str, most: int
 ) -> None:
-    schedule = excluding(parse_schedule(text), calendar(f"{dates} # {text}"), SKIP)
+    schedule = apply_calendar(parse_schedule(text), calendar(f"{dates} # {text}"), SKIP)
     start = datetime(2026, 5, 1, tzinfo=UTC)
     assert schedule.next_after(start) is schedule.previous_before(start) is None
     assert looked_at.total() <= most
@@ -318,7 +318,7 @@ def test_line_without_occurrences_is_searched_once_and_not_for_each_occurrence(
     looked_at: Counter[date], dates: str, policy: ExclusionPolicy
 ) -> None:
     text = "*/5 5-23 * * *\n30 2 * * *"
-    schedule = excluding(parse_schedule(text), calendar(f"{dates} # {policy}"), policy)
+    schedule = apply_calendar(parse_schedule(text), calendar(f"{dates} # {policy}"), policy)
     start = datetime(2026, 5, 1, tzinfo=UTC)
     schedule.next_after(start)
     first = looked_at.total()
@@ -346,7 +346,7 @@ def test_each_date_is_evaluated_once_for_all_lines(
     dead = "\n".join(f"{minute} 2 * * MON-SAT" for minute in range(10))
     # ``may_first`` in each year: the weekday alone doesn't decide.
     entries = calendar(f"holidays DE, {dates}")
-    schedule = excluding(parse_schedule(f"{dead}\n0 12 * * SUN"), entries, SKIP)
+    schedule = apply_calendar(parse_schedule(f"{dead}\n0 12 * * SUN"), entries, SKIP)
     start = datetime(2026, 5, 1, tzinfo=UTC)
     assert schedule.next_after(start) == datetime(2026, 5, 3, 12, tzinfo=UTC)
     assert max(evaluated.values()) == 1
@@ -364,11 +364,11 @@ def test_results_do_not_depend_on_earlier_searches(dates: str) -> None:
     random = Random(7)
     text = "30 2 * * *\n15 3 * * MON"
     for policy in (SKIP, END):
-        shared = excluding(parse_schedule(text), calendar(dates), policy)
+        shared = apply_calendar(parse_schedule(text), calendar(dates), policy)
         for number in range(60):
             at = datetime(2026, 1, 1, tzinfo=UTC) + random.randrange(20_000) * 10 * MINUTE
             # Another text of the calendar: another schedule, which has searched nothing.
-            fresh = excluding(parse_schedule(text), calendar(f"{dates} # {number}"), policy)
+            fresh = apply_calendar(parse_schedule(text), calendar(f"{dates} # {number}"), policy)
             assert shared.next_after(at) == fresh.next_after(at)
             assert shared.previous_before(at) == fresh.previous_before(at)
 
@@ -380,12 +380,12 @@ def test_occurrences_after_many_excluded_stretches_are_found() -> None:
         for hour in range(12)
         for minute in (0, 30)
     ]
-    half_hours = excluding(
+    half_hours = apply_calendar(
         parse_schedule("*/30 0-11 * * *\n@at 2075-01-01T00:29"), calendar("\n".join(windows)), SKIP
     )
     start = datetime(2026, 5, 1, tzinfo=UTC)
     assert half_hours.next_after(start) == datetime(2075, 1, 1, 0, 29, tzinfo=UTC)
-    nightly = excluding(
+    nightly = apply_calendar(
         parse_schedule("0 3 * * *"), calendar("2026-01-01..2070-01-01 02:00-04:00"), SKIP
     )
     assert nightly.next_after(start) == datetime(2070, 1, 2, 3, tzinfo=UTC)
@@ -398,7 +398,7 @@ def test_occurrences_after_many_excluded_stretches_are_found() -> None:
 @pytest.mark.parametrize("policy", [SKIP, END])
 def test_open_times_that_begin_in_the_future_are_found(text: str, policy: ExclusionPolicy) -> None:
     dates = calendar("only 2026-12-01..2026-12-24 02:00-10:00")
-    schedule = excluding(parse_schedule(text), dates, policy)
+    schedule = apply_calendar(parse_schedule(text), dates, policy)
     start, end = datetime(2026, 11, 25, tzinfo=UTC), datetime(2027, 1, 5, tzinfo=UTC)
     found = both_ways(schedule, start, end)
     assert [at for at in found if at.hour == 3] == both_ways(
@@ -423,7 +423,7 @@ def test_open_times_that_begin_in_the_future_are_found(text: str, policy: Exclus
 def test_single_instant_has_no_horizon(
     dates: str, policy: ExclusionPolicy, expected: datetime | None
 ) -> None:
-    schedule = excluding(parse_schedule("@at 2090-01-01T10:00"), calendar(dates), policy)
+    schedule = apply_calendar(parse_schedule("@at 2090-01-01T10:00"), calendar(dates), policy)
     assert schedule.next_after(datetime(2026, 5, 1, tzinfo=UTC)) == expected
     assert schedule.previous_before(datetime(2190, 5, 1, tzinfo=UTC)) == expected
 
@@ -442,7 +442,7 @@ def test_time_that_the_clocks_skip_is_excluded_with_its_time_in_the_fields(
     dates: str, policy: ExclusionPolicy, expected: str | None
 ) -> None:
     zone = ZoneInfo("Europe/Berlin")
-    schedule = excluding(parse_schedule("30 2 * * *", zone.key), calendar(dates), policy)
+    schedule = apply_calendar(parse_schedule("30 2 * * *", zone.key), calendar(dates), policy)
     begin = datetime(2026, 3, 29, tzinfo=zone)
     found = both_ways(schedule, begin - MINUTE, begin + DAY - MINUTE)
     assert [f"{at.astimezone(zone):%H:%M}" for at in found] == [expected] * (expected is not None)
@@ -452,7 +452,7 @@ def test_time_that_the_clocks_skip_is_excluded_with_its_time_in_the_fields(
 def test_planned_load_looks_at_each_date_and_not_at_each_minute(
     looked_at: Counter[date], policy: ExclusionPolicy
 ) -> None:
-    schedule = excluding(
+    schedule = apply_calendar(
         parse_schedule("* * * * *", "Europe/Berlin"),
         calendar(f"02:00-04:00 # load {policy}"),
         policy,
@@ -479,7 +479,7 @@ def test_planned_load_looks_at_each_date_and_not_at_each_minute(
 def test_planned_load_that_begins_in_excluded_time_counts_each_occurrence_once(
     text: str, hour: int
 ) -> None:
-    schedule = excluding(parse_schedule(text), calendar("22:00-06:00"), END)
+    schedule = apply_calendar(parse_schedule(text), calendar("22:00-06:00"), END)
     begin = datetime(2026, 5, 1, hour, tzinfo=UTC)
     hours, timetable = RealHours(begin, 24), Timetable(schedule)
     occurrences = list(schedule.occurrences(begin - MICROSECOND, begin + DAY - MICROSECOND))
@@ -491,8 +491,8 @@ def test_planned_load_that_begins_in_excluded_time_counts_each_occurrence_once(
 
 def test_clock_change_in_excluded_time_is_not_reported() -> None:
     own = parse_schedule("30 2 * * *", "Europe/Berlin")
-    hidden = excluding(own, calendar("01:00-05:00"), SKIP)
-    shown = excluding(own, calendar("01:00-02:10"), SKIP)
+    hidden = apply_calendar(own, calendar("01:00-05:00"), SKIP)
+    shown = apply_calendar(own, calendar("01:00-02:10"), SKIP)
     until = STARTS[0] + 5 * DAY
     assert list(clock_changes(hidden, STARTS[0], until)) == []
     assert list(clock_changes(shown, STARTS[0], until)) == list(
@@ -503,7 +503,7 @@ def test_clock_change_in_excluded_time_is_not_reported() -> None:
 def test_different_schedules_have_different_descriptions() -> None:
     own = parse_schedule("0 3 * * *")
     words = {
-        describe(excluding(own, calendar(dates), policy))
+        describe(apply_calendar(own, calendar(dates), policy))
         for dates, policy in (("SAT", SKIP), ("SAT", END), ("22:00-04:00", SKIP))
     }
     assert len(words) == 3

@@ -8,7 +8,7 @@ import pytest
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.calendar import ExcludedDates, ExclusionPolicy
 from django_dcron.schedules.describe import describe
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
 from tests.schedules.test_exclusion import calendar
@@ -49,14 +49,14 @@ def test_days_match_a_day_by_day_count(policy: ExclusionPolicy) -> None:
         dates = random.choice([None, *map(calendar, CALENDARS)])
         schedule = parse_schedule(text)
         if dates:
-            schedule = excluding(schedule, dates, policy)
+            schedule = apply_calendar(schedule, dates, policy)
         found = both_ways(schedule, START, START + 500 * DAY)
         assert [at.date() for at in found] == expected_dates(nth, dates, 500), (text, dates)
 
 
 def test_last_and_first_working_days_are_listed_together() -> None:
     dates = calendar("SAT-SUN\n05-01, 12-31")
-    schedule = excluding(parse_schedule("0 18 WD#3,WD#L * ?"), dates, ExclusionPolicy.SKIP)
+    schedule = apply_calendar(parse_schedule("0 18 WD#3,WD#L * ?"), dates, ExclusionPolicy.SKIP)
     assert [f"{at:%m-%d}" for at in schedule.occurrences(START + 118 * DAY, START + 155 * DAY)] == [
         "04-30",
         "05-06",

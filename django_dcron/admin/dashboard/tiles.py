@@ -26,9 +26,9 @@ from django_dcron.diagnosis.figures import (
     LimitedCount,
     RecentStarts,
     RunFigures,
-    figures,
     job_figures,
     percentile,
+    read_figures,
     run_figures,
 )
 from django_dcron.models import Job, Run
@@ -51,7 +51,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
     now, scope = viewer.now, viewer.scope
     jobs, runs = None, None
     if viewer.may_view(Job, Run):
-        jobs, runs = figures(now, scope)
+        jobs, runs = read_figures(now, scope)
     elif viewer.may_view(Job):
         jobs = job_figures(now, scope)
     elif viewer.may_view(Run):

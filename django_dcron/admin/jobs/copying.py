@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.models import Job
 
 
-def duplicate(job: Job) -> Job:
+def duplicate_job(job: Job) -> Job:
     """Save a copy of ``job`` and return it. Raises ``ValidationError``.
 
     The copy is paused, because otherwise both jobs would do the same work.

@@ -15,7 +15,7 @@ from django_dcron import control
 from django_dcron.admin.action_forms import EditPauseForm, PauseForm
 from django_dcron.admin.actions import submitted_reason, validated_data
 from django_dcron.admin.jobs.arguments_form import ArgumentsForm
-from django_dcron.admin.jobs.copying import duplicate
+from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
 from django_dcron.exceptions import InvalidValue
@@ -87,7 +87,7 @@ def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionRe
 
 
 def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
-    copy = duplicate(job)
+    copy = duplicate_job(job)
     return ActionResult(_("Duplicated as %(copy)s (paused)") % {"copy": copy}, copy)
 
 

@@ -26,9 +26,9 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
-from django_dcron.diagnosis.job_source import ADMIN, CODE, from_source
+from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import tags_in_use, with_tag
+from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.models.run import STATE_LABELS
@@ -281,7 +281,7 @@ class SourceFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return from_source(queryset, self.value() or "") if self.value() else queryset
+        return jobs_from_source(queryset, self.value() or "") if self.value() else queryset
 
 
 class TagFilter(_ValueFilter):
@@ -297,7 +297,7 @@ class TagFilter(_ValueFilter):
         value = self.value()
         if not value:
             return queryset
-        return _filter_jobs_or_runs(queryset, with_tag(Job.with_deleted.all(), value))
+        return _filter_jobs_or_runs(queryset, jobs_with_tag(Job.with_deleted.all(), value))
 
 
 def _filter_jobs_or_runs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[Any]:

@@ -31,7 +31,7 @@ from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
-from django_dcron.admin.visibility import is_hidden, of_visible_runs
+from django_dcron.admin.visibility import filter_by_visible_runs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration
 from django_dcron.models import Attempt, Run
@@ -67,7 +67,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
         and sort all their attempts.
         """
         rows = super().get_queryset(request).prefetch_related("run__job").defer(*LONG_TEXTS)
-        return of_visible_runs(rows, "run", request, self.admin_site)
+        return filter_by_visible_runs(rows, "run", request, self.admin_site)
 
     def has_view_permission(self, request: HttpRequest, obj: Attempt | None = None) -> bool:
         """Deny attempts whose run or job is hidden."""

@@ -36,7 +36,7 @@ from django_dcron.admin.lists.filters import (
 from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, suggest_jobs
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.lists.time_filter import TimeFilter
-from django_dcron.admin.visibility import is_hidden, of_visible_jobs
+from django_dcron.admin.visibility import filter_by_visible_jobs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.models import Attempt, Job, Run
@@ -167,7 +167,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         With a join, a database may start from the jobs and sort all their runs.
         """
         rows = super().get_queryset(request).prefetch_related("job")
-        return of_visible_jobs(rows, "job", request, self.admin_site)
+        return filter_by_visible_jobs(rows, "job", request, self.admin_site)
 
     def without_long_columns(self, rows: QuerySet[Run]) -> QuerySet[Run]:
         jobs = Prefetch("job", Job.with_deleted.defer("args", "kwargs", "declared", "imported"))

@@ -32,8 +32,8 @@ from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import AlertCheck, Job, Statistics
 from django_dcron.policies.alerting import (
     AlertKind,
-    Counts,
     Event,
+    JobCounters,
     Rule,
     detect_events,
     without_muted,
@@ -116,8 +116,8 @@ def check_job_alerts(
 def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: str) -> None:
     job = statistics.job
     last_check: AlertCheck | None = getattr(job, "alert_check", None)
-    before = _counts(last_check) if last_check else Counts()
-    now = Counts(
+    before = _counts(last_check) if last_check else JobCounters()
+    now = JobCounters(
         statistics.succeeded,
         statistics.failed,
         statistics.missed,
@@ -157,11 +157,11 @@ def _message(event: Event, statistics: Statistics, found: ReportedFailures) -> M
 
 
 def _record_counts(
-    job_id: int, success_at: datetime, before: Counts, now: Counts, muted: int, using: str
+    job_id: int, success_at: datetime, before: JobCounters, now: JobCounters, muted: int, using: str
 ) -> bool:
     """Record the counters as seen. Return False if another process did so first."""
     rows = AlertCheck.objects.using(using)
-    if before == Counts():  # there may be no row yet
+    if before == JobCounters():  # there may be no row yet
         rows.bulk_create([AlertCheck(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
     columns = {
         name: getattr(now, name) for name in (*COUNTERS, "consecutive_failures", "circuit_open")
@@ -172,8 +172,10 @@ def _record_counts(
     )
 
 
-def _counts(row: Any) -> Counts:
-    return Counts(row.succeeded, row.failed, row.missed, row.consecutive_failures, row.circuit_open)
+def _counts(row: Any) -> JobCounters:
+    return JobCounters(
+        row.succeeded, row.failed, row.missed, row.consecutive_failures, row.circuit_open
+    )
 
 
 def _is_open(statistics: Statistics) -> bool:

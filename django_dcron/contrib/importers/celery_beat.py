@@ -91,8 +91,8 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     values = {
         "description": row.description,
         "target": row.task,
-        **celery_entry.arguments(_json(row, "args", "[]"), _json(row, "kwargs", "{}")),
-        **celery_entry.options(
+        **celery_entry.argument_fields(_json(row, "args", "[]"), _json(row, "kwargs", "{}")),
+        **celery_entry.option_fields(
             {
                 "queue": row.queue,
                 "exchange": row.exchange,
@@ -107,7 +107,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         "enabled": row.enabled,
         "pause_reason": "" if row.enabled else WAS_DISABLED,
     }
-    values |= celery_task.policies(row.task, {}, warn)
+    values |= celery_task.policy_fields(row.task, {}, warn)
     values |= _schedule_fields(row, now, warn)
     if NEXT_DUE in values:
         values.pop("starts_at")

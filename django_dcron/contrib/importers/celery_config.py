@@ -124,7 +124,7 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
     options = dict(definition.get("options") or {})
     if isinstance(options.get("expires"), timedelta):
         options["expires"] = options["expires"].total_seconds()
-    translated = celery_entry.options(options, warn)
+    translated = celery_entry.option_fields(options, warn)
     if translated["ends_at"] is not None and translated["ends_at"] < now:
         raise EntryOmitted(f"expired at {translated['ends_at'].isoformat()}")
     schedule = _schedule(app, definition.get("schedule"), relative=bool(definition.get("relative")))
@@ -136,13 +136,13 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
         )
     return {
         "target": definition["task"],
-        **celery_entry.arguments(
+        **celery_entry.argument_fields(
             check_json("args", list(definition.get("args") or ())),
             check_json("kwargs", dict(definition.get("kwargs") or {})),
         ),
         "starts_at": None,
         **translated,
-        **celery_task.policies(definition["task"], options, warn),
+        **celery_task.policy_fields(definition["task"], options, warn),
         "enabled": True,
         "pause_reason": "",
         **fields,

@@ -97,7 +97,7 @@ def crontab_text(crontab: Any) -> str:
     )
 
 
-def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
+def argument_fields(args: Any, kwargs: Any) -> dict[str, Any]:
     """Check arguments decoded from JSON, and return them as fields."""
     for name, value, kind in (("args", args, list), ("kwargs", kwargs, dict)):
         if not isinstance(value, kind):
@@ -122,7 +122,7 @@ def _marked_type(value: Any) -> str:
     return ""
 
 
-def options(values: dict[str, Any], warn: Warn) -> dict[str, Any]:
+def option_fields(values: dict[str, Any], warn: Warn) -> dict[str, Any]:
     """Translate the options queue, priority and expires of ``apply_async``.
 
     A warning names any other option. An exchange or routing key without a queue is refused.

@@ -14,8 +14,8 @@ from typing import Any
 from django_dcron import targets
 from django_dcron.contrib.importers.reading import EntryRefused, Warn
 from django_dcron.contrib.importers.retries import (
-    backoff,
-    constant,
+    backoff_fields,
+    constant_wait_fields,
     max_attempts_of,
 )
 from django_dcron.exceptions import UnknownTarget
@@ -24,7 +24,7 @@ from django_dcron.policies.retry import exception_name
 LIMITS = ("soft_time_limit", "time_limit")
 
 
-def policies(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
+def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
     """Return the retry and timeout fields of the job.
 
     The task declares retries and time limits. ``options`` of the entry override the time limits.
@@ -89,11 +89,11 @@ def _waits(task: Any, retry_options: dict[str, Any], *, automatic: bool) -> dict
     seconds = getattr(task, "retry_backoff", False) if automatic else False
     if not seconds:
         countdown = retry_options.get("countdown", task.default_retry_delay) or 0
-        return constant(timedelta(seconds=countdown))
+        return constant_wait_fields(timedelta(seconds=countdown))
     jitter = bool(getattr(task, "retry_jitter", True))
     first = timedelta(seconds=max(1, int(seconds)))
     longest = timedelta(seconds=getattr(task, "retry_backoff_max", 600))
-    return backoff(first / (1 + jitter), 2.0, longest / (1 + jitter), float(jitter))
+    return backoff_fields(first / (1 + jitter), 2.0, longest / (1 + jitter), float(jitter))
 
 
 def _names(errors: Any) -> list[str]:

@@ -36,7 +36,7 @@ from django_dcron.contrib.importers.reading import (
     rows_of,
     translate_entry,
 )
-from django_dcron.contrib.importers.retries import constant, max_attempts_of
+from django_dcron.contrib.importers.retries import constant_wait_fields, max_attempts_of
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
@@ -221,7 +221,7 @@ def _retries(part: ClassPart, minutes: Any, warn: Warn) -> dict[str, Any]:
         hour, minute = part.times[-1]
         remaining = int((DAY - hour * HOUR - minute) // minutes)
     attempts = max_attempts_of(remaining, "the number of retries", warn)
-    wait = constant(timedelta(minutes=minutes))
+    wait = constant_wait_fields(timedelta(minutes=minutes))
     return {"max_attempts": attempts, **wait, "retry_on": [], "never_retry_on": []}
 
 

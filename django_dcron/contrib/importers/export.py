@@ -14,7 +14,7 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
 )
 from django_dcron.jobs import portable
-from django_dcron.jobs.portable import DocumentEntry, DocumentProblem, Syntax
+from django_dcron.jobs.portable import DocumentEntry, DocumentProblem, DocumentSyntax
 from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
 from django_dcron.models import Calendar
 
@@ -23,7 +23,7 @@ DECLARED_THERE = (
 )
 
 
-def read(text: str, syntax: Syntax, namespace: str = "") -> SourceContents:
+def read(text: str, syntax: DocumentSyntax, namespace: str = "") -> SourceContents:
     """Parse an export.
 
     ``namespace`` replaces the namespaces of the jobs, unless it is empty. Raises ``SourceProblem``.

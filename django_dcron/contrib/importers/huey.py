@@ -31,8 +31,8 @@ from django_dcron.contrib.importers.reading import (
 )
 from django_dcron.contrib.importers.retries import (
     HIGHEST_FACTOR,
-    constant,
-    exponential,
+    constant_wait_fields,
+    exponential_wait_fields,
     max_attempts_of,
 )
 from django_dcron.db.errors import in_one_line
@@ -203,7 +203,11 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
         raise EntryRefused(
             f"retry_backoff {factor:g} is not supported (allowed: 1 to {HIGHEST_FACTOR:g})"
         )
-    waits = constant(delay) if factor == 1 else exponential(delay, factor, attempts)
+    waits = (
+        constant_wait_fields(delay)
+        if factor == 1
+        else exponential_wait_fields(delay, factor, attempts)
+    )
     return {"max_attempts": attempts, **waits, "retry_on": [], "never_retry_on": []}
 
 

@@ -29,8 +29,8 @@ from django_dcron.contrib.importers.reading import (
 from django_dcron.contrib.importers.retries import (
     HIGHEST_FACTOR,
     LONGEST_CONSTANT,
-    constant,
-    exponential,
+    constant_wait_fields,
+    exponential_wait_fields,
     max_attempts_of,
 )
 from django_dcron.policies.retry import exception_name
@@ -177,12 +177,12 @@ def _waits(strategy: Any, attempts: int, warn: Warn) -> dict[str, Any]:
     ]
     factor = strategy.exponential_wait
     if all(wait == waits[0] for wait in waits):
-        return constant(timedelta(seconds=waits[0]))
+        return constant_wait_fields(timedelta(seconds=waits[0]))
     if not strategy.wait and not strategy.linear_wait and 1 < factor <= HIGHEST_FACTOR:
-        return exponential(timedelta(seconds=factor), float(factor), attempts)
+        return exponential_wait_fields(timedelta(seconds=factor), float(factor), attempts)
     wait = min(max(waits), LONGEST_CONSTANT)
     warn(
         f"the waits between retries ({waits[0]} s, {waits[1]} s, ...) have no equivalent; each "
         f"wait is {wait} s, and retry_backoff changes it"
     )
-    return constant(timedelta(seconds=wait))
+    return constant_wait_fields(timedelta(seconds=wait))

@@ -200,10 +200,10 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
         raise EntryOmitted(f"expired at {options['expires'].isoformat()}")
     values = {
         "target": fields["task"],
-        **celery_entry.arguments(fields.get("args") or [], fields.get("kwargs") or {}),
+        **celery_entry.argument_fields(fields.get("args") or [], fields.get("kwargs") or {}),
         "starts_at": None,
-        **celery_entry.options(options, warn),
-        **celery_task.policies(fields["task"], options, warn),
+        **celery_entry.option_fields(options, warn),
+        **celery_task.policy_fields(fields["task"], options, warn),
         "enabled": enabled,
         "pause_reason": "" if enabled else WAS_DISABLED,
         **celery_entry.schedule_fields(schedule := _schedule(fields.get("schedule")), warn),

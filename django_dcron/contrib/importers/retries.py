@@ -30,7 +30,9 @@ def max_attempts_of(retries: int | None, option: str, warn: Warn) -> int:
     return attempts
 
 
-def backoff(first: timedelta, factor: float, longest: timedelta, jitter: float) -> dict[str, Any]:
+def backoff_fields(
+    first: timedelta, factor: float, longest: timedelta, jitter: float
+) -> dict[str, Any]:
     return {
         "retry_backoff": first,
         "retry_backoff_factor": factor,
@@ -39,13 +41,13 @@ def backoff(first: timedelta, factor: float, longest: timedelta, jitter: float) 
     }
 
 
-def constant(wait: timedelta) -> dict[str, Any]:
-    return backoff(wait, 1.0, wait, 0.0)
+def constant_wait_fields(wait: timedelta) -> dict[str, Any]:
+    return backoff_fields(wait, 1.0, wait, 0.0)
 
 
-def exponential(first: timedelta, factor: float, attempts: int) -> dict[str, Any]:
+def exponential_wait_fields(first: timedelta, factor: float, attempts: int) -> dict[str, Any]:
     """Return the fields for waits that grow by ``factor`` without a limit."""
     longest = first
     for _retry in range(attempts - 2):
         longest = min(longest, LONGEST_WAIT / factor) * factor
-    return backoff(first, factor, longest, 0.0)
+    return backoff_fields(first, factor, longest, 0.0)

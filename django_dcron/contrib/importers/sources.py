@@ -24,7 +24,7 @@ from django_dcron.contrib.importers import (
     tasks_scheduler,
 )
 from django_dcron.contrib.importers.reading import SourceContents, SourceProblem, SourceRuns
-from django_dcron.jobs.portable import Syntax
+from django_dcron.jobs.portable import DocumentSyntax
 from django_dcron.utils.suggestions import did_you_mean
 
 
@@ -112,7 +112,7 @@ def read_file(
     """
     text, form = _text(path), form or file_format_of(path)
     if form in (FileFormat.JSON, FileFormat.YAML):
-        return export.read(text, Syntax(form.value), namespace)
+        return export.read(text, DocumentSyntax(form.value), namespace)
     location = path if path == STANDARD_INPUT else str(Path(path).absolute())
     return crontab.read(
         text,

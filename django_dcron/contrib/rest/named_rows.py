@@ -27,7 +27,7 @@ from django_dcron.contrib.rest.pagination import (
 )
 from django_dcron.contrib.rest.permissions import has_model_permission
 from django_dcron.contrib.rest.problems import ActionRefused
-from django_dcron.contrib.rest.scope import must_stay_visible
+from django_dcron.contrib.rest.scope import require_visible_after
 from django_dcron.contrib.rest.viewsets import BaseViewSet, row_or_404, row_url
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.representation import FIELDS
@@ -94,7 +94,7 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
 
     def _create(self, request: Request) -> Response:
         row = self.model(**self.validate(self.serializer_class, request.data))
-        with must_stay_visible(row, self.scope):
+        with require_visible_after(row, self.scope):
             self.save_row(row)
         headers = {"ETag": etag(row), "Location": row_url(request, self.url_name, row.pk)}
         data: Any = self.serializer_class(row).data
@@ -113,7 +113,7 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
         omitted = {field: getattr(blank, field) for field in writable}
         for field, value in (omitted | serializer.validated_data).items():
             setattr(row, field, value)
-        with conflict_is_mismatch(), must_stay_visible(row, self.scope):
+        with conflict_is_mismatch(), require_visible_after(row, self.scope):
             self.save_row(row, expected_version=row.version)
         return self._response(row)
 

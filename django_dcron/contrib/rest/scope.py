@@ -50,7 +50,7 @@ def rest_scope(request: Request) -> Scope:
 
 
 @contextmanager
-def must_stay_visible(row: Model, scope: Scope) -> Iterator[None]:
+def require_visible_after(row: Model, scope: Scope) -> Iterator[None]:
     """Raise ``PermissionDenied`` if the user can't see ``row`` after the block has saved it.
 
     The transaction of the block is then rolled back.

@@ -15,7 +15,7 @@ from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import BaseViewSet
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.figures import figures, percentile
+from django_dcron.diagnosis.figures import percentile, read_figures
 from django_dcron.models import Job
 
 STATES = ("running", "queued", "waiting", "succeeded", "failed", "skipped", "missed")
@@ -92,7 +92,7 @@ class StatsViewSet(BaseViewSet):
     )
     def list(self, request: Request) -> Response:
         now = database_now(alias_for(Job))
-        jobs, runs = figures(now, self.scope)
+        jobs, runs = read_figures(now, self.scope)
         shown = {name: getattr(runs, name) for name in (*STATES, "since", "success_rate")}
         shown["missed_occurrences"] = runs.missed_occurrences
         shown["start_delay"] = {

@@ -38,7 +38,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditedChange:
     """One change of one object."""
 
     action: AuditAction
@@ -54,26 +54,26 @@ Saved = Job | Calendar | Limit
 
 def record_saves(saves: Iterable[tuple[Saved, Saved | None]], using: str) -> None:
     """Record saved rows, each with the stored row before the save, or None if it is new."""
-    record([_save_of(row, before) for row, before in saves], using)
+    record_changes([_save_of(row, before) for row, before in saves], using)
 
 
 def record_switches(switches: Iterable[tuple[Job, Job]], using: str) -> None:
     """Record paused or resumed jobs, each with the job before the switch."""
-    record([_switch_of(row, before) for row, before in switches], using)
+    record_changes([_switch_of(row, before) for row, before in switches], using)
 
 
 def record_deletion(row: Saved, using: str) -> None:
     """Record the deletion of a row, with its definition. The row must still have its key."""
     _none, values = _changed_values(type(row)(), row)
-    record([Change(AuditAction.DELETE, row, before=values)], using)
+    record_changes([AuditedChange(AuditAction.DELETE, row, before=values)], using)
 
 
 def record_new_runs(runs: Sequence[Run], using: str) -> None:
     """Record runs that were triggered or rerun."""
-    record([_start_of(run) for run in runs], using)
+    record_changes([_start_of(run) for run in runs], using)
 
 
-def record(changes: Sequence[Change], using: str, *, by: str = "") -> None:
+def record_changes(changes: Sequence[AuditedChange], using: str, *, by: str = "") -> None:
     """Write an entry for each change. ``by`` names who acts if the actor has no name."""
     if not changes:
         return
@@ -107,25 +107,25 @@ def record(changes: Sequence[Change], using: str, *, by: str = "") -> None:
         AuditEntry.objects.using(using).bulk_create(entries)
 
 
-def _save_of(row: Saved, before: Saved | None) -> Change:
+def _save_of(row: Saved, before: Saved | None) -> AuditedChange:
     if before is None:
-        return Change(AuditAction.CREATE, row, *_changed_values(type(row)(), row))
-    return Change(AuditAction.CHANGE, row, *_changed_values(before, row))
+        return AuditedChange(AuditAction.CREATE, row, *_changed_values(type(row)(), row))
+    return AuditedChange(AuditAction.CHANGE, row, *_changed_values(before, row))
 
 
-def _switch_of(row: Job, before: Job) -> Change:
+def _switch_of(row: Job, before: Job) -> AuditedChange:
     action = AuditAction.RESUME if row.enabled else AuditAction.PAUSE
-    return Change(action, row, *_changed_values(before, row), reason=row.pause_reason)
+    return AuditedChange(action, row, *_changed_values(before, row), reason=row.pause_reason)
 
 
-def _start_of(run: Run) -> Change:
+def _start_of(run: Run) -> AuditedChange:
     given = {"args": run.args, "kwargs": run.kwargs}
     after = {
         name: public_value(Job, name, value) for name, value in given.items() if value is not None
     }
     if run.rerun_of_id is None:
-        return Change(AuditAction.TRIGGER, run, after=after)
-    return Change(AuditAction.RERUN, run, after=after | {"rerun_of": str(run.rerun_of_id)})
+        return AuditedChange(AuditAction.TRIGGER, run, after=after)
+    return AuditedChange(AuditAction.RERUN, run, after=after | {"rerun_of": str(run.rerun_of_id)})
 
 
 def _changed_values(before: Model, after: Model) -> tuple[Values, Values]:

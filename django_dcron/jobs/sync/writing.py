@@ -17,7 +17,7 @@ from django.db import IntegrityError, OperationalError
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving
-from django_dcron.jobs.locking import in_parts
+from django_dcron.jobs.locking import batches_of_keys
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
@@ -60,7 +60,7 @@ def _save_together(
     """
     rows = {
         job.pk: job
-        for keys in in_parts({change.pk for change in changes if change.pk})
+        for keys in batches_of_keys({change.pk for change in changes if change.pk})
         for job in Job.objects.using(alias_for(Job)).filter(pk__in=keys)
     }
     jobs: dict[tuple[str, str], Job] = {}

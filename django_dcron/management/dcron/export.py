@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.diagnosis.job_list import jobs
 from django_dcron.jobs import portable
-from django_dcron.jobs.portable import Syntax
+from django_dcron.jobs.portable import DocumentSyntax
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_selection import FILTERS, add_filters, filter_of
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
@@ -31,7 +31,7 @@ export --output jobs.json
 export --namespace shop --output shop.yaml
 export nightly-report shop/import-orders --format yaml
 """
-SUFFIXES = {".json": Syntax.JSON, ".yaml": Syntax.YAML, ".yml": Syntax.YAML}
+SUFFIXES = {".json": DocumentSyntax.JSON, ".yaml": DocumentSyntax.YAML, ".yml": DocumentSyntax.YAML}
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -44,7 +44,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_filters(parser)
     parser.add_argument(
         "--format",
-        choices=[syntax.value for syntax in Syntax],
+        choices=[syntax.value for syntax in DocumentSyntax],
         help="file format (default: from the file name, else json)",
     )
     parser.add_argument("--output", metavar="PATH", help="output file (default: standard output)")
@@ -80,7 +80,7 @@ def _chosen(options: dict[str, Any]) -> list[Job]:
     return list({job.pk: job for job in map(find_job, options["jobs"])}.values())
 
 
-def _syntax(given: str | None, path: Path | None) -> Syntax:
+def _syntax(given: str | None, path: Path | None) -> DocumentSyntax:
     if given:
-        return Syntax(given)
-    return SUFFIXES.get(path.suffix.lower(), Syntax.JSON) if path else Syntax.JSON
+        return DocumentSyntax(given)
+    return SUFFIXES.get(path.suffix.lower(), DocumentSyntax.JSON) if path else DocumentSyntax.JSON

@@ -10,18 +10,18 @@ from django_dcron.policies.health.facts import NOTHING_NAMED, NamedCount, System
 from django_dcron.policies.health.problems import (
     FIND_UNLED_SHARDS,
     Issue,
-    Listing,
+    ListedProblem,
     Problem,
     Severity,
     age_text,
     bounded_number,
-    listed,
+    issues_of_lists,
 )
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 _STALLED = {
-    Problem.NODE_STALLED: Listing(
+    Problem.NODE_STALLED: ListedProblem(
         "nodes",
         lambda facts: facts.stalled,
         _("Nodes that schedule no jobs because their ticks fail: %(nodes)s."),
@@ -29,7 +29,7 @@ _STALLED = {
     ),
 }
 _UNSERVED = {
-    Problem.NAMESPACE_UNSERVED: Listing(
+    Problem.NAMESPACE_UNSERVED: ListedProblem(
         "namespaces",
         lambda facts: facts.unserved,
         _("Namespaces with enabled jobs but no running node: %(namespaces)s."),
@@ -41,7 +41,7 @@ _UNSERVED = {
     ),
 }
 _IMPAIRED = {
-    Problem.NODE_DEGRADED: Listing(
+    Problem.NODE_DEGRADED: ListedProblem(
         "nodes",
         lambda facts: facts.degraded,
         _("Nodes that can't reach the lock server: %(nodes)s."),
@@ -50,7 +50,7 @@ _IMPAIRED = {
             "twice."
         ),
     ),
-    Problem.NODE_SKEWED: Listing(
+    Problem.NODE_SKEWED: ListedProblem(
         "nodes",
         lambda facts: facts.skewed,
         _("Nodes whose system clock is off by a second or more: %(nodes)s."),
@@ -81,9 +81,9 @@ def node_issues(facts: SystemFacts) -> Iterator[Issue]:
     if not facts.live_nodes:
         yield _no_live_node(facts)
         return
-    for issue in listed(facts, _STALLED):
+    for issue in issues_of_lists(facts, _STALLED):
         yield replace(issue, severity=_severity_of_stalled(facts), since=facts.stalled_since)
-    yield from listed(facts, _UNSERVED)
+    yield from issues_of_lists(facts, _UNSERVED)
 
 
 def _severity_of_stalled(facts: SystemFacts) -> Severity:
@@ -209,7 +209,7 @@ def _overdue_cursor_issue(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
-    yield from listed(facts, _IMPAIRED)
+    yield from issues_of_lists(facts, _IMPAIRED)
     if facts.without_broker and not _explained_by_no_broker(facts):
         yield _without_broker(facts)
     if facts.clock_doubted_by:

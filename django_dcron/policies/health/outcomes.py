@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB, NamedCount, SystemFacts
 from django_dcron.policies.health.problems import (
     Issue,
-    Listing,
+    ListedProblem,
     Problem,
     Severity,
     age_text,
     bounded_number,
-    listed,
+    issues_of_lists,
 )
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 _FAILING = {
-    Problem.JOBS_FAILING: Listing(
+    Problem.JOBS_FAILING: ListedProblem(
         "jobs",
         lambda facts: facts.failing,
         _("Jobs with %(times)d or more consecutive failures: %(jobs)s."),
@@ -26,14 +26,14 @@ _FAILING = {
     ),
 }
 _STOPPED_JOBS = {
-    Problem.QUARANTINED: Listing(
+    Problem.QUARANTINED: ListedProblem(
         "jobs",
         lambda facts: facts.quarantined,
         _("Quarantined jobs, which aren't scheduled because of a problem: %(jobs)s."),
         _("Open each job and fix the problem shown there."),
         Severity.ERROR,
     ),
-    Problem.JOB_AUTO_PAUSED: Listing(
+    Problem.JOB_AUTO_PAUSED: ListedProblem(
         "jobs",
         lambda facts: facts.auto_paused,
         _("Jobs paused automatically after repeated failures: %(jobs)s."),
@@ -65,8 +65,8 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
             {"jobs": facts.ran_lately, "failures": facts.failures_lately},
         )
     else:
-        yield from listed(facts, _FAILING, times=FAILURES_OF_A_FAILING_JOB)
-    yield from listed(facts, _STOPPED_JOBS)
+        yield from issues_of_lists(facts, _FAILING, times=FAILURES_OF_A_FAILING_JOB)
+    yield from issues_of_lists(facts, _STOPPED_JOBS)
     if facts.long_runs:
         yield _long_runs(facts)
 

@@ -84,7 +84,7 @@ FIND_UNLED_SHARDS = _(
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListedProblem:
     """A problem that is a list in the facts: its summary names the items, a figure counts them."""
 
     things: str
@@ -95,8 +95,8 @@ class Listing:
     severity: Severity = Severity.WARNING
 
 
-def listed(
-    facts: SystemFacts, listings: dict[Problem, Listing], **values: object
+def issues_of_lists(
+    facts: SystemFacts, listings: dict[Problem, ListedProblem], **values: object
 ) -> Iterator[Issue]:
     """Yield an issue for each problem whose list isn't empty.
 

@@ -35,7 +35,7 @@ def define_task() -> Iterator[Define]:
 
 def policies(**options: Any) -> tuple[dict[str, Any], list[str]]:
     warnings: list[str] = []
-    values = celery_task.policies(NAME, options, warnings.append)
+    values = celery_task.policy_fields(NAME, options, warnings.append)
     check_rules(Job(name="a", target="tests.app.tasks.ok", schedule="@daily", **values))
     return values, warnings
 
@@ -47,7 +47,7 @@ def retries_itself(self: Any) -> None:
 def test_task_without_options_sets_no_fields(define_task: Define) -> None:
     define_task()
     assert policies() == ({}, [])
-    assert celery_task.policies("gone", {}, [].append) == {}
+    assert celery_task.policy_fields("gone", {}, [].append) == {}
 
 
 def test_autoretry_options_become_retry_fields(define_task: Define) -> None:

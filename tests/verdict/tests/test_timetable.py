@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
-from django_dcron.schedules.exclusion import excluding
+from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.schedule import parse_schedule
 from tests.verdict.timetable import NotJudged, Timetable
 
@@ -105,7 +105,7 @@ def test_scheduler_and_verdict_agree_on_calendars(
     for zone in (BERLIN, "UTC", "Australia/Lord_Howe"):
         for text in texts:
             own = parse_schedule(text, zone)
-            schedule = excluding(own, read_dates(dates), ExclusionPolicy(policy))
+            schedule = apply_calendar(own, read_dates(dates), ExclusionPolicy(policy))
             expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
             timetable = Timetable(text, zone, calendar=dates, calendar_policy=policy)
             assert timetable.between(after, until) == expected, (text, zone)

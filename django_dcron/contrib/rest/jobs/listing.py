@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
-from django_dcron.diagnosis.tags import with_tag
+from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
 from django_dcron.models import Job
 from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
@@ -65,4 +65,4 @@ def filter_jobs(visible: QuerySet[Job], query: dict[str, Any]) -> QuerySet[Job]:
         jobs = jobs.filter(name__icontains=query["search"])
     if "state" in query:
         jobs = jobs.filter(STATE_FILTERS[query["state"]])
-    return with_tag(jobs, query["tag"]) if "tag" in query else jobs
+    return jobs_with_tag(jobs, query["tag"]) if "tag" in query else jobs

@@ -51,7 +51,7 @@ from django_dcron.contrib.rest.jobs.triggering import (
 from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
 from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import LOCATION, operation
-from django_dcron.contrib.rest.scope import must_stay_visible
+from django_dcron.contrib.rest.scope import require_visible_after
 from django_dcron.contrib.rest.viewsets import (
     number_or_404,
     row_or_404,
@@ -312,7 +312,7 @@ class JobViewSet(BulkJobViewSet):
         if self.scope.narrows(Job):
             job.full_clean()
             chains.check_links(job, alias_for(Job), self.scope.jobs, predecessors)
-        with must_stay_visible(job, self.scope):
+        with require_visible_after(job, self.scope):
             control.save(job, expected_version=expected_version)
 
 

@@ -21,7 +21,7 @@ from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
 from django_dcron.contrib.rest.runs.serializers import list_runs
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import with_tag
+from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 
@@ -116,4 +116,4 @@ def _jobs(query: dict[str, Any], scope: Scope) -> QuerySet[Job] | None:
         return None
     jobs: QuerySet[Job] = scope.rows(Job).order_by()
     jobs = jobs.filter(namespace=query["namespace"]) if "namespace" in query else jobs
-    return with_tag(jobs, query["tag"]) if "tag" in query else jobs
+    return jobs_with_tag(jobs, query["tag"]) if "tag" in query else jobs

@@ -580,9 +580,9 @@ def test_long_reasons_are_truncated(state: str, call: Callable[[Run, str], bool]
 def test_success_resets_consecutive_failures() -> None:
     job = make_idle_job()
     for state in (State.FAILED, State.FAILED, State.SKIPPED, State.FAILED):
-        endings.count([job.pk], state)
+        endings.count_ended_runs([job.pk], state)
     assert Statistics.objects.get(pk=job.pk).consecutive_failures == 3
-    endings.count([job.pk], State.SUCCEEDED)
+    endings.count_ended_runs([job.pk], State.SUCCEEDED)
     statistics = Statistics.objects.get(pk=job.pk)
     assert (statistics.consecutive_failures, statistics.failed, statistics.succeeded) == (0, 3, 1)
 
@@ -591,7 +591,7 @@ def test_missing_statistics_are_created() -> None:
     job = make_idle_job()
     Statistics.objects.all().delete()
     another = make_idle_job()
-    endings.count([job.pk, another.pk, 10**6], State.MISSED, 7)
+    endings.count_ended_runs([job.pk, another.pk, 10**6], State.MISSED, 7)
     assert list(Statistics.objects.values_list("missed", flat=True)) == [7, 7]
 
 
@@ -693,7 +693,7 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
 ) -> None:
     job = make_idle_job(overlap_policy="queue_all")
     failures: list[BaseException] = []
-    original = endings.count
+    original = endings.count_ended_runs
 
     def concurrently(calls: list[Callable[[], Any]], both_have_counted: threading.Barrier) -> None:
         def count(*args: Any) -> None:

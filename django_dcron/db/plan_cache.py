@@ -70,7 +70,7 @@ def execute_with_cached_plan(
 ) -> Iterator[CursorWrapper]:
     """Execute the statement, and yield its cursor."""
     if _may_prepare(connection):
-        known = _connections[connection.connection]
+        entry = _connections[connection.connection]
         with _preparing_cursor(connection) as cursor:
             try:
                 with _prepare_threshold(connection.connection, EXECUTIONS_BEFORE):
@@ -78,9 +78,9 @@ def execute_with_cached_plan(
             except DatabaseError as error:
                 if getattr(error.__cause__, "sqlstate", None) not in REFUSALS:
                     raise
-                known.allowed, known.refused = False, True
+                entry.allowed, entry.refused = False, True
             # There is a result if psycopg failed only to deallocate another statement afterwards.
-            if not known.refused or cursor.pgresult is not None:
+            if not entry.refused or cursor.pgresult is not None:
                 yield cursor
                 return
     with connection.cursor() as cursor:
@@ -102,22 +102,22 @@ def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
         return False  # not connected yet, or psycopg2
     if driver.cursor_factory.__module__ != "django.db.backends.postgresql.base":
         return False  # a cursor class of the project or of an instrumentation
-    known = _connections.setdefault(driver, _Connection())
-    known.uses += 1
-    if known.uses <= USES_BEFORE:
+    entry = _connections.setdefault(driver, _Connection())
+    entry.uses += 1
+    if entry.uses <= USES_BEFORE:
         return False
-    if known.allowed is None:
+    if entry.allowed is None:
         options = connection.settings_dict["OPTIONS"]
         if "prepare_threshold" in options:
-            known.allowed = options["prepare_threshold"] is not None
+            entry.allowed = options["prepare_threshold"] is not None
         else:
-            known.allowed = _is_direct(connection)
-    return known.allowed
+            entry.allowed = _is_direct(connection)
+    return entry.allowed
 
 
 def _has_refused(connection: BaseDatabaseWrapper) -> bool:
-    known = _connections.get(connection.connection) if connection.vendor == "postgresql" else None
-    return known is not None and known.refused
+    entry = _connections.get(connection.connection) if connection.vendor == "postgresql" else None
+    return entry is not None and entry.refused
 
 
 def _is_direct(connection: BaseDatabaseWrapper) -> bool:

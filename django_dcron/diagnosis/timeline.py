@@ -131,11 +131,11 @@ def timeline(
         .order_by("namespace", "name")
     )
     runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
-    known: dict[Any, _Coming] = {}
+    computed: dict[Any, _Coming] = {}
     absent = _absent(jobs, since, now)
     lanes = []
     for job in jobs:
-        coming = _upcoming(job, now, known)
+        coming = _upcoming(job, now, computed)
         lanes.append(
             Lane(
                 job=job,
@@ -296,10 +296,10 @@ def _one_run(run: Run) -> RunStretch:
     )
 
 
-def _upcoming(job: Job, now: datetime, known: dict[Any, _Coming]) -> _Coming:
+def _upcoming(job: Job, now: datetime, computed: dict[Any, _Coming]) -> _Coming:
     """Return the job's occurrences after ``now``.
 
-    Jobs with the same timetable share the result, which is stored in ``known``.
+    Jobs with the same timetable share the result, which is stored in ``computed``.
     """
     cursor: Cursor | None = getattr(job, "cursor", None)
     if not job.enabled or cursor is None or cursor.problem or cursor.next_at is None:
@@ -309,10 +309,10 @@ def _upcoming(job: Job, now: datetime, known: dict[Any, _Coming]) -> _Coming:
     except InvalidSchedule:
         return _Coming()
     key = (timetable, cursor.next_at if timetable.schedule.interval else None)
-    if key not in known:
+    if key not in computed:
         stretches = tuple(_stretches(timetable, cursor.next_at, now, now + HOUR))
-        known[key] = _Coming(stretches, timetable.first_after(now, cursor.next_at))
-    return known[key]
+        computed[key] = _Coming(stretches, timetable.first_after(now, cursor.next_at))
+    return computed[key]
 
 
 def _absent(

@@ -176,7 +176,7 @@ def _errors(facts: NodeFacts, grace: float) -> list[str]:
         if _is_needed(thread)
     ]
     if facts.check_age > CHECK_EXPIRES_AFTER:
-        reasons.append(f"the watch thread hangs: no check for {facts.check_age:.0f} s")
+        reasons.append(f"the health monitor hangs: no check for {facts.check_age:.0f} s")
     if facts.tick_age > grace:
         reasons.append(f"no tick has succeeded for {facts.tick_age:.0f} s{cause}")
     if facts.heartbeat_age > grace:

@@ -6,8 +6,8 @@ The threads:
   (``tick``).
 - ``agenda`` dispatches runs when they fall due (``agenda``). It doesn't use the database.
 - ``heartbeat`` writes the node's heartbeat and renews its leases (``membership``).
-- ``watch`` detects threads that hang and reports the node's health (``watch``). No thread waits for
-  it.
+- ``health-monitor`` detects threads that hang and reports the node's health (``health_monitor``).
+  No thread waits for it.
 - ``alerts`` sends alerts (``contrib.alerts``). No thread waits for it. If it hangs, the node is
   only degraded.
 - ``workers`` asks Celery's workers for their state while runs wait for them (``worker_probe``). No
@@ -54,13 +54,13 @@ from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backoff import TickBackoff
 from django_dcron.scheduler.health import ALERTS, WORKERS, NodeHealth
 from django_dcron.scheduler.health_file import HealthFile
+from django_dcron.scheduler.health_monitor import HealthMonitor
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.node_status import NodeStatus
 from django_dcron.scheduler.pruner import Pruner
 from django_dcron.scheduler.signal_pipe import SignalPipe
 from django_dcron.scheduler.silent_connections import SilentConnections
 from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE, Ticker
-from django_dcron.scheduler.watch import Watch
 from django_dcron.scheduler.watchdog import Watchdog
 from django_dcron.scheduler.worker_probe import WorkerProbe
 from django_dcron.utils.threads import DcronThread
@@ -80,10 +80,16 @@ MAX_JOB_NAMES = 5
 """The maximum number of job names in a log line."""
 THREAD_TIMEOUT = 10.0
 """Seconds to wait for each thread before draining without it."""
-WATCH_TIMEOUT = 2.0
+MONITOR_TIMEOUT = 2.0
 """Seconds to wait at the end until the health file is removed."""
 
-TICK, AGENDA, HEARTBEAT, WATCH, PRUNE = "tick", "agenda", "heartbeat", "watch", "prune"
+TICK, AGENDA, HEARTBEAT, HEALTH_MONITOR, PRUNE = (
+    "tick",
+    "agenda",
+    "heartbeat",
+    "health-monitor",
+    "prune",
+)
 CLOSE = "close"
 
 
@@ -138,7 +144,7 @@ class Runner:
             draining=lambda: self._stopping.is_set(),
         )
         self._silent_connections = SilentConnections(name, self.clock.monotonic)
-        self._watch = Watch(
+        self._health_monitor = HealthMonitor(
             self.watchdog, self.health, health_file, on_check=self._silent_connections.check
         )
         self._dispatcher = dispatcher
@@ -186,15 +192,15 @@ class Runner:
         ``prepare`` is called before the node registers.
         """
         self._status.start_counting()
-        watch = self._thread(WATCH, lambda: self._watch.run(self._closed))
-        watch.start()  # The watch starts first, because a stalled database blocks this thread.
+        monitor = self._thread(HEALTH_MONITOR, lambda: self._health_monitor.run(self._closed))
+        monitor.start()  # The monitor starts first, because a stalled database blocks this thread.
         try:
             prepare()
             self.membership.register()
         except BaseException:
             self._closed.set()
             self._signals.close()
-            watch.join(WATCH_TIMEOUT)
+            monitor.join(MONITOR_TIMEOUT)
             raise
         self._log("started", "node started: node=%s id=%s pid=%d", self.membership.id, os.getpid())
         self._status.record_start()
@@ -211,7 +217,7 @@ class Runner:
                 ask = partial(probe.run, self._stopping, self.watchdog, WORKERS)
                 self._thread(WORKERS, ask).start()
             self._wait_for_signals(seconds)
-        watch.join(WATCH_TIMEOUT)
+        monitor.join(MONITOR_TIMEOUT)
         self._log("stopped", "node stopped: node=%s")
         return EXIT_OK if self._failure is None else EXIT_FAILED
 

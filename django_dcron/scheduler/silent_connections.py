@@ -1,6 +1,6 @@
 """Detect silent database connections and shut them down, so that their threads reconnect.
 
-The watch thread checks whether a thread has been in the same call of Django's database backend or
+The health monitor checks whether a thread has been in the same call of Django's database backend or
 of its driver for longer than ``DCRON_LEASE``. If so, a query on a new connection asks the server
 whether it is executing a statement for that thread. If it isn't, no answer will come, and the
 connection is shut down.
@@ -12,8 +12,8 @@ Invariants:
   database stalls and may continue.
 - A connection is shut down only if its thread is still in the same call after the server has
   answered.
-- The watch thread never waits. A separate thread queries the server. Only one such thread runs at a
-  time, and it is ended if it gets no answer.
+- The health monitor never waits. A separate thread queries the server. Only one such thread runs at
+  a time, and it is ended if it gets no answer.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ STARTS = {"at": None, "since": None, "ticked": False}
             ["no tick has succeeded for 301 s: refused", UNREACHABLE_REASON],
         ),
         (HANGS, "unfit", [HANGS_REASON]),
-        ({"check_age": 10.5}, "unfit", ["the watch thread hangs: no check for 10 s"]),
+        ({"check_age": 10.5}, "unfit", ["the health monitor hangs: no check for 10 s"]),
         (HANGS | {"broker_unreachable": True}, "unfit", [HANGS_REASON, BROKER_REASON]),
         (ALERTS_HANG, "degraded", ALERTS_HANG_REASONS),
         (

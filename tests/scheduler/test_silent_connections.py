@@ -18,7 +18,7 @@ from django_dcron.db.session_limits import WaitLimits
 from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.locks import get_lock
 from django_dcron.models import Node
-from django_dcron.scheduler import silent_connections, watch, watchdog
+from django_dcron.scheduler import health_monitor, silent_connections, watchdog
 from django_dcron.scheduler.runner import EXIT_OK, Runner
 from django_dcron.scheduler.silent_connections import SilentConnections
 from tests.factories import make_job
@@ -273,7 +273,7 @@ def test_node_continues_after_all_its_connections_fall_silent(
 ) -> None:
     settings.DCRON_TICK, settings.DCRON_LEASE = 0.05 * SECOND, SECOND
     settings.DCRON_LOOK_AHEAD = SECOND
-    for module in (watch, watchdog, silent_connections):
+    for module in (health_monitor, watchdog, silent_connections):
         monkeypatch.setattr(module, "CHECK_EVERY", 0.05)
     make_job()
     dispatcher = MemoryDispatcher()

@@ -401,7 +401,7 @@ PARTS = (
     "time_limit",
     "heartbeat_loss",
     "unrecorded_outcome",
-    "watch",
+    "health_monitor",
     "watchdog",
 )
 """The last names of the modules in which the objects are replaced. Others only import them."""
@@ -440,7 +440,7 @@ def installed(random: Random) -> Iterator[None]:
     from django_dcron.db import clock
     from django_dcron.db.clock import ClusterClock
     from django_dcron.execution import current, heartbeat
-    from django_dcron.scheduler import runner, silent_connections, tick, watch, watchdog
+    from django_dcron.scheduler import health_monitor, runner, silent_connections, tick, watchdog
 
     instead = replacements(random)
     undo: list[tuple[Any, str, Any]] = []
@@ -459,7 +459,7 @@ def installed(random: Random) -> Iterator[None]:
     put(current, "Interruption", Interruption)
     put(heartbeat, "_Request", HeartbeatRequest)
     check_every = watchdog.CHECK_EVERY * FACTOR
-    for user in (watch, watchdog, silent_connections):
+    for user in (health_monitor, watchdog, silent_connections):
         put(user, "CHECK_EVERY", check_every)
     for name in INTERVALS:
         put(tick, name, getattr(tick, name) * FACTOR)

@@ -97,7 +97,7 @@ class World:
         self._settings = THIS_RELEASE
         self.engine.before_switch = self._switch_globals
 
-    # --- the course -------------------------------------------------------------------------------
+    # --- the steps --------------------------------------------------------------------------------
 
     def run(self, *, stop_at_first: bool) -> Result:
         plan, engine = self.plan, self.engine

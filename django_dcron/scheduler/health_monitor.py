@@ -1,8 +1,8 @@
-"""The watch: a thread that checks the other threads and writes the health file.
+"""The health monitor: a thread that checks the other threads and writes the health file.
 
-The watch also logs when the node becomes unfit or fit again. No other thread waits for the watch.
-If the disk is full, the watch logs one line. If the disk hangs, the file becomes old, and probes
-notice that.
+The health monitor also logs when the node becomes unfit or fit again. No other thread waits for it.
+If the disk is full, it logs one line. If the disk hangs, the file becomes old, and probes notice
+that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django_dcron.scheduler.watchdog import CHECK_EVERY, Watchdog
 logger = logging.getLogger("django_dcron.scheduler")
 
 
-class Watch:
+class HealthMonitor:
     def __init__(
         self,
         watchdog: Watchdog,
@@ -26,7 +26,7 @@ class Watch:
         file: HealthFile | None,
         on_check: Callable[[], None] = lambda: None,
     ):
-        """Create the watch. ``on_check`` is called at each check. It must not block."""
+        """Create the health monitor. ``on_check`` is called at each check. It must not block."""
         self._on_check = on_check
         self._watchdog = watchdog
         self._health = health

@@ -16,7 +16,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lease, Lock, get_lock
 from django_dcron.models import Job, LockLease, Node
-from django_dcron.scheduler import health, watch, watchdog
+from django_dcron.scheduler import health, health_monitor, watchdog
 from django_dcron.scheduler.backoff import TickBackoff
 from django_dcron.scheduler.health import HealthStatus
 from django_dcron.scheduler.health_file import HealthFile, probe
@@ -35,7 +35,7 @@ def quick(
 ) -> None:
     settings.DCRON_TICK = timedelta(seconds=0.05)
     settings.DCRON_LEASE = timedelta(seconds=1)
-    for module in (watch, watchdog):
+    for module in (health_monitor, watchdog):
         monkeypatch.setattr(module, "CHECK_EVERY", 0.05)
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
 
@@ -478,7 +478,7 @@ def test_failed_start_leaves_no_health_file(tmp_path: Path) -> None:
 def test_hanging_watch_thread_is_reported_when_health_is_read(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch thread hangs on a disk that doesn't answer, so it can't watch other threads."""
+    """The health monitor hangs on a disk that doesn't answer, so it can't watch other threads."""
     monkeypatch.setattr(health, "CHECK_EXPIRES_AFTER", 1.0)
     let_go = threading.Event()
     a = start("a", file=tmp_path / "health.json")
@@ -486,13 +486,15 @@ def test_hanging_watch_thread_is_reported_when_health_is_read(
     with monkeypatch.context() as stuck:
         stuck.setattr(HealthFile, "write", lambda *content: let_go.wait(TIMEOUT))
         wait_until(
-            lambda: not a.runner.health().alive, TIMEOUT, what="the hanging watch to be noticed"
+            lambda: not a.runner.health().alive,
+            TIMEOUT,
+            what="the hanging health monitor to be noticed",
         )
         assert any(
-            text.startswith("the watch thread hangs: ") for text in a.runner.health().reasons
+            text.startswith("the health monitor hangs: ") for text in a.runner.health().reasons
         )
     let_go.set()
-    wait_until(lambda: a.runner.health().alive, TIMEOUT, what="the watch to continue")
+    wait_until(lambda: a.runner.health().alive, TIMEOUT, what="the health monitor to continue")
 
 
 def test_nodes_that_share_a_health_file_log_it_once(

@@ -55,8 +55,8 @@ class Schedule:
 
     Schedules are equal if their text, zone, calendar and (for ``H``) hash key are equal. ``text``
     is the given text with single spaces. ``timezone`` is the effective zone (a ``CRON_TZ=`` prefix
-    takes precedence); if lines differ in it, it is the given zone. ``exclusion.excluding`` creates
-    schedules with a ``calendar``.
+    takes precedence); if lines differ in it, it is the given zone. ``exclusion.apply_calendar``
+    creates schedules with a ``calendar``.
     """
 
     text: str

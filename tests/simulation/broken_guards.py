@@ -310,7 +310,7 @@ def statistics_are_counted_after_the_commit(stack: ExitStack) -> None:
     def later(*arguments: Any) -> None:
         transaction.on_commit(lambda: real(*arguments))
 
-    real = put(stack, endings, "count", later)
+    real = put(stack, endings, "count_ended_runs", later)
 
 
 @guard

@@ -28,11 +28,14 @@ OPTION = r"(?<![\w-])--[a-z][a-z-]+"
 SELECTION = set(
     re.findall(OPTION, DOCUMENT[DOCUMENT.index("**Selections.**") : DOCUMENT.index("## Inspect")])
 ) - {"--json", "--reason", "--until"}
-"""The options that select jobs, documented once for several subcommands."""
+"""The options that select and confirm jobs, documented once for several subcommands."""
+FILTERS = set(re.findall(OPTION, SECTIONS["list"])) - {"--json", "--limit"}
+"""The options that filter jobs, documented once with ``list``."""
 DOCUMENTED_ELSEWHERE = {
     # the options of runcron
-    "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"}
-} | dict.fromkeys(("run", "pause", "resume", "cancel"), SELECTION)
+    "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"},
+    "export": FILTERS,
+} | dict.fromkeys(("run", "pause", "resume", "cancel"), SELECTION | FILTERS)
 
 
 def options_of(name: str) -> set[str]:

@@ -1,6 +1,6 @@
 """Run all benchmarks one after another, each in a separate process and directory.
 
-Prints one table and writes all figures as JSON.
+Prints one table and writes all figures as JSON: a file per day in ``benchmarks/results``.
 
     python -m benchmarks [--quick] [--only raw,quiet] [--json FILE]
 
@@ -28,7 +28,7 @@ from benchmarks.environments import ROOT, mariadb_driver, versions
 from benchmarks.report import ROWS, table
 from benchmarks.rivals import RIVALS
 
-RESULTS = ROOT / "benchmarks" / "results.json"
+RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 15 * 60.0
 OUR_PACKAGES = ("django-dcron", "django", "celery", "kombu", "redis", "psycopg", "croniter")
 
@@ -80,7 +80,9 @@ def main() -> int:
         "--only", default="", help="run only these measures, separated by commas, such as edit,save"
     )
     parser.add_argument(
-        "--json", type=Path, default=RESULTS, help="write the results to this file (%(default)s)"
+        "--json",
+        type=Path,
+        help="write the results to this file (default: benchmarks/results/<date>.json)",
     )
     options = parser.parse_args()
     began = time.monotonic()
@@ -91,7 +93,9 @@ def main() -> int:
             _say(began, measure.name)
             measures[measure.name] = _run(measure, measure.quick if options.quick else measure.full)
     results = {**dict(_circumstances()), "quick": options.quick, "measures": measures}
-    options.json.write_text(json.dumps(results, indent=2) + "\n")
+    file = options.json or RESULTS / f"{results['date'][:10]}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(results, indent=2) + "\n")
     _say(began, "done")
     print(f"\n{results['date'][:10]}, {results['machine']}\n")
     print(table(measures))

@@ -24,7 +24,12 @@ from django_dcron.admin.display import (
     render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin
-from django_dcron.admin.lists.export import LINES_EXPORTS, LINES_LINKS, ExportedAdmin, fields_of
+from django_dcron.admin.lists.export import (
+    JSON_LINES_EXPORTS,
+    JSON_LINES_LINKS,
+    ExportedAdmin,
+    fields_of,
+)
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.db import clock
@@ -78,8 +83,8 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         "all_changes",
     )
     exported = fields_of(AuditEntry, *COLUMNS)
-    export_links = LINES_LINKS
-    actions = LINES_EXPORTS
+    export_links = JSON_LINES_LINKS
+    actions = JSON_LINES_EXPORTS
 
     moment = moment_column("at", gettext_lazy("time"))
 

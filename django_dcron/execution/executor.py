@@ -100,8 +100,8 @@ def execute(
     reach_sync_point("start.done")
     if definition_id(started.run.job) != started.definition:
         _record_definition(started, using)
-    heard_at = _time_of_fresh_heartbeat(started, attempt, worker, using)
-    if heard_at is None:
+    last_sent_at = _time_of_fresh_heartbeat(started, attempt, worker, using)
+    if last_sent_at is None:
         return False
     run = CurrentRun(
         started.run,
@@ -112,7 +112,9 @@ def execute(
         timeout_exception=timeout_exception,
         end_process=end_process,
     )
-    _execute_started(run, heartbeats.keep_alive(run, extra_rounds=extra_rounds, heard_at=heard_at))
+    _execute_started(
+        run, heartbeats.keep_alive(run, extra_rounds=extra_rounds, last_sent_at=last_sent_at)
+    )
     return True
 
 

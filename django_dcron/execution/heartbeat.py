@@ -40,7 +40,7 @@ from django_dcron.db.session_limits import WaitLimits
 from django_dcron.db.statements import Placeholder, Select
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.heartbeat_loss import (
-    AGAIN_AFTER,
+    RETRY_AFTER,
     HeartbeatLossStops,
     RunHeartbeat,
     after_grace_period,
@@ -94,15 +94,17 @@ class Heartbeats:
 
     @contextmanager
     def keep_alive(
-        self, run: CurrentRun, *, extra_rounds: int | None = None, heard_at: float | None = None
+        self, run: CurrentRun, *, extra_rounds: int | None = None, last_sent_at: float | None = None
     ) -> Iterator[None]:
         """Write heartbeats for ``run`` within the block.
 
         ``extra_rounds``: The value of ``self.extra_rounds`` before ``run`` started. If it has
         changed, an extra round was requested in between, perhaps for this run, and is repeated.
-        ``heard_at``: When the start was requested, on the monotonic clock; by default, now.
+        ``last_sent_at``: When the start was requested, on the monotonic clock; by default, now.
         """
-        heartbeat = RunHeartbeat(run, heard_at=time.monotonic() if heard_at is None else heard_at)
+        heartbeat = RunHeartbeat(
+            run, last_sent_at=time.monotonic() if last_sent_at is None else last_sent_at
+        )
         if limit := settings.STOP_WITHOUT_HEARTBEAT_AFTER:
             heartbeat.limit = limit.total_seconds()
         run.request_heartbeat = lambda: self._beat_now(heartbeat)
@@ -258,7 +260,7 @@ class Heartbeats:
         try:
             self._limit_waits()
             alive = transitions.renew_heartbeat(run.id, run.attempt)
-            heartbeat.heard_at = sent_at
+            heartbeat.last_sent_at = sent_at
             if not alive or _cancel_requested(run):
                 _stop(run)
             if alive:
@@ -277,7 +279,7 @@ class Heartbeats:
 def _next_round(*, soon: bool = False) -> float:
     third = settings.RUN_LEASE.total_seconds() / 3
     if soon:  # spread out, because all workers may have lost the database at once
-        return time.monotonic() + min(third, AGAIN_AFTER * random.uniform(0.5, 1))  # noqa: S311 (spreads)
+        return time.monotonic() + min(third, RETRY_AFTER * random.uniform(0.5, 1))  # noqa: S311 (spreads)
     return time.monotonic() + third
 
 

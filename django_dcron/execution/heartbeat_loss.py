@@ -28,7 +28,7 @@ from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.runs")
 
-AGAIN_AFTER = 1.0
+RETRY_AFTER = 1.0
 """Seconds, at most, until a heartbeat that couldn't be written is tried again."""
 NEVER = float("inf")
 
@@ -42,7 +42,7 @@ class RunHeartbeat:
     """The log and progress last written."""
     failed: bool = False
     """Whether the last heartbeat failed: the database was unreachable or the row was locked."""
-    heard_at: float = field(default_factory=time.monotonic)
+    last_sent_at: float = field(default_factory=time.monotonic)
     """When the last heartbeat that succeeded was sent, on the monotonic clock."""
     locked_at: float = -NEVER
     """When the row was last found locked, on the monotonic clock."""
@@ -56,7 +56,7 @@ class RunHeartbeat:
         """When to stop the run unless a heartbeat succeeds first, on the monotonic clock."""
         if self.stopped or self.run.code_ended:
             return NEVER
-        return max(self.heard_at + self.limit, self.locked_at + _lock_allowance())
+        return max(self.last_sent_at + self.limit, self.locked_at + _lock_allowance())
 
 
 class HeartbeatLossStops:
@@ -120,7 +120,7 @@ def _stop_without_heartbeat(heartbeat: RunHeartbeat) -> None:
     logger.error(
         "run stopped, heartbeat not written: job=%s since=%.0fs",
         run.job,
-        time.monotonic() - heartbeat.heard_at,
+        time.monotonic() - heartbeat.last_sent_at,
         extra={"event": "stopped_without_heartbeat", **log_fields(run)},
     )
     run.stop_without_heartbeat()
@@ -149,4 +149,4 @@ def log_fields(run: CurrentRun) -> dict[str, str | int]:
 def _lock_allowance() -> float:
     """Return the seconds that a locked row counts as contact: long enough for another try."""
     lease = settings.RUN_LEASE.total_seconds()
-    return min(max(lease / 3, 2 * AGAIN_AFTER), lease)
+    return min(max(lease / 3, 2 * RETRY_AFTER), lease)

@@ -341,7 +341,7 @@ class _ManualHeartbeats(Heartbeats):
 
     @contextmanager
     def keep_alive(
-        self, run: CurrentRun, *, extra_rounds: int | None = None, heard_at: float | None = None
+        self, run: CurrentRun, *, extra_rounds: int | None = None, last_sent_at: float | None = None
     ) -> Iterator[None]:
         run.request_heartbeat = lambda: _beat(run)
         yield

@@ -303,9 +303,9 @@ def test_lease_counts_from_the_request_of_the_start(settings: Any, silent: float
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    heartbeat = RunHeartbeat(watched, heard_at=1000.0 - silent, limit=3600.0)
+    heartbeat = RunHeartbeat(watched, last_sent_at=1000.0 - silent, limit=3600.0)
     assert heartbeat.deadline == 4600.0 - silent
-    with Heartbeats().keep_alive(watched, heard_at=time.monotonic() - silent - 200):
+    with Heartbeats().keep_alive(watched, last_sent_at=time.monotonic() - silent - 200):
         if silent:
             wait_until(lambda: watched.lost_heartbeat, what="the stop")
         else:
@@ -331,9 +331,9 @@ def test_failed_stop_of_one_run_does_not_keep_others_running(
     monkeypatch.setattr(heartbeat_loss, "_stop_without_heartbeat", stop)
     monkeypatch.setattr(transitions, "renew_heartbeat", gone)
     heartbeats, long_ago = Heartbeats(), time.monotonic() - 7200
-    with heartbeats.keep_alive(first, heard_at=long_ago):
+    with heartbeats.keep_alive(first, last_sent_at=long_ago):
         wait_until(lambda: logged(caplog, "not_stopped_without_heartbeat"), what="the error")
-        with heartbeats.keep_alive(second, heard_at=long_ago):
+        with heartbeats.keep_alive(second, last_sent_at=long_ago):
             wait_until(lambda: second.lost_heartbeat, what="the stop of the second run")
 
 
@@ -341,12 +341,12 @@ def test_locked_row_delays_the_stop_less_than_the_rescue_waits(settings: Any) ->
     settings.DCRON_RUN_LEASE = timedelta(seconds=15)
     row = make_run(make_idle_job(), "running")
     watched = CurrentRun(reread(row), row.claimed_at, token=uuid4(), worker="w")
-    heartbeat = RunHeartbeat(watched, heard_at=100.0, limit=15.0)
+    heartbeat = RunHeartbeat(watched, last_sent_at=100.0, limit=15.0)
     heartbeat.locked_at = 109.0
     assert heartbeat.deadline == 115.0, "a lock never shortens the deadline"
     heartbeat.locked_at = 114.0
     assert heartbeat.deadline == 119.0
-    assert 2 * module.AGAIN_AFTER < heartbeat.deadline - heartbeat.locked_at < 15 / 2 - RESCUE_EVERY
+    assert 2 * module.RETRY_AFTER < heartbeat.deadline - heartbeat.locked_at < 15 / 2 - RESCUE_EVERY
     watched.code_ended = True
     assert heartbeat.deadline == heartbeat_loss.NEVER, "a run whose code has ended is never stopped"
 
@@ -355,7 +355,7 @@ def test_failed_heartbeat_is_retried_well_within_the_lease(settings: Any) -> Non
     settings.DCRON_RUN_LEASE = timedelta(seconds=15)
     before = time.monotonic()
     assert module._next_round() >= before + 5
-    assert module._next_round(soon=True) <= time.monotonic() + module.AGAIN_AFTER
+    assert module._next_round(soon=True) <= time.monotonic() + module.RETRY_AFTER
 
 
 def test_silent_connection_is_replaced_before_runs_are_stopped() -> None:

@@ -425,8 +425,8 @@ PAUSES = (
     ("scheduler.backoff", "LONGEST_PAUSE", 12),
     ("execution.database_outage", "LONGEST_PAUSE", 12),
     ("execution.executor", "START_TIMEOUT", 12),
-    ("execution.heartbeat", "AGAIN_AFTER", 20),
-    ("execution.heartbeat_loss", "AGAIN_AFTER", 20),
+    ("execution.heartbeat", "RETRY_AFTER", 20),
+    ("execution.heartbeat_loss", "RETRY_AFTER", 20),
     ("execution.pending_outcomes", "LONGEST_PAUSE", 20),
 )
 """Pauses that need only be short beside the leases, and by how much they are longer here."""

@@ -152,8 +152,8 @@ def export_lines(
 
 
 EXPORTS = [export_csv, export_json]
-LINES_EXPORTS = [export_csv, export_lines]
-LINES_LINKS = (
+JSON_LINES_EXPORTS = [export_csv, export_lines]
+JSON_LINES_LINKS = (
     ("csv", gettext_lazy("Export CSV")),
     ("jsonl", gettext_lazy("Export JSON lines")),
 )

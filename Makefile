@@ -12,6 +12,7 @@
 #                        testing: hours
 #   make lint            check style, types, import contracts and migrations
 #   make docs            build the docs site in docs/_build/html; warnings and broken links fail
+#   make reference       write the generated parts of docs/reference
 #   make bench           measure the speed beside other schedulers: 20 minutes; BENCH=quick: 7
 #   make screenshots     take the pictures of the docs (needs chromium and libfaketime)
 #   make messages        collect the translatable texts and compile them (needs gettext)
@@ -51,11 +52,11 @@ sphinx = $(DOCS_VENV)/bin/python -m sphinx --quiet --nitpicky --fail-on-warning 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz browser chromium chaos simulate nightly docs bench screenshots messages \
+.PHONY: help demo test fuzz browser chromium chaos simulate nightly docs reference bench screenshots messages \
         lint style types contracts migrations environment lock clean
 
 help:
-	@sed -n '3,20s/^# \{0,1\}//p' Makefile
+	@sed -n '3,21s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.demo
 	@$(python) example_project/demo.py $(if $(FOR),--for $(FOR))
@@ -91,6 +92,10 @@ docs: $(DOCS_VENV)/.docs
 	@$(sphinx) -b html docs docs/_build/html
 	@$(sphinx) -b linkcheck docs docs/_build/linkcheck
 	@echo "The site is in docs/_build/html/index.html."
+
+# Tables and signatures are Markdown in the files, so that code hosts show them, too.
+reference: $(VENV)/.dev
+	@$(python) docs/reference_tables.py
 
 # The environments of the other schedulers are created once in .bench, from requirements/bench.txt.
 bench: $(VENV)/.dev

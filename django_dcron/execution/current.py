@@ -83,12 +83,12 @@ class CurrentRun:
         """Whether the code runs as a job. False outside of a run."""
         self.run = run
         self.started_at = started_at
-        """By the database's clock."""
+        """The start of the attempt, by the database's clock."""
         self.attempt = run.attempt
-        """Counted from 1."""
+        """The number of the attempt, counted from 1."""
         self.token = token
         self.fence = fence
-        """The fencing token: a whole number below 2**63 that grows with each start.
+        """The fencing token: a whole number below ``2**63`` that grows with each start.
 
         The token is greater than those of all attempts, of this or any other run, that started
         before this attempt. No two attempts have the same token. 0 outside of a run.

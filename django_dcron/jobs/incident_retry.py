@@ -47,13 +47,16 @@ WHY_RETRIED = "retried; waiting for its turn"
 
 @dataclass(frozen=True, slots=True)
 class RetriedBatch:
+    """The result of ``retry_failures``."""
+
     created: int
+    """The number of created runs."""
     next: int | None
     """The ``after`` of the next batch, or None if this was the last one."""
 
 
 def failures_until(incident: Incident) -> int:
-    """Return the key of the latest failed attempt, which is ``until`` of ``retry_failures``."""
+    """Return the key of the latest failed attempt, for ``until`` of ``retry_failures``."""
     attempts = Attempt.objects.using(alias_for(Attempt)).filter(incident=incident.pk)
     return attempts.order_by("-pk").values_list("pk", flat=True).first() or 0
 

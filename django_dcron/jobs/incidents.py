@@ -34,7 +34,7 @@ def set_incident_state(
 
     A success of the job resolves an incident that is open or acknowledged. A muted one stays muted
     and sends no alerts until someone opens or resolves it. Raises ``NotPossible`` if
-    ``STATES_BEFORE`` doesn't allow the change, or if the incident was deleted.
+    the incident already has the state or was deleted. Only an open incident can be acknowledged.
     """
     using = alias_for(Incident)
     by = by or current_actor().name

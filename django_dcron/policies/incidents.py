@@ -39,6 +39,8 @@ _VARIABLE = re.compile(
 
 
 class IncidentState(StrEnum):
+    """The state of an incident. Members are strings."""
+
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"
     MUTED = "muted"

@@ -73,9 +73,11 @@ def cron(
     ``timedelta`` or numbers of seconds, times are aware ``datetime``. The decorated function can be
     called as before.
 
-    Raises ``InvalidSchedule``.
-    Raises ``TypeError`` for an unknown field, a value of the wrong type or an invalid target.
-    Raises ``ValueError`` for a second job of the same name, or a value that isn't a valid choice.
+    Raises:
+
+    - ``InvalidSchedule``
+    - ``TypeError`` for an unknown field, a value of the wrong type or an invalid target.
+    - ``ValueError`` for a second job of the same name, or a value that isn't a valid choice.
     """
     if not isinstance(schedule, str):
         raise TypeError(_not_a_schedule(schedule))

@@ -172,8 +172,11 @@ def functions(module: str) -> str:
 
 
 def function(path: str) -> str:
-    described = _object(path)
-    signature_block = f"```python\n{signature(described, path.rpartition('.')[2])}\n```"
+    return _function(_object(path), path.rpartition(".")[2])
+
+
+def _function(described: Callable[..., Any], name: str) -> str:
+    signature_block = f"```python\n{signature(described, name)}\n```"
     return f"{signature_block}\n\n{as_markdown(inspect.getdoc(described) or '')}"
 
 
@@ -183,6 +186,8 @@ def signature(described: Callable[..., Any], name: str) -> str:
     parts: list[str] = []
     is_keyword_only = False
     for parameter in given.parameters.values():
+        if parameter.name == "self":
+            continue
         if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword_only:
             parts.append("*")
             is_keyword_only = True
@@ -242,20 +247,29 @@ def result_class(path: str) -> str:
 
 
 def _class(path: str, members: list[tuple[str, str, str]]) -> str:
+    """Describe a class: its docstring, a table of attributes, and each method below a heading."""
     described = _object(path)
-    rows = [(f"`{name}`", f"`{kind}`", text) for name, kind, text in members]
-    text = f"### {described.__name__}\n\n{as_markdown(inspect.getdoc(described) or '')}"
-    return f"{text}\n\n{table(('attribute', 'type', 'meaning'), rows)}"
+    parts = [f"### {described.__name__}", as_markdown(inspect.getdoc(described) or "")]
+    rows = [(f"`{name}`", f"`{kind}`", text) for name, kind, text in members if kind]
+    if rows:
+        parts.append(table(("attribute", "type", "meaning"), rows))
+    for name in (name for name, kind, _text in members if not kind):
+        parts.append(f"#### {described.__name__}.{name}")
+        parts.append(_function(getattr(described, name), name))
+    return "\n\n".join(parts)
 
 
 def _members(path: str, wanted: str = "") -> list[tuple[str, str, str]]:
-    """Return name, type and meaning of the public members of a class, from its source."""
+    """Return name, type and meaning of the public members of a class, from its source.
+
+    A method has no type.
+    """
     tree: Any = ast.parse(dedent(inspect.getsource(_object(path)))).body[0]
     found = []
     for body, parameters in _bodies(tree):
         for node, after in zip(body, [*body[1:], None], strict=True):
             name, kind = _name_and_type(node, parameters)
-            if not name or name.startswith("_") or (wanted and name.partition("(")[0] != wanted):
+            if not name or name.startswith("_") or (wanted and name != wanted):
                 continue
             if isinstance(node, ast.FunctionDef):
                 text = ast.get_docstring(node) or ""
@@ -283,13 +297,8 @@ def _name_and_type(node: ast.stmt, parameters: dict[str, str]) -> tuple[str, str
             return name, type(value.value).__name__
         return name, parameters.get(getattr(value, "id", ""), "int")
     if isinstance(node, ast.FunctionDef):
-        result = ast.unparse(node.returns) if node.returns else "None"
-        decorators = {ast.unparse(each) for each in node.decorator_list}
-        if decorators & {"property", "cached_property"}:
-            return node.name, result
-        node.args.args = node.args.args[1:]  # without self
-        arguments = ast.unparse(node.args).replace("'", '"').replace("=", " = ")
-        return f"{node.name}({arguments})", result
+        is_method = not {"property", "cached_property"} & set(map(ast.unparse, node.decorator_list))
+        return node.name, "" if is_method or not node.returns else ast.unparse(node.returns)
     return "", ""
 
 

@@ -48,8 +48,8 @@ CONTROL = (
 )
 EXCEPTIONS = (
     *("PermanentFailure", "RetryLater", "RunCancelled", "RunTimedOut", "DcronError"),
-    *("InvalidSchedule", "InvalidCalendar", "UnknownTarget", "InvalidArguments", "InvalidValue"),
-    *("Conflict", "BulkSaveError", "NotPossible", "LockUnavailable"),
+    *("InvalidSchedule", "InvalidTimeZone", "InvalidCalendar", "UnknownTarget", "InvalidArguments"),
+    *("InvalidValue", "Conflict", "BulkSaveError", "NotPossible", "UnknownRun", "LockUnavailable"),
 )
 CURRENT_RUN = (
     *("is_active", "id", "job", "attempt", "fence", "scheduled_at", "previous_scheduled_at"),

@@ -24,3 +24,14 @@ def test_page_describes_every_function_of_control() -> None:
     from django_dcron import control
 
     assert sorted(reference.CONTROL) == sorted(control.__all__)
+
+
+def test_page_describes_every_exception() -> None:
+    from django_dcron import exceptions
+
+    found = {
+        name
+        for name, value in vars(exceptions).items()
+        if isinstance(value, type) and value.__module__ == exceptions.__name__
+    }
+    assert {*reference.EXCEPTIONS} == found - {"TranslatableError"}

@@ -7,8 +7,7 @@ Invariants:
 - An attempt's phases end at the attempt's end, at the current time, or at its due time.
 - Phases use recorded times only. An attempt's row records when it was due and dispatched. For the
   next attempt, the run's row does.
-- An attempt has no dispatch time if it started before its delivery was recorded, or if a worker of
-  an older release started it.
+- An attempt has no dispatch time if it started before its delivery was recorded.
 - A run is claimed once. The first attempt shows the claim.
 - Several processes write the rows, milliseconds apart. A time before its predecessor counts as
   equal to it.

@@ -14,8 +14,8 @@ Invariants:
   scheduler or the workers, and no ids of the database. A document that was written and read again
   gives the same definitions.
 - A document has the calendars that its jobs name. If no job names one, ``calendars`` is omitted. A
-  calendar missing from the document, as with earlier releases, must exist where it is read. So must
-  the limits that the jobs name, because each installation has its own capacity.
+  calendar missing from the document must exist where it is read. So must the limits that the jobs
+  name, because each installation has its own capacity.
 - Jobs are ordered by namespace and name, fields as in the model. There is no timestamp and nothing
   else that differs between two exports.
 - The names and formats of the fields are those of ``representation``.

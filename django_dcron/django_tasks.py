@@ -3,8 +3,8 @@
 All decisions are made in ``execution``. Only dispatchers and workers of such a backend import this
 module.
 
-A run that ignores its timeout isn't terminated. The process may be doing other work, and perhaps
-nothing would restart it.
+If a run ignores its timeout, its process isn't killed. The process may be doing other work, and
+perhaps nothing would restart it.
 """
 
 from __future__ import annotations

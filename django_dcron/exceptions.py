@@ -21,8 +21,8 @@ class DcronError(Exception):
 class TranslatableError(Exception):
     """An exception with a translatable message: a template and its values.
 
-    ``str`` of the exception, and so logs and stored texts, is always English. ``code`` identifies
-    the problem, and ``params`` has the values in the message.
+    ``str`` of the exception is always English, so that logs and stored texts are, too. ``code``
+    identifies the problem, and ``params`` has the values in the message.
     """
 
     code = "invalid"

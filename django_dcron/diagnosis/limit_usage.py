@@ -14,7 +14,7 @@ from django_dcron.models import Limit, LimitPlace, Run
 
 @dataclass(frozen=True)
 class LimitUsage:
-    """The runs that count together: those of a limit and of one value of its key."""
+    """Usage of a limit by the runs with one value of its key."""
 
     limit: Limit
     key: str = ""
@@ -32,7 +32,7 @@ def with_usage(limits: QuerySet[Limit], scope: Scope) -> QuerySet[Limit]:
     Only runs in ``scope`` count.
     """
     visible = Q(places__run__in=scope.keys(Run)) if scope.narrows(Run) else None
-    is_waiting = Q(places__number=None)  # also a limit without places, which has no due time
+    is_waiting = Q(places__number=None)  # also true for a limit without runs
     return limits.annotate(
         running=Count("places__number", filter=visible),
         waiting=Count("places", filter=visible) - F("running"),

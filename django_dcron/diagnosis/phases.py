@@ -3,7 +3,7 @@
 Invariants:
 
 - An attempt's phases are contiguous. They begin at the end of the previous attempt. Those of the
-  first attempt begin at its scheduled time, or at its creation if it is backfilled.
+  first attempt begin at the scheduled time, or at the creation of a backfilled run.
 - An attempt's phases end at the attempt's end, at the current time, or at its due time.
 - Phases use recorded times only. An attempt's row records when it was due and dispatched. For the
   next attempt, the run's row does.
@@ -65,8 +65,8 @@ class AttemptPhases:
     row: Attempt | None
     """None if the attempt hasn't started yet or never did."""
     phases: tuple[Phase, ...]
-    claimed: timedelta | None = None
-    """The delay between the first attempt's due time and the claim; negative if claimed ahead.
+    claim_delay: timedelta | None = None
+    """The time from the first attempt's due time to the claim; negative if claimed ahead.
 
     None if no node claimed the run, or if the delay is unknown.
     """
@@ -78,7 +78,7 @@ def phases_of_attempts(run: Run, attempts: Sequence[Attempt], now: datetime) -> 
     ``attempts`` are the run's latest attempts in order. Earlier attempts are omitted.
     """
     end = run.finished_at or now
-    at = _beginning(run, attempts, end)
+    at = _first_phase_start(run, attempts, end)
     by_attempt = []
     for attempt in attempts:
         ended = attempt.finished_at or max(end, attempt.started_at)
@@ -96,10 +96,10 @@ def phases_of_attempts(run: Run, attempts: Sequence[Attempt], now: datetime) -> 
     return by_attempt
 
 
-def _beginning(run: Run, attempts: Sequence[Attempt], end: datetime) -> datetime:
+def _first_phase_start(run: Run, attempts: Sequence[Attempt], end: datetime) -> datetime:
     first = attempts[0] if attempts else None
     if first is None or first.number == 1:
-        return _origin(run, end)
+        return _first_attempt_start(run, end)
     return min(first.due_at or first.started_at, first.started_at)
 
 
@@ -110,8 +110,8 @@ def _claim_delay(run: Run, attempt: Attempt | None) -> timedelta | None:
     return run.claimed_at - due_at
 
 
-def _origin(run: Run, end: datetime) -> datetime:
-    """Return when the first attempt's wait begins.
+def _first_attempt_start(run: Run, end: datetime) -> datetime:
+    """Return when the phases of the first attempt begin.
 
     A backfilled run is created long after its scheduled time. A run claimed ahead may be cancelled
     before its scheduled time.

@@ -1,10 +1,12 @@
-"""Load the facts of ``policies.health`` from the database, with five queries if all is well.
+"""Load the facts of ``policies.health`` from the database.
+
+This takes five queries if all is well and a run has started recently.
 
 Invariants:
 
 - No query reads more than ``LIMIT`` + 1 rows of runs, attempts or cursors, each through an index.
   Jobs are counted in full.
-- Nothing is written, and no server but the database is queried.
+- Nothing is written. Only the database is queried, not Redis or the broker.
 - The cause of a problem is queried only if there is a problem.
 """
 
@@ -66,7 +68,7 @@ SHORTEST_LONG_RUN = timedelta(minutes=10)
 LONG_RUN_FACTOR = 5
 """A run is too long if it has run for more than this many times its job's usual duration."""
 USUAL_DURATION_OF = 20
-"""A job's usual duration is that of the longest of this many successful runs."""
+"""A job's usual duration is that of the longest of its latest successful runs, up to this many."""
 USUAL_DURATION_NEEDS = 5
 """A job with fewer successful runs has no usual duration."""
 LONG_RUNS_EXAMINED = 5
@@ -162,9 +164,9 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
 
 
 def _worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
-    """Return the workers' replies to the node that asked last.
+    """Return the workers' replies to the node that asked last; None without a recent reply.
 
-    The runs unknown to a worker are combined from all nodes that know of them.
+    The runs that a worker doesn't know are combined from its replies to all nodes.
     """
     replies = [
         (at, node.workers["replies"])
@@ -273,7 +275,7 @@ def _due(summaries: Mapping[str, Summary]) -> dict[str, Any]:
 
 
 def _workers(
-    runs: RunQuerySet, known: dict[str, Any], now: datetime, summaries: Mapping[str, Summary]
+    runs: RunQuerySet, node_facts: dict[str, Any], now: datetime, summaries: Mapping[str, Summary]
 ) -> dict[str, Any]:
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
     last_start, stuck = summaries["latest_attempt"].first, summaries["stuck"]
@@ -284,7 +286,7 @@ def _workers(
         "stuck": WaitingCount(stuck.number, stuck.first),
     }
     waiting = _undelivered_by_queue(runs, now) if summaries["undelivered"].number else {}
-    if waiting or any(not worker.executes for worker in known["workers"] or ()):
+    if waiting or any(not worker.executes for worker in node_facts["workers"] or ()):
         last_starts = _last_starts(attempts)
         facts["recent_queues"] = tuple(last_starts)
         facts["queues"] = tuple(

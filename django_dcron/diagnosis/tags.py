@@ -1,4 +1,4 @@
-"""Query the tags of jobs. A job's tags are a JSON list of words."""
+"""Query the tags of jobs. A job's tags are a JSON list of strings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.db.models import BooleanField, Count, F, Func, JSONField, QuerySet, 
 from django_dcron.models import Job
 
 LISTS_READ_LIMIT = 1_000
-"""The maximum number of distinct tag lists that are read for the choice of tags and its counts."""
+"""The maximum number of distinct tag lists to read for the tag filter and its counts."""
 
 
 class _JsonListContains(Func):
-    """SQL condition that a JSON list contains the only word of another list, for each database."""
+    """SQL condition that a JSON list contains the only item of another list, for each database."""
 
     output_field: BooleanField[Any, Any] = BooleanField()
 
@@ -37,23 +37,29 @@ class _JsonListContains(Func):
         return self.as_sql(compiler, connection, function="JSON_CONTAINS", **context)
 
 
-def jobs_with_tag(jobs: QuerySet[Job], word: str) -> QuerySet[Job]:
-    return jobs.filter(_JsonListContains(F("tags"), Value([word], JSONField())))
+def jobs_with_tag(jobs: QuerySet[Job], tag: str) -> QuerySet[Job]:
+    return jobs.filter(_JsonListContains(F("tags"), Value([tag], JSONField())))
 
 
 def tags_in_use(jobs: QuerySet[Job]) -> set[str]:
-    """Return the tags of ``jobs``; incomplete if there are very many distinct lists of tags."""
+    """Return the tags of ``jobs``.
+
+    The result is incomplete if there are more than ``LISTS_READ_LIMIT`` distinct lists of tags.
+    """
     lists = jobs.exclude(tags=[]).order_by().values_list("tags", flat=True).distinct()
-    return {word for words in lists[:LISTS_READ_LIMIT] for word in words if isinstance(word, str)}
+    return {tag for tags in lists[:LISTS_READ_LIMIT] for tag in tags if isinstance(tag, str)}
 
 
 def count_tags(jobs: QuerySet[Job]) -> Counter[str] | None:
-    """Return how many of ``jobs`` have each tag, or None if there are too many lists of tags."""
+    """Return how many of ``jobs`` have each tag.
+
+    Return None if there are more than ``LISTS_READ_LIMIT`` distinct lists of tags.
+    """
     lists = jobs.exclude(tags=[]).order_by().values_list("tags").annotate(number=Count("pk"))
     rows = list(lists[: LISTS_READ_LIMIT + 1])
     if len(rows) > LISTS_READ_LIMIT:
         return None
     counts: Counter[str] = Counter()
-    for words, number in rows:
-        counts.update(dict.fromkeys((word for word in words if isinstance(word, str)), number))
+    for tags, number in rows:
+        counts.update(dict.fromkeys((tag for tag in tags if isinstance(tag, str)), number))
     return counts

@@ -4,13 +4,14 @@ Occurrences of the last hour that should have a run and have none are listed as 
 
 The cost doesn't depend on the number of jobs and runs:
 
-- There are at most ``LANES`` lanes. If there are more jobs, running, failed and due jobs are
-  chosen, each found through an index and in a bounded number of rows.
+- There are at most ``LANES`` lanes. If there are more jobs, those with running runs, those that
+  failed within the last hour and those that are due next are chosen in turn. Each kind is found
+  through an index and in a bounded number of rows.
 - The database sums up the runs of the last hour by job, minute and state. A job that runs each
   second yields about sixty rows, a job that runs every five minutes yields twelve. Consecutive
   minutes that are alike are then merged.
-- A run scheduled earlier is included if it still runs, or if it is its job's last run from before
-  the hour.
+- A run scheduled before the last hour is included if it still runs. So is each job's last run from
+  before the hour, if it ended within the hour.
 - Future occurrences less than ``NEAR`` apart form one stretch. Stretches are found in steps of half
   of that, so there are at most 120 steps per timetable, whatever its schedule.
 """
@@ -44,6 +45,7 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 LANES = 30
 NEAR = MINUTE
 RUNS_READ_LIMIT = 300
+"""The maximum number of runs to read in one query."""
 JOBS_COUNTED = 10_000
 
 
@@ -58,11 +60,11 @@ class RunStretch:
     number: int
     last_scheduled_at: datetime
     scheduled_at: datetime
-    """This and the next two fields are times of the first run."""
+    """The earliest time of these runs, as in the next two fields."""
     due_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    """The time of the last run."""
+    """The latest end of these runs; None if none has ended."""
     missed_before: int
     """The number of additional occurrences that the runs cover as missed."""
     run_id: uuid.UUID | None
@@ -152,18 +154,18 @@ def timeline(
 def _choose(
     selection: JobSelection, since: datetime, with_runs: bool, scope: Scope
 ) -> tuple[list[int], int]:
-    """Return the jobs that get a lane, and the number of jobs."""
+    """Return the keys of the jobs that get a lane, and the number of jobs to choose from."""
     jobs = scope.jobs.filter(**selection.lookups()).order_by()
-    some = list(jobs.values_list("pk", flat=True)[: LANES + 1])
-    if len(some) <= LANES:
-        return some, len(some)
+    first_jobs = list(jobs.values_list("pk", flat=True)[: LANES + 1])
+    if len(first_jobs) <= LANES:
+        return first_jobs, len(first_jobs)
     running: Iterable[int] = ()
     failed: Iterable[int] = ()
     if with_runs:
         selected = scope.runs.filter(**selection.lookups("job__")).order_by("-due_at")
         running = selected.running().values_list("job", flat=True)[:RUNS_READ_LIMIT]
-        lately = selected.filter(state=State.FAILED, due_at__gt=since)
-        failed = lately.values_list("job", flat=True)[:RUNS_READ_LIMIT]
+        recent_failures = selected.filter(state=State.FAILED, due_at__gt=since)
+        failed = recent_failures.values_list("job", flat=True)[:RUNS_READ_LIMIT]
     scheduled = Cursor.objects.using(alias_for(Cursor)).filter(
         enabled=True, problem="", **selection.lookups()
     )
@@ -172,7 +174,7 @@ def _choose(
         cursors.exclude(next_at=None).order_by("next_at", "pk").values_list("pk", flat=True)[:LANES]
     )
     in_turn = zip_longest(*(dict.fromkeys(kind) for kind in (running, failed, due)))
-    chosen = dict.fromkeys(pk for pk in chain(*in_turn, some) if pk is not None)
+    chosen = dict.fromkeys(pk for pk in chain(*in_turn, first_jobs) if pk is not None)
     return list(chosen)[:LANES], jobs[: JOBS_COUNTED + 1].count()
 
 

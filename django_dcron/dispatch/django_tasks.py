@@ -100,14 +100,14 @@ class DjangoTaskDispatcher:
         return f"task backend {self._alias!r} ({kind.__module__}.{kind.__qualname__})"
 
     def prepare(self, run: DueRun) -> PreparedTask:
-        backend, own = self._backend, self._own_task(run.target)
+        backend, django_task = self._backend, self._own_task(run.target)
         queue = run.queue or self.queue_of(run.target)
         if backend.queues and queue not in backend.queues:
             known = ", ".join(map(repr, sorted(backend.queues)))
             raise Undeliverable(
                 f"queue {queue!r} isn't a queue of the {self.address} (allowed: {known})"
             )
-        priority = own.priority if own else DEFAULT_TASK_PRIORITY
+        priority = django_task.priority if django_task else DEFAULT_TASK_PRIORITY
         if run.priority is not None:
             priority = priority_of(run.priority)
         # Such a backend refuses other priorities. A broker without priorities ignores them.
@@ -193,8 +193,8 @@ class DjangoTaskDispatcher:
 
     def queue_of(self, target: str) -> str:
         """Return the queue of a target whose job names none."""
-        own = self._own_task(target)
-        return own.queue_name if own else default_queue(self._backend)
+        django_task = self._own_task(target)
+        return django_task.queue_name if django_task else default_queue(self._backend)
 
     def take_back(self) -> list[tuple[UUID, int]]:
         return []  # the messages are with the backend

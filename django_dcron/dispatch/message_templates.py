@@ -23,7 +23,7 @@ from django_dcron.dispatch.base import DueRun
 MAX_TEMPLATES = 1000
 
 Encode = Callable[[DueRun, str], bytes]
-"""Returns the text of the run's message with this delivery tag."""
+"""Returns the run's encoded message with this delivery tag."""
 
 
 class MessageTemplate:
@@ -39,7 +39,7 @@ class MessageTemplate:
     """A second message, to compare with. Its job name has characters that JSON escapes."""
 
     def __init__(self, text: str) -> None:
-        """Make the template from the message of ``sample``."""
+        """Make the template from the message of a run with ``_RUN_ID`` and ``_JOB_NAME``."""
         body = json.loads(text)["body"]
         run_id = str(self._RUN_ID)
         self._before, _, self._after = a2b_base64(body).partition(run_id.encode())
@@ -73,9 +73,9 @@ class MessageTemplates:
         self._templates: dict[Hashable, MessageTemplate | None] = {}
 
     def encode(self, kind: Hashable, run: DueRun, tag: str, encode: Encode) -> bytes:
-        """Return the text of the run's message.
+        """Return the run's encoded message.
 
-        ``kind``: everything else that the message depends on.
+        ``kind``: a key of all messages that differ only in run, job name and delivery tag.
         """
         if kind not in self._templates:
             if len(self._templates) >= MAX_TEMPLATES:

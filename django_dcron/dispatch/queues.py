@@ -11,7 +11,7 @@ from django_dcron.dispatch import shared_dispatcher
 def queue_name(target: str, queue: str) -> str:
     """Return the job's queue, or else the queue of its target.
 
-    Empty if this process can't determine it.
+    Empty if the dispatcher has no queues, or if this process can't determine the queue.
     """
     if queue or settings.DISPATCHER not in ("celery", "tasks"):
         return queue

@@ -1,8 +1,8 @@
 """Middleware that enforces the job's timeout.
 
 At the timeout, it raises an exception in the job's code: ``SoftTimeLimitExceeded`` in a Celery
-worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, the run is terminated.
-The attempt is recorded as timed out, and a process that its pool replaces is killed.
+worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, the attempt is recorded as
+timed out. The process is then killed if it belongs to a pool that replaces it.
 
 The timeout covers only the job's code. The start of the attempt and the recording of its outcome
 don't count, because they may wait for the database.

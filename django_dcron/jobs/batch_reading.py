@@ -29,8 +29,6 @@ Errors = dict[str, list[ValidationError]]
 
 @dataclass(frozen=True, slots=True)
 class JobToSave:
-    """A job to save."""
-
     job: Job
     expected_version: int | None = None
     """The version that the change is based on. None: the instance's."""
@@ -68,7 +66,7 @@ class UniqueValueOwners:
         return owner is not None and owner != job.pk
 
     def move(self, before: Job | None, job: Job, owner: int) -> None:
-        """Give ``owner`` the value of ``job``, and release the value that it had ``before``."""
+        """Give ``owner`` the value of ``job``, and release the value of ``before``."""
         value = self.value_of(job)
         if before is not None and (old := self.value_of(before)) not in (None, value):
             self.released.add(old)
@@ -118,22 +116,22 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
 def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) -> StoredRows:
     """Read what the decisions need, and lock the rows."""
     keys = keys_of(changes)
-    cleaned = [(change.job, wrong) for change, wrong in zip(changes, errors, strict=True)]
+    cleaned = [(change.job, found) for change, found in zip(changes, errors, strict=True)]
     links = chains.read_links(keys, using)
     rechained = [
         change
-        for change, wrong in zip(changes, errors, strict=True)
-        if not wrong and affects_chains(change.job, links)
+        for change, found in zip(changes, errors, strict=True)
+        if not found and affects_chains(change.job, links)
     ]
     named = {split_label(label) for change in rechained for label in change.job.after}
-    own = {(job.namespace, job.name) for job, wrong in cleaned if not wrong.keys() & {*NAME}}
+    own = {(job.namespace, job.name) for job, found in cleaned if not found.keys() & {*NAME}}
     cursors = lock_cursors(keys, using)
-    concerned: set[int] = set()
+    chained: set[int] = set()
     if rechained:
         ids = chains.read_ids(named, using)
-        ahead = {ids[key] for key in named if key in ids}
-        concerned = chains.connected_jobs(ahead | keys_of(rechained), chains.read_edges(using))
-    locked = lock_jobs(keys | concerned, using)
+        predecessors = {ids[key] for key in named if key in ids}
+        chained = chains.connected_jobs(predecessors | keys_of(rechained), chains.read_edges(using))
+    locked = lock_jobs(keys | chained, using)
     return StoredRows(
         names=UniqueValueOwners(NAME, chains.read_ids(own | named, using)),
         import_keys=UniqueValueOwners(IMPORT_KEY, _import_keys(cleaned, using)),
@@ -152,7 +150,7 @@ def affects_chains(job: Job, links: Mapping[int, StoredLinks]) -> bool:
 
 
 def _import_keys(cleaned: Sequence[tuple[Job, Errors]], using: str) -> dict[Key, int]:
-    keys = {job.import_key for job, wrong in cleaned if not wrong.keys() & {*IMPORT_KEY}} - {None}
+    keys = {job.import_key for job, found in cleaned if not found.keys() & {*IMPORT_KEY}} - {None}
     rows = Job.objects.using(using).filter(import_key__in=keys) if keys else Job.objects.none()
-    found = rows.values_list("pk", "import_source", "import_key")
-    return {(source, key): pk for pk, source, key in found}
+    owners = rows.values_list("pk", "import_source", "import_key")
+    return {(source, key): pk for pk, source, key in owners}

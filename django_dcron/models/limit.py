@@ -152,9 +152,9 @@ class LimitPlace(models.Model):
 
 
 class LimitStart(models.Model):
-    """The latest start under a number of a limit with a maximum of started runs.
+    """One of the ``max_started`` numbers of a limit, and the latest start that took it.
 
-    The number is free again once the interval is over.
+    The number is free again once the interval has passed since that start.
     """
 
     limit = models.ForeignKey(

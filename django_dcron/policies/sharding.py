@@ -25,6 +25,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 NODES_KEPT = 256
+"""The number of nodes whose ranks are cached."""
 HASH_BITS = 64
 
 

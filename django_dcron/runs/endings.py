@@ -51,7 +51,11 @@ waits only for a backfilled run.
 
 
 def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:
-    """Pending, queued or waiting -> skipped, missed, cancelled or failed."""
+    """End a run that hasn't started. Returns False if it no longer may end in this way.
+
+    Pending, queued or waiting -> skipped, missed, cancelled or failed.
+    ``attempt``: if the run is at another attempt, nothing changes.
+    """
     unstarted = transitions.run_that_may_become(state, run.pk, attempt).exclude(state=State.RUNNING)
     if state is not State.FAILED:
         return _end(run, unstarted, state, reason) is not None
@@ -77,15 +81,16 @@ def finish(
     attempt: int,
     state: State,
     reason: str,
-    closing: dict[str, Any],
+    attempt_columns: dict[str, Any],
     token: UUID | None,
     dispatch_now: Callable[[Run], None] | None = None,
     last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
-    """Running -> succeeded, failed or cancelled.
+    """Running -> succeeded, failed or cancelled. Returns whether this call ended the run.
 
-    ``closing``: the columns to write to the attempt's row.
-    ``dispatch_now``: called after the commit with the run that is woken and each run that follows.
+    ``attempt_columns``: the columns to write to the attempt's row.
+    ``token``: the token of the attempt; None if another process ends it.
+    ``dispatch_now``: called after the commit with each run that waited for this run or follows it.
     Without it, nodes dispatch these runs.
     ``last_heartbeat``: if the execution has sent a newer heartbeat, nothing changes and False is
     returned.
@@ -97,22 +102,24 @@ def finish(
             "reason": reason[:REASON_LIMIT],
             "job_id": run.job_id,
         }
-        attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **closing}
-        if _finish(state, tuple(closing)).execute(**run_values, **attempt_values):
+        attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **attempt_columns}
+        if _finish_statements(state, tuple(attempt_columns)).execute(
+            **run_values, **attempt_values
+        ):
             return True
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
         next_runs = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
         if next_runs is None:
             return False
         reach_sync_point("finish.ended")
-        _close_attempt(run, attempt, closing, token)
+        _close_attempt(run, attempt, attempt_columns, token)
         _dispatch_after_commit(next_runs, dispatch_now)
     return True
 
 
 @cache
-def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
-    """Return the statements for the usual end of a run.
+def _finish_statements(state: State, columns: tuple[str, ...]) -> ChangeSequence:
+    """Return the statements for the usual end of a run. They change nothing in other cases.
 
     In the usual case, no run waits for the slot, none follows, and the run has no place in a limit.
     The execution itself reports its end, and the job has a row of statistics.
@@ -127,7 +134,7 @@ def _finish(state: State, columns: tuple[str, ...]) -> ChangeSequence:
             **final_columns(state, Placeholder(Run, "reason")),
         ),
         prepared_count(state, Placeholder(Run, "job_id")),
-        _closing(("run_id", "number", "token"), columns),
+        _close_attempt_statement(("run_id", "number", "token"), columns),
         lock_timeout=LOCK_TIMEOUT,
     )
 
@@ -137,16 +144,16 @@ def retry(
     attempt: int,
     due_at: datetime,
     reason: str,
-    closing: dict[str, Any],
+    attempt_columns: dict[str, Any],
     token: UUID | None,
     dispatch_now: Callable[[Run], None] | None = None,
     last_heartbeat: LastHeartbeat | None = None,
 ) -> bool:
     """Running -> pending for the next attempt, unless the run was asked to stop.
 
-    An unfinished run keeps its slot, but frees its place in a limit. A backfilled run passes the
-    slot on, so that no other run waits for its backoff. ``dispatch_now`` and ``last_heartbeat``:
-    see ``finish``.
+    During the backoff, the run keeps its slot, but not its place in a limit. A backfilled run also
+    frees its slot, so that no other run waits for its backoff. The other parameters and the result
+    are those of ``finish``.
     """
     backfilled = run.trigger == Trigger.BACKFILL
     executing = _executing(run.pk, attempt, last_heartbeat).filter(cancel_requested_at=None)
@@ -168,7 +175,7 @@ def retry(
         if backfilled:
             transitions.wake_next(run.job_id)
         reach_sync_point("retry.written")
-        _close_attempt(run, attempt, closing, token)
+        _close_attempt(run, attempt, attempt_columns, token)
         _dispatch_after_commit(limits.free_places([run.pk]) if limited else (), dispatch_now)
     return True
 
@@ -235,18 +242,18 @@ def _dispatch_after_commit(
             transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
 
 
-def _close_attempt(run: Run, attempt: int, closing: dict[str, Any], token: UUID | None) -> None:
-    """Close the attempt's row. ``token`` is None if another process closes it."""
-    own = {"run_id": run.pk, "number": attempt}
+def _close_attempt(run: Run, attempt: int, columns: dict[str, Any], token: UUID | None) -> None:
+    """Write ``columns`` and the end to the attempt's row, unless it has an outcome."""
+    key: dict[str, Any] = {"run_id": run.pk, "number": attempt}
     if token is not None:
-        own["token"] = token
-    _closing(tuple(own), tuple(closing)).execute(**own, **closing)
+        key["token"] = token
+    _close_attempt_statement(tuple(key), tuple(columns)).execute(**key, **columns)
 
 
 @cache
-def _closing(own: tuple[str, ...], columns: tuple[str, ...]) -> Update:
-    """Return the update that closes an attempt, identified by the columns ``own``."""
-    attempt = {name: Placeholder(Attempt, name) for name in own}
+def _close_attempt_statement(key: tuple[str, ...], columns: tuple[str, ...]) -> Update:
+    """Return the statement that writes ``columns`` to the attempt with these ``key`` columns."""
+    attempt = {name: Placeholder(Attempt, name) for name in key}
     return Update(
         Attempt,
         lambda: Attempt.objects.filter(**attempt, outcome=""),

@@ -75,8 +75,9 @@ class Agenda:
     ):
         """Create an empty agenda.
 
-        ``on_activity`` is called before each batch, and before a rest with its maximum duration in
-        seconds.
+        ``on_dispatched`` is called after a batch if no further run is due. ``on_activity`` is
+        called before each batch with 0, and before each rest with its maximum duration in seconds,
+        or None if the thread rests until it is woken.
         """
         self._dispatcher = dispatcher
         self._clock = clock
@@ -251,8 +252,8 @@ class Agenda:
         with self._changed:
             now = self._clock.now()
             batch: list[AgendaEntry] = []
-            most = self._dispatcher.batch_size
-            while self._heap and self._heap[0].due_at <= now and len(batch) < most:
+            limit = self._dispatcher.batch_size
+            while self._heap and self._heap[0].due_at <= now and len(batch) < limit:
                 entry = heapq.heappop(self._heap)
                 backlog = self._backlogs.get(kind_of(entry)) if self._backlogs else None
                 if backlog is None:

@@ -1,19 +1,18 @@
 """The days of a recurrence rule of RFC 5545, such as ``FREQ=WEEKLY;INTERVAL=2;BYDAY=FR``.
 
-python-dateutil lists the days. The rest is as for cron fields, because a rule compiles to a
-``Cron`` with other days (see ``recurrence_text``). Clock changes, calendars and the planned load
-work in the same way.
+python-dateutil lists the days. A rule compiles to a ``Cron`` whose days are a ``Recurrence`` (see
+``recurrence_text``). Times of day, clock changes, calendars and the planned load therefore work as
+for cron schedules.
 
 Invariants:
 
 - Nothing depends on the time at which the rule is read.
 - dateutil lists one calendar year at a time, so a search never walks from the start to the present.
-- ``INTERVAL`` counts days, weeks, months or years from those of the start.
-- The days are those that dateutil lists from the start on. The start itself is a day only if it
-  matches.
+- ``INTERVAL`` counts days, weeks, months or years from the one that contains the start.
+- The start itself is a day of the rule only if it matches.
 """
 
-# ruff: noqa: DTZ001 -- dateutil is asked in naive local time
+# ruff: noqa: DTZ001 -- dateutil gets naive local times
 
 from __future__ import annotations
 
@@ -52,17 +51,17 @@ class Recurrence:
 
     def on(self, day: date) -> bool:
         days = _days_of_year(self, day.year)
-        place = bisect_left(days, day)
-        return place < len(days) and days[place] == day
+        index = bisect_left(days, day)
+        return index < len(days) and days[index] == day
 
     def at_or_after(self, day: date) -> date | None:
         """Return the first day of the rule from ``day`` on, or None past the horizon."""
         last = min(day, LAST_DAY - HORIZON) + HORIZON
         for year in range(max(day, self.start).year, last.year + 1):
             days = _days_of_year(self, year)
-            place = bisect_left(days, day)
-            if place < len(days):
-                return days[place] if days[place] <= last else None
+            index = bisect_left(days, day)
+            if index < len(days):
+                return days[index] if days[index] <= last else None
         return None
 
     def at_or_before(self, day: date) -> date | None:
@@ -70,9 +69,9 @@ class Recurrence:
         first = max(max(day, FIRST_DAY + HORIZON) - HORIZON, self.start)
         for year in range(day.year, first.year - 1, -1):
             days = _days_of_year(self, year)
-            place = bisect_right(days, day)
-            if place:
-                return days[place - 1] if days[place - 1] >= first else None
+            index = bisect_right(days, day)
+            if index:
+                return days[index - 1] if days[index - 1] >= first else None
         return None
 
     def in_phase(self, day: date) -> bool:
@@ -155,5 +154,5 @@ def _days_of_year(rule: Recurrence, year: int) -> tuple[date, ...]:
 
 def _at_positions(days: list[date], positions: tuple[int, ...]) -> list[date]:
     """Return the days at these positions, counted from 1, or from -1 at the end."""
-    places = {place - 1 if place > 0 else len(days) + place for place in positions}
-    return [day for place, day in enumerate(days) if place in places]
+    indexes = {position - 1 if position > 0 else len(days) + position for position in positions}
+    return [day for index, day in enumerate(days) if index in indexes]

@@ -93,7 +93,7 @@ class NthWeekday:
 
 
 class WorkingDays(Hashable, Protocol):
-    """A calendar."""
+    """The part of a calendar that determines the working days."""
 
     def excludes(self, day: date) -> bool: ...
 
@@ -107,8 +107,8 @@ class NthWorkingDay:
 
     def matches(self, day: date) -> bool:
         days = _working_days(self.calendar, day.year, day.month)
-        place = self.nth - 1 if self.nth > 0 else len(days) + self.nth
-        return 0 <= place < len(days) and days[place] == day.day
+        index = self.nth - 1 if self.nth > 0 else len(days) + self.nth
+        return 0 <= index < len(days) and days[index] == day.day
 
     def window(self) -> range:
         return range(1, 32)

@@ -35,7 +35,8 @@ def get(key: str) -> Target:
     elif key.startswith(shell.PREFIX):
         target = shell.find(key)
     else:
-        # Tasks first: if a function is both, its task passes ``self`` or a context and has a route.
+        # Tasks first: a function with @cron may also be a task, which has a route and passes
+        # ``self`` or a context.
         target = celery_tasks.find(key) or django_tasks.find(key) or functions.find(key)
     if target is None:
         near = nearest(key, available())
@@ -73,9 +74,9 @@ def check_arguments(key: str, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 def _check_size(args: list[Any], kwargs: dict[str, Any]) -> None:
-    most = settings.ARGUMENTS_LIMIT
+    limit = settings.ARGUMENTS_LIMIT
     sizes = {"args": _size(args), "kwargs": _size(kwargs)}
-    if sum(sizes.values()) > most:
+    if sum(sizes.values()) > limit:
         raise InvalidArguments(
             _(
                 "The arguments have %(count)d characters as JSON. DCRON_ARGUMENTS_LIMIT "
@@ -83,7 +84,7 @@ def _check_size(args: list[Any], kwargs: dict[str, Any]) -> None:
             ),
             max(sizes, key=lambda field: sizes[field]),
             count=sum(sizes.values()),
-            most=most,
+            most=limit,
             code="too_long",
         )
 
@@ -110,7 +111,7 @@ def available() -> list[str]:
 
 
 def discovery_problem() -> str:
-    """Return why task modules failed to import, so that tasks may be missing; empty if none did."""
+    """Return why task modules can't be imported, so tasks may be missing; empty if they can."""
     return celery_tasks.discovery_problem() or django_tasks.discovery_problem()
 
 

@@ -35,7 +35,7 @@ class AttemptEnding(Protocol):
 
 
 def attempt_span(
-    run_id: UUID, attempt: int, rerun_of: UUID | None = None, **about: str
+    run_id: UUID, attempt: int, rerun_of: UUID | None = None, **attributes: str
 ) -> AbstractContextManager[Callable[[AttemptEnding], None]]:
     """Return a context manager with the span ``dcron.execute`` of an attempt.
 
@@ -44,7 +44,7 @@ def attempt_span(
     provider = configured_provider()
     if provider is None:
         return nullcontext(_ignore_end)
-    return _executing(provider, run_id, attempt, rerun_of, about)
+    return _executing(provider, run_id, attempt, rerun_of, attributes)
 
 
 def _ignore_end(ending: AttemptEnding) -> None:
@@ -57,12 +57,12 @@ def _executing(
     run_id: UUID,
     attempt: int,
     rerun_of: UUID | None,
-    about: dict[str, str],
+    attributes: dict[str, str],
 ) -> Iterator[Callable[[AttemptEnding], None]]:
     span: Span = trace.INVALID_SPAN
     token = None
     with suppress_errors():
-        span = _start_execution(provider, run_id, attempt, rerun_of, about)
+        span = _start_execution(provider, run_id, attempt, rerun_of, attributes)
         token = context.attach(trace.set_span_in_context(span))
 
     def ended(ending: AttemptEnding) -> None:
@@ -83,7 +83,7 @@ def _start_execution(
     run_id: UUID,
     attempt: int,
     rerun_of: UUID | None,
-    about: dict[str, str],
+    attributes: dict[str, str],
 ) -> Span:
     """Start the span.
 
@@ -101,7 +101,7 @@ def _start_execution(
         "dcron.execute",
         parent,
         trace.SpanKind.CONSUMER,
-        attempt_attributes(run_id, attempt, **about),
+        attempt_attributes(run_id, attempt, **attributes),
         links,
     )
 

@@ -95,7 +95,7 @@ def duration_within(days: float, *, longest: float) -> Setting[timedelta]:
 
 
 class OptionalDuration(Setting[timedelta | None]):
-    """A duration that defaults to another setting's value. None disables the limit."""
+    """A duration that defaults to another setting's value. None disables what it limits."""
 
     def __init__(self, other: Setting[timedelta], *, at_least: float):
         floor = timedelta(seconds=at_least)

@@ -98,7 +98,7 @@ def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, b
         [(begins, 0, 1), ("running", 1, 5)],
         [("between", 5, 11), ("running", 11, 15)],
     ]
-    assert [each.claimed for each in found] == [None, None]
+    assert [each.claim_delay for each in found] == [None, None]
 
 
 def test_only_first_attempt_shows_claim() -> None:
@@ -106,7 +106,7 @@ def test_only_first_attempt_shows_claim() -> None:
     attempts = [attempt(1, 6, 9, due=3, queued=4), attempt(2, 14, 15, due=12, queued=13)]
 
     def claimed(run: Run, attempts: list[Attempt]) -> list[float | None]:
-        lengths = [each.claimed for each in phases_of_attempts(run, attempts, at(60))]
+        lengths = [each.claim_delay for each in phases_of_attempts(run, attempts, at(60))]
         return [None if length is None else length.total_seconds() for length in lengths]
 
     assert claimed(run, attempts) == [-13, None]

@@ -41,9 +41,9 @@ def guard(breaking: Breaking) -> Breaking:
 def broken(name: str) -> Iterator[None]:
     """Break this guard within the block."""
     with ExitStack() as stack:
-        endings._finish.cache_clear()
+        endings._finish_statements.cache_clear()
         GUARDS[name](stack)
-        stack.callback(endings._finish.cache_clear)
+        stack.callback(endings._finish_statements.cache_clear)
         yield
 
 

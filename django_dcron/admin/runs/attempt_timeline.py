@@ -213,10 +213,10 @@ def _lane(index: int, attempt: AttemptPhases, state: str, scale: _Scale) -> Atte
 
 
 def _claim_text(attempt: AttemptPhases) -> str:
-    if attempt.claimed is None:
+    if attempt.claim_delay is None:
         return ""
-    text = CLAIMED_LATE if attempt.claimed > timedelta() else CLAIMED_EARLY
-    return text % {"time": duration_or_empty(abs(attempt.claimed))}
+    text = CLAIMED_LATE if attempt.claim_delay > timedelta() else CLAIMED_EARLY
+    return text % {"time": duration_or_empty(abs(attempt.claim_delay))}
 
 
 def _lane_text(attempt: AttemptPhases, state: str) -> str:

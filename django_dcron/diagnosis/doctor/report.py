@@ -93,7 +93,10 @@ LISTED_BY_ROW = frozenset(
 
 
 def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
-    """Check the system's health, then all nodes, jobs and runs; raises the database's errors."""
+    """Check the system's health, then the nodes, jobs and runs; raises the database's errors.
+
+    ``named``: the maximum number of findings to list for each code.
+    """
     findings, totals = Findings(named), Totals()
     verdict = read_verdict(window.namespace)
     for issue in verdict.issues:

@@ -1,4 +1,4 @@
-"""The window of one examination, and helpers that its parts share."""
+"""The period that the doctor examines, and helpers that its checks share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django_dcron.models.run import RunQuerySet
 
 JOBS_AT_ONCE = 500
 NAMED_TIMES = 5
+"""The maximum number of times in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Window:
     runs: int | None = 20_000
     """The maximum number of the window's latest runs to check individually, or None for all."""
     steady: bool = False
-    """Whether no job was changed and nothing was pruned in the window, as tests may know."""
+    """Whether no job was changed and nothing was pruned in the window. Only tests set this."""
 
 
 def batches_of_jobs(window: Window) -> Iterator[list[Job]]:
@@ -58,7 +59,7 @@ def utc(instant: datetime | None) -> str:
 
 
 def format_times(instants: Sequence[datetime]) -> str:
-    """Format the first few times for people."""
+    """Format at most ``NAMED_TIMES`` times for a sentence, in UTC without the year."""
     shown = ", ".join(
         f"{instant.astimezone(UTC):%m-%d %H:%M:%S}" for instant in instants[:NAMED_TIMES]
     )

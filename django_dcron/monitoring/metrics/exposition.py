@@ -32,7 +32,7 @@ class Collector:
         self._reading = DirectReading(cluster.read_samples)
 
     def samples(self) -> tuple[MetricSample, ...]:
-        return _with_database(self._reading.get())
+        return _with_database_up(self._reading.get())
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that the registration of the collector doesn't read the database."""
@@ -62,7 +62,7 @@ class NodeMetrics:
         self._reading = BackgroundReading(self._read)
 
     def samples(self) -> tuple[MetricSample | Distribution, ...]:
-        read = _with_database(self._reading.get())
+        read = _with_database_up(self._reading.get())
         return (*node_samples(self._health()), *self._observed, *read)
 
     def response(self, accept: str = "") -> RenderedResponse:
@@ -75,7 +75,8 @@ class NodeMetrics:
         return read
 
 
-def _with_database(read: tuple[MetricSample, ...] | None) -> tuple[MetricSample, ...]:
+def _with_database_up(read: tuple[MetricSample, ...] | None) -> tuple[MetricSample, ...]:
+    """Return the samples that were read, after one that tells whether the database answered."""
     return (MetricSample(catalog.DATABASE_UP, read is not None), *(read or ()))
 
 

@@ -1,8 +1,8 @@
-"""Read a pickle as data. This module runs in the child only.
+"""Read a pickle as data. This module runs only in the child process that reads untrusted data.
 
-No name in a pickle is imported or called, except the classes of ``datetime`` and time zones by
-their names. Objects of APScheduler's trigger classes become records with the class's name. Any
-other name is refused.
+A pickle can instantiate only the classes of ``datetime`` and time zones, and nothing is imported.
+Objects of APScheduler's trigger classes become records with the class's name. Any other name is
+refused.
 """
 
 from __future__ import annotations

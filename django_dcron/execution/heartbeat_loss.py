@@ -29,7 +29,7 @@ from django_dcron.utils.threads import DcronThread
 logger = logging.getLogger("django_dcron.runs")
 
 RETRY_AFTER = 1.0
-"""Seconds, at most, until a heartbeat that couldn't be written is tried again."""
+"""The maximum number of seconds until a heartbeat that couldn't be written is tried again."""
 NEVER = float("inf")
 
 

@@ -151,7 +151,7 @@ def _unique_fields(using: str) -> list[str] | None:
 
 
 def require_occurrence(job: Job, cursor: Cursor) -> None:
-    """Require a future occurrence of an enabled job, like the validation.
+    """Require a future occurrence of an enabled job, as the validation does.
 
     The job's last occurrence may have passed since the validation, for example while the save
     waited for a lock. It may also lie before the end of the job's pause. Raises

@@ -179,7 +179,7 @@ class Migration(migrations.Migration):
                     "interval",
                     models.DurationField(
                         blank=True,
-                        help_text="The interval of the maximum started, such as 1m. It applies to any interval of this length.",
+                        help_text="The interval for the maximum started, such as 1m. The maximum applies to any interval of this length.",
                         null=True,
                         validators=[
                             django.core.validators.MinValueValidator(
@@ -229,7 +229,7 @@ class Migration(migrations.Migration):
                     "namespace",
                     models.CharField(
                         default="default",
-                        help_text="Groups jobs, such as billing. A node can serve all namespaces or only one.",
+                        help_text="The name of a group of jobs, such as billing. A node can serve all namespaces or only one.",
                         max_length=64,
                         validators=[
                             django_dcron.models.hidden_characters.NameValidator(

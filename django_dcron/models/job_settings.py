@@ -39,7 +39,10 @@ class JobSettings(Scheduled, JobValues, models.Model):
         max_length=64,
         default="default",
         validators=[NAME],
-        help_text=_("Groups jobs, such as billing. A node can serve all namespaces or only one."),
+        help_text=_(
+            "The name of a group of jobs, such as billing. A node can serve all namespaces or only "
+            "one."
+        ),
     )
     name = models.CharField(
         _("name"),

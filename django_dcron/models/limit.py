@@ -83,8 +83,8 @@ class Limit(models.Model):
     interval = optional_duration_field(
         _("interval"),
         help_text=_(
-            "The interval of the maximum started, such as 1m. It applies to any interval of this "
-            "length."
+            "The interval for the maximum started, such as 1m. The maximum applies to any interval "
+            "of this length."
         ),
     )
     key = models.CharField(

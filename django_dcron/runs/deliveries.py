@@ -85,8 +85,8 @@ def lock_unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
     no_key = connections[using].features.has_select_for_no_key_update
     with transaction.atomic(using=using):
         rows = runs().filter(pk__in=run_ids).order_by().values_list("pk", flat=True)
-        there = set(rows)
-        locked = there - set(rows.select_for_update(skip_locked=True, no_key=no_key))
+        existing = set(rows)
+        locked = existing - set(rows.select_for_update(skip_locked=True, no_key=no_key))
         yield set(run_ids) - locked
 
 

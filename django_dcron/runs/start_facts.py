@@ -236,7 +236,7 @@ class Delivery:
                 return _unfinished_reason(self.holder)
             case Reason.LINE_TAKEN:
                 holder = _unfinished_reason(self.holder)
-                return f"{holder}; {self.next_in_line.pk} waits for it already"
+                return f"{holder}; run {self.next_in_line.pk} already waits for it"
             case Reason.NEWER_IN_LINE:
                 return _unfinished_reason(self.next_in_line)
 

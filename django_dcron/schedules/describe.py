@@ -266,7 +266,7 @@ def _nth(item: NthWeekday, text: str, language: Language) -> str:
 
 
 def _from_monday(values: Iterable[int]) -> list[int]:
-    """Number the weekdays from Monday (0), so that Friday to Sunday is one run."""
+    """Number the weekdays from Monday (0), so that Friday to Sunday is one range."""
     return sorted((value - 1) % 7 for value in values)
 
 

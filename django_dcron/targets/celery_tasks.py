@@ -261,7 +261,7 @@ def keys() -> list[str]:
 
 
 def discovery_problem() -> str:
-    """Return why task modules failed to import, so that tasks may be missing; empty if none did."""
+    """Return why task modules can't be imported, so tasks may be missing; empty if they can."""
     return _problems.get(discovered_app(), "")
 
 

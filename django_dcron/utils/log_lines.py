@@ -41,9 +41,9 @@ class LineFormatter(logging.Formatter):
     """Formats a record as one entry: indents further lines and escapes control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        own = copy(record)
-        own.exc_text = None  # set by another formatter, or indented already
-        return escape_log_text(super().format(own))
+        copied = copy(record)
+        copied.exc_text = None  # set by another formatter, or indented already
+        return escape_log_text(super().format(copied))
 
 
 class EscapingFilter(logging.Filter):

@@ -92,7 +92,7 @@ class Settings:
     TICK = duration_at_least(0.5, at_least=0.05)
     """The longest pause between two ticks of a node."""
     LOOK_AHEAD = duration_at_least(10, at_least=0.1)
-    """How long before its due time an occurrence is claimed."""
+    """How long before its scheduled time an occurrence is claimed."""
     BACKFILL_CONCURRENCY = whole_number(2, low=1, high=1000)
     """The maximum number of backfilled runs of one job in progress at once."""
     LEASE = duration_at_least(6, at_least=0.5)
@@ -103,7 +103,7 @@ class Settings:
     """How long a node may go without a successful tick before it is unfit."""
     HANG_AFTER = duration_at_least(60, at_least=1)
     """A node's thread that shows no activity for this long is considered hung. The node is then
-    unfit, and other nodes lead its shards.
+    unfit if runs need the thread, otherwise degraded.
     """
 
     # Lock

@@ -41,7 +41,7 @@ logger = logging.getLogger("django_dcron.runs")
 MAX_OUTCOMES = 100
 """The maximum number of outcomes that a process keeps."""
 LONGEST_PAUSE = 1.0
-"""Seconds between two looks for unlocked rows, at most."""
+"""The maximum number of seconds between two searches for unlocked rows."""
 
 
 class PendingOutcomes:

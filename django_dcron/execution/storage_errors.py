@@ -17,7 +17,7 @@ from django_dcron.runs.completion import Ending
 
 
 class Refusal(Enum):
-    NOW = auto()
+    TEMPORARY = auto()
     """The database can't store anything now, or can't store anything that needs space."""
     TEXTS = auto()
     """The database can never store these texts."""
@@ -26,7 +26,7 @@ class Refusal(Enum):
 
 TEXTS_STATES = ("22", "54")
 """SQLSTATE classes of PostgreSQL: data exception, program limit exceeded."""
-NOW_STATES = (
+TEMPORARY_STATES = (
     "08",  # connection
     "25",  # transaction state, for example read-only
     "28",  # authorization
@@ -42,7 +42,7 @@ NOW_STATES = (
 """SQLSTATEs of PostgreSQL, or the classes that they begin with."""
 TEXTS_NUMBERS = frozenset({1118, 1153, 1300, 1301, 1366, 1406, 3988})
 """Errors of MariaDB: row too large, packet too large, invalid characters, data too long."""
-NOW_NUMBERS = frozenset(
+TEMPORARY_NUMBERS = frozenset(
     {
         1020,
         1021,
@@ -70,7 +70,7 @@ CLIENT_NUMBERS = range(2000, 3000)
 """Errors of MariaDB's client: the connection was lost, couldn't be opened, or is out of sync."""
 TEXTS_CODES = frozenset({18})
 """Error code of SQLite: too big."""
-NOW_CODES = frozenset({3, 5, 6, 7, 8, 10, 11, 13, 14, 15})
+TEMPORARY_CODES = frozenset({3, 5, 6, 7, 8, 10, 11, 13, 14, 15})
 """Permission, busy, locked, out of memory, read-only, I/O error, corrupt, full, can't open, locking
 protocol."""
 
@@ -85,24 +85,26 @@ def refusal_of(error: Exception, ending: Ending, using: str) -> Refusal:
     cause = error.__cause__ if wrapped else error  # the driver's exception
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state:
-        return _refusal(state.startswith(TEXTS_STATES), state.startswith(NOW_STATES))
+        return _refusal(state.startswith(TEXTS_STATES), state.startswith(TEMPORARY_STATES))
     if (code := getattr(cause, "sqlite_errorcode", None)) is not None:
-        return _refusal(code & 0xFF in TEXTS_CODES, code & 0xFF in NOW_CODES)
+        return _refusal(code & 0xFF in TEXTS_CODES, code & 0xFF in TEMPORARY_CODES)
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         # If the server rejects a packet as too large, the client reports a lost connection.
         if number in CLIENT_NUMBERS:
-            return Refusal.TEXTS if _exceeds_packet(ending, using) else Refusal.NOW
-        return _refusal(number in TEXTS_NUMBERS, number in NOW_NUMBERS)
+            return Refusal.TEXTS if _exceeds_packet(ending, using) else Refusal.TEMPORARY
+        return _refusal(number in TEXTS_NUMBERS, number in TEMPORARY_NUMBERS)
     if cause is not None and isinstance(error, (OperationalError, InterfaceError)):
-        return Refusal.NOW  # no answer from the server: the connection was lost
-    return Refusal.NOW if isinstance(error, (InterfaceError, InternalError)) else Refusal.UNKNOWN
+        return Refusal.TEMPORARY  # no answer from the server: the connection was lost
+    return (
+        Refusal.TEMPORARY if isinstance(error, (InterfaceError, InternalError)) else Refusal.UNKNOWN
+    )
 
 
 def _refusal(because_of_texts: bool, temporary: bool) -> Refusal:
     if because_of_texts:
         return Refusal.TEXTS
-    return Refusal.NOW if temporary else Refusal.UNKNOWN
+    return Refusal.TEMPORARY if temporary else Refusal.UNKNOWN
 
 
 def _exceeds_packet(ending: Ending, using: str) -> bool:

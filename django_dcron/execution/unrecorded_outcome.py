@@ -61,9 +61,9 @@ class UnrecordedOutcome:
             end_attempt(run.run, run.attempt, self._ending, run.token)
         except Exception as error:
             match refusal_of(error, self._ending, self._using):
-                case Refusal.NOW if isinstance(error, UNAVAILABLE):
+                case Refusal.TEMPORARY if isinstance(error, UNAVAILABLE):
                     raise
-                case Refusal.NOW:  # an exception that no retry helps against
+                case Refusal.TEMPORARY:  # an exception that no retry helps against
                     raise OperationalError(in_one_line(error)) from error
                 case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
                     if not is_contention(error) and _answers(self._using):

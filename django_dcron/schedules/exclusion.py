@@ -66,7 +66,7 @@ def apply_calendar(
     if isinstance(rule, Never):
         return replace(schedule, calendar=calendar, exclusion=policy)
     if isinstance(rule, Windowed):
-        raise TypeError("The schedule has a calendar already")
+        raise TypeError("The schedule already has a calendar")
     if policy is ExclusionPolicy.NEXT_DAY and calendar.has_times:
         raise InvalidSchedule(
             _(

@@ -702,7 +702,7 @@ def test_lost_connection_blames_the_texts_only_if_they_are_too_large(
     small, large = (
         Ending(Outcome.SUCCEEDED, result="x" * size) for size in (1000, 32 * 1024 * 1024)
     )
-    assert refusal_of(lost(), small, "default") is Refusal.NOW
+    assert refusal_of(lost(), small, "default") is Refusal.TEMPORARY
     assert refusal_of(lost(), large, "default") is Refusal.TEXTS
 
 

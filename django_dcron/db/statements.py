@@ -11,11 +11,15 @@ Invariants:
 - The values must match the placeholders of the SQL. Otherwise, ``TypeError`` is raised.
 - Compiled statements belong to no connection, and threads share them. On PostgreSQL, a
   persistent connection keeps their plans, too (``plan_cache``).
+- On PostgreSQL, constants such as states are literals in the SQL. A kept plan knows nothing about
+  parameters: it would expect half of the runs to be in a state that hardly any run is in, and read
+  the whole table to find none.
 - No statement is kept that was compiled while a test had set the time.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -33,6 +37,8 @@ from django_dcron.db.plan_cache import execute_with_cached_plan
 from django_dcron.db.routing import alias_for
 
 Converter = Callable[[Any, Any, BaseDatabaseWrapper], Any]
+PLAIN_TEXT = re.compile("[A-Za-z0-9_ .:-]*")
+"""Texts that are SQL literals between quotes, without any escapes."""
 
 
 class Placeholder(Expression):
@@ -81,6 +87,23 @@ class CompiledStatement:
         self._latest: tuple[Any, list[ConvertedColumn]] = (lambda: None), []
         """The latest connection, as a weak reference, and ``columns_of`` for it."""
 
+    def with_literals(self) -> CompiledStatement:
+        """Return the statement with its constants as literals in the SQL, where that is safe."""
+        remaining: list[Any] = []
+        given = iter(self.parameters)
+
+        def write(found: re.Match[str]) -> str:
+            if found[1] != "s":
+                return found[0]
+            value = next(given)
+            literal = _literal(value)
+            if literal is None:
+                remaining.append(value)
+            return literal or found[0]
+
+        sql = re.sub("%(.)", write, self.sql)
+        return CompiledStatement(sql, remaining, self.columns)
+
     def execute(
         self, connection: BaseDatabaseWrapper, values: dict[str, Any], prefix: str = ""
     ) -> AbstractContextManager[CursorWrapper]:
@@ -112,6 +135,17 @@ class CompiledStatement:
         return columns
 
 
+def _literal(value: Any) -> str | None:
+    """Return the SQL of a constant that needs no quoting by the driver, or None."""
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, int):
+        return str(value) if value >= 0 else None
+    if isinstance(value, str) and PLAIN_TEXT.fullmatch(value):
+        return f"'{value!s}'"
+    return None
+
+
 class Statement(ABC):
     def __init__(self, model: type[models.Model]) -> None:
         self.model = model
@@ -126,6 +160,8 @@ class Statement(ABC):
         if time_is_real and (cached := self._compiled.get(key)) is not None:
             return cached
         compiled = self._compile(connection)
+        if connection.vendor == "postgresql":
+            compiled = compiled.with_literals()
         # A test time is a value in the SQL, so this statement isn't cached.
         if time_is_real and clock.fixed_at is None:
             # Threads that compile at the same time get equal results.

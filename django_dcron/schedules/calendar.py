@@ -58,6 +58,8 @@ class ExclusionPolicy(StrEnum):
 
 @dataclass(frozen=True)
 class ExcludedDates:
+    """The parsed entries of a calendar: the dates, and the times of days, that it excludes."""
+
     text: str
     weekdays: frozenset[int] = field(compare=False, repr=False)
     """Weekday numbers as in ``date.weekday()`` (Monday is 0)."""

@@ -129,8 +129,9 @@ class Autostart:
         if self._thread.is_alive():
             # A warning, because projects without LOGGING see no other records.
             extra = {"event": "autostart_stopping", "timeout": STOP_TIMEOUT}
-            text = "server waits for its node: timeout=%gs reason=running jobs must end"
-            logger.warning(text, STOP_TIMEOUT, extra=extra)
+            waits_for = "running jobs" if settings.DISPATCHER == "thread" else "the node"
+            text = "server waits for %s to end: timeout=%gs"
+            logger.warning(text, waits_for, STOP_TIMEOUT, extra=extra)
             self._thread.join(STOP_TIMEOUT - QUIET_STOP)
 
     def before_fork(self) -> None:

@@ -700,10 +700,19 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
 # --- W019 to W021 ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["package_of_settings", "package_beside_it"])
+@pytest.mark.parametrize(
+    ("place", "other"),
+    [("package_of_settings", ""), ("package_beside_it", "CRON_CLASSES = []  # django_dcron")],
+)
 def test_cron_module_of_a_package_that_is_not_installed_is_reported(
-    place: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    place: str,
+    other: str,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    """``other``: the content of a cron.py that isn't reported."""
+    (tmp_path / "manage.py").touch()
     for name in {"package_of_settings", place}:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
@@ -712,13 +721,30 @@ def test_cron_module_of_a_package_that_is_not_installed_is_reported(
     del sys.modules[place]
     settings.SETTINGS_MODULE = "package_of_settings.settings"
     module = tmp_path / place / "cron.py"
-    module.write_text("CRON_CLASSES = []")  # a module of another package
+    if other:
+        module.write_text(other)
     importlib.invalidate_caches()
     assert checks.check_declarations(None) == []
     module.write_text("from django_dcron import cron")
     (found,) = checks.check_declarations(None)
     assert (found.id, place in found.msg) == ("django_dcron.W019", True)
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, place]
+    assert checks.check_declarations(None) == []
+
+
+@pytest.mark.parametrize("name", ["old-backup", ".hidden", "other_site"])
+def test_cron_module_of_another_project_is_not_reported(
+    name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "manage.py").touch()
+    for package in ("package_of_settings", name):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "settings.py").touch()
+    (tmp_path / "package_of_settings" / "__init__.py").touch()
+    (tmp_path / name / "cron.py").write_text("from django_dcron import cron")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.SETTINGS_MODULE = "package_of_settings.settings"
+    importlib.invalidate_caches()
     assert checks.check_declarations(None) == []
 
 

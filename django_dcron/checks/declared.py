@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +102,18 @@ def _wrong_arguments() -> Iterator[CheckMessage]:
 
 
 def _not_installed() -> Iterator[CheckMessage]:
-    """Report a ``cron.py`` with jobs in the settings' package or beside it, in no installed app."""
-    package = (getattr(settings, "SETTINGS_MODULE", None) or "").partition(".")[0]
-    settings_path = _package_path(package)
-    if settings_path is None:
+    """Report a ``cron.py`` in the settings' package or beside it that belongs to no installed app.
+
+    ``startproject`` installs no app for the settings' package.
+    """
+    settings_package = (getattr(settings, "SETTINGS_MODULE", None) or "").partition(".")[0]
+    path = _package_path(settings_package)
+    if path is None:
         return
     installed = {Path(config.path) for config in apps.get_app_configs()}
-    for file in sorted(settings_path.parent.glob("*/cron.py")):
+    for file in [path / "cron.py", *_cron_files_beside(path)]:
         name = file.parent.name
-        if file.parent in installed or f"{name}.cron" in sys.modules or not _declares_jobs(file):
+        if file.parent in installed or f"{name}.cron" in sys.modules or not file.exists():
             continue
         yield Warning(
             f"The jobs in {name}.cron aren't found, because {name!r} isn't in INSTALLED_APPS.",
@@ -130,11 +132,29 @@ def _package_path(package: str) -> Path | None:
     return Path(places[0]) if places else None
 
 
-def _declares_jobs(file: Path) -> bool:
-    """Return whether the file imports ``@cron``. Other packages also have files named cron.py."""
-    with suppress(OSError):
-        return b"django_dcron" in file.read_bytes()
-    return False
+def _cron_files_beside(package: Path) -> list[Path]:
+    """Return the modules named cron beside ``manage.py`` that import django-dcron.
+
+    Packages with settings belong to other projects.
+    """
+    root = package.parent
+    if not (root / "manage.py").exists():
+        return []
+    found = sorted(file for file in root.glob("*/cron.py") if file.parent != package)
+    return [file for file in found if _is_package_of_project(file.parent) and _imports_cron(file)]
+
+
+def _is_package_of_project(path: Path) -> bool:
+    has_settings = (path / "settings.py").exists() or (path / "settings").exists()
+    return path.name.isidentifier() and not has_settings
+
+
+def _imports_cron(file: Path) -> bool:
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, ValueError):
+        return False
+    return any(line.startswith(("from django_dcron", "import django_dcron")) for line in lines)
 
 
 def _names() -> list[str]:

@@ -22,9 +22,10 @@ from django_dcron.diagnosis.figures import SuccessRate, percentile
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Job
 from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.targets.shadow import NOT_EXECUTED
 
 LATEST = 30
-COLUMNS = ("job", "pk", "scheduled_at", "state", "started_at", "finished_at")
+COLUMNS = ("job", "pk", "scheduled_at", "state", "started_at", "finished_at", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,12 @@ class RecentRun:
     state: str
     started_at: datetime | None
     finished_at: datetime | None
+    reason: str = ""
+
+    @property
+    def has_executed(self) -> bool:
+        """Whether the run isn't that of a shadow, which executes nothing."""
+        return self.reason != NOT_EXECUTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class RecentRuns:
 
     @property
     def success_rate(self) -> SuccessRate:
-        states = [run.state for run in self.runs]
+        states = [run.state for run in self.runs if run.has_executed]
         return SuccessRate(states.count(State.SUCCEEDED), states.count(State.FAILED), sampled=True)
 
     def duration(self, percent: int) -> timedelta | None:
@@ -53,7 +60,10 @@ class RecentRuns:
             sorted(
                 run.finished_at - run.started_at
                 for run in self.runs
-                if run.state == State.SUCCEEDED and run.started_at and run.finished_at
+                if run.state == State.SUCCEEDED
+                and run.has_executed
+                and run.started_at
+                and run.finished_at
             ),
             percent,
         )

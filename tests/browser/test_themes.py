@@ -3,11 +3,14 @@
 ``.ci/run`` installs each theme and runs this module.
 """
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
+from django_dcron.admin.themes import UNFOLD, theme
 from django_dcron.models import Run
-from tests.browser.conftest import Browse
+from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import PAGES
 from tests.browser.sample import make_sample
 from tests.browser.wide import elements_wider_than_window
@@ -87,6 +90,32 @@ def test_main_pages_work_under_theme(browse: Browse, scheme: str) -> None:
     page.locator("button[form='dcron-do-run_now']").click()  # no theme nests it in another form
     page.wait_for_url("**/run/*/change/")
     assert Run.objects.count() == number + 1
+
+
+CLIPPED_BUTTONS = """
+() => [...document.querySelectorAll("#result_list .dcron-row-buttons > .dcron-row-button")].filter((button) => {
+    const cell = button.closest("td").getBoundingClientRect();
+    const place = button.getBoundingClientRect();
+    return place.right > cell.right + 1 || place.left < cell.left - 1;
+}).map((button) => button.outerHTML)
+"""
+
+
+@pytest.mark.parametrize("name", ["job list", "run list"])
+def test_list_works_on_a_phone_under_theme(browse: Browse, name: str) -> None:
+    """Unfold has its own cards. Elsewhere, rows are our cards, and the header still sorts."""
+    page = browse(width=PHONE)
+    page.goto(PAGES[name](make_sample()))
+    table = page.locator("#result_list")
+    expect(table.get_by_role("link").first).to_be_visible()
+    if theme() == UNFOLD:
+        expect(table).not_to_have_class(re.compile("dcron-cards"))
+        return
+    expect(table).to_have_class(re.compile("dcron-cards"))
+    expect(table.locator("thead input")).to_be_visible()
+    if name == "job list":
+        expect(table.locator("thead a:visible").first).to_be_visible()
+        assert page.evaluate(CLIPPED_BUTTONS) == []
 
 
 def contrast(page: Page, front: str, front_style: str, back: str, back_style: str) -> float:

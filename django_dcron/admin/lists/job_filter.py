@@ -64,7 +64,8 @@ class JobListFilter(admin.RelatedFieldListFilter):
     def field_choices(
         self, field: Field[Any, Any], request: HttpRequest, model_admin: Any
     ) -> Choices:
-        visible = admin_scope(request, model_admin.admin_site).jobs.order_by("namespace", "name")
+        scope = admin_scope(request, model_admin.admin_site)
+        visible = scope.jobs.order_by("namespace", "name")
         jobs = list(visible.only("namespace", "name")[: JOBS_LISTED + 1])
         if len(jobs) > JOBS_LISTED:
             jobs = []
@@ -72,7 +73,8 @@ class JobListFilter(admin.RelatedFieldListFilter):
             selected = [Job._meta.pk.clean(value, None) for value in self.lookup_val or ()]
         except ValidationError as error:
             raise IncorrectLookupParameters(error) from error
-        jobs += visible.filter(pk__in=selected).exclude(pk__in=[job.pk for job in jobs])
+        # Also a deleted job with a history.
+        jobs += scope.rows(Job).filter(pk__in=selected).exclude(pk__in=[job.pk for job in jobs])
         return [(job.pk, str(job)) for job in jobs]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -104,7 +106,8 @@ def suggest_jobs(model_admin: admin.ModelAdmin[Run], request: HttpRequest) -> Ht
     site = model_admin.admin_site
     if not (model_admin.has_view_permission(request) and may_view(request, Job, site)):
         raise PermissionDenied
-    visible = admin_scope(request, site).jobs.filter(name_has_words(request.GET.get(PARAMETER, "")))
+    visible = admin_scope(request, site).rows(Job)  # also deleted jobs with a history
+    visible = visible.filter(name_has_words(request.GET.get(PARAMETER, "")))
     jobs = visible.order_by("namespace", "name").only("namespace", "name")[:JOBS_SUGGESTED]
     context = {"names": [str(job) for job in jobs]}
     return TemplateResponse(request, "admin/django_dcron/job_suggestions.html", context)

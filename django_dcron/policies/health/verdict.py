@@ -62,8 +62,9 @@ class Verdict:
             return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
         if self.facts.failed_lately:
             return ngettext(
-                "Healthy: runs start on time, but the latest run of %(number)s job failed.",
-                "Healthy: runs start on time, but the latest runs of %(number)s jobs failed.",
+                "Healthy: runs start on time. %(number)s job has failed since its last success.",
+                "Healthy: runs start on time. %(number)s jobs have failed since their last "
+                "success.",
                 self.facts.failed_lately,
                 number=bounded_number(self.facts.failed_lately),
             )

@@ -33,7 +33,8 @@ class JobStatsSerializer(JobStatusSerializer):
     )
     latest_success_rate = SuccessRateSerializer(
         read_only=True,
-        help_text=f"The success rate of the {job_status.LATEST} latest finished runs.",
+        help_text=f"The success rate of the {job_status.LATEST} latest finished runs, without "
+        "those of a shadow.",
     )
     running = serializers.ListField(
         child=serializers.UUIDField(),

@@ -93,7 +93,9 @@ def test_main_pages_work_under_theme(browse: Browse, scheme: str) -> None:
 
 
 CLIPPED_BUTTONS = """
-() => [...document.querySelectorAll("#result_list .dcron-row-buttons > .dcron-row-button")].filter((button) => {
+() => [
+    ...document.querySelectorAll("#result_list .dcron-row-buttons > .dcron-row-button"),
+].filter((button) => {
     const cell = button.closest("td").getBoundingClientRect();
     const place = button.getBoundingClientRect();
     return place.right > cell.right + 1 || place.left < cell.left - 1;

@@ -83,14 +83,8 @@ THREAD_TIMEOUT = 10.0
 MONITOR_TIMEOUT = 2.0
 """Seconds to wait at the end until the health file is removed."""
 
-TICK, AGENDA, HEARTBEAT, HEALTH_MONITOR, PRUNE = (
-    "tick",
-    "agenda",
-    "heartbeat",
-    "health-monitor",
-    "prune",
-)
-CLOSE = "close"
+TICK, AGENDA, HEARTBEAT, PRUNE = "tick", "agenda", "heartbeat", "prune"
+HEALTH_MONITOR, CLOSE = "health-monitor", "close"
 
 
 class AlertThread(Protocol):

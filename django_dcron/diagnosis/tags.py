@@ -14,7 +14,10 @@ LISTS_READ_LIMIT = 1_000
 
 
 class _JsonListContains(Func):
-    """SQL condition that a JSON list contains the only item of another list, for each database."""
+    """SQL condition that the first JSON list contains the single item of the second list.
+
+    Each database has its own SQL for this condition.
+    """
 
     output_field: BooleanField[Any, Any] = BooleanField()
 

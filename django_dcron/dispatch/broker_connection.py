@@ -39,7 +39,7 @@ TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
     "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
     "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
 }
-"""By the name of the transport's driver. By default, the drivers wait forever."""
+"""The timeouts of each driver, by its name. Without them, the drivers wait forever."""
 
 Result = TypeVar("Result")
 

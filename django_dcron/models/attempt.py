@@ -1,4 +1,8 @@
-"""An attempt: one try at a run. The transaction that starts it inserts it, UNIQUE (run, number)."""
+"""An attempt: one execution of a run.
+
+The transaction that starts an attempt inserts its row. UNIQUE (run, number) prevents a second
+start.
+"""
 
 from __future__ import annotations
 

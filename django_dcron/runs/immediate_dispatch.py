@@ -37,7 +37,7 @@ def dispatch_all_now(runs: Sequence[Run]) -> None:
 
 
 def _deliver(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
-    # A node dispatches the other runs after the freeze.
+    # A node dispatches the frozen runs after the freeze.
     ready = [run for run in runs if not deliveries.is_run_frozen(run)]
     for start in range(0, len(ready), dispatcher.batch_size):
         _deliver_batch(ready[start : start + dispatcher.batch_size], dispatcher)
@@ -48,8 +48,8 @@ def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
     began = time_ns()
     dispatcher.publish([dispatcher.prepare(each) for each in due])
     tracing.record_dispatch(due, began, time_ns())
-    # A run may have waited and been woken since. Its slot or its place then differs: see
-    # ``mark_queued``.
+    # Since the dispatch, a run may have waited for its slot or its limit, and been woken. Its row
+    # then has another ``slot`` or ``limited``, and ``mark_queued`` must not mark it.
     by_place: dict[tuple[str | None, bool], list[DueRun]] = {}
     for run, each in zip(runs, due, strict=True):
         by_place.setdefault((run.slot, run.limited), []).append(each)

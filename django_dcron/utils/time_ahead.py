@@ -17,8 +17,9 @@ _TIME_OF_DAY = re.compile(
 def next_time_of_day(text: str, now: datetime, zone: tzinfo) -> datetime | None:
     """Return the next time after ``now`` at which clocks show ``18:00`` or ``18:00+02:00``.
 
-    Without an offset, the clocks are those in ``zone``. The result then keeps that time zone,
-    because clocks there may skip the time. Returns None if ``text`` isn't a time of day.
+    Without an offset in ``text``, the clocks are those in ``zone``, and the result has that time
+    zone. It isn't converted to UTC, because a conversion would hide that the clocks skip this time.
+    Returns None if ``text`` isn't a time of day.
     """
     match = _TIME_OF_DAY.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:

@@ -45,7 +45,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def freeze_document(freeze: Freeze) -> dict[str, Any]:
-    """Return the freeze, for programs."""
+    """Return the JSON document of a freeze."""
     return {
         "namespace": freeze.namespace,
         "reason": freeze.reason,

@@ -1,7 +1,8 @@
 """``manage.py dcron history``: show the runs of all jobs or of a job, or one run.
 
-The argument is a job if it names one, else the beginning of a run's id. Exit codes: 0; 2 the
-request can't be processed.
+The argument is a job if a job has this name, otherwise the beginning of a run's id.
+
+Exit codes: 0 success; 2 the request can't be processed.
 """
 
 from __future__ import annotations

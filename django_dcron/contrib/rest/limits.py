@@ -141,7 +141,7 @@ class LimitViewSet(NamedRowViewSet[Limit]):
 
     @operation(
         "delete_limit",
-        "Delete a limit that no job uses",
+        "Delete a limit that no job or run uses",
         {204: None},
         permissions=("delete_limit",),
         headers=(IF_MATCH,),

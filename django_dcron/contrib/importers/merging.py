@@ -73,7 +73,8 @@ def plan_merge(
     else:
         outcome = ImportOutcome.KEPT if kept else ImportOutcome.SAME
     plan = replace(unchanged, outcome=outcome, changes=changes, kept=kept)
-    if options.take_over and _takes_over(before, updates):
+    # A job that stays paused has no occurrences since the source's last run.
+    if options.take_over and job.enabled and _takes_over(before, updates):
         plan = replace(plan, ran_until=unchanged.entry.last_run)
     if not changes and _origin_of(job) == _origin_of(before):
         return plan

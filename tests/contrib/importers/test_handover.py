@@ -127,6 +127,40 @@ def test_latest_unexecuted_run_of_a_shadow_is_rerun() -> None:
     assert again.job.target == "tests.app.tasks.echo"
 
 
+@pytest.mark.parametrize("is_disabled_in_source", [True, False])
+@pytest.mark.parametrize("mode", ["--shadow", "--disabled"])
+def test_handover_runs_no_paused_job(mode: str, is_disabled_in_source: bool) -> None:
+    """A row was disabled in the source, or a person paused the imported job."""
+    row = crontab_row()
+    row.enabled = not is_disabled_in_source
+    row.save()
+    assert call("import", SOURCE, "--apply", mode).code == 0
+    if not is_disabled_in_source:
+        control.pause(Job.objects.get(), "person")
+    set_last_run(10 * MINUTE)
+
+    assert call("handover", SOURCE, "--apply").code == 0
+
+    job = Job.objects.get()
+    assert (job.target, job.enabled, job.paused_until) == ("tests.app.tasks.echo", False, None)
+    assert job.pause_reason
+    assert run_due() == []
+    assert not Run.objects.exists()
+
+
+def test_handover_of_a_row_that_was_never_imported_keeps_it_paused() -> None:
+    row = crontab_row()
+    row.enabled = False
+    row.save()
+    set_last_run(10 * MINUTE)
+
+    assert call("handover", SOURCE, "--apply").code == 0
+
+    assert not Job.objects.get().enabled
+    assert run_due() == []
+    assert not Run.objects.exists()
+
+
 def test_import_without_handover_starts_from_now() -> None:
     crontab_row()
     call("import", SOURCE, "--apply", "--disabled")

@@ -39,7 +39,9 @@ def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
         )
     found = targets.declared_for(subject)
     if not found:
-        raise ValueError(f"{subject!r:.100} has no @cron, so no job is declared for it")
+        raise ValueError(
+            f"{subject!r:.100} has no @cron, so no job is declared for it. Pass a Job instead."
+        )
     return found
 
 

@@ -16,6 +16,7 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection
 from django.test import Client
+from django.urls import reverse
 from pytest_django import Settings
 
 from django_dcron import control
@@ -465,6 +466,17 @@ def test_page_shows_next_occurrences_in_utc_and_job_time_zone(admin_client: Clie
     assert len(response.context["page"].next_occurrences.times) == 10
     assert "18:30:00" in page  # UTC
     assert "03:30:00" in page  # Tokyo
+
+
+def test_time_zone_of_a_new_job_is_that_of_the_site(
+    admin_client: Client, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    add = reverse("admin:django_dcron_job_add")
+    form = admin_client.get(add).context["adminform"].form
+    assert form["timezone"].value() == "Europe/Berlin"
+    form = admin_client.get(add, {"timezone": "Asia/Tokyo"}).context["adminform"].form
+    assert form["timezone"].value() == "Asia/Tokyo"
 
 
 def test_invalid_form_still_shows_stored_job(admin_client: Client) -> None:

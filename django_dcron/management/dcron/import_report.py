@@ -89,7 +89,10 @@ def _show_report(
         f"{coverage.compared_runs} of {number_of(coverage.runs, 'shadow run')}."
     )
     if silent := coverage.shadows - coverage.due:
-        out.line(f"Nothing to compare: {number_of(silent, 'shadow')} without a run.")
+        out.line(
+            f"Nothing to compare yet: {number_of(silent, 'shadow')}. Runs count from a minute "
+            "after the import on, and some schedulers store theirs minutes later."
+        )
     if late := max((shadow.late for shadow in shadows), default=timedelta()):
         out.line(f"Maximum delay of the other scheduler for the same run: {_seconds(late)}.")
 

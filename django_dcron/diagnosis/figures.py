@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
@@ -31,6 +31,7 @@ from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.models import Attempt, Cursor, Run
 from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.targets.shadow import NOT_EXECUTED
 
 SAMPLE = 1_000
 ATTEMPTS_READ_LIMIT = 20_000
@@ -97,6 +98,15 @@ class SuccessRate:
     def percent(self) -> float | None:
         """The rate, rounded down to one decimal, so that 100 means all; None without runs."""
         return self.succeeded * 1000 // self.ended / 10 if self.ended else None
+
+
+def success_rate_of(outcomes: Iterable[tuple[str, str]]) -> SuccessRate:
+    """Return the rate of runs, given by state and reason, without shadow runs.
+
+    Shadow runs execute nothing.
+    """
+    states = [state for state, reason in outcomes if reason != NOT_EXECUTED]
+    return SuccessRate(states.count(State.SUCCEEDED), states.count(State.FAILED), sampled=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,11 @@ from datetime import datetime
 
 from django.db.models import F
 
-from django_dcron.diagnosis.figures import SuccessRate
+from django_dcron.diagnosis.figures import SuccessRate, success_rate_of
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.audit.entries import logged_changes_of
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run, Statistics
-from django_dcron.policies.lifecycle import State
-from django_dcron.targets.shadow import NOT_EXECUTED
 
 LATEST = 100
 """The number of finished runs in the success rate and the history chart."""
@@ -91,9 +89,7 @@ def running_runs(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
 
 
 def success_rate_of_runs(runs: Sequence[Run]) -> SuccessRate:
-    """Count the outcomes of ``runs``. Shadow runs have executed nothing, so they aren't counted."""
-    states = [run.state for run in runs if run.reason != NOT_EXECUTED]
-    return SuccessRate(states.count(State.SUCCEEDED), states.count(State.FAILED), sampled=True)
+    return success_rate_of((run.state, run.reason) for run in runs)
 
 
 def success_rate_of_statistics(statistics: Statistics | None) -> SuccessRate:

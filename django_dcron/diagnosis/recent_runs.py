@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db.models import OuterRef, Q, Subquery
 
-from django_dcron.diagnosis.figures import SuccessRate, percentile
+from django_dcron.diagnosis.figures import SuccessRate, percentile, success_rate_of
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Job
 from django_dcron.policies.lifecycle import FINAL, State
@@ -51,8 +51,7 @@ class RecentRuns:
 
     @property
     def success_rate(self) -> SuccessRate:
-        states = [run.state for run in self.runs if run.has_executed]
-        return SuccessRate(states.count(State.SUCCEEDED), states.count(State.FAILED), sampled=True)
+        return success_rate_of((run.state, run.reason) for run in self.runs)
 
     def duration(self, percent: int) -> timedelta | None:
         """Return a percentile of the durations of the runs that succeeded."""

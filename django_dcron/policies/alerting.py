@@ -259,7 +259,7 @@ def detect_events(before: JobCounters, now: JobCounters, rules: Collection[Rule]
 
 def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event | None:
     failures = now.failed - before.failed
-    # A success or a resume of the job ended the earlier failures in a row between the two readings.
+    # A success or a resume of the job ended the earlier consecutive failures in between.
     was_reset = now.consecutive_failures != before.consecutive_failures + failures
     match rule.on:
         case AlertKind.FAILED if failures > 0 and rule.after == EVERY:

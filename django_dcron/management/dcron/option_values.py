@@ -57,9 +57,9 @@ def parse_time_option(
 ) -> datetime:
     """Return an aware time; raises ``CommandError`` for invalid text.
 
-    ``label`` names the value in errors, such as ``--since``; ``allowed`` describes the formats
-    that the caller accepts. A time without an offset is in
-    ``zone`` and keeps that time zone, because clocks there may skip it.
+    ``label`` names the value in errors, such as ``--since``. ``allowed`` describes the formats that
+    the caller accepts. A time without an offset is in ``zone`` and keeps that time zone, because
+    clocks there may skip it.
     """
     if text == "now":
         return now
@@ -90,7 +90,7 @@ def parse_until_option(text: str, now: datetime, zone: tzinfo = UTC) -> datetime
         )
     if found <= now:
         raise usage_error(
-            f"--until {text!r} is in the past (allowed: a future time: {UNTIL_FORMATS})."
+            f"--until {text!r} is in the past (allowed: a future time, as {UNTIL_FORMATS})."
         )
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import django
 import pytest
-from celery import current_app
+from celery import current_app, shared_task
 from django.core.checks import CheckMessage, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
@@ -350,17 +350,37 @@ def test_w013_without_celery_app_or_transport(
 
 def test_w013_names_all_causes_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.CACHES = {"default": {"BACKEND": LOCMEM}}
+    settings.DCRON_LOCK = "redis"
+    settings.USE_TZ = False
     monkeypatch.setattr(dispatch, "has_app", lambda: False)
     (message,) = checks.check_settings(None)
-    assert message.id == "django_dcron.W013"
-    assert re.findall(r"\((E\d+)\)", message.msg) == ["E003", "E004"]
-    assert len(str(message.hint).splitlines()) == 1
-    settings.USE_TZ = False
-    (message,) = checks.check_settings(None)
     assert re.findall(r"\((E\d+)\)", message.msg) == ["E002", "E003", "E004"]
-    assert len(str(message.hint).splitlines()) == 2
+    assert len(str(message.hint).splitlines()) == 3
     settings.USE_TZ = True
     assert ids() == ["django_dcron.E003", "django_dcron.E004"]
+
+
+@pytest.mark.parametrize("missing", ["has_app", "has_broker"])
+def test_project_without_redis_and_celery_is_only_told_when_a_node_starts(
+    missing: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``runcron --embedded`` needs neither of them."""
+    settings.CACHES = {"default": {"BACKEND": LOCMEM}}
+    monkeypatch.setattr(dispatch, missing, lambda: False)
+    assert checks.check_settings(None) == []
+    assert ids()[0] == "django_dcron.E003"
+    settings.DCRON_LOCK = "redis"
+    assert next(message.id for message in checks.check_settings(None)) == "django_dcron.W013"
+
+
+def test_project_with_only_redis_or_only_celery_is_told_what_is_missing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "has_app", lambda: False)
+        assert [message.id for message in checks.check_settings(None)] == ["django_dcron.W013"]
+    settings.CACHES = {"default": {"BACKEND": LOCMEM}}
+    assert [message.id for message in checks.check_settings(None)] == ["django_dcron.W013"]
 
 
 def test_celery_is_not_checked_with_another_dispatcher(
@@ -452,7 +472,9 @@ def test_w022_for_a_channel_that_needs_apprise(
 
 def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None:
     for setting in conf.Settings.all():
-        setattr(settings, setting.name, object())
+        # The heartbeat thread of an earlier test may still read its setting as a duration.
+        wrong = timedelta(-1) if setting.name == "DCRON_RUN_LEASE" else object()
+        setattr(settings, setting.name, wrong)
     hints = {message.msg.split()[0]: str(message.hint) for message in messages()}
     assert len(hints) == len(list(conf.Settings.all()))
     reference = (ROOT / "docs" / "reference" / "settings.md").read_text()
@@ -697,7 +719,7 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
     assert ids() == ["django_dcron.W008"]
 
 
-# --- W019 to W021 ---------------------------------------------------------------------------------
+# --- W019 to W024 ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -766,3 +788,16 @@ def test_declared_job_without_a_required_argument_is_reported(
     cron("@daily")(needs)
     (found,) = checks.check_declarations(None)
     assert (found.id, "'x'" in found.msg) == ("django_dcron.W021", True)
+
+
+def test_function_of_a_task_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declaration, "_declared", {})
+    monkeypatch.setattr(functions, "registered", {})
+
+    def bake() -> None: ...
+
+    cron("@daily")(shared_task(name="shop.bake")(bake))
+    assert checks.check_declarations(None) == []
+    shared_task(name="shop.bake")(cron("@daily", name="bake-too")(bake))
+    (found,) = checks.check_declarations(None)
+    assert (found.id, "shop.bake" in found.msg) == ("django_dcron.W024", True)

@@ -37,11 +37,13 @@ W020      runs are dispatched to Celery, but the project sets no broker
 W021      the function of a job declared in code doesn't accept the job's arguments
 W022      an alert channel needs the package apprise, which isn't installed
 W023      DCRON_AUTOSTART alone keeps runs from the project's Celery workers
+W024      a job declared in code calls the function of a Celery task, not the task
 ========  ======================================================================================
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every
 other command reports them as W013, so that tests, migrations and builds need no broker and no
-Redis. ``migrate`` and ``check --database`` report E011 as W013.
+Redis. ``migrate`` and ``check --database`` report E011 as W013. E003, E004 and W020 are reported
+only where a node starts if the project has set up neither Redis nor Celery.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from django_dcron import targets
 from django_dcron.checks.reporting import node_starts, with_docs_link
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.policies.chains import JobKey, find_cycle, label_of, split_label
-from django_dcron.targets import functions
+from django_dcron.targets import celery_tasks, functions
 from django_dcron.utils.suggestions import did_you_mean
 
 
@@ -33,6 +33,7 @@ def check_declarations(
     if node_starts() or _unknown_names():
         targets.discovery_problem()
     found = [*_unknown(), *_cycles(), *_not_installed(), *_wrong_arguments()]
+    found += _functions_of_tasks()
     return [*map(with_docs_link, found)]
 
 
@@ -98,6 +99,20 @@ def _wrong_arguments() -> Iterator[CheckMessage]:
                 hint="Pass args or kwargs to @cron, or give the parameter a default. dcron sync "
                 "refuses the job until then.",
                 id="django_dcron.W021",
+            )
+
+
+def _functions_of_tasks() -> Iterator[CheckMessage]:
+    """Report ``@cron`` below ``@shared_task``: the job calls the function and not the task."""
+    for declaration in targets.declarations():
+        target = functions.find(declaration.target)
+        task = celery_tasks.task_of(target.function) if target is not None else None
+        if task is not None:
+            yield Warning(
+                f"@cron job {declaration}: it calls the function {declaration.target}, and not the "
+                f"Celery task {task.name}, so the task's options don't apply.",
+                hint="Put @cron above @shared_task.",
+                id="django_dcron.W024",
             )
 
 

@@ -103,19 +103,13 @@ PAGES = {
     "W021": "reference/python-api.md",
     "W022": "how-to/alerts.md",
     "W023": "reference/settings.md#dispatch",
+    "W024": "tutorial/redis-and-celery.md#schedule-a-celery-task",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.
 """
 
 NO_NODE_STARTS = "django_dcron.W013"
-NO_REDIS_AND_NO_CELERY = ("(E003)", "(E004)")
-HINT_WITHOUT_REDIS_AND_CELERY = (
-    'Without Redis and Celery, set DCRON_LOCK = "database" and DCRON_DISPATCHER = "thread", or '
-    "start nodes with runcron --embedded. With Redis and Celery, add a django-redis cache and a "
-    "Celery app."
-)
-"""The hint if the project has neither a Redis cache nor a Celery app."""
 
 _node_starts: ContextVar[bool] = ContextVar("dcron_node_starts", default=False)
 
@@ -149,12 +143,7 @@ def merge_start_problems(messages: Sequence[CheckMessage]) -> list[CheckMessage]
     if len(obstacles) < 2:
         return list(messages)
     text = "\n".join(message.msg for message in obstacles)
-    hints = {message.msg: str(message.hint) for message in obstacles}
-    if all(code in text for code in NO_REDIS_AND_NO_CELERY):
-        for message in obstacles:
-            if any(code in message.msg for code in NO_REDIS_AND_NO_CELERY):
-                hints[message.msg] = with_link(HINT_WITHOUT_REDIS_AND_CELERY, PAGES["E004"])
-    hint = "\n".join(dict.fromkeys(hints.values()))
+    hint = "\n".join(dict.fromkeys(str(message.hint) for message in obstacles))
     others = [message for message in messages if message.id != NO_NODE_STARTS]
     return [*others, Warning(text, hint=hint, id=NO_NODE_STARTS)]
 

@@ -8,14 +8,15 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Warning
 from django.utils.version import get_version
 
-from django_dcron.checks.reporting import node_start_problem
+from django_dcron.checks.reporting import node_start_problem, node_starts
 from django_dcron.conf import settings
 
 REDIS_CACHE = "django_redis.cache.RedisCache"
+SETTINGS_OF_SERVICES = ("DCRON_LOCK", "DCRON_CACHE", "DCRON_DISPATCHER")
 
 
 def check_lock() -> Iterator[CheckMessage]:
-    if settings.LOCK != "redis":
+    if settings.LOCK != "redis" or _is_left_to_embedded_nodes():
         return
     cache = django_settings.CACHES.get(settings.CACHE)
     state = "doesn't exist" if cache is None else f"uses {cache['BACKEND']}"
@@ -29,7 +30,24 @@ def check_lock() -> Iterator[CheckMessage]:
         )
 
 
+def _is_left_to_embedded_nodes() -> bool:
+    """Return whether the project has set up neither Redis nor Celery, and no node starts now.
+
+    ``runcron --embedded`` needs no settings, so such a project may be complete. If a node without
+    ``--embedded`` starts, it reports what is missing.
+    """
+    if node_starts() or any(hasattr(django_settings, name) for name in SETTINGS_OF_SERVICES):
+        return False
+    if any(cache["BACKEND"] == REDIS_CACHE for cache in django_settings.CACHES.values()):
+        return False
+    from django_dcron.dispatch.celery_setup import has_app, has_broker
+
+    return not (has_app() and has_broker())
+
+
 def check_dispatcher() -> Iterator[CheckMessage]:
+    if _is_left_to_embedded_nodes():
+        return
     if settings.DISPATCHER != "celery":
         yield from _celery_without_runs()
         return

@@ -44,6 +44,7 @@ from django_dcron.models import Node
 from django_dcron.models.node import NodeQuerySet
 from django_dcron.policies.sharding import shards_led_by
 from django_dcron.scheduler.ring import LiveNodes
+from django_dcron.utils.time_format import format_site_time
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -226,7 +227,7 @@ class Membership:
             logger.warning(
                 "broker unreachable, shards released to other nodes: node=%s since=%s",
                 self.name,
-                f"{since:%H:%M:%S} UTC",
+                format_site_time(since),
                 extra={"event": "shards_without_broker", "node": self.name},
             )
 

@@ -25,10 +25,12 @@ from celery.app import app_or_default
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry
 from celery.fixups.django import DjangoFixup
+from celery.schedules import crontab
 from django.apps import apps
 
-from django_dcron.exceptions import PermanentFailure, RetryLater
+from django_dcron.exceptions import InvalidSchedule, PermanentFailure, RetryLater
 from django_dcron.policies.retry import refused_retry_message
+from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
@@ -268,6 +270,35 @@ def discovery_problem() -> str:
 def is_celery_task(value: object) -> bool:
     """Return whether ``value`` is a Celery task or a proxy of one."""
     return isinstance(value, Task)
+
+
+def task_of(function: object) -> Task[..., Any] | None:
+    """Return the task that calls ``function``, if one of the tasks known so far does."""
+    tasks: dict[str, Task[..., Any]] = app_or_default().tasks
+    wrapping = (task for task in tasks.values() if getattr(task, "__wrapped__", None) is function)
+    return next(wrapping, None)
+
+
+def text_of_crontab(value: object) -> str:
+    """Return Celery's ``crontab`` as schedule text, or "" if it has no simple equivalent.
+
+    In Celery, both the day of the month and the day of the week must match. In cron, one suffices.
+    """
+    if not isinstance(value, crontab):
+        return ""
+    fields: list[Any] = [
+        vars(value)[f"_orig_{name}"]
+        for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+    ]
+    text = " ".join(
+        ",".join(map(str, field)) if isinstance(field, set | list | tuple) else str(field)
+        for field in fields
+    )
+    try:
+        parse_schedule(text, "UTC")
+    except InvalidSchedule:
+        return ""
+    return text if "*" in (fields[2], fields[4]) else ""
 
 
 def discovered_app() -> Celery:

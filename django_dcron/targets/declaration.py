@@ -169,10 +169,13 @@ def _own_name(target: Any) -> str:
 
 
 def _not_a_schedule(value: object) -> str:
-    example = "*/5 * * * *"
-    if isinstance(value, timedelta) and value > timedelta():
-        example = f"@every {write_duration(value)}"
-    return f'@cron: the first argument must be a schedule such as "{example}", not {value!r:.100}'
+    """Return the error for a first argument that isn't text, with the equivalent text if any."""
+    text = celery_tasks.text_of_crontab(value)
+    interval = getattr(value, "run_every", value)  # Celery's schedule has one
+    if not text and isinstance(interval, timedelta) and interval > timedelta():
+        text = f"@every {write_duration(interval)}"
+    advice = f'Use "{text}".' if text else 'Use a schedule such as "*/5 * * * *".'
+    return f"@cron: the first argument must be text, not {value!r:.100}. {advice}"
 
 
 def _iterable(field: str, value: object) -> Iterable[Any]:

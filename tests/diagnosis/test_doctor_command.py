@@ -10,10 +10,11 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import OperationalError
+from django.utils import timezone
 from pytest_django import Settings
 
 from django_dcron.diagnosis.doctor.findings import NAMED, WARNINGS, Code
-from django_dcron.diagnosis.doctor.window import utc
+from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.management.dcron import doctor
 from django_dcron.models import Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
@@ -53,6 +54,18 @@ def test_findings_exit_with_1_and_one_line_each(system: System) -> None:
     assert output.endswith("2 findings.")
 
 
+def test_times_are_in_the_time_zone_of_the_site(system: System) -> None:
+    Run.objects.filter(scheduled_at=system.latest - 2 * MINUTE).delete()
+    Node.objects.update(heartbeat_at=system.latest - timedelta(hours=1))
+    with timezone.override("Asia/Tokyo"):
+        _, output = call("--since", "2h")
+        _, from_noon = call("--since", "2026-11-23T12:00")
+    times = re.findall(r"\d\d:\d\d:\d\d \S+", output)
+    assert len(times) > 3
+    assert {time.split()[1].strip(".:") for time in times} == {"JST"}
+    assert from_noon.startswith("2026-11-23 12:00:00 JST")
+
+
 def test_repeated_findings_take_one_line_per_code(system: System) -> None:
     queued_at = system.latest - timedelta(hours=2)
     runs = [
@@ -63,7 +76,7 @@ def test_repeated_findings_take_one_line_per_code(system: System) -> None:
     assert code == 1
     (line,) = re.findall(r"^\w+ +run_undelivered .*$", output, re.MULTILINE)
     assert line.split()[2] == "30"
-    assert f"oldest at {utc(runs[0].due_at)}" in line
+    assert f"oldest at {format_moment(runs[0].due_at)}" in line
     assert [str(run.pk) in line for run in runs] == [True] * 3 + [False] * 27
     assert "27 more" in line
     assert line.count("Start workers for") == 1, "the remedy"

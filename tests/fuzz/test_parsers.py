@@ -123,7 +123,9 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "instant of a form": InstantField().clean,
     "instant of a document": partial(from_json, ValueFormat.TIME),
     "instant of the REST API": UtcTimeField().to_internal_value,
-    "instant of a command line": lambda text: option_values.parse_time_option("--since", text, NOW),
+    "instant of a command line": lambda text: option_values.parse_time_option(
+        "--since", text, NOW, UTC
+    ),
     "instant of a URL": time_filter._parse_time,
     "end of a pause": UntilField().clean,
     "number of a command line": parse_whole_number(1, 500),

@@ -639,7 +639,7 @@ def test_delete_keeps_or_erases_the_history() -> None:
     kept, erased = make_idle_job(name="kept"), make_idle_job(name="erased")
     for job in (kept, erased):
         make_run(job, "succeeded")
-    assert call("delete", "kept") == (0, "kept: deleted\n")
+    assert call("delete", "kept") == (0, "kept: deleted; its finished runs stay\n")
     code, shown = document("delete", "erased", "--erase")
     assert (code, shown["results"][0]["erased"]) == (0, True)
     assert not Job.objects.exists()

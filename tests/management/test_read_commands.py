@@ -35,7 +35,7 @@ NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
     ],
 )
 def test_instant_accepts_relative_and_absolute_times(text: str, expected: datetime) -> None:
-    assert option_values.parse_time_option("--since", text, NOW) == expected
+    assert option_values.parse_time_option("--since", text, NOW, UTC) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_instant_rejects_invalid_time(text: str) -> None:
     with pytest.raises(
         CommandError, match=r"--since '.*' (\(allowed: a time|is out of range)"
     ) as refused:
-        option_values.parse_time_option("--since", text, NOW)
+        option_values.parse_time_option("--since", text, NOW, UTC)
     assert refused.value.returncode == 2
 
 
@@ -70,7 +70,7 @@ def test_until_accepts_durations_and_times_ahead(text: str, expected: datetime) 
 @pytest.mark.parametrize("text", ["now", "0s", "2026-11-30", "24:00", "18", "18:60", "soon"])
 def test_until_rejects_other_times(text: str) -> None:
     with pytest.raises(CommandError, match="--until") as refused:
-        option_values.parse_until_option(text, NOW)
+        option_values.parse_until_option(text, NOW, UTC)
     assert refused.value.returncode == 2
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import shared_task
+from celery.schedules import crontab, schedule
 from django.utils.translation import gettext_lazy
 
 import django_dcron
@@ -211,7 +212,7 @@ def test_function_without_signature_accepts_any_arguments() -> None:
 
 
 def test_decorator_without_parentheses_raises_type_error() -> None:
-    with pytest.raises(TypeError, match=r"schedule .*, not <func"):
+    with pytest.raises(TypeError, match=r"text, not <func"):
         cron(fetch)  # type: ignore[arg-type]
 
 
@@ -254,10 +255,18 @@ def test_error_for_unknown_field_or_wrong_type_names_the_field(
 
 @pytest.mark.parametrize(
     ("schedule", "example"),
-    [(timedelta(minutes=5), '"@every 5m"'), (timedelta(0), r'"\*/5'), (5, r'"\*/5')],
+    [
+        (timedelta(minutes=5), '"@every 5m"'),
+        (timedelta(0), r'"\*/5'),
+        (5, r'"\*/5'),
+        (schedule(30), '"@every 30s"'),
+        (crontab(minute="*/15", hour={8, 9}, day_of_week="mon-fri"), r'"\*/15 8,9 \* \* mon-fri"'),
+        (crontab(minute=0, hour=0, day_of_month=13, day_of_week="fri"), r'"\*/5'),
+        (crontab(minute=0, hour=0, day_of_week="monday"), r'"\*/5'),
+    ],
 )
 def test_schedule_of_the_wrong_type_is_refused_with_an_example(schedule: Any, example: str) -> None:
-    with pytest.raises(TypeError, match=f"such as {example}"):
+    with pytest.raises(TypeError, match=f"Use .*{example}"):
         cron(schedule)
 
 

@@ -55,7 +55,10 @@ OTHER_CRONTAB = (
     "the job {name!r} was imported from {source} and runs the same command at the same times; to "
     "update it, import that crontab again; to import this one instead, delete the job first"
 )
-OTHER_SOURCE = "the job with this name was imported from {}; rename or delete one of the two"
+OTHER_SOURCE = (
+    "the job with this name was imported from {}; if both entries are the same work, import only "
+    "one of the sources, otherwise rename or delete one of the two"
+)
 DELETED_HERE = "the job was deleted here; to create it again, use dcron import with --restore"
 
 

@@ -34,9 +34,9 @@ from django_dcron.diagnosis.doctor.comparison import (
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import (
     Window,
+    format_moment,
     format_times,
     job_subject,
-    utc,
 )
 from django_dcron.diagnosis.job_list import cursor_of
 from django_dcron.exceptions import InvalidSchedule
@@ -267,8 +267,9 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
         findings.add(
             Code.MISSED_MISCOUNTED,
             subject,
-            f"The run at {utc(row.scheduled_at)} counts "
-            f"{number_of(row.missed_before, 'missed occurrence')} since {utc(row.missed_from)}, "
+            f"The run at {format_moment(row.scheduled_at)} counts "
+            f"{number_of(row.missed_before, 'missed occurrence')} since "
+            f"{format_moment(row.missed_from)}, "
             "but the schedule has a different number. Report a bug.",
             at=row.scheduled_at,
         )

@@ -14,7 +14,7 @@ from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
 from django_dcron.policies.chains import label_of
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
-from django_dcron.utils.time_format import format_duration
+from django_dcron.utils.time_format import format_duration, format_site_time
 
 CLOCK_TOLERANCE = timedelta(milliseconds=50)
 """A node's sample of the database's clock may be wrong by this much."""
@@ -72,7 +72,7 @@ class StoredRun:
 
 def run_subject(run_id: Any, namespace: str, name: str, scheduled_at: datetime) -> Subject:
     job = label_of(namespace, name)
-    return Subject("run", str(run_id), f"of {job} at {scheduled_at:%Y-%m-%d %H:%M:%S} ({run_id})")
+    return Subject("run", str(run_id), f"of {job} at {format_site_time(scheduled_at)} ({run_id})")
 
 
 def examine_latest_runs(window: Window, findings: Findings) -> tuple[int, bool]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
 from django_dcron.diagnosis.doctor.findings import Code, Findings
-from django_dcron.diagnosis.doctor.window import Window, job_subject, utc
+from django_dcron.diagnosis.doctor.window import Window, format_moment, job_subject
 from django_dcron.diagnosis.job_list import cursor_of, problem_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
@@ -80,7 +80,8 @@ class JobExaminer:
         if late > takeover_time() and not self._frozen & {ALL_NAMESPACES, job.namespace}:
             yield (
                 Code.CURSOR_OVERDUE,
-                f"The occurrence at {utc(cursor.next_at)} is {_span(late)} overdue, and no node "
+                f"The occurrence at {format_moment(cursor.next_at)} is {_span(late)} overdue, "
+                "and no node "
                 "has claimed it: no node leads the job's shard, or its ticks fail. See the "
                 "findings about nodes and the logs of the nodes.",
             )
@@ -110,8 +111,8 @@ def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window
         )
     return (
         Code.CURSOR_STOPPED,
-        f"The job is enabled and has further occurrences ({utc(next_at)}), but its cursor has "
-        "stopped, so nothing will run. Save the job again, and report a bug.",
+        f"The job is enabled and has further occurrences ({format_moment(next_at)}), but its "
+        "cursor has stopped, so nothing will run. Save the job again, and report a bug.",
     )
 
 
@@ -131,15 +132,15 @@ def _cursor_position_problems(
     ):
         yield (
             Code.CURSOR_WRONG,
-            f"The cursor is at {utc(next_at)}, which isn't an occurrence. {advice}",
+            f"The cursor is at {format_moment(next_at)}, which isn't an occurrence. {advice}",
         )
     elif previous_at is not None and since < previous_at < next_at:
         between = timetable.next_after(previous_at)
         if between is not None and between != next_at:
             yield (
                 Code.CURSOR_WRONG,
-                f"The cursor went from {utc(previous_at)} to {utc(next_at)} and skipped "
-                f"{utc(between)}. {advice}",
+                f"The cursor went from {format_moment(previous_at)} to {format_moment(next_at)} "
+                f"and skipped {format_moment(between)}. {advice}",
             )
 
 

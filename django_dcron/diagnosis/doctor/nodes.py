@@ -9,7 +9,7 @@ from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.doctor.findings import LOCK, Code, Findings, Subject
-from django_dcron.diagnosis.doctor.window import Window, utc
+from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
@@ -44,7 +44,8 @@ def _add_dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
     findings.add(
         Code.NODE_DEAD,
         _node_subject(node),
-        f"The last heartbeat was at {utc(node.heartbeat_at)}: process {node.pid} on {node.host} "
+        f"The last heartbeat was at {format_moment(node.heartbeat_at)}: process {node.pid} on "
+        f"{node.host} "
         f"died or hangs. {takeover}Start the node again. If a node of another name has replaced "
         "it, delete its row in the admin, or wait: the row is removed after 24 hours.",
     )

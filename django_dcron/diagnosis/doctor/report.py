@@ -9,7 +9,7 @@ from django_dcron.diagnosis.doctor import account, history, nodes, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
-from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, utc
+from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.locks import Lock
 from django_dcron.policies.health.facts import FreezeFacts
@@ -119,8 +119,10 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
 def _freeze_note(freeze: FreezeFacts) -> str:
     scope = f"namespace {freeze.namespace}" if freeze.namespace else "all namespaces"
     by = f" by {freeze.frozen_by}" if freeze.frozen_by else ""
-    until = f" until {utc(freeze.until)}" if freeze.until else ""
-    return f"Frozen{by} since {utc(freeze.since)}{until}: {scope}. Reason: {freeze.reason}."
+    until = f" until {format_moment(freeze.until)}" if freeze.until else ""
+    return (
+        f"Frozen{by} since {format_moment(freeze.since)}{until}: {scope}. Reason: {freeze.reason}."
+    )
 
 
 def _add(issue: Issue, findings: Findings) -> None:

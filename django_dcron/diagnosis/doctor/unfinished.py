@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.history import REPORT_BUG, run_subject
-from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace, utc
+from django_dcron.diagnosis.doctor.window import Window, format_moment, runs_in_namespace
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import LimitPlace, Run
@@ -124,7 +124,8 @@ def _left_waiting_for_limit(runs: RunQuerySet, now: datetime) -> RunQuerySet:
 def _overdue_text(run: Run) -> str:
     where = f"on the agenda of {run.node}" if run.node else "on no agenda"
     return (
-        f"Due since {utc(run.due_at)} but still pending, {where}: no node leads the job's shard, "
+        f"Due since {format_moment(run.due_at)} but still pending, {where}: no node leads the "
+        "job's shard, "
         "or the broker accepts no messages. See the findings about nodes and the logs of the nodes."
     )
 
@@ -132,7 +133,7 @@ def _overdue_text(run: Run) -> str:
 def _undelivered_text(run: Run) -> str:
     queue = f"queue {run.job.queue!r}" if run.job.queue else "the target's queue"
     return (
-        f"Dispatched at {utc(run.queued_at)} "
+        f"Dispatched at {format_moment(run.queued_at)} "
         f"({number_of(run.deliveries, 'delivery', 'deliveries')}), but no worker has started it. "
         f"Start workers for {queue}, or find out what keeps them busy."
     )
@@ -140,7 +141,8 @@ def _undelivered_text(run: Run) -> str:
 
 def _stuck_text(run: Run) -> str:
     return (
-        f"Running, but the last heartbeat of its worker was at {utc(run.heartbeat_at)}, and no "
+        "Running, but the last heartbeat of its worker was at "
+        f"{format_moment(run.heartbeat_at)}, and no "
         "node has rescued it: no node leads the job's shard, or the rescue fails. See the "
         "findings about nodes and the logs of the nodes."
     )
@@ -148,7 +150,8 @@ def _stuck_text(run: Run) -> str:
 
 def _waiting_text(run: Run) -> str:
     return (
-        f"Waiting since {utc(run.due_at)}, although no other run of the job occupies the slot: no "
+        f"Waiting since {format_moment(run.due_at)}, although no other run of the job occupies "
+        "the slot: no "
         "node leads the job's shard, or the rescue fails. See the findings about nodes and the "
         "logs of the nodes."
     )
@@ -156,7 +159,8 @@ def _waiting_text(run: Run) -> str:
 
 def _waiting_limit_text(run: Run) -> str:
     return (
-        f"Waiting since {utc(run.due_at)} for a place in a limit, although no run has one: no "
+        f"Waiting since {format_moment(run.due_at)} for a place in a limit, although no run has "
+        "one: no "
         "node leads the limit's shard, or its ticks fail. See the findings about nodes and the "
         "logs of the nodes."
     )
@@ -164,7 +168,8 @@ def _waiting_limit_text(run: Run) -> str:
 
 def _waiting_backfill_text(run: Run) -> str:
     return (
-        f"Backfilled at {utc(run.claimed_at)} and still waiting, although no other run of the job "
+        f"Backfilled at {format_moment(run.claimed_at)} and still waiting, although no other "
+        "run of the job "
         "is in progress: no node leads the job's shard, or its ticks fail. See the findings "
         "about nodes and the logs of the nodes."
     )

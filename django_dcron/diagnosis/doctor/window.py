@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import Subject
 from django_dcron.models import Job, Run
 from django_dcron.models.run import RunQuerySet
+from django_dcron.utils.time_format import format_site_time
 
 JOBS_AT_ONCE = 500
 NAMED_TIMES = 5
@@ -54,13 +55,12 @@ def job_subject(job: Job) -> Subject:
     return Subject("job", str(job.pk), str(job))
 
 
-def utc(instant: datetime | None) -> str:
-    return "never" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+def format_moment(instant: datetime | None) -> str:
+    """Format a time in the site's time zone, or ``never``."""
+    return "never" if instant is None else format_site_time(instant)
 
 
 def format_times(instants: Sequence[datetime]) -> str:
-    """Format at most ``NAMED_TIMES`` times for a sentence, in UTC without the year."""
-    shown = ", ".join(
-        f"{instant.astimezone(UTC):%m-%d %H:%M:%S}" for instant in instants[:NAMED_TIMES]
-    )
+    """Format at most ``NAMED_TIMES`` times for a sentence, in the site's time zone."""
+    shown = ", ".join(map(format_site_time, instants[:NAMED_TIMES]))
     return shown + (", ..." if len(instants) > NAMED_TIMES else "")

@@ -46,7 +46,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _delete(job: Job, *, erase: bool) -> ActionOutcome:
     is_declared = job.declared is not None
     control.delete(job, expected_version=job.version, erase=erase)
-    text = "deleted with its history" if erase else "deleted"
+    text = "deleted with its history" if erase else "deleted; its finished runs stay"
     if is_declared:
         text += "; code declares it, so the next sync creates it again (remove @cron, or pause it)"
     return ActionOutcome(text, {"erased": erase})

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
 
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
@@ -22,7 +23,7 @@ from django_dcron.diagnosis.doctor.findings import (
     Subject,
 )
 from django_dcron.diagnosis.doctor.report import Report, examine
-from django_dcron.diagnosis.doctor.window import Window, utc
+from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.locks import Lock, get_lock
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -56,7 +57,7 @@ def add_arguments(parser: CommandParser) -> None:
         default=DEFAULT_SINCE,
         metavar="TIME",
         help=(
-            f"check occurrences after this time: {option_values.time_help('UTC')} (default: "
+            f"check occurrences after this time: {option_values.time_help()} (default: "
             f"{DEFAULT_SINCE})"
         ),
     )
@@ -114,7 +115,8 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
         elif each.at is not None:
             ago = format_duration(window.now - each.at)
             text = (
-                f"{scheduler} ran the job, too, at {utc(each.at)}, {ago} ago. {remedy}. If you "
+                f"{scheduler} ran the job, too, at {format_moment(each.at)}, {ago} ago. "
+                f"{remedy}. If you "
                 "have stopped it since then, check with a shorter --since, such as 1m."
             )
             subject = Subject("job", str(each.job.pk), str(each.job))
@@ -133,11 +135,14 @@ def _lock() -> Lock:
 
 def _window(options: dict[str, Any]) -> Window:
     now = database_now(alias_for(Job))
-    since, until = option_values.parse_time_option("--since", options["since"], now), now
+    zone = timezone.get_current_timezone()
+    since, until = option_values.parse_time_option("--since", options["since"], now, zone), now
     if options["until"]:
-        until = min(option_values.parse_time_option("--until", options["until"], now), now)
+        until = min(option_values.parse_time_option("--until", options["until"], now, zone), now)
     if since >= until:
-        raise usage_error(f"--since ({utc(since)}) must be before --until ({utc(until)}).")
+        raise usage_error(
+            f"--since ({format_moment(since)}) must be before --until ({format_moment(until)})."
+        )
     _check_namespace(options["namespace"])
     return Window(since, until, now, options["namespace"], runs_per_job=options["limit"])
 
@@ -165,7 +170,7 @@ def _check_namespace(namespace: str) -> None:
 
 def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
     out, window, totals = command.stdout, report.window, report.totals
-    out.write(f"{utc(window.since)} to {utc(window.until)}")
+    out.write(f"{format_moment(window.since)} to {format_moment(window.until)}")
     out.write(
         f"{number_of(report.verdict.facts.live_nodes, 'live node')}, "
         f"{number_of(report.jobs, 'job')}; compared {number_of(totals.occurrences, 'occurrence')} "
@@ -199,5 +204,5 @@ def _text_of(group: FindingGroup) -> str:
     also = [str(finding.subject) for finding in others[: EXAMPLES_OF_CODE - 1]]
     if more := group.count - 1 - len(also):
         also.append(f"and {more} more")
-    oldest = f", the oldest at {utc(group.oldest)}" if group.oldest else ""
+    oldest = f", the oldest at {format_moment(group.oldest)}" if group.oldest else ""
     return f"{group.count} findings{oldest}. {first} Also: {', '.join(also)}"

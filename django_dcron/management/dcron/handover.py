@@ -1,7 +1,11 @@
 """``manage.py dcron handover``: switch between another scheduler and the jobs imported from it.
 
-Exit codes: those of ``import``. With ``--back``: 0, 1 if a job can't be handed back, or 2 if the
-source can't be read or can't continue.
+Exit codes:
+
+- 0: success. Entries that can't be imported may exist, as long as no job waits for them.
+- 1: an imported job can't take over, or can't be handed back. Without ``--apply``, some entries
+  can't be imported.
+- 2: the source can't be read, or with ``--back``, it can't continue.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
+from django_dcron.contrib.importers.entry_plans import PROBLEMS, awaits_handover
 from django_dcron.contrib.importers.handback import (
     HANDBACK_SOURCES,
     Handback,
@@ -32,6 +37,7 @@ from django_dcron.management.dcron.import_output import does_work
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
+from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -102,20 +108,36 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _show_takeover_result(out: Output, source: str, result: import_.ImportResult) -> None:
-    """Show the next step and the result. Raises ``CommandError`` if entries can't be imported."""
+    """Show the next step and the result. Raises ``CommandError`` if imported jobs aren't enabled.
+
+    Entries that could never be imported don't keep the handover of the others from success.
+    """
     if not out.is_json:
         _show_next_step(out, source)
     running = sum(does_work(plan.job or plan.existing) for plan in result.plans)
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
-    if result.problems:
-        above = "" if out.is_json else "; see above"
-        refused = number_of(result.problems, "entry", "entries")
+    above = "" if out.is_json else "; see above"
+    if left := _not_taken_over(result):
         raise negative_result(
-            f"The handover is done: {here}. {refused} can't be imported, so neither scheduler "
-            f"runs them{above}."
+            f"The handover is incomplete: {here}, but {number_of(left, 'imported job')} can't take "
+            f"over, so neither scheduler runs them{above}."
         )
-    if not out.is_json:
-        out.line(f"The handover is complete: {here}.", GOOD)
+    if out.is_json:
+        return
+    if result.problems:
+        refused = number_of(result.problems, "entry", "entries")
+        out.line(f"! {refused} can't be imported, so neither scheduler runs them{above}.", WARNING)
+    out.line(f"The handover is complete: {here}.", GOOD)
+
+
+def _not_taken_over(result: import_.ImportResult) -> int:
+    """Return the number of jobs that still wait for the handover, because of a problem."""
+    return sum(
+        plan.outcome in PROBLEMS
+        and plan.existing is not None
+        and (plan.existing.target.startswith(PREFIX) or awaits_handover(plan.existing))
+        for plan in result.plans
+    )
 
 
 def _show_next_step(out: Output, source: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import UTC, datetime, time, timedelta, tzinfo
+from datetime import datetime, time, timedelta, tzinfo
 
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
@@ -53,7 +53,7 @@ def until_help() -> str:
 
 
 def parse_time_option(
-    label: str, text: str, now: datetime, zone: tzinfo = UTC, *, allowed: str = TIME_FORMATS
+    label: str, text: str, now: datetime, zone: tzinfo, *, allowed: str = TIME_FORMATS
 ) -> datetime:
     """Return an aware time; raises ``CommandError`` for invalid text.
 
@@ -77,7 +77,7 @@ def parse_time_option(
     return found
 
 
-def parse_until_option(text: str, now: datetime, zone: tzinfo = UTC) -> datetime:
+def parse_until_option(text: str, now: datetime, zone: tzinfo) -> datetime:
     """Return the aware time of ``--until``; raises ``CommandError`` unless it is after ``now``.
 
     A duration counts from ``now``. A time of day is the next one in ``zone``.

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from django_dcron.conf import settings
@@ -30,6 +30,7 @@ from django_dcron.management.dcron.output import (
     WARNING,
     Output,
     duration_text,
+    time_text,
 )
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence, absence_for
@@ -163,8 +164,7 @@ class _Printer:
 
 
 def _due_in(run: Run, seconds: float) -> str:
-    at = run.due_at.astimezone(UTC)
-    return f"is due in {duration_text(timedelta(seconds=seconds))}, at {at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"is due in {duration_text(timedelta(seconds=seconds))}, at {time_text(run.due_at)}"
 
 
 def _cause_of_wait(run: Run) -> str:

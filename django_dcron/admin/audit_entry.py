@@ -37,7 +37,7 @@ from django_dcron.diagnosis.audit_log import COLUMNS, visible_entries
 from django_dcron.jobs.audit.differences import LONGEST
 from django_dcron.jobs.audit.entries import actor_text, read_change
 from django_dcron.models import AuditAction, AuditEntry, Calendar, Freeze, Incident, Job, Limit, Run
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 SEARCH_LIMIT = 100_000
 """Number of latest entries that a search covers."""
@@ -189,6 +189,7 @@ def _changes_of(entry: AuditEntry) -> tuple[ChangedField, ...]:
 def _render_changes(fields: tuple[ChangedField, ...], longest: int) -> str:
     """Render each field in a line, with values of at most ``longest`` characters."""
     lines = (
-        (each.label, shortened(each.old, longest), shortened(each.new, longest)) for each in fields
+        (each.label, with_ellipsis(each.old, longest), with_ellipsis(each.new, longest))
+        for each in fields
     )
     return format_html_join("", '<div class="dcron-quiet">{}: {} → {}</div>', lines)

@@ -25,7 +25,7 @@ from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY
 from django_dcron.schedules.recurrence import Recurrence
 from django_dcron.schedules.recurrence_text import parse_recurrence
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -113,7 +113,7 @@ class _Event:
         self._zone = zone
         self._replaced = replaced
         for name, _problem in getattr(event, "errors", ()):
-            raise _NotExpressible(_INVALID, name=shortened(str(name), LONGEST_COMMENT))
+            raise _NotExpressible(_INVALID, name=with_ellipsis(str(name), LONGEST_COMMENT))
         start, end = _read(event, "start", "DTSTART"), _read(event, "end", "DTEND")
         self._timed = isinstance(start, datetime)
         self._zone_of_event = start.tzinfo or zone if self._timed else None
@@ -296,7 +296,7 @@ def _events(content: bytes) -> Sequence[Any]:
     except InvalidCalendar:
         raise
     except Exception as error:  # The package raises errors of many kinds for malformed content.
-        problem = shortened(" ".join(str(error).split()), 200) or type(error).__name__
+        problem = with_ellipsis(" ".join(str(error).split()), 200) or type(error).__name__
         raise InvalidCalendar(_NO_CALENDAR, problem=problem, code="not_icalendar") from None
     if len(events) > MAX_EVENTS:
         raise InvalidCalendar(
@@ -324,7 +324,7 @@ def _key_of_replaced(event: Any) -> tuple[str, date]:
 def _summary(event: Any) -> str:
     found = event.get("SUMMARY", "")
     text = " ".join(str(found[0] if isinstance(found, list) else found).split())
-    return shortened("".join(filter(str.isprintable, text)), LONGEST_COMMENT)
+    return with_ellipsis("".join(filter(str.isprintable, text)), LONGEST_COMMENT)
 
 
 def _date_of(value: Any) -> date:

@@ -16,8 +16,8 @@ from django_dcron.db.connection_sockets import enable_keepalive
 class WaitLimits:
     """Session limits of a thread that owns its connection, until ``lift``.
 
-    - A statement waits for a lock only for a limited time, because the lock's holder may be frozen.
-      Then it fails as contention.
+    - A statement waits for a lock only for a limited time, because the lock's holder may be
+      suspended. Then it fails as contention.
     - If the thread is idle in a transaction for too long, the database ends the transaction and the
       connection.
     - Over TCP, the kernel ends a connection on which the database has been silent for too long.
@@ -92,7 +92,7 @@ def brief_transaction(
 ) -> Iterator[None]:
     """Open a transaction that the database ends if this process is idle in it for ``timeout``.
 
-    Such a process is frozen or cut off, and other processes need the rows that it has locked.
+    Such a process is suspended or cut off, and other processes need the rows that it has locked.
     ``lock``: how long to wait for a lock before failing as contention; None keeps the connection's
     limit. SQLite has no such limits. Within another transaction, the block becomes a part of that
     transaction, and no limits are set.

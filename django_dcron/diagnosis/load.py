@@ -20,7 +20,7 @@ from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
-from django_dcron.models.scheduled import with_calendar
+from django_dcron.models.parsed_schedule import with_calendar
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_drawn
@@ -113,7 +113,7 @@ def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
     return Load(begin, zone, counted, tuple(counts), tuple(crowded_minutes_of(hours, groups)))
 
 
-def starting_in(
+def count_jobs_starting_in(
     instant: datetime, *, except_job: int | None = None, scope: Scope = EVERYTHING
 ) -> int:
     """Return the number of jobs that start in the minute of ``instant``.

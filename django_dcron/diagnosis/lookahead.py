@@ -14,7 +14,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.diagnosis.load import SPREAD, in_every_minute, starting_in
+from django_dcron.diagnosis.load import SPREAD, count_jobs_starting_in, in_every_minute
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
@@ -238,7 +238,7 @@ def _crowded_minute(
     """Yield a caution if many other jobs start in the minute of the job's next occurrence."""
     if job.jitter >= SPREAD or in_every_minute(schedule):
         return
-    others = starting_in(first.at, except_job=job.pk, scope=scope)
+    others = count_jobs_starting_in(first.at, except_job=job.pk, scope=scope)
     if others < CROWDED_FROM:
         return
     found = {

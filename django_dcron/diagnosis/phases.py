@@ -32,7 +32,7 @@ class PhaseKind(StrEnum):
     """Not due yet: claimed ahead, or delayed by jitter."""
     UNCLAIMED = "unclaimed"
     """Due, but not claimed by a node yet."""
-    TURN = "turn"
+    EARLIER_RUNS = "earlier_runs"
     """Delayed by the overlap policy, or backfilled and waiting for other runs."""
     BACKOFF = "backoff"
     BETWEEN = "between"
@@ -129,11 +129,14 @@ class _Mark(NamedTuple):
     until: datetime
 
 
-WAIT_IN_STATE: dict[str, PhaseKind] = {State.WAITING: PhaseKind.TURN, State.PENDING: PhaseKind.DUE}
+WAIT_IN_STATE: dict[str, PhaseKind] = {
+    State.WAITING: PhaseKind.EARLIER_RUNS,
+    State.PENDING: PhaseKind.DUE,
+}
 """What an unstarted run is waiting for, by its state. It may have been dispatched before."""
 WAIT_WITHOUT_DUE_TIME = {
     PhaseKind.BACKOFF: PhaseKind.BETWEEN,
-    PhaseKind.TURN: PhaseKind.TURN,
+    PhaseKind.EARLIER_RUNS: PhaseKind.EARLIER_RUNS,
     PhaseKind.EARLY: PhaseKind.START,
 }
 """The kind of a wait, by its first kind, if the attempt's due time isn't recorded."""
@@ -165,7 +168,7 @@ def _first_wait(run: Run, number: int) -> PhaseKind:
     """Return what the attempt with that number waits for first."""
     if number > 1:
         return PhaseKind.BACKOFF
-    return PhaseKind.TURN if run.trigger == Trigger.BACKFILL else PhaseKind.EARLY
+    return PhaseKind.EARLIER_RUNS if run.trigger == Trigger.BACKFILL else PhaseKind.EARLY
 
 
 def _phases(since: datetime, marks: Sequence[_Mark]) -> Iterator[Phase]:

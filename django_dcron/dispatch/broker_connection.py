@@ -5,7 +5,7 @@ Invariants:
 - Queues are declared once per connection.
 - A request that fails is repeated once on a new connection. The idle connection may have been cut,
   or AMQP may have reported the refusal of an earlier message. The second error counts.
-- A dropped connection isn't closed with a handshake, because a frozen broker would block it.
+- A dropped connection isn't closed with a handshake, because a suspended broker would block it.
 - A forked child uses neither the lock nor the connection of its parent.
 """
 

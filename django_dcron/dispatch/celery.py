@@ -220,7 +220,7 @@ class CeleryDispatcher:
             replies = ask_workers(self.app, connection, TASK)
         except Exception as error:
             with suppress(Exception):
-                connection.collect()  # without a handshake, which a frozen broker would block
+                connection.collect()  # without a handshake, which a suspended broker would block
             raise DispatchFailed(broker_error_text(error)) from cause_of(error)
         with suppress(Exception):
             connection.release()

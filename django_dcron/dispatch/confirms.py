@@ -1,7 +1,7 @@
 """AMQP's publisher confirms, awaited once per batch.
 
 Without confirms, a message in a socket's buffer counts as published. If the broker is killed,
-frozen or out of memory, its run would wait for ``DCRON_REDELIVER_AFTER``. A refusal would be
+suspended or out of memory, its run would wait for ``DCRON_REDELIVER_AFTER``. A refusal would be
 reported only at a later call.
 
 Invariants:

@@ -45,7 +45,7 @@ from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import NotDueYet, start_attempt
-from django_dcron.utils.bounded_text import truncated
+from django_dcron.utils.bounded_text import truncate_middle
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.runs")
@@ -341,7 +341,7 @@ def _as_json(result: Any) -> str:
         text = json.dumps(result, cls=DjangoJSONEncoder)
     except Exception:  # not JSON, or an object whose methods fail
         text = json.dumps({"repr": _repr(result)})
-    return truncated(text, settings.RESULT_LIMIT)
+    return truncate_middle(text, settings.RESULT_LIMIT)
 
 
 def _repr(value: object) -> str:

@@ -22,7 +22,7 @@ from django_dcron.execution.current import CurrentRun
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import Failure, FailureClass, exception_name, refused_retry_message
 from django_dcron.runs.completion import Ending
-from django_dcron.utils.bounded_text import replace_unstorable, truncated
+from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle
 from django_dcron.utils.durations import write_duration
 
 RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
@@ -45,8 +45,8 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
         outcome=outcome,
         failure=None if outcome is Outcome.CANCELLED else _failure(exception, names),
         exception_class=replace_unstorable(exception_name(type(_named(exception))))[:255],
-        message=truncated(_message(exception, outcome, run), settings.LOG_LIMIT),
-        traceback=truncated(_traceback(exception), settings.LOG_LIMIT),
+        message=truncate_middle(_message(exception, outcome, run), settings.LOG_LIMIT),
+        traceback=truncate_middle(_traceback(exception), settings.LOG_LIMIT),
         output=run.output(),
     )
 

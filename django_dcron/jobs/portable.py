@@ -51,7 +51,7 @@ from django_dcron.jobs.representation import (
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_validation import definition_errors
 from django_dcron.utils import untrusted
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 FORMAT = "django-dcron"
 VERSION = 1
@@ -332,7 +332,7 @@ def check_rules(job: Job) -> None:
 
 def quoted_json(value: Any) -> str:
     """Return the value as JSON, shortened."""
-    return shortened(json.dumps(value, ensure_ascii=False, default=str), VALUE_SHOWN)
+    return with_ellipsis(json.dumps(value, ensure_ascii=False, default=str), VALUE_SHOWN)
 
 
 def _label(item: Any, number: int) -> str:

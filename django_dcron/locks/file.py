@@ -2,7 +2,7 @@
 
 All leases are in one file, ``leases.json``, in its own directory. Each read or write holds
 ``flock`` on that directory for microseconds. One ``flock`` per lock isn't enough: the kernel
-releases it when the process ends, but not while the process is frozen. The lease of a frozen
+releases it when the process ends, but not while the process is suspended. The lease of a suspended
 process must expire, too.
 
 Invariants:

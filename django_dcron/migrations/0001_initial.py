@@ -10,8 +10,8 @@ from django.db import migrations, models
 import django_dcron.models.exact_text
 import django_dcron.models.hidden_characters
 import django_dcron.models.limit
+import django_dcron.models.parsed_schedule
 import django_dcron.models.run
-import django_dcron.models.scheduled
 from django_dcron.migrations._operations import without_nulls
 
 
@@ -761,7 +761,7 @@ class Migration(migrations.Migration):
                     ("pause_job", "Can pause and resume jobs"),
                 ),
             },
-            bases=(django_dcron.models.scheduled.Scheduled, models.Model),
+            bases=(django_dcron.models.parsed_schedule.ParsedScheduleMixin, models.Model),
             managers=[("with_deleted", django.db.models.manager.Manager())],
         ),
         migrations.CreateModel(
@@ -2004,7 +2004,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "cursors",
                 "indexes": [models.Index(fields=["next_at", "job"], name="dcron_cursor_due")],
             },
-            bases=(django_dcron.models.scheduled.Scheduled, models.Model),
+            bases=(django_dcron.models.parsed_schedule.ParsedScheduleMixin, models.Model),
         ),
         migrations.AddConstraint(
             model_name="job",

@@ -25,7 +25,7 @@ from django_dcron.models.calendar import Calendar
 from django_dcron.models.exact_text import ExactText
 from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.job import Job
-from django_dcron.models.scheduled import Scheduled
+from django_dcron.models.parsed_schedule import ParsedScheduleMixin
 from django_dcron.schedules.schedule import MAX_LENGTH
 
 OWN_FIELDS = (
@@ -92,7 +92,7 @@ def same_definition(cursor: str, job: str) -> Q:
     return same & (neither | Q(Exists(calendar)))
 
 
-class Cursor(Scheduled, models.Model):
+class Cursor(ParsedScheduleMixin, models.Model):
     job = models.OneToOneField(
         Job, on_delete=models.CASCADE, primary_key=True, related_name="cursor"
     )

@@ -23,9 +23,9 @@ from django_dcron.models.job_fields import (
     json_list_field,
     optional_duration_field,
 )
-from django_dcron.models.job_values import JobValues
+from django_dcron.models.job_policies import JobPoliciesMixin
 from django_dcron.models.limit import Limit
-from django_dcron.models.scheduled import Scheduled
+from django_dcron.models.parsed_schedule import ParsedScheduleMixin
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import MAX_ATTEMPTS
@@ -33,7 +33,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import MAX_LENGTH
 
 
-class JobSettings(Scheduled, JobValues, models.Model):
+class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
     namespace = models.CharField(
         _("namespace"),
         max_length=64,

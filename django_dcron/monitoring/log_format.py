@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django_dcron.utils.bounded_text import truncated
+from django_dcron.utils.bounded_text import truncate_middle
 
 TEXT_LIMIT = 16 * 1024
 """Maximum number of characters of a message, of a traceback and of each value."""
@@ -144,7 +144,7 @@ def _shorten_value(plain: Any) -> Any:
     if not isinstance(plain, (list, dict)):
         return plain
     dumped = json.dumps(plain)
-    return plain if len(dumped) <= TEXT_LIMIT else truncated(dumped, TEXT_LIMIT)
+    return plain if len(dumped) <= TEXT_LIMIT else truncate_middle(dumped, TEXT_LIMIT)
 
 
 def _first(items: Any) -> list[Any]:
@@ -157,7 +157,7 @@ def _first(items: Any) -> list[Any]:
 
 def _text(text: str, depth: int = 0) -> str:
     """Return the text, truncated. Each level of nesting has a sixteenth of the limit above it."""
-    return truncated(str.__str__(text), TEXT_LIMIT >> 4 * depth)
+    return truncate_middle(str.__str__(text), TEXT_LIMIT >> 4 * depth)
 
 
 def _repr(value: object) -> str:

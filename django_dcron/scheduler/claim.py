@@ -8,9 +8,9 @@ Invariants:
 - Only a cursor that matches its job's current definition is claimed.
 - A cursor moves from the position that was read, while its row is locked. Without row locks
   (SQLite), the whole transaction is exclusive.
-- A frozen node keeps its cursors locked no longer than its shards: the tick limits its transactions
-  (``tick``).
-- A locked row of a job delays only the claim of this job, even if its holder is frozen.
+- A suspended node keeps its cursors locked no longer than its shards: the tick limits its
+  transactions (``tick``).
+- A locked row of a job delays only the claim of this job, even if its holder is suspended.
 - During a freeze, cursors in its scope stay where they are. After it, the misfire policy decides
   about their occurrences, as after an outage.
 - A cursor with an invalid schedule is quarantined: its row stores the reason, it doesn't move, and
@@ -42,7 +42,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Freeze, Job, Run
 from django_dcron.models.cursor import CursorQuerySet
-from django_dcron.models.scheduled import read_schedule
+from django_dcron.models.parsed_schedule import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs.creation import NewRun, insert_runs, missed_count, new_run
 from django_dcron.runs.start_deadline import freeze_reason

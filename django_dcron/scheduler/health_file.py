@@ -3,7 +3,7 @@
 Invariants:
 
 - The node replaces the whole file every few seconds and removes it when it stops. An old file
-  therefore means that the process is dead or frozen.
+  therefore means that the process is dead or suspended.
 - The file's modification time gives its age, because reader and writer share one machine.
 - Each file belongs to one node. If two nodes use the same path by mistake, both log an error, and
   neither removes a file that the other node wrote last.
@@ -97,7 +97,7 @@ def probe(path: str | Path) -> ProbeResult:
         return ProbeResult(False, f"{path} isn't a health file")
     # A file from the future is stale, too: the clock was set back, and no node has written since.
     if abs(age) > MAX_AGE_IN_INTERVALS * interval:
-        return ProbeResult(False, f"{path} is {age:.0f} s old: {name} is dead or frozen")
+        return ProbeResult(False, f"{path} is {age:.0f} s old: {name} is dead or suspended")
     return ProbeResult(status.fit, f"{name} is {status}" + (f": {text}" if text else ""))
 
 

@@ -5,8 +5,8 @@ Invariants:
 - Only the database's clock decides which nodes are alive. All nodes compute the same leaders from
   the same ring (see ``ring``).
 - A node leads a shard while it has a valid lease on the shard's lock. A lease is valid until
-  ``expires_at`` on the monotonic clock. A node that was frozen past that time leads nothing when it
-  resumes.
+  ``expires_at`` on the monotonic clock. A node that was suspended past that time leads nothing when
+  it resumes.
 - A node that lost its shards because it didn't reach the broker gets shards again once it has
   reached the broker for ``DCRON_LEASE``. An unstable broker therefore moves shards at most once per
   lease.
@@ -167,7 +167,8 @@ class Membership:
         """Delete the rows of dead nodes that this node replaces.
 
         These are nodes of the same name and, if the server started this node (``autostart``), all
-        dead nodes that a server started on this host. A node that was only frozen registers again.
+        dead nodes that a server started on this host. A node that was only suspended registers
+        again.
         """
         host = platform.node()
         dead = Node.objects.using(alias_for(Node)).expired(settings.LEASE)
@@ -292,7 +293,7 @@ class Membership:
         )
         if alive:
             self._heartbeat_sent_at = sent_at
-        else:  # The row was deleted manually, or expired while the node was frozen.
+        else:  # The row was deleted manually, or expired while the node was suspended.
             self.register()
 
     def _renew(self) -> None:

@@ -5,10 +5,10 @@ Invariants:
 - The tick does all database work that the schedule needs, in one thread. The heartbeat, the pruner,
   the alerts and the worker probe have their own threads.
 - Each step is a transaction or a guarded update. A failed tick is repeated as a whole.
-- No step waits long for a lock, because the holder may be frozen. A blocked step is skipped
+- No step waits long for a lock, because the holder may be suspended. A blocked step is skipped
   (``steps``), and a later tick makes up for it.
-- The database limits the node's transactions, so a frozen node keeps no locks for longer than its
-  shards.
+- The database limits the node's transactions, so a suspended node keeps no locks for longer than
+  its shards.
 - No run is declared lost until ticks have succeeded without a long gap for a whole run lease.
   Before that, the database may have delayed heartbeats.
 - A database that stalls without an error is detected by the duration of a tick.

@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from django_dcron.testing.setting_time import ManualClock, set_clock
+    from django_dcron.testing.manual_clock import ManualClock, set_clock
     from django_dcron.testing.stepping import run_due
     from django_dcron.testing.timing import assert_runs_at
 
 __all__ = ["ManualClock", "assert_runs_at", "run_due", "set_clock"]
 
 _MODULE_OF = {
-    "ManualClock": "django_dcron.testing.setting_time",
+    "ManualClock": "django_dcron.testing.manual_clock",
     "assert_runs_at": "django_dcron.testing.timing",
     "run_due": "django_dcron.testing.stepping",
-    "set_clock": "django_dcron.testing.setting_time",
+    "set_clock": "django_dcron.testing.manual_clock",
 }
 
 

@@ -39,8 +39,8 @@ from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.limit_lines import limit_shard
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import Ticker
+from django_dcron.testing.manual_clock import set_clock, utc_time
 from django_dcron.testing.raising import recording_exceptions
-from django_dcron.testing.setting_time import set_clock, utc_time
 from django_dcron.testing.subjects import Subject, stored_jobs
 
 MAX_ATTEMPTS = 10_000

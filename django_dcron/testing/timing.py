@@ -16,7 +16,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import describe_schedule
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import has_hash
-from django_dcron.testing.setting_time import utc_time
+from django_dcron.testing.manual_clock import utc_time
 from django_dcron.testing.subjects import Subject, declarations_of, job_from_declaration
 
 NOTHING = "none"

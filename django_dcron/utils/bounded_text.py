@@ -13,12 +13,12 @@ def replace_unstorable(text: str) -> str:
     return UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def shortened(text: str, limit: int) -> str:
+def with_ellipsis(text: str, limit: int) -> str:
     """Return ``text``, or its beginning with an ellipsis, at most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def truncated(text: str, limit: int) -> str:
+def truncate_middle(text: str, limit: int) -> str:
     """Return ``text``, or its beginning and end with the number of omitted characters."""
     if len(text) <= limit:
         return replace_unstorable(text)

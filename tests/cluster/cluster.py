@@ -344,20 +344,20 @@ def lowered(**seconds: float) -> dict[str, str]:
 
 
 def stopped(member: Member) -> bool:
-    """Whether a fault has frozen the process."""
+    """Whether a fault has suspended the process."""
     return psutil.Process(member.process.pid).status() == psutil.STATUS_STOPPED
 
 
 @contextmanager
-def frozen(members: Collection[Member]) -> Iterator[None]:
-    """Freeze these processes and their children. They don't notice."""
+def suspended(members: Collection[Member]) -> Iterator[None]:
+    """Suspend these processes and their children. They don't notice."""
     for member in members:
-        member.process.freeze()
+        member.process.suspend()
     try:
         yield
     finally:
         for member in members:
-            member.process.thaw()
+            member.process.resume()
 
 
 def fault(at: str | list[str], *, signal: str = "SIGKILL", **when: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The database is stopped, killed and frozen: processes survive, and no run is lost or doubled.
+"""The database is stopped, killed and suspended: processes survive, and no run is lost or doubled.
 
 During an outage, this process doesn't query the database either. It reads logs and the broker's
 queue instead.
@@ -15,7 +15,7 @@ from redis import Redis
 
 from django_dcron.models import Attempt, Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, frozen, lowered
+from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, lowered, suspended
 from tests.factories import make_job
 from tests.waiting import wait_until
 
@@ -28,10 +28,10 @@ UNREACHABLE, REACHABLE = "database unreachable: ", "database reachable again: "
 def database(
     cluster: Cluster, database_server: services.Server | None
 ) -> Iterator[services.Server]:
-    """A database server that the test may stop, kill and freeze. It works again after the test."""
+    """A database server that the test may stop, kill and suspend. It works again after the test."""
     assert database_server is not None
     yield database_server
-    database_server.thaw()
+    database_server.resume()
     if not database_server.running:
         database_server.start()
     connections.close_all()
@@ -102,7 +102,7 @@ def test_no_run_is_lost_while_the_database_is_stopped_for_a_minute(
     )
     broker.close()
     wait_for(60 - (time.monotonic() - stopped_at), what="a minute")
-    with frozen(cluster.workers):  # the nodes reconnect first and find only old heartbeats
+    with suspended(cluster.workers):  # the nodes reconnect first and find only old heartbeats
         start_database(database)
         wait_for_lines(cluster, REACHABLE)
     cluster.account()
@@ -125,7 +125,7 @@ def test_no_run_is_lost_while_the_database_is_stopped_for_a_minute(
 
 
 @pytest.mark.timeout(240)
-def test_no_run_is_lost_when_the_database_is_restarted_killed_and_frozen(
+def test_no_run_is_lost_when_the_database_is_restarted_killed_and_suspended(
     cluster: Cluster, database: services.Server
 ) -> None:
     """Each fault happens while runs are claimed, started and finished."""
@@ -144,10 +144,10 @@ def test_no_run_is_lost_when_the_database_is_restarted_killed_and_frozen(
     wait_for_lines(cluster, REACHABLE, 2)
     claimed = Run.objects.count()
     wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to continue")
-    database.freeze()
+    database.suspend()
     wait_for(20, "far more than a run lease")
-    database.thaw()
+    database.resume()
     cluster.account()
-    # A database that was frozen within a claim may end the idle transaction. That node logs a
+    # A database that was suspended within a claim may end the idle transaction. That node logs a
     # third outage.
     assert_all_processes_survived(cluster, outages={2, 3})

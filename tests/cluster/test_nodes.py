@@ -1,4 +1,4 @@
-"""Nodes that are killed, stopped, frozen and replaced.
+"""Nodes that are killed, stopped, suspended and replaced.
 
 Invariant: no occurrence is lost or doubled, and other nodes continue the work.
 """
@@ -153,10 +153,12 @@ def _worst(*conditions: Q, after: datetime, until: datetime) -> timedelta:
     return percentile(dispatch_lags(*conditions, after=after, until=until), 100)
 
 
-def test_frozen_nodes_cause_no_blocked_or_duplicate_runs(cluster: Cluster) -> None:
-    """Each node freezes within another step. Some hold locks, and one is frozen at a random moment.
+def test_suspended_nodes_cause_no_blocked_or_duplicate_runs(cluster: Cluster) -> None:
+    """Each node is suspended within another step. Some have locks.
 
-    The other nodes lead meanwhile and can claim every job. When the frozen nodes resume, they
+    One node is suspended at a random moment.
+
+    The other nodes lead meanwhile and can claim every job. When the suspended nodes resume, they
     continue with outdated data.
     """
     points = [*CLAIM, "publish.begun", "mark.begun", "rescue.begun"]
@@ -170,31 +172,32 @@ def test_frozen_nodes_cause_no_blocked_or_duplicate_runs(cluster: Cluster) -> No
         cluster.add_node(env=short | fault(point, signal="SIGSTOP", times=3)) for point in points
     ]
     sleepers.append(cluster.add_node(env=short))
-    wait_until(lambda: all(map(stopped, sleepers[:-1])), TIMEOUT, what="nodes to freeze")
-    sleepers[-1].process.freeze()
+    wait_until(lambda: all(map(stopped, sleepers[:-1])), TIMEOUT, what="nodes to be suspended")
+    sleepers[-1].process.suspend()
     wait_until(
         lambda: _shards_of("node-0") == 64, TIMEOUT, what="node-0 to lead alone", interval=0.1
     )
     alone_at = now()
-    # The frozen nodes block nothing, not even those within a claim: each job has a run that starts.
+    # The suspended nodes block nothing, not even those within a claim: each job has a run that
+    # starts.
     due = Run.objects.filter(scheduled_at__gt=alone_at + 3 * SECOND, started_at__isnull=False)
     wait_until(
         lambda: due.values("job").distinct().count() == 64,
         TIMEOUT,
-        what="a run of each job while nodes are frozen",
+        what="a run of each job while nodes are suspended",
         interval=0.2,
     )
     overdue = Run.objects.exclude(state__in=FINAL).exclude(trigger=Trigger.BACKFILL)
     wait_until(
         lambda: not overdue.filter(scheduled_at__lte=alone_at).exists(),
         TIMEOUT,
-        what="the runs of the frozen nodes to end",
+        what="the runs of the suspended nodes to end",
         interval=0.2,
     )
     before = _deliveries(cluster)
     for node in sleepers:
-        node.process.thaw()
-    # Other nodes have already dispatched what the frozen nodes publish once they resume.
+        node.process.resume()
+    # Other nodes have already dispatched what the suspended nodes publish once they resume.
     wait_until(
         lambda: any(delivery in before for delivery in _deliveries(cluster) - before),
         TIMEOUT,

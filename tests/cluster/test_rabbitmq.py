@@ -8,7 +8,7 @@ import pytest
 
 from django_dcron.models import Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, frozen, lowered, now
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now, suspended
 from tests.fault_proxy import BOTH_WAYS, FaultProxy
 from tests.waiting import wait_until
 
@@ -54,7 +54,7 @@ def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
         scheduled_at__gt=cluster.after, state="succeeded", deliveries__lte=1
     )
     wait_until(lambda: delivered_once.count() >= 6 * 3, TIMEOUT, what="runs")
-    with frozen(cluster.workers):
+    with suspended(cluster.workers):
         dispatched = Run.objects.queued()
         wait_until(lambda: dispatched.count() >= 12, TIMEOUT, what="messages in the queue")
         rabbitmq_server.kill()

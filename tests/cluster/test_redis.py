@@ -15,7 +15,7 @@ from django_dcron.conf import settings
 from django_dcron.dispatch.worker_reconnect import LONGEST_PAUSE
 from django_dcron.models import Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, frozen, lowered, now
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now, suspended
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
@@ -84,7 +84,7 @@ def test_no_run_is_lost_while_redis_is_stopped_for_a_minute(
     assert set(due_meanwhile.values_list("state", flat=True)) == {"missed", "succeeded"}
 
 
-def test_no_run_is_lost_when_redis_is_flushed_and_frozen(
+def test_no_run_is_lost_when_redis_is_flushed_and_suspended(
     cluster: Cluster, redis_server: services.Server
 ) -> None:
     """Locks and queued messages are lost several times. Then Redis stops answering."""
@@ -92,7 +92,7 @@ def test_no_run_is_lost_when_redis_is_flushed_and_frozen(
     cluster.start(jobs=6, node_env=impatient, worker_env=impatient)
     broker = Redis(unix_socket_path=str(redis_server.answers_at), db=1)
     for _ in range(3):
-        with frozen(cluster.workers):
+        with suspended(cluster.workers):
             wait_until(lambda: broker.llen("celery") > 3, TIMEOUT, what="messages in the queue")
             broker.flushall()
         wait_until(all_shards_are_locked, TIMEOUT, what="all leases to be taken again")
@@ -100,11 +100,11 @@ def test_no_run_is_lost_when_redis_is_flushed_and_frozen(
         assert "lock server unreachable" not in node.process.log
     lost_messages = Run.objects.filter(state="succeeded", attempt=1, deliveries__gt=1)
     wait_until(lost_messages.exists, TIMEOUT, what="a run to be dispatched again")
-    redis_server.freeze()
+    redis_server.suspend()
     wait_until_degraded(cluster)
     claimed = Run.objects.count()
     wait_until(lambda: Run.objects.count() > claimed, TIMEOUT, what="claims to continue")
-    redis_server.thaw()
+    redis_server.resume()
     wait_until_recovered(cluster)
     cluster.account()
     assert_outage_logged_once(cluster)

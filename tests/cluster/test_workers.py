@@ -1,4 +1,4 @@
-"""Workers die, freeze or are missing, at any moment of a run."""
+"""Workers die, are suspended or are missing, at any moment of a run."""
 
 import signal
 
@@ -13,10 +13,10 @@ from tests.cluster.cluster import (
     Cluster,
     Member,
     fault,
-    frozen,
     lowered,
     now,
     stopped,
+    suspended,
 )
 from tests.factories import make_job
 from tests.waiting import wait_until
@@ -71,7 +71,7 @@ def test_no_run_is_lost_when_workers_are_killed_between_steps(cluster: Cluster) 
 
 
 @pytest.mark.nightly
-def test_worker_frozen_past_its_lease_duplicates_no_run(cluster: Cluster) -> None:
+def test_worker_suspended_past_its_lease_duplicates_no_run(cluster: Cluster) -> None:
     """Other workers have taken over its runs. Its late results change nothing."""
     cluster.start(jobs=10, node_env=QUICK, worker_env=QUICK, kwargs={"seconds": 0.4})
     first, running = cluster.workers[0], Run.objects.running()
@@ -81,7 +81,7 @@ def test_worker_frozen_past_its_lease_duplicates_no_run(cluster: Cluster) -> Non
         return unfinished_messages(first) >= 4 and running.count() >= 3
 
     wait_until(busy, TIMEOUT, what="the worker to be busy and to have prefetched runs")
-    with frozen([first]):
+    with suspended([first]):
         wait_until(lost().exists, TIMEOUT, what="its runs to be lost")
         elsewhere = Run.objects.filter(deliveries__gt=1, state="succeeded")
         wait_until(elsewhere.exists, TIMEOUT, what="its prefetched runs to be executed elsewhere")
@@ -97,13 +97,13 @@ def test_worker_frozen_past_its_lease_duplicates_no_run(cluster: Cluster) -> Non
 
 
 @pytest.mark.nightly
-def test_frozen_workers_do_not_block_jobs_by_their_transactions(cluster: Cluster) -> None:
-    """One worker freezes in the transaction of a start, the other in that of a finish.
+def test_suspended_workers_do_not_block_jobs_by_their_transactions(cluster: Cluster) -> None:
+    """One worker is suspended in the transaction of a start, the other in that of a finish.
 
     Other processes need the same rows, and they get them before the workers resume.
     """
     steps = [fault(point, signal="SIGSTOP", times=3) for point in ("start.held", "finish.ended")]
-    frozen_workers = [
+    suspended_workers = [
         cluster.add_worker(pool="threads", env=QUICK | step, wait=False) for step in steps
     ]
     overlapping = {
@@ -112,13 +112,13 @@ def test_frozen_workers_do_not_block_jobs_by_their_transactions(cluster: Cluster
         "kwargs": {"seconds": 1.2},
     }
     jobs = cluster.start(jobs=4, workers=1, node_env=QUICK, worker_env=QUICK, **overlapping)
-    wait_until(lambda: all(map(stopped, frozen_workers)), TIMEOUT, what="both to freeze")
-    frozen_at = now()
-    started = Run.objects.filter(started_at__gt=frozen_at).order_by().values("job").distinct()
+    wait_until(lambda: all(map(stopped, suspended_workers)), TIMEOUT, what="both to be suspended")
+    suspended_at = now()
+    started = Run.objects.filter(started_at__gt=suspended_at).order_by().values("job").distinct()
     wait_until(lambda: started.count() == len(jobs), what="every job to continue", interval=0.2)
-    cluster.wait_for(frozen_at + 8 * SECOND)
-    for worker in frozen_workers:
-        worker.process.thaw()
+    cluster.wait_for(suspended_at + 8 * SECOND)
+    for worker in suspended_workers:
+        worker.process.resume()
     cluster.account()
     assert not any(worker.exits for worker in cluster.workers)
 

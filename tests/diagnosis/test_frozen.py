@@ -20,7 +20,7 @@ from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus
 from django_dcron.scheduler.claim import claim
 from django_dcron.testing import set_clock
-from django_dcron.testing.setting_time import ManualClock
+from django_dcron.testing.manual_clock import ManualClock
 from tests.factories import make_job, make_run
 from tests.scheduler.stand_ins import START
 

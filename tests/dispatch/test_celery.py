@@ -278,7 +278,7 @@ def test_connecting_ahead_to_an_unreachable_broker_is_silent(
         monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS["redis"], option, 0.2)
     item = dispatcher.prepare(run_of())
     for stop, start in (
-        (redis_server.freeze, redis_server.thaw),
+        (redis_server.suspend, redis_server.resume),
         (redis_server.kill, redis_server.start),
     ):
         stop()
@@ -380,7 +380,7 @@ def test_publish_reconnects_after_lost_responses(
         proxy.close()
 
 
-def test_publish_fails_while_the_broker_is_frozen(
+def test_publish_fails_while_the_broker_is_suspended(
     app: Celery,
     dispatcher: CeleryDispatcher,
     redis_server: services.Server,
@@ -390,7 +390,7 @@ def test_publish_fails_while_the_broker_is_frozen(
         monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS["redis"], option, 0.2)
     publish_runs(dispatcher, run_of())
     for _ in range(2):  # first on an open connection, then without one
-        redis_server.freeze()
+        redis_server.suspend()
         failed: list[DispatchFailed] = []
 
         def publish(failed: list[DispatchFailed] = failed) -> None:
@@ -402,7 +402,7 @@ def test_publish_fails_while_the_broker_is_frozen(
         thread.start()
         thread.join(TIMEOUT)
         assert failed, "publish still waits for a broker that doesn't reply"
-    redis_server.thaw()
+    redis_server.resume()
     publish_runs(dispatcher, run_of())
     assert received(app, "of-the-task")
 
@@ -508,7 +508,7 @@ def test_revoke_does_nothing_without_remote_control(
     CeleryDispatcher(app).revoke(UUID(int=7), 1)
 
 
-@pytest.mark.parametrize("trouble", ["kill", "freeze"])
+@pytest.mark.parametrize("trouble", ["kill", "suspend"])
 def test_revoke_does_not_wait_for_an_unreachable_broker(
     app: Celery,
     dispatcher: CeleryDispatcher,

@@ -118,7 +118,7 @@ def test_message_of_an_unknown_run_is_published_again(
     assert dispatcher.ask_workers() == []
 
 
-def test_publish_fails_while_the_broker_is_frozen(
+def test_publish_fails_while_the_broker_is_suspended(
     app: Celery,
     dispatcher: CeleryDispatcher,
     rabbitmq_server: services.RabbitmqServer,
@@ -129,10 +129,10 @@ def test_publish_fails_while_the_broker_is_frozen(
         broker_connection.TIMEOUT_OPTIONS, "py-amqp", {"read_timeout": 0.5, "write_timeout": 0.5}
     )
     publish_runs(dispatcher, due_run())
-    rabbitmq_server.freeze()
+    rabbitmq_server.suspend()
     with pytest.raises(DispatchFailed, match="timed out"):
         publish_runs(dispatcher, due_run())
-    rabbitmq_server.thaw()
+    rabbitmq_server.resume()
     monkeypatch.undo()
     last = due_run()
     publish_runs(dispatcher, last)

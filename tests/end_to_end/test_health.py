@@ -57,7 +57,7 @@ def grow_old(path: Path) -> None:
     os.utime(path, (before, before))
 
 
-def test_health_file_shows_whether_a_node_is_alive_frozen_or_dead(
+def test_health_file_shows_whether_a_node_is_alive_suspended_or_dead(
     start_runcron: StartProcess, path: Path, command: Command
 ) -> None:
     node = start_runcron("--embedded", "--name", "a", "--health-file", str(path))
@@ -66,10 +66,10 @@ def test_health_file_shows_whether_a_node_is_alive_frozen_or_dead(
     wait_until(lambda: file_says(path)["shards"] == 64, TIMEOUT, what="the node to lead all shards")
     assert file_says(path)["pid"] == node.pid
     assert file_says(path)["id"] == Node.objects.get().pk
-    node.freeze()
+    node.suspend()
     grow_old(path)
-    wait_for_probe(path, fit=False, saying="s old: a is dead or frozen")
-    node.thaw()
+    wait_for_probe(path, fit=False, saying="s old: a is dead or suspended")
+    node.resume()
     wait_for_probe(path, fit=True, saying="a is ok")
     node.terminate()
     assert node.wait(TIMEOUT) == 0
@@ -80,13 +80,13 @@ def test_health_file_shows_whether_a_node_is_alive_frozen_or_dead(
     grow_old(path)
     code, message = command()
     assert code == 1
-    assert message.endswith("s old: a is dead or frozen")
+    assert message.endswith("s old: a is dead or suspended")
 
 
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.mariadb
-@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.nightly), "frozen"])
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.nightly), "suspended"])
 def test_node_is_unfit_while_the_database_is_unreachable_for_long(
     start_runcron: StartProcess,
     path: Path,
@@ -94,14 +94,14 @@ def test_node_is_unfit_while_the_database_is_unreachable_for_long(
     database_server: services.Server,
     how: str,
 ) -> None:
-    """A stopped database refuses connections. A frozen one never answers."""
+    """A stopped database refuses connections. A suspended one never answers."""
     short = json.loads(QUICK["DCRON_TEST_SETTINGS"]) | {"DATABASE_GRACE": 1}
     env = {"DCRON_TEST_SETTINGS": json.dumps(short)}
     node = start_runcron("--name", "a", "--health-file", str(path), env=env)
     wait_for_probe(path, fit=True, saying="a is ok")
     connection.close()
     try:
-        database_server.stop() if how == "stopped" else database_server.freeze()
+        database_server.stop() if how == "stopped" else database_server.suspend()
         if how == "stopped":
             wait_for_probe(path, fit=False, saying="a is unfit: no tick has succeeded for ")
             assert any(
@@ -115,7 +115,7 @@ def test_node_is_unfit_while_the_database_is_unreachable_for_long(
         assert code == 1
         assert message.startswith("a is unfit: ")
     finally:
-        database_server.start() if how == "stopped" else database_server.thaw()
+        database_server.start() if how == "stopped" else database_server.resume()
     wait_for_probe(path, fit=True, saying="a is ok")
     assert 1 <= node.log.count("node unfit: ") == node.log.count("node fit again")
     wait_until(lambda: Node.objects.get().shards == 64, TIMEOUT, what="the node to lead again")

@@ -34,7 +34,7 @@ from django_dcron.models import Attempt, Definition, Job, Run
 from django_dcron.runs.retention import prune_runs
 from django_dcron.targets import functions
 from django_dcron.testing import set_clock
-from django_dcron.testing.setting_time import ManualClock
+from django_dcron.testing.manual_clock import ManualClock
 from tests.depth import examples
 from tests.execution.conftest import MakeTarget, attempt_of
 from tests.execution.conftest import make_target as make_target

@@ -30,7 +30,7 @@ from django_dcron.scheduler.backfill_release import release
 from django_dcron.scheduler.claim import claim
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.testing import set_clock
-from django_dcron.testing.setting_time import ManualClock
+from django_dcron.testing.manual_clock import ManualClock
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked

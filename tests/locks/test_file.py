@@ -36,15 +36,15 @@ def test_only_the_owner_can_read_the_files(leases: Path) -> None:
 
 class TestFileLocking:
     @pytest.fixture
-    def frozen_process(self, leases: Path) -> Iterator[None]:
+    def suspended_process(self, leases: Path) -> Iterator[None]:
         """A process that froze while it held the file lock."""
         directory = os.open(leases.parent, os.O_RDONLY)
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
         os.close(directory)
 
-    @pytest.mark.usefixtures("frozen_process")
-    def test_hold_fails_while_a_frozen_process_locks_the_file(self, lock: FileLock) -> None:
+    @pytest.mark.usefixtures("suspended_process")
+    def test_hold_fails_while_a_suspended_process_locks_the_file(self, lock: FileLock) -> None:
         started = time.monotonic()
         with pytest.raises(LockUnavailable):
             lock.hold(["1"], "a", LONG)

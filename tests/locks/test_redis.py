@@ -176,16 +176,16 @@ class TestServerRefuses:
         with pytest.raises(LockUnavailable, match="uthenticat"):
             lock.hold(["1"], "a", LONG)
 
-    def test_lock_is_unavailable_while_redis_is_frozen(
+    def test_lock_is_unavailable_while_redis_is_suspended(
         self, redis_server: services.Server, lock: RedisLock
     ) -> None:
         lock.hold(["1"], "a", LONG)
-        redis_server.freeze()
+        redis_server.suspend()
         started = time.monotonic()
         with pytest.raises(LockUnavailable, match="Timeout"):
             lock.hold(["1"], "a", LONG)
         assert time.monotonic() - started < 5
-        redis_server.thaw()
+        redis_server.resume()
         assert lock.hold(["1"], "a", LONG)
 
     def test_lock_works_after_redis_was_killed_and_restarted(

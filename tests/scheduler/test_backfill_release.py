@@ -221,7 +221,7 @@ def test_release_stops_when_its_time_budget_is_used_up(
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 def test_locked_job_is_skipped(now: datetime) -> None:
-    """The node doesn't wait for the lock, because the session that holds it may be frozen."""
+    """The node doesn't wait for the lock, because the session that holds it may be suspended."""
     locked, other = backfilled(1), backfilled(1)
     with keeping_locked(Cursor.objects.filter(pk=locked.pk)):
         assert release(ALL, now) == 1

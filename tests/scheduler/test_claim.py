@@ -583,7 +583,7 @@ def test_failed_claim_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 def test_locked_row_of_one_job_does_not_block_claims_of_others() -> None:
-    """A frozen worker or a long request locks rows of the job that the claim needs, too."""
+    """A suspended worker or a long request locks rows of the job that the claim needs, too."""
     locked, others = job_due_at(T - HOUR), [job_due_at(T - HOUR) for _ in range(2)]
     limits = WaitLimits("default")
     limits.impose(lock=SECOND, silence=MINUTE)

@@ -232,7 +232,7 @@ def test_old_file_is_unfit(file: HealthFile, direction: int) -> None:
         written_at = time.time() + direction * age
         os.utime(file.path, (written_at, written_at))
         assert probe(file.path).fit == fit
-    assert "s old: a is dead or frozen" in probe(file.path).reason
+    assert "s old: a is dead or suspended" in probe(file.path).reason
 
 
 @pytest.mark.parametrize(

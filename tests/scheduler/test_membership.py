@@ -223,7 +223,7 @@ def test_shards_of_a_dead_node_move_when_its_leases_expire(lock: Lock, settings:
     assert a.shards == frozenset(), "it doesn't trust expired leases"
 
 
-def test_frozen_node_leads_nothing_until_its_next_heartbeat(
+def test_suspended_node_leads_nothing_until_its_next_heartbeat(
     lock: Lock,
 ) -> None:
     a, b = node(lock, "a"), node(lock, "b")
@@ -234,7 +234,7 @@ def test_frozen_node_leads_nothing_until_its_next_heartbeat(
     a._clock.monotonic = monotonic  # type: ignore[method-assign]
     Node.objects.filter(pk=a.id).delete()  # pruned meanwhile
     b.beat(agenda=0)
-    assert b.shards < ALL, "the frozen node's leases haven't expired"
+    assert b.shards < ALL, "the suspended node's leases haven't expired"
     a.beat(agenda=7)
     assert Node.objects.filter(pk=a.id).exists()
     beat(a, b)

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_dcron.utils.bounded_text import BoundedText, replace_unstorable, shortened, truncated
+from django_dcron.utils.bounded_text import (
+    BoundedText,
+    replace_unstorable,
+    truncate_middle,
+    with_ellipsis,
+)
 
 MARK = re.compile(r"\n\[\.\.\. ([\d,]+) characters omitted \.\.\.\]\n")
 plain = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40)
@@ -31,7 +36,7 @@ def test_long_text_keeps_head_and_tail_and_counts_omitted_characters(
 
 @given(st.text(max_size=200), st.integers(0, 60))
 def test_truncated_text_never_exceeds_limit_plus_marker(text: str, limit: int) -> None:
-    kept = truncated(text, limit)
+    kept = truncate_middle(text, limit)
     assert len(MARK.sub("", kept, count=1)) <= max(limit, 0) or len(text) <= limit
     assert len(kept) <= limit + len("\n[... 1,000,000 characters omitted ...]\n")
     kept.encode()  # no lone surrogate
@@ -82,5 +87,5 @@ def test_buffer_can_be_read_while_another_thread_writes() -> None:
 
 
 def test_shortened_text_fits_the_limit_including_its_ellipsis() -> None:
-    assert shortened("abcde", 5) == "abcde"
-    assert shortened("abcdef", 5) == "abcd…"
+    assert with_ellipsis("abcde", 5) == "abcde"
+    assert with_ellipsis("abcdef", 5) == "abcd…"

@@ -36,7 +36,7 @@ from django_dcron.db import clock
 from django_dcron.diagnosis.incidents import visible_incidents
 from django_dcron.models import Incident, Job, Run
 from django_dcron.policies.incidents import STATES_BEFORE, IncidentState
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 PAUSE_FORM = "dcron-do-pause"
 """The id of the form of the job's pause action."""
@@ -171,7 +171,7 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
 
     @admin.display(description=_("incident"))
     def error(self, incident: Incident) -> str:
-        message = shortened(incident.message, 200)
+        message = with_ellipsis(incident.message, 200)
         text = format_html(
             '<span class="dcron-error"><strong>{}</strong> {}</span>', incident.exception, message
         )

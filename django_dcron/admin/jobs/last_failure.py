@@ -14,7 +14,7 @@ from django_dcron.admin.incident_badge import incident_badge
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.models import Incident, Job, Run
 from django_dcron.policies.lifecycle import State
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 LONGEST_TEXT = 300
 """The maximum number of characters of the error or the reason."""
@@ -47,7 +47,7 @@ def last_failure(
         shown_run = next((each for each in failed if each.pk == incident.last_run), None)
         return LastFailure(
             incident.last_seen_at,
-            shortened(incident.title, LONGEST_TEXT),
+            with_ellipsis(incident.title, LONGEST_TEXT),
             change_url(shown_run, site) if shown_run else "",
             change_url(incident, site),
             incident_badge(incident.state),
@@ -56,7 +56,7 @@ def last_failure(
     if run is None:
         return None
     return LastFailure(
-        _ended_at(run), shortened(run.reason, LONGEST_TEXT), change_url(run, site), ""
+        _ended_at(run), with_ellipsis(run.reason, LONGEST_TEXT), change_url(run, site), ""
     )
 
 

@@ -36,7 +36,7 @@ from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 LONG_TEXTS = ("log", "traceback", "result")
 
@@ -146,7 +146,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     @admin.display(description=_("outcome"))
     def outcome_and_failure(self, attempt: Attempt) -> str:
         name = attempt.exception_class.rpartition(".")[2]
-        message = shortened(attempt.message, 100)
+        message = with_ellipsis(attempt.message, 100)
         failure = format_html("{}: {}", name, message) if name and message else name or message
         return format_html("{}{}", outcome_badge(attempt.outcome), render_muted(failure))
 

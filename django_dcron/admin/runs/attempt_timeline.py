@@ -40,7 +40,7 @@ SHORTEST = timedelta(milliseconds=5)
 PHASE_LABELS = {
     PhaseKind.EARLY: gettext_lazy("Not due yet"),
     PhaseKind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
-    PhaseKind.TURN: gettext_lazy("Waiting for earlier runs"),
+    PhaseKind.EARLIER_RUNS: gettext_lazy("Waiting for earlier runs"),
     PhaseKind.BACKOFF: gettext_lazy("Backoff"),
     PhaseKind.BETWEEN: gettext_lazy("Backoff and waiting to start"),
     PhaseKind.DUE: gettext_lazy("Due, not sent to a worker yet"),
@@ -50,7 +50,7 @@ PHASE_LABELS = {
 }
 WAIT_COLORS = {
     PhaseKind.UNCLAIMED: "missed",
-    PhaseKind.TURN: "waiting",
+    PhaseKind.EARLIER_RUNS: "waiting",
     PhaseKind.QUEUED: "queued",
 }
 HATCHED = {PhaseKind.BACKOFF, PhaseKind.BETWEEN}

@@ -42,7 +42,7 @@ from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact_secrets
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 JOB_FILTERS: tuple[Any, ...] = (("job", JobListFilter), NamespaceFilter, TagFilter)
 """Filters whose choices name all jobs, including jobs without runs."""
@@ -119,7 +119,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
             "attempt": run.attempt,
             "most": max_attempts,
         }
-        reason = shortened(run.reason, 100)
+        reason = with_ellipsis(run.reason, 100)
         return format_html(
             "{}{}{}",
             state_badge(run.state),

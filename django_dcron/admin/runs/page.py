@@ -61,7 +61,7 @@ from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 ATTEMPTS_SHOWN = 10
 REFRESH_EVERY = 2
@@ -264,7 +264,7 @@ class RunPage:
             found = None
         if found is None:
             return None
-        text = shortened(found.title, EXCERPT_LENGTH)
+        text = with_ellipsis(found.title, EXCERPT_LENGTH)
         return format_html("{} {}", link(found, self._site, text), incident_badge(found.state))
 
     @property

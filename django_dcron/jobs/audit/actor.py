@@ -17,7 +17,7 @@ from typing import Any
 
 from django_dcron.models import Via
 from django_dcron.models.audit_entry import LONGEST_ACTOR, LONGEST_ADDRESS
-from django_dcron.utils.bounded_text import replace_unstorable, shortened
+from django_dcron.utils.bounded_text import replace_unstorable, with_ellipsis
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ _current: ContextVar[Callable[[], Actor]] = ContextVar("dcron_actor", default=Ac
 def current_actor() -> Actor:
     actor = _current.get()()
     return Actor(
-        shortened(replace_unstorable(actor.name), LONGEST_ACTOR),
-        shortened(replace_unstorable(actor.address), LONGEST_ADDRESS),
+        with_ellipsis(replace_unstorable(actor.name), LONGEST_ACTOR),
+        with_ellipsis(replace_unstorable(actor.address), LONGEST_ADDRESS),
         actor.via,
     )
 

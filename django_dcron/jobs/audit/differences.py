@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import Model
 
 from django_dcron.jobs.representation import FIELDS, FieldFormat, text_of, to_json
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 LONGEST = 300
 """The maximum number of characters of a value in the log. A description may have thousands."""
@@ -82,4 +82,4 @@ def stored_value(field: FieldFormat, value: Any) -> Any:
     if written is None or isinstance(written, bool | int | float):
         return written
     text = written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
-    return shortened(text, LONGEST)
+    return with_ellipsis(text, LONGEST)

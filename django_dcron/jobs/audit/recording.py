@@ -32,7 +32,7 @@ from django_dcron.models import (
     Run,
 )
 from django_dcron.models.audit_entry import LONGEST_ACTOR, LONGEST_LABEL, LONGEST_REASON
-from django_dcron.utils.bounded_text import shortened
+from django_dcron.utils.bounded_text import with_ellipsis
 
 Values = Mapping[str, Any]
 
@@ -84,19 +84,19 @@ def record_changes(changes: Sequence[AuditedChange], using: str, *, by: str = ""
     entries = [
         AuditEntry(
             at=at,
-            actor=actor.name or shortened(by, LONGEST_ACTOR),
+            actor=actor.name or with_ellipsis(by, LONGEST_ACTOR),
             address=actor.address,
             via=actor.via,
             action=change.action,
             kind=_kind_of(change.row),
             object_id=str(change.row.pk),
-            label=shortened(_name_of(change.row), LONGEST_LABEL),
+            label=with_ellipsis(_name_of(change.row), LONGEST_LABEL),
             job_id=_job_id_of(change.row),
             run_id=change.row.pk if isinstance(change.row, Run) else None,
             version=getattr(change.row, "version", None),
             before=change.before,
             after=change.after,
-            reason=shortened(change.reason, LONGEST_REASON),
+            reason=with_ellipsis(change.reason, LONGEST_REASON),
         )
         for change in changes
     ]

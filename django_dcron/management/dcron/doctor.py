@@ -1,7 +1,10 @@
 """``manage.py dcron doctor``: check everything read-only, and report problems and actions.
 
-Exit codes: 0 no findings; 1 findings; 2 the check isn't possible (no database, no tables, invalid
-options).
+Exit codes:
+
+- 0: no findings.
+- 1: there are findings.
+- 2: the check isn't possible (no database, no tables, invalid options).
 """
 
 from __future__ import annotations

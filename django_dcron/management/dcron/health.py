@@ -1,7 +1,9 @@
 """``manage.py dcron health``: check a local node's health file, without a database.
 
-Exit codes: 0 the node is fit or is stopping cleanly; 1 it is unfit, dead or frozen, or the file
-doesn't exist.
+Exit codes:
+
+- 0: the node is fit, or is stopping cleanly.
+- 1: the node is unfit, dead or suspended, or the file doesn't exist.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from django_dcron.utils.control_characters import escape_control_characters
 
 HELP = (
     "Check a node's health by its health file. Exit code 1: the node is unfit, dead or "
-    "frozen, or the file is missing."
+    "suspended, or the file is missing."
 )
 EXAMPLES = "health --file /run/dcron/health.json"
 

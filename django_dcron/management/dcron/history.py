@@ -2,7 +2,10 @@
 
 The argument is a job if a job has this name, otherwise the beginning of a run's id.
 
-Exit codes: 0 success; 2 the request can't be processed.
+Exit codes:
+
+- 0: success.
+- 2: the request can't be processed.
 """
 
 from __future__ import annotations

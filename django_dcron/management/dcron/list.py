@@ -1,6 +1,9 @@
 """``manage.py dcron list``: list jobs, one per line.
 
-Exit codes: 0, even without jobs; 2 the request can't be processed.
+Exit codes:
+
+- 0: success, even without jobs.
+- 2: the request can't be processed.
 """
 
 from __future__ import annotations

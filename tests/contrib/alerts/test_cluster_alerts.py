@@ -96,13 +96,13 @@ def test_node_lost_again_is_reported_again(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
-    node = make_node("frozen", timedelta(hours=1))
+    node = make_node("suspended", timedelta(hours=1))
     check_twice_a_lease_apart(monkeypatch)
     Node.objects.filter(pk=node.pk).update(
         heartbeat_at=database_now("default") - timedelta(minutes=10)
     )
     check_twice_a_lease_apart(monkeypatch)
-    assert service.subjects == ["[dcron] node frozen is lost"] * 2
+    assert service.subjects == ["[dcron] node suspended is lost"] * 2
 
 
 def test_old_node_row_is_not_reported_again(

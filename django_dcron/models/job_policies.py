@@ -14,7 +14,7 @@ from django_dcron.utils.messages import gettext_noop as _
 _NO_CALENDAR = _("calendar: unknown calendar “%(name)s”. Use the name of an existing calendar.")
 
 
-class JobValues:
+class JobPoliciesMixin:
     """Mixin for ``Job``."""
 
     calendar: Calendar | None

@@ -48,7 +48,7 @@ def read_exclusion_policy(text: str) -> ExclusionPolicy:
         ) from None
 
 
-class Scheduled:
+class ParsedScheduleMixin:
     """Mixin for ``Job`` and ``Cursor``."""
 
     namespace: str

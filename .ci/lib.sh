@@ -7,12 +7,12 @@ export PYTHONUNBUFFERED=1
 # Tests start hundreds of processes. Without bytecode, each would compile every module it imports.
 unset PYTHONDONTWRITEBYTECODE
 # A failed test gets a second try: a test that fails twice is broken, one that fails once is
-# unsteady and named at the end.
+# flaky and named at the end.
 export PYTEST_ADDOPTS="-p tests.second_try -p tests.build_limit"
-tolerated=3 # unsteady tests
+tolerated=3 # flaky tests
 latest_start= # seconds; a section that hasn't begun by then is skipped and named in the summary
 latest_test=  # seconds; tests that haven't begun by then are skipped and counted in the summary
-touch "$work/unsteady" "$work/closing_line"
+touch "$work/flaky" "$work/closing_line"
 
 finish() {
     local lane left_behind
@@ -25,7 +25,7 @@ finish() {
 trap finish EXIT
 trap 'exit 143' INT TERM
 
-# Run a command under a title. Record its result and time, pytest's closing line and the unsteady
+# Run a command under a title. Record its result and time, pytest's closing line and the flaky
 # tests in files below $work, because lanes are subshells. A lane prints a section's output when the
 # section ends, so that outputs don't mix.
 section() {
@@ -50,7 +50,7 @@ section() {
         head -n 30; } >>"$work/first_errors"
     { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
     [ "$verdict" = FAILED ] || ! grep -q '^NOT RUN ' "$log" || verdict=PARTLY
-    { grep '^UNSTEADY ' "$log" || true; } | sed "s/^UNSTEADY \(.*\)/\1 ($title)/" >>"$work/unsteady"
+    { grep '^FLAKY ' "$log" || true; } | sed "s/^FLAKY \(.*\)/\1 ($title)/" >>"$work/flaky"
     line=$(grep -E '^=+ .*[0-9]+ (passed|failed|error|errors)\b.*=$' "$log" | tail -n 1 || true)
     if [ -n "$line" ] && { [ "$verdict" = FAILED ] || [ ! -s "$work/closing_line" ]; }; then
         echo "$line" >"$work/closing_line" # of the first suite, unless another one fails
@@ -79,9 +79,9 @@ lanes() {
 # Print a line for each section, the total time, and pytest's closing line last. Fail if a section
 # failed.
 report() {
-    local failed unsteady
+    local failed flaky
     failed=$(grep -c '^FAILED' "$work/summary" || true)
-    unsteady=$(wc -l <"$work/unsteady")
+    flaky=$(wc -l <"$work/flaky")
     if [ -s "$work/first_errors" ]; then
         heading "first errors of the sections that failed"
         cut -c1-300 "$work/first_errors"
@@ -89,12 +89,12 @@ report() {
     heading summary
     cat "$work/summary"
     printf '       %5d s  in total\n' "$SECONDS"
-    sed 's/^/UNSTEADY, a bug in the test or in what it tests: /' "$work/unsteady"
+    sed 's/^/FLAKY, a bug in the test or in what it tests: /' "$work/flaky"
     [ "$failed" -eq 0 ] || echo "$failed sections FAILED"
     ! grep -q '^NOT RUN' "$work/summary" || echo "Some parts were NOT RUN: see the reasons above"
-    [ "$unsteady" -le $tolerated ] || echo "$unsteady unsteady tests; the limit is $tolerated"
+    [ "$flaky" -le $tolerated ] || echo "$flaky flaky tests; the limit is $tolerated"
     cat "$work/closing_line"
-    [ "$failed" -eq 0 ] && [ "$unsteady" -le $tolerated ]
+    [ "$failed" -eq 0 ] && [ "$flaky" -le $tolerated ]
 }
 
 as_root() {

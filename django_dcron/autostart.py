@@ -340,7 +340,7 @@ def _at_exit(stop: Callable[[], None]) -> None:
     """Call ``stop`` when the interpreter exits, before it waits for thread pools.
 
     A function registered with ``atexit`` is called after that wait. The node would keep running
-    until the last run has ended. Python's thread pools use the same function, which isn't public:
-    without it, ``atexit`` must do.
+    until the last run has ended. Python's thread pools use the same function. It isn't public, so
+    ``atexit`` is the fallback.
     """
     getattr(threading, "_register_atexit", atexit.register)(stop)

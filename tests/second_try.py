@@ -7,7 +7,7 @@ pytest-xdist it sends several requests per test over a socket, and the suite too
 import pytest
 from _pytest.runner import runtestprotocol
 
-UNSTEADY = "unsteady"
+FLAKY = "flaky"
 TRIED = pytest.StashKey[bool]()
 
 
@@ -20,7 +20,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     reports = runtestprotocol(item, log=False, nextitem=following)
     failed = [report for report in reports if report.failed]
     for report in failed:
-        report.outcome = UNSTEADY  # type: ignore[assignment]
+        report.outcome = FLAKY  # type: ignore[assignment]
     for report in failed or reports:
         item.ihook.pytest_runtest_logreport(report=report)
     if failed:  # by the hook, which lets the test have its own time limit
@@ -38,11 +38,11 @@ def _any_other(item: pytest.Item) -> pytest.Item | None:
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    return (UNSTEADY, "U", "UNSTEADY") if report.outcome == UNSTEADY else None
+    return (FLAKY, "f", "FLAKY") if report.outcome == FLAKY else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    first_tries = terminalreporter.stats.get(UNSTEADY, [])
+    first_tries = terminalreporter.stats.get(FLAKY, [])
     for report in first_tries:
         terminalreporter.section(f"failed at its first try: {report.nodeid}")
         terminalreporter.line(report.longreprtext)
@@ -53,4 +53,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     }
     for nodeid in dict.fromkeys(report.nodeid for report in first_tries):
         if nodeid not in broken:
-            terminalreporter.line(f"UNSTEADY {nodeid}")
+            terminalreporter.line(f"FLAKY {nodeid}")

@@ -134,7 +134,7 @@ def _cursor_class() -> type[Any]:
     from psycopg import RawCursor
 
     class PreparingCursor(base.CursorMixin, RawCursor):
-        """Sends values apart from the SQL, and prepares statements by random names."""
+        """Sends values separately from the SQL, and prepares statements under random names."""
 
         def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
             # psycopg doesn't remember how it has parsed a statement of more than 4,096 characters.

@@ -80,7 +80,7 @@ class CompiledStatement:
     ) -> None:
         self.sql = sql
         self.parameters = tuple(parameters)
-        """Converted values for the driver, and ``Placeholder`` placeholders."""
+        """Converted values for the driver, and a ``Placeholder`` for each value given later."""
         self.names = frozenset(each.name for each in parameters if isinstance(each, Placeholder))
         self.columns = tuple(columns)
         """The columns of a SELECT that need conversion."""

@@ -9,8 +9,8 @@ Invariants:
   window.
 - Figures of the last 24 hours use ``due_at``, because (state, due_at) is an index. A retry moves
   ``due_at`` to the latest attempt.
-- Percentiles cover at most the latest ``SAMPLE`` starts. So does the success rate, if there are too
-  many runs to count.
+- Percentiles cover at most the latest ``SAMPLE`` starts. If there are too many runs to count, the
+  success rate also covers at most these.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ The cost doesn't depend on the number of jobs and runs:
 - The database sums up the runs of the last hour by job, minute and state. A job that runs each
   second yields about sixty rows, a job that runs every five minutes yields twelve. Consecutive
   minutes that are alike are then merged.
-- A run scheduled before the last hour is included if it still runs. So is each job's last run from
-  before the hour, if it ended within the hour.
+- A run scheduled before the last hour is included if it still runs. Each job's last run from before
+  the hour is included if it ended within the hour.
 - Future occurrences less than ``NEAR`` apart form one stretch. Stretches are found in steps of half
   of that, so there are at most 120 steps per timetable, whatever its schedule.
 """

@@ -5,7 +5,8 @@ An incident is a group of failures of one job with the same exception and the sa
 Invariants:
 
 - Messages are the same if they differ only in numbers, addresses, UUIDs or hashes.
-- The last attempt of a run, whose request for a retry was refused, has the message of the others.
+- If the last attempt of a run requests a retry, its message is compared without the text that the
+  retry was refused. The attempt therefore belongs to the same incident as the earlier ones.
 - A failure opens a resolved incident again. The incident counts as returning from then on.
 - A success of the job resolves its open and acknowledged incidents, but not its muted ones.
 - A muted incident stays muted, however often it fails and whatever succeeds.
@@ -83,7 +84,7 @@ class FailureFacts:
 
 
 def message_line(message: str) -> str:
-    """Return the first line of the message. It is the same if the attempt was the last one."""
+    """Return the first line of the message, without the text about a refused retry."""
     return next(iter(without_refused_retry(message.strip()).splitlines()), "")[:MESSAGE_LIMIT]
 
 

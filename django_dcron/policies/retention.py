@@ -72,9 +72,9 @@ class HistoryBounds:
     """Bounds of a job's history, as scheduled times. An outdated value only keeps more runs."""
 
     latest: datetime | None
-    """The latest finished run, which is kept. None: the job was deleted, so no run is."""
+    """The latest finished run, which is kept. None if the job was deleted: no run is kept then."""
     oldest: datetime | None = None
-    """The oldest of the latest ``keep_runs`` finished runs. None: the job has no more than that."""
+    """The oldest of the latest ``keep_runs`` finished runs. None if there are no other ones."""
     oldest_failed: datetime | None = None
     """The oldest of the latest ``keep_runs`` failed runs."""
 
@@ -89,7 +89,7 @@ class HistoryBounds:
 class RetentionBatch:
     expired: list[UUID]
     position: datetime | None
-    """The scheduled time of the last row considered. None: no row was."""
+    """The scheduled time of the last row considered. None if there were no rows to consider."""
     is_done: bool
     """Whether pruning of the job is complete: no later run is deleted."""
 

@@ -43,7 +43,7 @@ def refused_retry_message(max_attempts: int) -> str:
 
 
 def without_refused_retry(message: str) -> str:
-    """Return the message without the text before it that ``refused_retry_message`` returns."""
+    """Return the message without the prefix that ``refused_retry_message`` returns."""
     refused, _, text = message.partition(": ")
     return text if refused.startswith(_REFUSED) else message
 

@@ -4,8 +4,8 @@
 
 Invariants:
 
-- The decision asks for a fact (``LoadFact``) only if it depends on it. An ordinary start therefore
-  needs only the query that reads the run.
+- The decision asks for a fact (``LoadFact``) only if its result depends on the fact. An ordinary
+  start therefore needs only the query that reads the run.
 - Loading a fact that the decision didn't ask for never changes the decision.
 - Only the current attempt of a pending or queued run starts. A running run is only resumed.
 - Under an exclusive overlap policy, a run starts only if no other run has the job's running slot.
@@ -86,8 +86,8 @@ class LoadFact(Enum):
 
     START_DEADLINE = auto()
     HOLDER = auto()
-    """Lock the holder of the running slot. If there is one, also lock the run that may start, and
-    read its state again.
+    """Lock the holder of the running slot. If there is one, also lock the delivered run, and read
+    the delivered run's state again.
     """
     NEXT_IN_LINE = auto()
 

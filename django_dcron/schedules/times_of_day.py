@@ -29,7 +29,7 @@ class DailyWindow:
     weekdays: frozenset[int] = frozenset()
     """The weekdays if the dates are all dates of these weekdays; otherwise empty."""
     entry: ExcludedDates | None = None
-    """The dates, unless they are all dates."""
+    """The dates of the window; None if the window is on every date."""
 
     def intervals(self, day: date) -> Iterator[Interval]:
         """Yield the seconds of ``day`` in the window."""
@@ -41,7 +41,7 @@ class DailyWindow:
     def intervals_on(self, weekday: int, by_date: bool) -> Iterator[Interval]:
         """Yield the seconds in the window on dates of a weekday.
 
-        ``by_date``: whether they are yielded if the date decides, and not only the weekday.
+        ``by_date``: whether to yield them if the window isn't on all dates of certain weekdays.
         """
 
         def is_on(number: int) -> bool:

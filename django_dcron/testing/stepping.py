@@ -61,10 +61,12 @@ def run_due(
     namespace: str = "",
     raising: bool = False,
 ) -> list[Run]:
-    """Do what nodes and workers do until ``at``. Return the runs in the order of dispatch or end.
+    """Do what nodes and workers do until ``at``, and return the runs that ended or were executed.
+
+    A run's place in the list is that of its dispatch, or of its end if it wasn't dispatched.
 
     Without ``at``, everything that is due now runs. If the test has called ``clock.advance``, the
-    occurrences since the last call are a backlog, as after an outage. With ``at``, a future aware
+    occurrences in the skipped time are a backlog, as after an outage. With ``at``, a future aware
     datetime, time passes from one due time to the next. If the test has set a clock, the clock
     shows ``at`` afterwards.
 

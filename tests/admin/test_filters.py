@@ -217,7 +217,7 @@ def test_runs_are_filtered_by_namespace_and_tag_of_job(find_rows: Find) -> None:
 def test_run_filters_work_beyond_limit_of_inlined_jobs(
     find_rows: Find, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    monkeypatch.setattr(filters, "JOBS_SEARCHED", 1)
+    monkeypatch.setattr(filters, "MAX_JOB_IDS", 1)
     runs = {make_run(make_job(name, namespace="shop", tags=["billing"])) for name in "ab"}
     make_run(make_job("a"))
 

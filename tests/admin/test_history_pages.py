@@ -120,7 +120,7 @@ def test_run_search_finds_run_by_id(admin_client: Client, failed: Run, job: Job)
 def test_run_search_works_beyond_limit_of_inlined_jobs(
     admin_client: Client, failed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_dcron.admin.lists.filters.JOBS_SEARCHED", 1)
+    monkeypatch.setattr("django_dcron.admin.lists.filters.MAX_JOB_IDS", 1)
     make_run(make_job("report 2", namespace="shop"))
 
     assert admin_client.get(f"{list_url('run')}?q=report").context["cl"].result_count == 2

@@ -138,7 +138,7 @@ def test_attempt_search_needs_same_number_of_queries_for_any_words(
     assert found == {"invoices"}
     assert search("shop+invo+voices+key+celery") == (one, {"invoices"})
     assert search("shop+report")[1] == set()
-    monkeypatch.setattr(filters, "JOBS_SEARCHED", 1)
+    monkeypatch.setattr(filters, "MAX_JOB_IDS", 1)
     assert search("shop+e") == (one, {"invoices"})
 
 

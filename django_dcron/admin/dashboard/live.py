@@ -50,7 +50,7 @@ RECHECK_AFTER = range(240, 360)
 tabs that were opened together aren't checked together.
 """
 LOGGED_OUT = "logged out"
-"""Stored instead of what a viewer may see, so that a request in progress doesn't store it again."""
+"""Replaces a viewer's stored permissions, so that a request in progress can't store them again."""
 MAX_CLOCK_SKEW = 5
 """Seconds by which the clocks of two web servers may differ."""
 

@@ -42,7 +42,7 @@ ALL = "all"
 
 
 class FacetChangeList(ShortRowsChangeList):
-    """A list of jobs that knows the rows without one of its filters."""
+    """A list of jobs that also finds the jobs that match without some of its filters."""
 
     def get_filters(self, request: HttpRequest) -> Any:
         found = super().get_filters(request)

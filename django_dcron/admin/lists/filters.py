@@ -36,7 +36,7 @@ from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, shell
 
 CHOICES_LISTED = 50
-JOBS_SEARCHED = 500
+MAX_JOB_IDS = 500
 """A query contains at most this many ids. For more jobs, it contains a subquery."""
 ATTEMPTS_READ_LIMIT = 1_000
 """The number of latest attempts whose workers are choices."""
@@ -60,8 +60,8 @@ def as_uuid(text: str) -> uuid.UUID | None:
 
 def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:
     """Return the jobs' ids for an ``__in`` lookup, or a subquery if there are many jobs."""
-    job_ids = list(jobs.order_by().values_list("pk", flat=True)[: JOBS_SEARCHED + 1])
-    return jobs.order_by().values("pk") if len(job_ids) > JOBS_SEARCHED else job_ids
+    job_ids = list(jobs.order_by().values_list("pk", flat=True)[: MAX_JOB_IDS + 1])
+    return jobs.order_by().values("pk") if len(job_ids) > MAX_JOB_IDS else job_ids
 
 
 def filter_by_jobs(rows: QuerySet[M], jobs: QuerySet[Job]) -> QuerySet[M]:
@@ -79,8 +79,8 @@ def job_ids_by_word(words: Sequence[str]) -> list[list[int] | QuerySet[Any]]:
     conditions = [Q(name__icontains=word) | Q(namespace__icontains=word) for word in words]
     annotations = {f"by_{number}": condition for number, condition in enumerate(conditions)}
     matching = Job.with_deleted.filter(reduce(or_, conditions)).order_by().annotate(**annotations)
-    rows = list(matching.values_list("pk", *annotations)[: JOBS_SEARCHED + 1])
-    if len(rows) > JOBS_SEARCHED:
+    rows = list(matching.values_list("pk", *annotations)[: MAX_JOB_IDS + 1])
+    if len(rows) > MAX_JOB_IDS:
         return [
             Job.with_deleted.filter(condition).order_by().values("pk") for condition in conditions
         ]

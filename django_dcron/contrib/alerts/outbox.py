@@ -213,7 +213,7 @@ def _claim(destination: str, now: datetime, using: str) -> list[Alert]:
 def _postpone(
     destination: str, alerts: Collection[Alert], error: str, rows: Any, using: str
 ) -> None:
-    """Postpone each alert by its own number of tries, so a new alert still has all of its tries."""
+    """Postpone each alert according to its number of tries. A new alert still has all its tries."""
     now = database_now(using)
     tries = sorted({alert.tries for alert in alerts})
     if tries[-1] >= MAX_TRIES:

@@ -37,7 +37,7 @@ NO_HOUSEKEEPING = (
 
 
 def check_task(task: str) -> None:
-    """Refuse Celery's own tasks, which aren't targets."""
+    """Raise ``EntryOmitted`` for Celery's own tasks, which aren't targets."""
     if task.startswith("celery."):
         raise EntryOmitted(NO_HOUSEKEEPING)
 

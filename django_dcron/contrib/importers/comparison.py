@@ -137,7 +137,7 @@ def _with_duplicates(
 
 
 def _works_of(job: Job) -> Iterator[str]:
-    """Yield what the job does and when: now, and when it was imported."""
+    """Yield the work of the job as it is now, and as it was imported."""
     yield _work(job.namespace, definition_of(job))
     if imported := (job.imported or {}).get("values"):
         yield _work(job.namespace, imported)

@@ -45,10 +45,11 @@ def import_instance(path: str, *attributes: str) -> Any:
     return result
 
 
-def instance_of_django(django_app: str, name: str, source: str, example: str) -> Any:
-    """Return the instance of the source that its Django app creates.
+def import_app_instance(django_app: str, name: str, source: str, example: str) -> Any:
+    """Return the attribute ``name`` of a Django app's module: the instance that the app creates.
 
-    ``name`` is its name in the app's module. Raises ``SourceProblem`` if the app isn't installed.
+    Error messages name ``source`` and the option ``--app`` with ``example``. Raises
+    ``SourceProblem`` if the app isn't installed.
     """
 
     def load() -> Any:

@@ -78,7 +78,7 @@ def read(now: datetime, app: str = "") -> SourceContents:
     if app:
         huey = functions.import_instance(app, "_registry", "storage", "utc")
     else:
-        huey = functions.instance_of_django(DJANGO, "HUEY", "Huey instance", "shop.queue.huey")
+        huey = functions.import_app_instance(DJANGO, "HUEY", "Huey instance", "shop.queue.huey")
     contents = SourceContents(source=f"{SOURCE} {app}" if app else SOURCE)
     tasks = {huey._registry.task_to_string(each): each for each in _tasks(huey)}
     revoked = _revoked(huey, tasks, contents.notes)

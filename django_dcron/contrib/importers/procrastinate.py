@@ -55,7 +55,7 @@ def read(now: datetime, app: str = "") -> SourceContents:
             app, "periodic_registry", "perform_import_paths"
         )
     else:
-        procrastinate_app = functions.instance_of_django(
+        procrastinate_app = functions.import_app_instance(
             DJANGO, "app", "procrastinate app", "shop.queue.app"
         )
     functions.load_tasks(procrastinate_app.perform_import_paths, "procrastinate's import paths")

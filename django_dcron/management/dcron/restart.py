@@ -47,7 +47,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     drain_timeout = option_values.parse_duration_option("--timeout", options["timeout"])
     output.line(stop.drain(file, drain_timeout, force=options["force"]))
     start_timeout = option_values.parse_duration_option("--timeout", start.START_TIMEOUT)
-    start.in_background(output, file, stored, start_timeout)
+    start.start_in_background(output, file, stored, start_timeout)
 
 
 def _stored_options(file: PidFile) -> StartOptions:

@@ -33,7 +33,8 @@ HELP = (
     "background, and return when it is running. Use it on machines without a supervisor; "
     "otherwise, let the supervisor run runcron. Exit codes with --daemon: 0 if the node is "
     "running; 1 if it didn't start (shows the last lines of its log) or another node has locked "
-    "the pid file; 2 if it can't be started. In the foreground: the exit codes of runcron."
+    "the pid file; 2 if an option is invalid or a requirement is missing. In the foreground: the "
+    "exit codes of runcron."
 )
 EXAMPLES = """
 start
@@ -96,7 +97,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         arguments=node_arguments.as_arguments(options),
     )
     if daemon:
-        in_background(
+        start_in_background(
             Output(command, options),
             file,
             stored,
@@ -104,16 +105,18 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
         return
     with file:
-        _be_node(file, stored)
+        _run_node(file, stored)
 
 
-def in_background(output: Output, file: PidFile, options: StartOptions, timeout: timedelta) -> None:
+def start_in_background(
+    output: Output, file: PidFile, options: StartOptions, timeout: timedelta
+) -> None:
     node = start_node(
-        partial(_be_node, file, options), file, Path(options.log_file), options.directory, timeout
+        partial(_run_node, file, options), file, Path(options.log_file), options.directory, timeout
     )
     output.line(f"{node} is running: process {node.pid}, log {options.log_file}")
 
 
-def _be_node(file: PidFile, options: StartOptions) -> None:
+def _run_node(file: PidFile, options: StartOptions) -> None:
     start_options.store_options(file, replace(options, started_at=datetime.now(UTC).isoformat()))
     node_arguments.run_in_foreground(options.arguments)

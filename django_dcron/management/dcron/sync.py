@@ -26,8 +26,9 @@ from django_dcron.utils.counts import number_of
 from django_dcron.utils.time_format import format_time_ago
 
 HELP = (
-    "Create, update and disable the jobs declared in code with @cron. Exit codes: 1 if --check "
-    "finds differences; 2 if a declaration is invalid or its job wasn't created from code."
+    "Create and update the jobs declared in code with @cron, and disable those that are no longer "
+    "declared. Exit codes: 1 if --check finds differences; 2 if a declaration is invalid or its "
+    "job wasn't created from code."
 )
 EXAMPLES = """
 sync

@@ -1,4 +1,4 @@
-"""The parent's side: starts the child on first use, sends it texts, and ends it."""
+"""The parent process: starts the child process on first use, sends it texts, and kills it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ class Reader:
 def _start() -> subprocess.Popen[bytes]:
     """Start an isolated child.
 
-    It has no environment, user packages or ``.pth`` files, but the path of this process.
+    The child has the import path of this process. It has no environment variables, and doesn't read
+    the user's site packages or ``.pth`` files.
     """
     here = str(Path(__file__).resolve().parents[3])
     path = [here, *(os.path.abspath(place) for place in sys.path)]

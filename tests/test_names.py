@@ -22,6 +22,7 @@ INTERFACES = {
     "context": "admin.dashboard.*",  # sections of the dashboard
     "read": "contrib.importers.*",  # sources of imports
     "runs_since": "contrib.importers.*",
+    "entries_by_task": "contrib.importers.celery_*",
     "hand_back": "contrib.importers.*",
     "find": "targets.*",  # kinds of targets, which targets.registry calls in turn
     "keys": "targets.*",

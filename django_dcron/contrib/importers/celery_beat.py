@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -50,6 +51,14 @@ def runs_since(since: datetime) -> SourceRuns:
     """Return the latest run of each row. Beat may write it up to three minutes later."""
     latest = _rows().filter(last_run_at__gte=since).values_list("name", "last_run_at")
     return SourceRuns({_origin(name): [at] for name, at in latest}, complete=False)
+
+
+def entries_by_task() -> dict[str, set[str]]:
+    """Return the keys of the rows that beat sends, by task."""
+    keys = defaultdict(set)
+    for key, task in _rows().filter(enabled=True).values_list("pk", "task"):
+        keys[task].add(str(key))
+    return keys
 
 
 def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:

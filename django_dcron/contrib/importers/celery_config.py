@@ -73,8 +73,8 @@ def read(now: datetime) -> SourceContents:
 
 
 def runs_since(since: datetime) -> SourceRuns:
-    """Raise ``SourceProblem``: only beat's log has the runs."""
-    raise SourceProblem("beat stores no runs of a static schedule, so there is nothing to compare.")
+    """Raise ``SourceProblem``: beat stores no runs, and workers know only the latest message."""
+    raise SourceProblem("beat stores no runs of a static schedule.")
 
 
 def sent_by_beat() -> dict[str, timedelta]:

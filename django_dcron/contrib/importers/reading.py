@@ -104,6 +104,10 @@ class SourceRuns:
     """Whether the scheduler stores each run, or only the latest one."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Entries whose runs can't be read, by ``origin``, with the reason."""
+    indistinct: Mapping[str, str] = field(default_factory=dict)
+    """Entries that can't be compared, because others have the same task: tasks by ``origin``."""
+    absence_counts: bool = True
+    """Whether a run that isn't in ``times`` didn't happen."""
 
 
 class PendingAction(str):

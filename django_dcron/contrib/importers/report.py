@@ -133,6 +133,7 @@ def compare_shadows(
         for matched in match_entries(entries, namespace, source)
         if not matched.entry.omitted
         and matched.entry.origin not in source_runs.unread
+        and matched.entry.origin not in source_runs.indistinct
         and matched.job is not None
         and matched.job.target.startswith(PREFIX)
     }
@@ -142,7 +143,7 @@ def compare_shadows(
             job,
             shadow_times.get(job.pk, []),
             source_runs.times.get(origin, ()),
-            source_runs.complete,
+            source_runs,
             max(since, job.created_at + LATE),
             now,
         )
@@ -166,11 +167,11 @@ def _compare(
     job: Job,
     shadow_times: list[datetime],
     source_times: Collection[datetime],
-    complete: bool,
+    source_runs: SourceRuns,
     since: datetime,
     now: datetime,
 ) -> ShadowComparison:
-    """Compare one shadow job. ``complete``: ``source_times`` contains all runs since ``since``."""
+    """Compare one shadow job with its ``source_times``, which are part of ``source_runs``."""
     interval = job.parsed_schedule.interval or timedelta()
     late, early = LATE + interval, EARLY + interval
     shadow_times, source_times = sorted(shadow_times), sorted(source_times)
@@ -181,14 +182,14 @@ def _compare(
     matches, only_in_source = _match(compared, shadow_times, candidates, interval)
     latest = max((at - due for due, at in matches.items()), default=timedelta())
     # If the source stores only the latest run, earlier runs can't be compared.
-    if complete:
+    if source_runs.complete:
         begin, timeout = since, late
     else:
         begin, timeout = (compared[-1] if compared else since), WRITE_DELAY + late
     only_in_shadow = [
         _shadow_difference(due, shadow_times, source_times)
         for due in candidates
-        if begin <= due <= now - timeout
+        if source_runs.absence_counts and begin <= due <= now - timeout
     ]
     return ShadowComparison(
         job,

@@ -9,6 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from django_dcron.contrib.importers.reading import SourceContents, SourceProblem
+from django_dcron.contrib.importers.received_runs import runs_to_compare
 from django_dcron.contrib.importers.report import (
     LATE,
     Coverage,
@@ -22,7 +23,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.option_values import parse_time_option
-from django_dcron.management.dcron.output import BAD, Output, iso, time_text
+from django_dcron.management.dcron.output import BAD, WARNING, Output, iso, time_text
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
 
@@ -35,12 +36,12 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     now = database_now(alias_for(Job))
     since = parse_time_option("--since", options["since"], now, timezone.get_current_timezone())
     try:
-        source_runs = SCHEDULERS[options["source"]].runs_since(since - LATE)
+        source_runs = runs_to_compare(options["source"], contents.entries, since - LATE)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
     namespace = options["namespace"] or "default"
     shadows = compare_shadows(contents.entries, namespace, source_runs, since, now, contents.source)
-    if not shadows and not source_runs.unread:
+    if not (shadows or source_runs.unread or source_runs.indistinct):
         raise usage_error(
             "There are no shadow jobs. To create them: manage.py dcron import "
             f"{options['source']} --shadow --apply"
@@ -48,11 +49,25 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     coverage = Coverage.of(shadows)
     if out.is_json:
         document = _report_document(options, since, now, shadows)
-        out.json(document | {"unread": dict(source_runs.unread), "coverage": asdict(coverage)})
+        document["unread"] = dict(source_runs.unread)
+        document["indistinct"] = dict(source_runs.indistinct)
+        document["coverage"] = asdict(coverage)
+        out.json(document)
     else:
         for origin, problem in source_runs.unread.items():
             out.line(f"unread {origin}: {problem}", BAD)
+        for origin, task in source_runs.indistinct.items():
+            out.line(
+                f"! {origin} isn't compared: other entries also run {task}, and workers only know "
+                "the task that they received from beat",
+                WARNING,
+            )
         _show_report(out, since, shadows, coverage)
+        if not source_runs.absence_counts:
+            out.line(
+                "Beat stores no runs of this source. Compared are the latest tasks that the "
+                "running workers have received from beat."
+            )
     above = "" if out.is_json else ", see above"
     if differing := sum(shadow.differs for shadow in shadows):
         raise negative_result(f"{differing} of {len(shadows)} shadow jobs differ{above}.")

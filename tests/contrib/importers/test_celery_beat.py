@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import Settings
 
-from django_dcron.contrib.importers import celery_beat, celery_entry
+from django_dcron.contrib.importers import celery_beat, celery_config, celery_entry, received_runs
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.cron_text import FRIDAY_13TH
 from django_dcron.contrib.importers.entry_plans import ImportOutcome
@@ -326,6 +326,34 @@ def test_last_run_is_read() -> None:
     source_runs = celery_beat.runs_since(NOW)
     assert (source_runs.times, source_runs.complete) == ({found("a").origin: [NOW]}, False)
     assert celery_beat.runs_since(NOW + timedelta(seconds=1)).times == {}
+
+
+@pytest.mark.parametrize(("stored", "received", "latest"), [(0, 30, 30), (30, 0, 30)])
+def test_report_knows_at_once_what_workers_received(
+    stored: int, received: int, latest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beat stores the last run up to three minutes later. An entry has only its latest run."""
+    from django_celery_beat.models import PeriodicTask
+
+    row("alone", task="tests.app.tasks.ok", **interval())
+    for name in ("shared", "shared-too"):
+        row(name, **interval())
+    row("disabled", task="tests.app.tasks.ok", enabled=False, **interval())
+    at = NOW + timedelta(seconds=stored)
+    PeriodicTask.objects.filter(name__in=["alone", "shared"]).update(last_run_at=at)
+    ages = {
+        task: -timedelta(seconds=received)
+        for task in ("tests.app.tasks.ok", "tests.app.tasks.echo")
+    }
+    monkeypatch.setattr(celery_config, "sent_by_beat", lambda: ages)
+    monkeypatch.setattr(received_runs, "database_now", lambda using: NOW)
+    entries = celery_beat.read(NOW).entries
+    found_runs = received_runs.runs_to_compare("django-celery-beat", entries, NOW)
+    assert {origin: [*times] for origin, times in found_runs.times.items()} == {
+        found("alone").origin: [NOW + timedelta(seconds=latest)],
+        found("shared").origin: [at],
+    }
+    assert (found_runs.indistinct, found_runs.absence_counts) == ({}, True)
 
 
 # --- Occurrences compared with Celery -------------------------------------------------------------

@@ -1,6 +1,6 @@
 """``manage.py dcron export``: write jobs and their calendars as JSON or YAML.
 
-Exit codes: 0; 1 no job matches; 2 the output can't be written.
+Exit codes: 0 success; 1 no job matches; 2 the output can't be written.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Text that parses as a schedule is a schedule; any other text names a job. ``NAMESPACE/NAME`` always
 names a job.
 
-Exit codes: 0; 1 there is no further occurrence; 2 the request can't be processed.
+Exit codes: 0 success; 1 there is no further occurrence; 2 the request can't be processed.
 """
 
 from __future__ import annotations

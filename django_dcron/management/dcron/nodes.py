@@ -1,6 +1,6 @@
 """``manage.py dcron nodes``: list the nodes.
 
-Exit codes: 0; 1 no node is live; 2 the request can't be processed.
+Exit codes: 0 success; 1 no node is live; 2 the request can't be processed.
 """
 
 from __future__ import annotations

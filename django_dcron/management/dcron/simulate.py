@@ -1,6 +1,6 @@
 """``manage.py dcron simulate``: show what would run between two times.
 
-Exit codes: 0; 2 the request can't be processed.
+Exit codes: 0 success; 2 the request can't be processed.
 """
 
 from __future__ import annotations

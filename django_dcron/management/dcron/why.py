@@ -1,6 +1,6 @@
 """``manage.py dcron why``: explain what happened at one occurrence.
 
-Exit codes: 0; 1 nothing explains it; 2 the request can't be processed.
+Exit codes: 0 success; 1 there is no explanation; 2 the request can't be processed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from django_dcron.models import Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, frozen, lowered, now
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, frozen, now, shorter_durations
 from tests.fault_proxy import BOTH_WAYS, FaultProxy
 from tests.waiting import wait_until
 
@@ -44,7 +44,7 @@ def queue_type(
 def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
     cluster: Cluster, rabbitmq_server: services.RabbitmqServer, queue_type: str
 ) -> None:
-    env = lowered(REDELIVER_AFTER=10) | {
+    env = shorter_durations(REDELIVER_AFTER=10) | {
         "DCRON_TEST_BROKER": rabbitmq_server.url,
         "DCRON_TEST_QUEUE_TYPE": queue_type,
     }
@@ -99,7 +99,7 @@ def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
 ) -> None:
     """Connections stay open, but nothing passes until heartbeats and confirms are overdue."""
     envs = {
-        who: lowered(REDELIVER_AFTER=10)
+        who: shorter_durations(REDELIVER_AFTER=10)
         | {
             "DCRON_TEST_BROKER": f"amqp://guest:guest@127.0.0.1:{proxy.port}//",
             "DCRON_TEST_QUEUE_TYPE": queue_type,

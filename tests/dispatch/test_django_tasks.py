@@ -439,8 +439,10 @@ def test_timeout_is_recorded_and_the_worker_survives(
         "django_dcron.exceptions.RunTimedOut",
     )
     assert "in slow" in attempt.traceback
-    deaf = trigger("tests.app.tasks.deaf", 4.0, timeout=timedelta(seconds=1))
-    attempt = wait_for_end(deaf)
+    uninterruptible = trigger(
+        "tests.app.tasks.ignore_exceptions", 4.0, timeout=timedelta(seconds=1)
+    )
+    attempt = wait_for_end(uninterruptible)
     assert attempt.outcome == "timed_out"
     assert "did not stop within" in attempt.message
     assert wait_for_end(trigger("tests.app.tasks.ok")).outcome == "succeeded", (

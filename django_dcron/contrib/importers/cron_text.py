@@ -1,4 +1,4 @@
-"""Write the value sets of another scheduler's cron fields as our cron text.
+"""Write the value sets of another scheduler's cron fields as cron text of this package.
 
 Invariants:
 
@@ -45,7 +45,7 @@ class CronPart:
     values: Collection[int]
     text: str = ""
     specials: tuple[str, ...] = field(default=())
-    """In our spelling, such as ``L`` or ``5#2``."""
+    """In the syntax of this package, such as ``L`` or ``5#2``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,17 +141,19 @@ def _argument_names(call: ManagementCall) -> list[str]:
     return names
 
 
-def _runs_as_command(line: CrontabLine, target: str) -> bool:
+def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
     """Return whether the line becomes ``command:NAME``.
 
     A command that is already in ``DCRON_SHELL`` keeps its shell target.
     """
     call = line.management_call
-    return call is not None and call.command in settings.COMMANDS and target not in settings.SHELL
+    return (
+        call is not None and call.command in settings.COMMANDS and shell_name not in settings.SHELL
+    )
 
 
 def _entry_of(
-    line: CrontabLine, target: str, is_repeated: bool, times: Counter[str]
+    line: CrontabLine, shell_name: str, is_repeated: bool, times: Counter[str]
 ) -> SourceEntry:
     """Translate a line.
 
@@ -169,32 +171,32 @@ def _entry_of(
     return translate_entry(
         f"line {line.number}",
         line.program,
-        partial(_job, line, target),
+        partial(_job, line, shell_name),
         suffix=name_digest(_with_number(when, times[when])) if is_repeated else digest,
         key=_with_number(command, times[command]),
     )
 
 
-def _job(line: CrontabLine, target: str, warn: Warn) -> dict[str, Any]:
-    """Return the fields of the line's job. ``target``: the name of its command in a shell."""
+def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
+    """Return the fields of the job. ``shell_name``: the name of its command in ``DCRON_SHELL``."""
     check_schedule(line.schedule, line.timezone, warn)
     if line.user:
         warn(
             f"cron runs this command as user {line.user}, but a job runs as the user of its worker"
         )
-    if settings.SHELL.get(target, line.argv) not in (line.argv, tuple(line.argv)):
+    if settings.SHELL.get(shell_name, line.argv) not in (line.argv, tuple(line.argv)):
         raise EntryRefused(
-            f"DCRON_SHELL already defines another command named {target!r}; rename that entry"
+            f"DCRON_SHELL already defines another command named {shell_name!r}; rename that entry"
         )
     call = line.management_call
-    if call is not None and _runs_as_command(line, target):
+    if call is not None and _runs_as_command(line, shell_name):
         key, args = f"{commands.PREFIX}{call.command}", call.arguments
         dropped = [f"its {name}" for name, _value in line.environment]
         dropped += ["its redirection to /dev/null"] if ">" in line.command else []
         without = f" and {' and '.join(dropped)}" if dropped else ""
         warn(f"the line becomes {key} of this project, without a shell{without}")
     else:
-        key, args = f"{shell.PREFIX}{target}", []
+        key, args = f"{shell.PREFIX}{shell_name}", []
     return {
         "description": line.comment,
         "target": key,

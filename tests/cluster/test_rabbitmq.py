@@ -18,7 +18,7 @@ HEARTBEAT = 4
 """Seconds between two heartbeats of a worker and RabbitMQ."""
 MISSED = "missed heartbeats from client"
 FAULT = 3 * HEARTBEAT * SECOND
-"""How long a partition lasts: longer than both ends wait for a heartbeat."""
+"""Duration of a partition: longer than both ends wait for a heartbeat."""
 
 
 @pytest.fixture(params=["classic", "quorum"])
@@ -27,11 +27,11 @@ def queue_type(
 ) -> Iterator[str]:
     """Yield the type of the queue. Deletes the queue before and after, because its type is fixed.
 
-    A quorum queue is replicated, if RabbitMQ has several nodes.
+    RabbitMQ replicates a quorum queue if it has several nodes.
     """
 
     def delete_queue() -> None:
-        with suppress(subprocess.CalledProcessError):  # there is none
+        with suppress(subprocess.CalledProcessError):  # the queue doesn't exist
             rabbitmq_server.control("delete_queue", "celery")
 
     delete_queue()

@@ -120,7 +120,7 @@ class Picture:
         page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
         answer = page.goto(self.path, wait_until="networkidle")
         if answer is None or answer.status != 200:
-            raise SystemExit(f"{self.path} was answered {answer and answer.status}")
+            raise SystemExit(f"{self.path} returned the status {answer and answer.status}, not 200")
         if self.prepare:
             self.prepare(page)
         how: Any = {"path": file, "animations": "disabled", "caret": "hide"}
@@ -175,7 +175,7 @@ def pictures() -> list[Picture]:
 
 
 def fill_in_a_job(page: Page) -> None:
-    # 02:30 is in UTC. The initial examples contain 03:30, too.
+    # Wait for the UTC time of an occurrence: the initial examples already contain 03:30.
     fill_in(page, "send-invoices", "30 3 * * MON-FRI", occurs_at="02:30")
 
 

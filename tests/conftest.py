@@ -33,7 +33,7 @@ hypothesis_settings.register_profile(
     max_examples=depth.examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
-    derandomize=bool(os.environ.get("DCRON_TEST_SAME_LIVES")),
+    derandomize=bool(os.environ.get("DCRON_TEST_DERANDOMIZE")),
 )
 hypothesis_settings.load_profile("dcron")
 

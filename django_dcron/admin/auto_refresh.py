@@ -8,7 +8,8 @@ Invariants:
 - Without JavaScript or ``django_htmx``, a part changes only when the page is reloaded. Everything
   else works.
 - A part contains no form with a CSRF token, because each token differs from the previous one.
-- A part contains relative times ("3 s ago") only in titles.
+- Relative times ("3 s ago") would change a part at each refresh, so they are only in titles. The
+  pages of nodes show a recent time as "just now" instead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
+SEEN = "seen"
+"""The query parameter of a refresh with the digest of the shown content."""
 REFRESH = {"HX-Refresh": "true"}
 """Response headers that reload the whole page, because more than the part has changed."""
 
@@ -40,7 +43,7 @@ class PagePart:
 
     def refresh_response(self, context: dict[str, Any], request: HttpRequest) -> HttpResponse:
         html, digest = self._render(context, request)
-        if request.GET.get("seen") == digest:
+        if request.GET.get(SEEN) == digest:
             return HttpResponse(status=204)
         return HttpResponse(html)
 
@@ -48,5 +51,5 @@ class PagePart:
         inner = render_to_string(self.template, context, request)
         digest = blake2b(inner.encode(), digest_size=8).hexdigest()
         separator = "&" if "?" in self.url else "?"
-        frame = {"part": self, "inner": inner, "source": f"{self.url}{separator}seen={digest}"}
+        frame = {"part": self, "inner": inner, "source": f"{self.url}{separator}{SEEN}={digest}"}
         return render_to_string("admin/django_dcron/part.html", frame), digest

@@ -65,7 +65,7 @@ class NodeAdmin(LiveNodeAdmin):
     started = moment_column("started_at", _("started"))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
-        """Add the database's time: by this machine's clock, a live node may look expired."""
+        """Add the database's time. By this machine's clock, a live node may look expired."""
         return with_read_time(super().get_queryset(request))
 
     @admin.display(description=_("name"), ordering="name")

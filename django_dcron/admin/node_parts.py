@@ -19,7 +19,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import conditional_escape
 
-from django_dcron.admin.auto_refresh import REFRESH, PagePart
+from django_dcron.admin.auto_refresh import REFRESH, SEEN, PagePart
 from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.lists.base import ListAdmin
@@ -32,7 +32,6 @@ from django_dcron.models import Attempt, Job, Node, Run
 
 LIST_URL, PAGE_URL = "django_dcron_node_list_part", "django_dcron_node_part"
 REFRESH_EVERY = 5
-SEEN = "seen"
 
 
 class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):

@@ -9,7 +9,7 @@ Invariants:
 - An event that recurs in a way that a calendar entry can express, such as each year on the same
   date, becomes that entry. Each date of any other recurring event becomes an entry.
 - A file can't make the conversion slow: its length, its events and their dates are limited.
-- The text takes only dates, times and one-line comments from the file.
+- The resulting text contains only dates, times and one-line comments of the file.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from django_dcron.models.job import JobQuerySet
 from django_dcron.models.parsed_schedule import with_calendar
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
-from django_dcron.schedules.schedule import Schedule, has_hash, parse_drawn
+from django_dcron.schedules.schedule import Schedule, has_hash, parse_with_drawn_values
 from django_dcron.schedules.timetable import Timetable
 
 DAYS = 7
@@ -130,7 +130,7 @@ def count_jobs_starting_in(
     rows = jobs.values_list(*_ScheduleColumns._fields[:-1]).annotate(number=Count("pk"))
     for row in map(_ScheduleColumns._make, rows):
         try:
-            drawn = parse_drawn(row.schedule, row.timezone, hash_key="")
+            drawn = parse_with_drawn_values(row.schedule, row.timezone, hash_key="")
             schedule = with_calendar(drawn, row.cursor__calendar_dates, row.calendar_policy)
         except InvalidSchedule:
             continue
@@ -182,7 +182,7 @@ def groups_of(jobs: JobQuerySet, hours: RealHours) -> list[TimetableGroup]:
         _JobColumns._make, jobs.values_list(*_JobColumns._fields).iterator(chunk_size=5000)
     ):
         try:
-            drawn = parse_drawn(row.schedule, row.timezone, hash_key=row.hash_key)
+            drawn = parse_with_drawn_values(row.schedule, row.timezone, hash_key=row.hash_key)
             schedule = with_calendar(drawn, row.cursor__calendar_dates, row.calendar_policy)
         except InvalidSchedule:
             continue  # The scheduler reports it.

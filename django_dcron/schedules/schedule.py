@@ -149,7 +149,7 @@ def parse_schedule(text: str, timezone: str = "UTC", *, hash_key: str = "") -> S
     return _parse(plain, check_zone(timezone), hash_key if has_hash(plain) else "")
 
 
-def parse_drawn(text: str, timezone: str = "UTC", *, hash_key: str) -> Schedule:
+def parse_with_drawn_values(text: str, timezone: str = "UTC", *, hash_key: str) -> Schedule:
     """Return the schedule with each ``H`` in the text replaced by its drawn values.
 
     It is equal for all keys that draw the same values.

@@ -12,10 +12,10 @@ from shop.models import Order, Pulse
     "*/2 * * * * *",
     name="shop-pulse",
     timeout=timedelta(seconds=10),
-    description="Feels the shop's pulse.",
+    description="Records the orders of the last minute and the day's revenue.",
 )
 def shop_pulse() -> dict[str, int]:
-    """Record the orders of the last minute.
+    """Record the orders of the last minute and the day's revenue.
 
     The schedule has six fields, and the first is seconds. The row stores the scheduled time,
     however late the run is.

@@ -62,7 +62,7 @@ def import_orders() -> dict[str, int]:
 @cron(
     "*/5 * * * *",
     name="sales-report",
-    description="What was sold since the report before, as a CSV file in the reports directory.",
+    description="Writes the orders since the previous report to a CSV file.",
     timeout=timedelta(minutes=1),
     max_attempts=3,
 )
@@ -75,7 +75,7 @@ def sales_report() -> dict[str, str | int]:
     """
     until = current_run().scheduled_at  # the current time in a shell or a test
     path = settings.REPORTS_DIR / f"sales-{timezone.localtime(until):%Y%m%d-%H%M%S}.csv"
-    with transaction.atomic():  # without a report, no order is marked
+    with transaction.atomic():  # if writing the report fails, no order is marked
         Order.objects.filter(reported_at=None, imported_at__lt=until).update(reported_at=until)
         orders = Order.objects.filter(reported_at=until)
         rows = write_report(path, orders)
@@ -101,7 +101,7 @@ def write_report(path: Path, orders: OrderQuerySet) -> int:
             "unit_price",
         )
         table.writerows(rows)
-    unfinished.replace(path)  # nobody ever reads a partial report
+    unfinished.replace(path)  # so that nobody reads a partial report
     return len(rows)
 
 
@@ -109,8 +109,8 @@ def write_report(path: Path, orders: OrderQuerySet) -> int:
     "*/2 * * * *",
     name="import-prices",
     description=(
-        "Takes over the supplier's price list. It has not come yet, so this fails, and shows what "
-        "that looks like."
+        "Imports the supplier's price list. The list hasn't arrived yet, so the job fails and "
+        "shows what a failure looks like."
     ),
     timeout=timedelta(minutes=1),
     max_attempts=3,
@@ -128,7 +128,7 @@ def import_prices() -> dict[str, int]:
         ) from missing
     with transaction.atomic():
         found = sum(Product.objects.filter(sku=sku).update(price=price) for sku, price in prices)
-    logger.info("Took over %d prices of %d.", found, len(prices))
+    logger.info("Imported %d of %d prices.", found, len(prices))
     return {"prices": found}
 
 

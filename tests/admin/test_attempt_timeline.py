@@ -20,7 +20,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 
-def make_courses(*lengths: float) -> list[AttemptPhases]:
+def make_attempt_phases(*lengths: float) -> list[AttemptPhases]:
     """Build phases from pairs of lengths: the seconds of a wait and of the attempt after it."""
     found, at = [], NOON
     for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
@@ -53,7 +53,7 @@ def draw_timeline(*args: Any) -> AttemptTimeline:
     ],
 )
 def test_bars_and_ticks_are_ordered_and_within_bounds(lengths: tuple[float, ...]) -> None:
-    timeline = draw_timeline(make_courses(*lengths), "failed", None)
+    timeline = draw_timeline(make_attempt_phases(*lengths), "failed", None)
 
     bars = [bar for lane in timeline.lanes for bar in lane.bars]
     assert all(
@@ -75,7 +75,10 @@ def test_bars_and_ticks_are_ordered_and_within_bounds(lengths: tuple[float, ...]
 
 def test_ticks_are_round_offsets_from_start() -> None:
     def labels(*lengths: float) -> list[str]:
-        return [tick.label for tick in draw_timeline(make_courses(*lengths), "failed", None).ticks]
+        return [
+            tick.label
+            for tick in draw_timeline(make_attempt_phases(*lengths), "failed", None).ticks
+        ]
 
     assert labels(0, 42) == ["12:00:00", "+10 s", "+20 s", "+30 s", "+40 s"]
     assert labels(0, 0.25) == ["12:00:00", "+50 ms", "+100 ms", "+150 ms", "+200 ms", "+250 ms"]
@@ -86,14 +89,14 @@ def test_now_marker_is_drawn_only_for_unfinished_run() -> None:
     waiting = [AttemptPhases(1, None, (Phase(PhaseKind.BACKOFF, NOON, NOON + 100 * SECOND),))]
 
     assert draw_timeline(waiting, "pending", NOON + 25 * SECOND).now == 25
-    assert draw_timeline(make_courses(0, 5), "failed", None).now is None
+    assert draw_timeline(make_attempt_phases(0, 5), "failed", None).now is None
 
 
 def test_lane_shows_outcome_and_duration_of_attempt() -> None:
     running = Attempt(number=2, started_at=NOON)
     timeline = draw_timeline(
         [
-            *make_courses(0, 5),
+            *make_attempt_phases(0, 5),
             AttemptPhases(
                 2, running, (Phase(PhaseKind.RUNNING, NOON + 5 * SECOND, NOON + 8 * SECOND),)
             ),
@@ -116,7 +119,7 @@ def test_lane_shows_outcome_and_duration_of_attempt() -> None:
 def test_wait_is_labeled_only_if_label_fits() -> None:
     bars = [
         bar
-        for lane in draw_timeline(make_courses(1, 1, 98, 1), "failed", None).lanes
+        for lane in draw_timeline(make_attempt_phases(1, 1, 98, 1), "failed", None).lanes
         for bar in lane.bars
     ]
 

@@ -15,7 +15,7 @@ from django.utils.html import strip_tags
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.admin.dashboard import filter as choice
+from django_dcron.admin.dashboard import filter as job_filter
 from django_dcron.admin.dashboard import load, timeline, viewer
 from django_dcron.diagnosis.load import DAYS
 from django_dcron.diagnosis.timeline import LANES
@@ -46,12 +46,12 @@ def run_of(job: Job, at: datetime, state: str = "succeeded", **values: Any) -> R
     return Run.objects.create(job=job, scheduled_at=at, state=state, **times | values)
 
 
-def drawn(**query: str) -> timeline.TimelinePicture:
+def draw_timeline(**query: str) -> timeline.TimelinePicture:
     found: timeline.TimelinePicture = timeline.context(_viewer(**query))["timeline"]
     return found
 
 
-def heat(**query: str) -> load.LoadPicture:
+def draw_heat_map(**query: str) -> load.LoadPicture:
     found: load.LoadPicture = load.context(_viewer(**query))["load"]
     return found
 
@@ -66,7 +66,7 @@ def _request(**query: str) -> Any:
     return request
 
 
-def part(client: Client, name: str, query: str = "") -> str:
+def section_html(client: Client, name: str, query: str = "") -> str:
     answer = client.get(section_url(name, query))
     assert answer.status_code == 200
     return answer.content.decode()
@@ -82,7 +82,7 @@ def text(html: str) -> str:
 def test_run_is_drawn_as_bar_from_start_to_end() -> None:
     job = make_job()
     run = run_of(job, NOON - 30 * MINUTE - 7 * SECOND, "failed")
-    (row,) = drawn().rows
+    (row,) = draw_timeline().rows
     (bar,) = row.bars
     assert (bar.x, bar.width) == (pytest.approx(25, abs=0.02), pytest.approx(1.25, abs=0.02))
     assert (bar.state, bar.url) == ("failed", run_url(run))
@@ -100,7 +100,7 @@ def test_states_have_signs_and_absent_runs_are_drawn() -> None:
         run_of(job, start - 55 * MINUTE + SECOND * (state == "failed"), state)
     Cursor.objects.filter(pk=job.pk).update(next_at=start - 10 * MINUTE)
 
-    picture = drawn()
+    picture = draw_timeline()
     (row,) = picture.rows
     signs = [bar.symbol for bar in sorted(row.bars, key=lambda bar: bar.x)]
     assert sorted(filter(None, signs)) == sorted(
@@ -114,7 +114,7 @@ def test_states_have_signs_and_absent_runs_are_drawn() -> None:
 def test_bar_of_running_run_is_clipped_to_axis_and_ends_at_now() -> None:
     job = make_job()
     run_of(job, NOON - 5 * HOUR, "running")
-    (row,) = drawn().rows
+    (row,) = draw_timeline().rows
     (bar,) = row.bars
     assert (bar.x, bar.width) == (0, 50)
     assert bar.state == "running"
@@ -130,7 +130,7 @@ def test_run_that_did_not_start_is_drawn_as_mark() -> None:
             state,
             missed_before=3 * (state == "missed"),
         )
-    (row,) = drawn().rows
+    (row,) = draw_timeline().rows
     assert row.bars == ()
     assert [(mark.x, mark.state) for mark in row.marks] == [
         (10, "queued"),
@@ -146,7 +146,7 @@ def test_shapes_have_minimum_width_and_stay_within_bounds() -> None:
     job = make_job(schedule="* * * * * *")
     for at in (NOON - 7 * SECOND, NOON - HOUR, NOON - 30 * MINUTE):
         run_of(job, at, finished_at=at + 251 * SECOND / 1000)
-    (row,) = drawn().rows
+    (row,) = draw_timeline().rows
     assert len(row.bars) == 3
     for shape in (*row.bars, *row.ticks):
         assert shape.width >= timeline.MIN_WIDTH
@@ -160,7 +160,7 @@ def test_runs_of_same_minute_are_stacked_by_state() -> None:
     for second in range(1, 59):
         run_of(job, first + second * SECOND, finished_at=first + (second + 1) * SECOND)
     run_of(job, first, "failed", finished_at=first + SECOND)
-    (row,) = drawn().rows
+    (row,) = draw_timeline().rows
     failed, succeeded = row.bars
     assert (failed.state, succeeded.state) == ("failed", "succeeded")
     assert (failed.x, failed.width) == (succeeded.x, succeeded.width)
@@ -177,7 +177,7 @@ def test_bar_of_several_runs_links_to_list_of_those_runs(admin_client: Client) -
         run_of(job, first + second * SECOND)
         run_of(other, first + second * SECOND)
     run_of(job, first + 61 * SECOND)
-    row = next(row for row in drawn().rows if row.name == "report")
+    row = next(row for row in draw_timeline().rows if row.name == "report")
     found = admin_client.get(row.bars[0].url).context["cl"].result_list
     assert {run.scheduled_at for run in found} == {first + second * SECOND for second in range(3)}
     assert {run.job for run in found} == {job}
@@ -192,7 +192,7 @@ def test_upcoming_occurrences_are_drawn_as_ticks_or_band() -> None:
     ):
         Cursor.objects.filter(pk=make_job(name, schedule=schedule).pk).update(next_at=NOON)
     control.pause(make_job("e"))
-    a, b, c, d, e = drawn().rows
+    a, b, c, d, e = draw_timeline().rows
     assert [tick.x for tick in a.ticks] == [100]
     (band,) = b.ticks
     assert band.x == 50.11  # 1 s from now, and now is 7 s after the axis's time
@@ -209,7 +209,7 @@ def test_upcoming_occurrences_are_drawn_as_ticks_or_band() -> None:
 def test_grid_and_now_use_site_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Kolkata"
     make_job()
-    picture = drawn()
+    picture = draw_timeline()
     assert [line.label for line in picture.lines] == [
         *("16:30", "16:45", "17:00", "17:15", "17:30", "17:45", "18:00", "18:15", "18:30")
     ]
@@ -220,11 +220,11 @@ def test_timeline_is_identical_until_axis_moves(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_of(make_job(), NOON - HOUR / 2, "running")
-    first = part(admin_client, "timeline")
+    first = section_html(admin_client, "timeline")
     monkeypatch.setattr(viewer, "database_now", lambda using: NOON + 7 * SECOND)
-    assert part(admin_client, "timeline") == first
+    assert section_html(admin_client, "timeline") == first
     monkeypatch.setattr(viewer, "database_now", lambda using: NOON + 8 * SECOND)
-    assert part(admin_client, "timeline") != first
+    assert section_html(admin_client, "timeline") != first
 
 
 @pytest.mark.parametrize("state", ["running", "succeeded", "queued"])
@@ -233,7 +233,7 @@ def test_run_after_rounded_axis_time_is_drawn_at_now(state: str) -> None:
     run = run_of(
         make_job(), NOON, state, **{"finished_at": NOON + SECOND} if state == "succeeded" else {}
     )
-    (row,) = drawn().rows
+    (row,) = draw_timeline().rows
     (shape,) = row.bars or row.marks
     assert shape.url == run_url(run)
     assert 50 <= shape.x <= 50.2
@@ -243,19 +243,19 @@ def test_run_after_rounded_axis_time_is_drawn_at_now(state: str) -> None:
 def test_timeline_caption_counts_shown_and_matching_jobs(admin_client: Client) -> None:
     for number in range(LANES + 1):
         make_job(f"job-{number}")
-    assert re.findall(r"\d+", drawn().caption) == [str(LANES), str(LANES + 1)]
-    assert drawn().caption in text(part(admin_client, "timeline"))
-    assert re.findall(r"\d+", drawn(q="b-30").caption) == ["1"]
-    assert "data-dcron-no-match" not in part(admin_client, "timeline", "q=b-30")
-    assert "data-dcron-no-match" in part(admin_client, "timeline", "namespace=none")
+    assert re.findall(r"\d+", draw_timeline().caption) == [str(LANES), str(LANES + 1)]
+    assert draw_timeline().caption in text(section_html(admin_client, "timeline"))
+    assert re.findall(r"\d+", draw_timeline(q="b-30").caption) == ["1"]
+    assert "data-dcron-no-match" not in section_html(admin_client, "timeline", "q=b-30")
+    assert "data-dcron-no-match" in section_html(admin_client, "timeline", "namespace=none")
 
 
 def test_timeline_and_heat_map_depend_on_permissions(staff_with: StaffWith) -> None:
     run_of(make_job(), NOON - HOUR / 2, "failed")
-    everything = part(staff_with("view_dashboard", "view_job", "view_run"), "timeline")
+    everything = section_html(staff_with("view_dashboard", "view_job", "view_run"), "timeline")
     assert 'class="dcron-fill dcron-failed" x=' in everything
     assert re.search("[Ff]ailed: 1", text(everything))
-    only_jobs = part(staff_with("view_dashboard", "view_job"), "timeline")
+    only_jobs = section_html(staff_with("view_dashboard", "view_job"), "timeline")
     assert "report" in text(only_jobs)
     assert "failed" not in only_jobs.lower()
     request = _request()
@@ -263,14 +263,14 @@ def test_timeline_and_heat_map_depend_on_permissions(staff_with: StaffWith) -> N
     nobody = viewer.Viewer.of(request, admin.site)
     assert timeline.context(nobody) == {"timeline": None}
     assert load.context(nobody) == {"load": None}
-    assert choice.context(request, admin.site) == {"filter": None}
+    assert job_filter.context(request, admin.site) == {"filter": None}
 
 
 def test_timeline_needs_few_queries(admin_client: Client) -> None:
     for number in range(LANES + 5):
         run_of(make_job(f"job-{number}"), NOON - HOUR / 2)
     with CaptureQueriesContext(connection) as captured:
-        drawn()
+        draw_timeline()
     assert len(captured) <= 10
 
 
@@ -286,7 +286,7 @@ def test_heat_map_cells_count_occurrences_per_hour(settings: Settings) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     make_job(schedule="*/10 3 * * TUE", timezone="Europe/Berlin")
     make_job("b", schedule="0 4 * * *", timezone="Europe/Berlin")
-    picture = heat()
+    picture = draw_heat_map()
     assert [day.label for day in picture.days][:2] == ["Mon 2 Mar", "Tue 3 Mar"]
     tuesday = picture.days[1].cells
     assert [cell.number for cell in tuesday if cell][2:6] == [0, 6, 1, 0]
@@ -300,17 +300,17 @@ def test_heat_map_cells_count_occurrences_per_hour(settings: Settings) -> None:
 
 
 def test_heat_map_summarizes_uniform_and_empty_week() -> None:
-    assert numbers(heat().busiest) == [str(DAYS)]
-    assert {cell.opacity for day in heat().days for cell in day.cells if cell} == {0}
+    assert numbers(draw_heat_map().busiest) == [str(DAYS)]
+    assert {cell.opacity for day in draw_heat_map().days for cell in day.cells if cell} == {0}
     make_job(schedule="* * * * * *")
-    assert numbers(heat().busiest) == ["604,800", "3,600"]
-    assert len(heat().swatches) == 1
+    assert numbers(draw_heat_map().busiest) == ["604,800", "3,600"]
+    assert len(draw_heat_map().swatches) == 1
 
 
 def test_similar_counts_have_similar_opacity() -> None:
     make_job(schedule="* * * * *")
     make_job("b", schedule="0 2 * * *")
-    picture = heat()
+    picture = draw_heat_map()
     shades = {cell.number: cell.opacity for day in picture.days for cell in day.cells if cell}
     assert shades[61] == 1
     assert shades[60] > 0.9
@@ -328,7 +328,7 @@ def test_heat_map_handles_days_with_clock_change(
         viewer, "database_now", lambda using: datetime.fromisoformat(f"{today}T12:00+00:00")
     )
     make_job(schedule="30 * * * *")
-    cells = [cell for day in heat().days for cell in day.cells]
+    cells = [cell for day in draw_heat_map().days for cell in day.cells]
     assert len(cells) == 168
     assert cells.count(None) == missing
     assert [cell.number for cell in cells if cell].count(2) == twice
@@ -352,7 +352,7 @@ def test_heat_map_handles_days_with_clock_change(
 def test_advice_names_crowded_times(schedules: list[str], message: list[str]) -> None:
     for number, schedule in enumerate(schedules):
         make_job(f"job-{number}", schedule=schedule)
-    (advice,) = heat().advice
+    (advice,) = draw_heat_map().advice
     assert numbers(advice.text) == message
     assert ("Monday, Friday" in advice.text) == ("MON,FRI" in schedules[0])
     assert re.findall("<code>(.*?)</code>", advice.remedy) == ["H"]
@@ -364,8 +364,8 @@ def test_advice_links_to_lists_of_its_jobs(admin_client: Client) -> None:
         make_job(f"job-{number}", schedule="*/15 * * * *" if number else "0 * * * *")
     make_job("another", schedule="*/15 * * * * *")
     control.pause(make_job("paused", schedule="*/15 * * * *"))
-    html = part(admin_client, "load")
-    (advice,) = heat().advice
+    html = section_html(admin_client, "load")
+    (advice,) = draw_heat_map().advice
     assert "<code>H/15</code>, <code>H</code>" in html
     assert [words for _, words in advice.links] == ["11 jobs: */15 * * * *", "1 job: 0 * * * *"]
     for (url, _), number in zip(advice.links, (11, 1), strict=True):
@@ -395,7 +395,11 @@ def test_advice_links_match_only_counted_jobs(admin_client: Client) -> None:
     broken = make_job("daily-broken", namespace="shop", timezone="Asia/Tokyo", schedule="0 3 * * *")
     Cursor.objects.filter(pk=broken.pk).update(problem="vanished")
 
-    links = [link for advice in heat(namespace="shop", q="daily").advice for link in advice.links]
+    links = [
+        link
+        for advice in draw_heat_map(namespace="shop", q="daily").advice
+        for link in advice.links
+    ]
 
     assert sorted(words for _, words in links) == [
         "12 jobs: 0 3 * * * (Asia/Tokyo)",
@@ -409,7 +413,7 @@ def test_advice_links_match_only_counted_jobs(admin_client: Client) -> None:
 def test_evenly_spread_jobs_get_no_advice(admin_client: Client) -> None:
     for number in range(12):
         make_job(f"job-{number}", schedule="H * * * *")
-    assert "dcron-advice" not in part(admin_client, "load")
+    assert "dcron-advice" not in section_html(admin_client, "load")
 
 
 # --- timeline and heat map ------------------------------------------------------------------------
@@ -418,7 +422,7 @@ def test_evenly_spread_jobs_get_no_advice(admin_client: Client) -> None:
 def test_pictures_have_visually_hidden_tables(admin_client: Client) -> None:
     run_of(make_job(schedule="0 13 * * *"), NOON - HOUR / 2)
     Cursor.objects.update(next_at=NOON + HOUR)
-    lanes, cells = part(admin_client, "timeline"), part(admin_client, "load")
+    lanes, cells = section_html(admin_client, "timeline"), section_html(admin_client, "load")
     for html in (lanes, cells):
         assert html.count("<table") == 1
         assert '<div class="dcron-hidden">\n    <table>' in html
@@ -438,7 +442,7 @@ def test_names_are_escaped_and_geometry_is_not_localized(
     run_of(job, NOON - 9 * MINUTE, "missed")
     with translation.override("de"):
         settings.LANGUAGE_CODE = "de"
-        html = part(admin_client, name)
+        html = section_html(admin_client, name)
     assert EVIL not in html
     assert " style=" not in html
     geometry = re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy|r|width|height|fill-opacity)="([^"]*)"', html)
@@ -453,7 +457,9 @@ def test_filter_keeps_chosen_values(admin_client: Client) -> None:
     assert "<option selected>shop</option>" in page
     assert 'value="&quot;ord"' in page
     assert page.count("namespace=shop&amp;q=%22ord") == page.count("hx-get=")
-    shown = part(admin_client, "timeline", "namespace=shop")
+    shown = section_html(admin_client, "timeline", "namespace=shop")
     assert "orders" in shown
     assert "report" not in shown
-    assert sum(cell.number for day in heat(q="REP").days for cell in day.cells if cell) == 7
+    assert (
+        sum(cell.number for day in draw_heat_map(q="REP").days for cell in day.cells if cell) == 7
+    )

@@ -380,9 +380,13 @@ def test_preview_escapes_values(admin_client: Client) -> None:
 
 
 def test_preview_shows_signature_and_docstring_of_target(admin_client: Client) -> None:
-    response = post_preview(admin_client, **SIMPLE | {"target": "tests.app.tasks.tidy"})
+    response = post_preview(
+        admin_client, **SIMPLE | {"target": "tests.app.tasks.clean_up_when_cancelled"}
+    )
 
-    assert part_text(response, "target").startswith("Celery task tidy(seconds: float)")
+    assert part_text(response, "target").startswith(
+        "Celery task clean_up_when_cancelled(seconds: float)"
+    )
     assert "When asked to stop, clean up and report it." in part_text(response, "target")
 
 

@@ -1,4 +1,4 @@
-"""The style sheets of the admin style classes that its pages use."""
+"""Pages or scripts use each class of the admin's style sheets."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import django_dcron
 
 PACKAGE = Path(django_dcron.__file__).parent
 GENERATED = ("dcron-is-", "dcron-health-", "dcron-choice-")
-"""Beginnings of classes whose end is the value of a variable."""
+"""Prefixes of class names that end in the value of a variable."""
 
 
 def test_every_styled_class_is_used() -> None:

@@ -62,10 +62,10 @@ def witness(seconds: float = 0.0, number: int = 0) -> None:
 
 
 @shared_task
-def guarded(directory: str) -> None:
+def write_with_fence(directory: str) -> None:
     """Wait for the file ``release-ATTEMPT``, then write the attempt to ``store.sqlite3``.
 
-    The store refuses an execution that a later one has replaced, and notes each try.
+    The store refuses a write if a later execution has replaced this one, and records each try.
     """
     run = django_dcron.current_run()
     start = {"job": str(run.job), "scheduled_at": run.scheduled_at, "attempt": run.attempt}
@@ -97,7 +97,7 @@ def nap(seconds: float) -> None:
 
 
 @shared_task
-def stubborn(seconds: float) -> str:
+def ignore_soft_time_limit(seconds: float) -> str:
     """Run for `seconds`, ignoring the soft time limit."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
@@ -146,7 +146,7 @@ def report_progress(seconds: float) -> None:
 
 
 @shared_task
-def tidy(seconds: float) -> str:
+def clean_up_when_cancelled(seconds: float) -> str:
     """When asked to stop, clean up and report it."""
     run = django_dcron.current_run()
     try:
@@ -159,7 +159,7 @@ def tidy(seconds: float) -> str:
 
 
 @shared_task
-def deaf(seconds: float) -> None:
+def ignore_exceptions(seconds: float) -> None:
     """Run for `seconds`, ignoring every exception."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

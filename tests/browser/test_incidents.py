@@ -1,4 +1,4 @@
-"""Retry the failed runs of an incident in a browser: with a script it needs no further click."""
+"""Incidents in a browser: one click retries all failed runs, and a form mutes an incident."""
 
 import pytest
 from playwright.sync_api import Page, expect

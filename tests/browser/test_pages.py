@@ -15,9 +15,9 @@ from playwright.sync_api import Page, expect
 from django_dcron.models import Job, Limit
 from tests.browser.axe import DJANGO_FINDINGS, findings
 from tests.browser.conftest import PHONE, Browse
+from tests.browser.overflow import elements_wider_than_window
 from tests.browser.pages import PAGES, dcron_url, url
 from tests.browser.sample import make_sample
-from tests.browser.wide import elements_wider_than_window
 
 pytestmark = pytest.mark.browser
 

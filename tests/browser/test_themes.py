@@ -11,9 +11,9 @@ from playwright.sync_api import Page, expect
 from django_dcron.admin.themes import UNFOLD, theme
 from django_dcron.models import Run
 from tests.browser.conftest import PHONE, Browse
+from tests.browser.overflow import elements_wider_than_window
 from tests.browser.pages import PAGES
 from tests.browser.sample import make_sample
-from tests.browser.wide import elements_wider_than_window
 
 pytestmark = pytest.mark.browser
 

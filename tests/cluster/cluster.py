@@ -338,7 +338,7 @@ class Line:
         )
 
 
-def lowered(**seconds: float) -> dict[str, str]:
+def shorter_durations(**seconds: float) -> dict[str, str]:
     """Return an environment with shorter durations, such as ``REDELIVER_AFTER=2``."""
     return {"DCRON_TEST_SETTINGS": json.dumps(seconds)}
 

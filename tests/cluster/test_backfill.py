@@ -45,16 +45,18 @@ def max_concurrent(attempts: Iterable[Attempt]) -> int:
 @pytest.mark.nightly
 def test_backfill_continues_after_all_nodes_are_killed(cluster: Cluster) -> None:
     cluster.start(jobs=4)
-    wide = make_job(schedule="@monthly", target="tests.app.tasks.witness", overlap_policy="allow")
+    concurrent = make_job(
+        schedule="@monthly", target="tests.app.tasks.witness", overlap_policy="allow"
+    )
     live = {
         "schedule": "*/2 * * * * *",
         "overlap_policy": "skip",
         "kwargs": {"seconds": DURATION / SECOND},
     }
-    narrow = make_job(target="tests.app.tasks.witness", **live)
+    sequential = make_job(target="tests.app.tasks.witness", **live)
     cluster.after = now()  # check only occurrences since all jobs exist
-    many = control.backfill(wide, LONG_AGO - timedelta(days=4 * 365), LONG_AGO, limit=MANY)
-    few = control.backfill(narrow, LONG_AGO, LONG_AGO + 2 * FEW * SECOND)
+    many = control.backfill(concurrent, LONG_AGO - timedelta(days=4 * 365), LONG_AGO, limit=MANY)
+    few = control.backfill(sequential, LONG_AGO, LONG_AGO + 2 * FEW * SECOND)
     assert (len(many.occurrences), len(few.occurrences)) == (MANY, FEW)
 
     backfilled = Run.objects.filter(trigger="backfill")
@@ -72,13 +74,13 @@ def test_backfill_continues_after_all_nodes_are_killed(cluster: Cluster) -> None
     cluster.account()
 
     assert {node.exits[0] for node in cluster.nodes} == {-9}
-    assert max_concurrent(attempts_of(wide)) <= CONCURRENCY
-    in_order = attempts_of(narrow)
+    assert max_concurrent(attempts_of(concurrent)) <= CONCURRENCY
+    in_order = attempts_of(sequential)
     assert [attempt.run.scheduled_at for attempt in in_order] == list(few.occurrences)
-    starts = sorted(Witness.objects.filter(job=str(narrow)).values_list("at", flat=True))
+    starts = sorted(Witness.objects.filter(job=str(sequential)).values_list("at", flat=True))
     gaps = [later - earlier for earlier, later in pairwise(starts)]
     assert min(gaps) >= DURATION, "live and backfilled runs never overlap"
-    for run in Run.objects.filter(job=narrow, state="skipped"):
+    for run in Run.objects.filter(job=sequential, state="skipped"):
         assert not any(str(attempt.run_id) in run.reason for attempt in in_order), (
             "no live run is skipped because of a backfilled one"
         )

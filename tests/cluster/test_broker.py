@@ -12,7 +12,7 @@ from redis import Redis
 
 from django_dcron.models import Attempt, Run
 from tests import services
-from tests.cluster.cluster import TIMEOUT, Cluster, lowered
+from tests.cluster.cluster import TIMEOUT, Cluster, shorter_durations
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
@@ -78,7 +78,7 @@ class BadWire:
 def test_lost_duplicate_and_reordered_messages_start_each_run_once(
     cluster: Cluster, redis_server: services.Server
 ) -> None:
-    impatient = lowered(REDELIVER_AFTER=2)
+    impatient = shorter_durations(REDELIVER_AFTER=2)
     with BadWire(redis_server).carrying() as wire:
         cluster.start(
             jobs=8, node_env=impatient, worker_env=impatient, queue=WIRE, kwargs={"seconds": 0.1}

@@ -12,7 +12,7 @@ import pytest
 from django_dcron import control
 from django_dcron.models import Attempt, Run, Statistics
 from tests import settings
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, shorter_durations
 from tests.factories import make_idle_job
 from tests.fault_proxy import FaultProxy
 from tests.silent_proxy import SOCKETS
@@ -56,9 +56,9 @@ def start_run_on_one_worker(
     The first worker executes nothing else meanwhile and has fetched nothing else.
     """
     env = {"DCRON_TEST_DATABASE_PORT": str(to_database.port)}
-    cluster.start(jobs=1, nodes=1, workers=0, node_env=lowered(**QUICK))
+    cluster.start(jobs=1, nodes=1, workers=0, node_env=shorter_durations(**QUICK))
     job = make_idle_job(
-        target="tests.app.tasks.guarded",
+        target="tests.app.tasks.write_with_fence",
         kwargs={"directory": str(store.parent)},
         max_attempts=2,
         retry_backoff=5 * SECOND,
@@ -69,11 +69,11 @@ def start_run_on_one_worker(
         "1",
         pool="solo",
         concurrency=1,
-        env=lowered(**QUICK, **stop) | env,
+        env=shorter_durations(**QUICK, **stop) | env,
     )
     started = Attempt.objects.filter(run=run, number=1)
     wait_until(started.exists, TIMEOUT, what="the first attempt")
-    cluster.add_worker(env=lowered(**QUICK))
+    cluster.add_worker(env=shorter_durations(**QUICK))
     (store.parent / "release-2").touch()
     to_database.cut()
     second = Attempt.objects.filter(run=run, number=2, outcome="succeeded")

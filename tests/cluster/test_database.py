@@ -15,7 +15,7 @@ from redis import Redis
 
 from django_dcron.models import Attempt, Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, lowered, suspended
+from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, shorter_durations, suspended
 from tests.factories import make_job
 from tests.waiting import wait_until
 
@@ -77,7 +77,7 @@ def assert_all_processes_survived(cluster: Cluster, outages: set[int]) -> None:
 def test_no_run_is_lost_while_the_database_is_stopped_for_a_minute(
     cluster: Cluster, database: services.Server, redis_server: services.Server
 ) -> None:
-    impatient = lowered(REDELIVER_AFTER=10)
+    impatient = shorter_durations(REDELIVER_AFTER=10)
     late = {"misfire_grace": 5 * SECOND}
     for policy in ("skip", "run_latest", "run_all"):
         make_job(name=policy, target=WITNESS, overlap_policy="allow", misfire_policy=policy, **late)
@@ -129,7 +129,7 @@ def test_no_run_is_lost_when_the_database_is_restarted_killed_and_suspended(
     cluster: Cluster, database: services.Server
 ) -> None:
     """Each fault happens while runs are claimed, started and finished."""
-    quick = lowered(REDELIVER_AFTER=10, RUN_LEASE=10)
+    quick = shorter_durations(REDELIVER_AFTER=10, RUN_LEASE=10)
     make_job(name="long", target=WITNESS, schedule="*/5 * * * * *", kwargs={"seconds": 3})
     cluster.start(jobs=6, exclusive="skip", node_env=quick, worker_env=quick)
     cluster.run_for(2)

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection, transaction
 
 from django_dcron.db.contention import is_contention
 from django_dcron.models import Cursor, Run, Statistics
-from tests.cluster.cluster import TIMEOUT, Cluster, lowered
+from tests.cluster.cluster import TIMEOUT, Cluster, shorter_durations
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.mariadb, pytest.mark.nightly]
@@ -64,7 +64,7 @@ class Disturber:
 
 @pytest.mark.timeout(300)
 def test_no_run_is_lost_by_deadlocks(cluster: Cluster) -> None:
-    env = lowered(REDELIVER_AFTER=5)
+    env = shorter_durations(REDELIVER_AFTER=5)
     cluster.start(jobs=8, node_env=env, worker_env=env)
     before, disturber = deadlocks(), Disturber()
     with disturber.at_work():

@@ -15,7 +15,7 @@ import pytest
 from django.db import OperationalError, connection, connections
 
 from tests import services, settings
-from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, lowered, now
+from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, now, shorter_durations
 from tests.cluster.database_copy import DatabaseCopy, use
 from tests.factories import make_job
 from tests.fault_proxy import FaultProxy
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
 
 FAULT = 8.0
 """How long the disk is full, in seconds: longer than the lease, 6 s, and than the run lease."""
-QUICK = lowered(REDELIVER_AFTER=5, RUN_LEASE=5)
+QUICK = shorter_durations(REDELIVER_AFTER=5, RUN_LEASE=5)
 SIZE = 512 * 2**20
 FREE = 96 * 2**20
 """Free bytes of the disk when it isn't full."""

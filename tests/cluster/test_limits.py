@@ -4,12 +4,12 @@ import pytest
 
 from django_dcron import control
 from django_dcron.models import Limit, LimitPlace, Run
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, fault, lowered
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, fault, shorter_durations
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
 
-QUICK = lowered(REDELIVER_AFTER=3, RUN_LEASE=3)
+QUICK = shorter_durations(REDELIVER_AFTER=3, RUN_LEASE=3)
 ALLOWED = 3
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_dcron.models import Attempt
 from tests import services, settings
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now, shorter_durations
 from tests.fault_proxy import BOTH_WAYS, FaultProxy, Way
 from tests.silent_proxy import SOCKETS
 from tests.waiting import wait_until
@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 FAULT = 8 * SECOND
-"""How long a fault lasts: longer than the lease, 6 s, and than the lowered run lease."""
+"""Duration of a fault: longer than the lease (6 s) and than the shortened run lease."""
 QUICK = {"REDELIVER_AFTER": 5, "RUN_LEASE": 5}
 GONE = ["black hole", "black hole, requests only", "black hole, answers only", "delay of 0.3 s"]
 RESETS = 3
@@ -39,7 +39,7 @@ class Links:
                 stack.callback(proxy.close)
 
     def env(self, who: str) -> dict[str, str]:
-        return lowered(**QUICK) | {
+        return shorter_durations(**QUICK) | {
             "DCRON_TEST_DATABASE_PORT": str(self.proxies[who, "database"].port),
             "DCRON_TEST_REDIS": f"127.0.0.1:{self.proxies[who, 'Redis'].port}",
         }

@@ -7,7 +7,7 @@ import pytest
 from django_dcron.models import Node, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests import services, settings
-from tests.cluster.cluster import IN_ALL_SHARDS, SECOND, TIMEOUT, Cluster, lowered, now
+from tests.cluster.cluster import IN_ALL_SHARDS, SECOND, TIMEOUT, Cluster, now, shorter_durations
 from tests.silent_proxy import SOCKETS, SilentProxy
 from tests.waiting import wait_until
 
@@ -50,7 +50,7 @@ def wait_for_all_due(what: str) -> None:
 def test_other_nodes_work_for_a_node_without_database_or_broker(
     cluster: Cluster, database_proxy: SilentProxy, broker_proxy: SilentProxy
 ) -> None:
-    quick = lowered(REDELIVER_AFTER=10)
+    quick = shorter_durations(REDELIVER_AFTER=10)
     cluster.start(**IN_ALL_SHARDS, nodes=2, node_env=quick, worker_env=quick)
     ways = {
         "DCRON_TEST_DATABASE_PORT": str(database_proxy.port),

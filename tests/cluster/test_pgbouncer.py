@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import services, settings
-from tests.cluster.cluster import Cluster, lowered, now
+from tests.cluster.cluster import Cluster, now, shorter_durations
 from tests.services import free_ports, system_program
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
@@ -54,7 +54,7 @@ def pgbouncer(database_server: services.Server | None) -> Iterator[PgBouncer]:
 
 @pytest.mark.timeout(240)
 def test_no_run_is_lost_behind_a_transaction_pool(cluster: Cluster, pgbouncer: PgBouncer) -> None:
-    env = lowered(REDELIVER_AFTER=5) | {"DCRON_TEST_DATABASE_PORT": str(pgbouncer.port)}
+    env = shorter_durations(REDELIVER_AFTER=5) | {"DCRON_TEST_DATABASE_PORT": str(pgbouncer.port)}
     cluster.start(jobs=6, nodes=3, node_env=env, worker_env=env)
     cluster.run_for(5)
     for _ in range(3):

@@ -8,7 +8,7 @@ import pytest
 
 from django_dcron.models import Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now, suspended
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now, shorter_durations, suspended
 from tests.fault_proxy import BOTH_WAYS, FaultProxy
 from tests.waiting import wait_until
 
@@ -18,7 +18,7 @@ HEARTBEAT = 4
 """Seconds between two heartbeats of a worker and RabbitMQ."""
 MISSED = "missed heartbeats from client"
 FAULT = 3 * HEARTBEAT * SECOND
-"""How long a partition lasts: longer than both ends wait for a heartbeat."""
+"""Duration of a partition: longer than both ends wait for a heartbeat."""
 
 
 @pytest.fixture(params=["classic", "quorum"])
@@ -27,11 +27,11 @@ def queue_type(
 ) -> Iterator[str]:
     """Yield the type of the queue. Deletes the queue before and after, because its type is fixed.
 
-    A quorum queue is replicated, if RabbitMQ has several nodes.
+    RabbitMQ replicates a quorum queue if it has several nodes.
     """
 
     def delete_queue() -> None:
-        with suppress(subprocess.CalledProcessError):  # there is none
+        with suppress(subprocess.CalledProcessError):  # the queue doesn't exist
             rabbitmq_server.control("delete_queue", "celery")
 
     delete_queue()
@@ -44,7 +44,7 @@ def queue_type(
 def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
     cluster: Cluster, rabbitmq_server: services.RabbitmqServer, queue_type: str
 ) -> None:
-    env = lowered(REDELIVER_AFTER=10) | {
+    env = shorter_durations(REDELIVER_AFTER=10) | {
         "DCRON_TEST_BROKER": rabbitmq_server.url,
         "DCRON_TEST_QUEUE_TYPE": queue_type,
     }
@@ -99,7 +99,7 @@ def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
 ) -> None:
     """Connections stay open, but nothing passes until heartbeats and confirms are overdue."""
     envs = {
-        who: lowered(REDELIVER_AFTER=10)
+        who: shorter_durations(REDELIVER_AFTER=10)
         | {
             "DCRON_TEST_BROKER": f"amqp://guest:guest@127.0.0.1:{proxy.port}//",
             "DCRON_TEST_QUEUE_TYPE": queue_type,

@@ -1,7 +1,7 @@
 """Redis as the lock server and the broker: no failure of Redis loses or doubles an occurrence.
 
 Celery's workers may exit when their broker does (kombu fails to restore unacknowledged messages). A
-supervisor restarts them, here as elsewhere.
+supervisor restarts them, in this test as in production.
 """
 
 import re
@@ -15,7 +15,7 @@ from django_dcron.conf import settings
 from django_dcron.dispatch.worker_reconnect import LONGEST_PAUSE
 from django_dcron.models import Run
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now, suspended
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now, shorter_durations, suspended
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
@@ -56,7 +56,7 @@ def test_no_run_is_lost_while_redis_is_stopped_for_a_minute(
     cluster: Cluster, redis_server: services.Server
 ) -> None:
     """The locks, the broker and all queued messages are lost."""
-    impatient = lowered(REDELIVER_AFTER=10)
+    impatient = shorter_durations(REDELIVER_AFTER=10)
     policy = {"misfire_policy": "skip", "misfire_grace": 40 * SECOND, "overlap_policy": "allow"}
     jobs = cluster.start(jobs=4, node_env=impatient, worker_env=impatient, **policy)
     cluster.run_for(3)
@@ -88,7 +88,7 @@ def test_no_run_is_lost_when_redis_is_flushed_and_suspended(
     cluster: Cluster, redis_server: services.Server
 ) -> None:
     """Locks and queued messages are lost several times. Then Redis stops answering."""
-    impatient = lowered(REDELIVER_AFTER=3)
+    impatient = shorter_durations(REDELIVER_AFTER=3)
     cluster.start(jobs=6, node_env=impatient, worker_env=impatient)
     broker = Redis(unix_socket_path=str(redis_server.answers_at), db=1)
     for _ in range(3):

@@ -7,7 +7,7 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from tests import services
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, lowered, now
+from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now, shorter_durations
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
@@ -36,7 +36,7 @@ def wait_until_refused(redis: Redis, error: type[Exception]) -> None:
 @pytest.mark.timeout(240)
 def test_no_run_is_lost_while_redis_refuses_writes(cluster: Cluster, redis: Redis) -> None:
     """Locks can't be renewed, and messages can't be sent. Later they can."""
-    env = lowered(REDELIVER_AFTER=5)
+    env = shorter_durations(REDELIVER_AFTER=5)
     cluster.start(jobs=4, node_env=env, worker_env=env)
     for kind in ("Redis over its memory limit", "Redis demoted to a read-only replica"):
         if "memory" in kind:

@@ -14,7 +14,7 @@ from django.db import connection, connections
 
 from django_dcron.models import Attempt
 from tests import services, settings
-from tests.cluster.cluster import TIMEOUT, Cluster, lowered, now
+from tests.cluster.cluster import TIMEOUT, Cluster, now, shorter_durations
 from tests.cluster.database_copy import DatabaseCopy, use
 from tests.fault_proxy import FaultProxy, Way
 from tests.verdict.judgement import judge
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
 
 NAME = "standby"
-QUICK = lowered(REDELIVER_AFTER=5, RUN_LEASE=10)
+QUICK = shorter_durations(REDELIVER_AFTER=5, RUN_LEASE=10)
 
 
 class Standby(DatabaseCopy):

@@ -13,8 +13,8 @@ from tests.cluster.cluster import (
     Cluster,
     Member,
     fault,
-    lowered,
     now,
+    shorter_durations,
     stopped,
     suspended,
 )
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
-QUICK = lowered(REDELIVER_AFTER=3, RUN_LEASE=3)
+QUICK = shorter_durations(REDELIVER_AFTER=3, RUN_LEASE=3)
 
 
 def lost() -> QuerySet[Attempt]:

@@ -1,4 +1,4 @@
-"""PostgreSQL keeps plans for persistent connections, and never executes another statement."""
+"""PostgreSQL keeps plans for persistent connections. It never executes the wrong statement."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def prepared() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def rows() -> Iterator[None]:
-    connection.close()  # a new connection, of which nothing is known
+    connection.close()  # so that each test has a new connection, without prepared statements
     with connection.cursor() as cursor:
         cursor.execute("CREATE TEMP TABLE plan_cache_rows (number int, name text)")
         cursor.execute("INSERT INTO plan_cache_rows VALUES (1, 'a'), (2, 'b'), (3, 'c')")
@@ -136,7 +136,10 @@ def test_statement_of_another_client_is_never_executed(numbers: range) -> None:
 def test_statement_that_was_executed_is_not_executed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Afterwards, psycopg deallocates another statement that the server no longer knows."""
+    """After the execution, psycopg deallocates an older statement, which the server has forgotten.
+
+    That error doesn't cause a second execution.
+    """
     monkeypatch.setattr(psycopg._connection_base, "_HAS_SEND_CLOSE", False)  # an older libpq
     warm_up()
     driver = connection.connection
@@ -165,7 +168,9 @@ def test_refused_statement_is_executed_even_if_the_project_prepares_statements(
 def test_statement_is_executed_without_its_plan_after_the_table_has_changed() -> None:
     warm_up()
     alter = b"ALTER TABLE plan_cache_rows ALTER COLUMN number TYPE bigint"
-    connection.connection.pgconn.exec_(alter)  # not through the driver, as another session does
+    connection.connection.pgconn.exec_(
+        alter
+    )  # as if by another session, so the driver doesn't know
     assert execute() == [(2,), (3,)]
     assert execute() == [(2,), (3,)]
 

@@ -362,8 +362,12 @@ def test_queues_are_judged_separately(now: datetime) -> None:
     make_queued_run(slow, now - HOUR)
     make_queued_run(slow, now - 40 * MINUTE)
     assert problems() == {Problem.QUEUE_UNSERVED}
-    (of,) = read_facts().queues
-    assert (of.name, of.waiting, of.last_start) == ("reports", WaitingCount(2, now - HOUR), None)
+    (queue,) = read_facts().queues
+    assert (queue.name, queue.waiting, queue.last_start) == (
+        "reports",
+        WaitingCount(2, now - HOUR),
+        None,
+    )
 
     make_started_run(slow, now - 2 * MINUTE)
     assert problems() == {Problem.WORKERS_BEHIND}
@@ -373,7 +377,7 @@ def test_queue_without_dispatcher_has_no_name(job: Job, now: datetime, settings:
     make_node()
     make_queued_run(job, now - HOUR)
     settings.DCRON_DISPATCHER = "no.such.Dispatcher"
-    assert [of.name for of in read_facts().queues] == [""]
+    assert [queue.name for queue in read_facts().queues] == [""]
 
 
 def test_answers_of_workers_are_merged_and_expire(job: Job, now: datetime) -> None:
@@ -390,12 +394,12 @@ def test_answers_of_workers_are_merged_and_expire(job: Job, now: datetime) -> No
     Node.objects.update(workers=worker_replies(at=now))
     assert problems() == {Problem.NO_WORKER}
     Node.objects.update(workers=worker_replies(("w1", ["celery"], True, []), at=now - HOUR))
-    assert read_facts().workers is None, "the worker_replies are too old"
+    assert read_facts().workers is None, "the replies are too old"
     Node.objects.filter(pk=node.pk).update(
         heartbeat_at=now - HOUR, workers=worker_replies(("w", [], True, []), at=now)
     )
     Node.objects.exclude(pk=node.pk).update(workers=None)
-    assert read_facts().workers is None, "the worker_replies to a dead node are outdated"
+    assert read_facts().workers is None, "the replies to a dead node are outdated"
 
 
 # --- query costs --------------------------------------------------------------------------------

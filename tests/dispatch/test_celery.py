@@ -619,7 +619,7 @@ def test_invalid_route_options_make_the_run_undeliverable(
 
 
 @pytest.mark.parametrize(
-    ("error", "away"),
+    ("error", "is_outage"),
     [
         (amqp.exceptions.PreconditionFailed("inequivalent arg 'x-max-priority' for queue"), False),
         (amqp.exceptions.AccessRefused("no access to the queue"), False),
@@ -632,8 +632,8 @@ def test_invalid_route_options_make_the_run_undeliverable(
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
-def test_amqp_errors_are_classified_as_refusal_or_outage(error: Exception, away: bool) -> None:
-    assert means_unreachable(error, Connection("amqp://")) is away
+def test_amqp_errors_are_classified_as_refusal_or_outage(error: Exception, is_outage: bool) -> None:
+    assert means_unreachable(error, Connection("amqp://")) is is_outage
 
 
 # --- routes -------------------------------------------------------------------------------------

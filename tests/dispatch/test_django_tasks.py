@@ -112,7 +112,7 @@ class TestMessages:
     def test_no_priority_is_set_on_a_backend_without_priorities(
         self, backend: Callable[..., None]
     ) -> None:
-        backend("tests.dispatch.backends.Unsorted", QUEUES=[])
+        backend("tests.dispatch.backends.BackendWithoutPriorities", QUEUES=[])
         publish_runs(due(priority=9, queue="any"), due(target="tests.tasked.tasks.report"))
         assert [(each["queue"], each["priority"]) for each in enqueued()] == [
             ("any", 0),
@@ -143,8 +143,11 @@ class TestErrors:
     def test_runs_enqueued_before_an_outage_are_not_enqueued_again(
         self, backend: Callable[..., None], error: Exception
     ) -> None:
-        left = [1, 1]
-        backend("tests.dispatch.backends.Choosy", OPTIONS={"left": left, "then": error})
+        remaining = [1, 1]
+        backend(
+            "tests.dispatch.backends.FailingBackend",
+            OPTIONS={"remaining": remaining, "final_error": error},
+        )
         to = dispatcher()
         runs = [due_run(name) for name in "abcd"]
         prepared = [to.prepare(run) for run in runs]
@@ -157,7 +160,7 @@ class TestErrors:
             assert not isinstance(raised.value, PartlyPublished)
             assert raised.value.__cause__ is error
         assert len(enqueued()) == 2
-        left.extend([1, 1])
+        remaining.extend([1, 1])
         to.publish(prepared[2:])
         assert sorted(each["args"][0] for each in enqueued()) == sorted(
             str(run.run_id) for run in runs
@@ -168,9 +171,9 @@ class TestErrors:
         self, backend: Callable[..., None], error: Exception
     ) -> None:
         backend(
-            "tests.dispatch.backends.Choosy",
+            "tests.dispatch.backends.FailingBackend",
             QUEUES=["default", "poison"],
-            OPTIONS={"errors": {"poison": error}},
+            OPTIONS={"errors_by_queue": {"poison": error}},
         )
         to = dispatcher()
         prepared = [to.prepare(due(queue=queue)) for queue in ("default", "poison", "default")]
@@ -193,7 +196,10 @@ class TestErrors:
     def test_value_error_of_an_outage_does_not_fail_runs(
         self, backend: Callable[..., None], error: Exception
     ) -> None:
-        backend("tests.dispatch.backends.Choosy", OPTIONS={"errors": {"default": error}})
+        backend(
+            "tests.dispatch.backends.FailingBackend",
+            OPTIONS={"errors_by_queue": {"default": error}},
+        )
         to = dispatcher()
         for number in (1, 2):
             with pytest.raises(DispatchFailed) as raised:
@@ -203,23 +209,25 @@ class TestErrors:
     def test_unreachable_backend_is_tried_for_a_few_runs_only(
         self, backend: Callable[..., None]
     ) -> None:
-        asked: list[str] = []
-        options = {"errors": {"default": RuntimeError("away")}, "asked": asked}
-        backend("tests.dispatch.backends.Choosy", OPTIONS=options)
+        attempted: list[str] = []
+        options = {"errors_by_queue": {"default": RuntimeError("away")}, "attempted": attempted}
+        backend("tests.dispatch.backends.FailingBackend", OPTIONS=options)
         to = dispatcher()
         prepared = [to.prepare(due(run_id=uuid4())) for _ in range(50)]
         for _ in range(2):
             with pytest.raises(DispatchFailed, match="RuntimeError: away"):
                 to.publish(prepared)
-        assert asked == [item.run_id for item in prepared[:6]], "the second call tries other runs"
+        assert attempted == [item.run_id for item in prepared[:6]], (
+            "the second call tries other runs"
+        )
 
     def test_runs_that_cannot_be_enqueued_stay_and_block_no_others(
         self, backend: Callable[..., None], caplog: pytest.LogCaptureFixture
     ) -> None:
         """The agenda publishes the failing runs first: several of one target, one of another."""
         bad = [due_run(name, -1) for name in "pqrs"] + [due_run("t", -1, target="other")]
-        of_runs = {str(run.run_id): RuntimeError("not this one") for run in bad}
-        backend("tests.dispatch.backends.Choosy", OPTIONS={"of_runs": of_runs})
+        errors_by_run = {str(run.run_id): RuntimeError("not this one") for run in bad}
+        backend("tests.dispatch.backends.FailingBackend", OPTIONS={"errors_by_run": errors_by_run})
         clock = StillClock()
         agenda = Agenda(dispatcher(), clock)
         assert agenda.add([*bad, *(due_run("good") for _ in range(20))]) == []
@@ -240,7 +248,7 @@ class TestErrors:
             "the backend is reachable, and no other run waits"
         )
         assert (agenda.take_refused(), len(agenda)) == ([], len(bad))
-        of_runs.clear()
+        errors_by_run.clear()
         for _ in range(10):
             agenda.publish_due()
             clock.advance(2)
@@ -249,18 +257,18 @@ class TestErrors:
     def test_agenda_reports_activity_while_many_runs_are_enqueued(
         self, backend: Callable[..., None]
     ) -> None:
-        asked: list[str] = []
-        backend("tests.dispatch.backends.Choosy", OPTIONS={"asked": asked})
+        attempted: list[str] = []
+        backend("tests.dispatch.backends.FailingBackend", OPTIONS={"attempted": attempted})
         seen: list[int] = []
         agenda = Agenda(
             dispatcher(),
             StillClock(),
             on_dispatched=lambda: agenda.stop(),
-            on_activity=lambda rest: seen.append(len(asked)),
+            on_activity=lambda rest: seen.append(len(attempted)),
         )
         agenda.add(due_run("a") for _ in range(250))
         agenda.run()
-        assert (seen, len(asked)) == ([0, 100, 200], 250)
+        assert (seen, len(attempted)) == ([0, 100, 200], 250)
 
 
 class TestSetup:
@@ -439,8 +447,10 @@ def test_timeout_is_recorded_and_the_worker_survives(
         "django_dcron.exceptions.RunTimedOut",
     )
     assert "in slow" in attempt.traceback
-    deaf = trigger("tests.app.tasks.deaf", 4.0, timeout=timedelta(seconds=1))
-    attempt = wait_for_end(deaf)
+    uninterruptible = trigger(
+        "tests.app.tasks.ignore_exceptions", 4.0, timeout=timedelta(seconds=1)
+    )
+    attempt = wait_for_end(uninterruptible)
     assert attempt.outcome == "timed_out"
     assert "did not stop within" in attempt.message
     assert wait_for_end(trigger("tests.app.tasks.ok")).outcome == "succeeded", (

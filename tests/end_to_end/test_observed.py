@@ -55,21 +55,21 @@ def test_logs_and_spans_of_a_run_name_the_run(
     assert [span["attributes"]["dcron.attempt"] for span in by_name["dcron.execute"]] == [1, 2]
 
     log = lines(tmp_path / "log")
-    own = [message for message in log if message["logger"] == "tests.app.tasks"]
-    assert [(message["message"], message["attempt"]) for message in own] == [
+    own = [entry for entry in log if entry["logger"] == "tests.app.tasks"]
+    assert [(entry["message"], entry["attempt"]) for entry in own] == [
         ("about to fail", 1),
         ("about to fail", 2),
     ]
-    ended = [message for message in log if message.get("event") == "attempt_ended"]
-    for message in [*own, *ended]:
-        assert (message["job"], message["run"], message["trace_id"]) == (
+    ended = [entry for entry in log if entry.get("event") == "attempt_ended"]
+    for entry in [*own, *ended]:
+        assert (entry["job"], entry["run"], entry["trace_id"]) == (
             str(job),
             str(run.pk),
             trace_id,
         )
-        assert "node" not in message
-    assert [message["outcome"] for message in ended] == ["failed", "failed"]
-    (started,) = (message for message in log if message.get("event") == "started")
+        assert "node" not in entry
+    assert [entry["outcome"] for entry in ended] == ["failed", "failed"]
+    (started,) = (entry for entry in log if entry.get("event") == "started")
     assert (started["node"], started["level"]) == ("a", "INFO")
-    of_node = [message for message in log if message["logger"] == "django_dcron.scheduler"]
-    assert {message["node"] for message in of_node} == {"a"}
+    of_node = [entry for entry in log if entry["logger"] == "django_dcron.scheduler"]
+    assert {entry["node"] for entry in of_node} == {"a"}

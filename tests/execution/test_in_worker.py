@@ -91,16 +91,16 @@ def test_timeouts_are_recorded_and_the_worker_survives(worker: StartWorker, pool
     second = timedelta(seconds=1)
     # A thread gets the exception only when it executes Python code, so ``nap`` sleeps in short
     # steps.
-    obedient = trigger("nap", LONG, timeout=second)
-    stubborn = trigger("stubborn", 3.5, timeout=second)
+    stopping = trigger("nap", LONG, timeout=second)
+    ignoring = trigger("ignore_soft_time_limit", 3.5, timeout=second)
 
-    attempt = wait_for_end(obedient)
-    assert (attempt.outcome, state_of(obedient)) == ("timed_out", "failed")
+    attempt = wait_for_end(stopping)
+    assert (attempt.outcome, state_of(stopping)) == ("timed_out", "failed")
     assert attempt.exception_class.endswith("SoftTimeLimitExceeded")
     assert "in nap" in attempt.traceback
 
-    attempt = wait_for_end(stubborn)
-    assert (attempt.outcome, state_of(stubborn)) == ("timed_out", "failed")
+    attempt = wait_for_end(ignoring)
+    assert (attempt.outcome, state_of(ignoring)) == ("timed_out", "failed")
     assert_alive(process)
 
 

@@ -62,7 +62,7 @@ JOBS = st.fixed_dictionaries(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(values=JOBS)
-def test_read_commands_a_document_restores_the_job(values: dict[str, Any]) -> None:
+def test_document_restores_the_job(values: dict[str, Any]) -> None:
     job = Job(**values)
     document = json.loads(json.dumps(document_of(job)))
     read, errors = read_fields(document, list(JOB_FIELDS.values()), ())

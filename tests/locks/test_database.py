@@ -55,7 +55,7 @@ def test_use_inside_a_transaction_is_refused(lock: DatabaseLock) -> None:
 
 
 def test_remaining_lease_is_never_overestimated(lock: DatabaseLock) -> None:
-    """If rows are read back, as for the first of these names, the time in the row counts."""
+    """If ``hold`` reads rows back, as for new names, a lease ends at the time in its row."""
     for number in range(20):
         before = time.monotonic()
         lock.hold([f"{number}", "other"], "a", LONG)

@@ -222,7 +222,7 @@ def test_database_error_is_hidden_but_other_errors_are_raised(
     assert kind(raise_unreachable).get() is None
 
 
-def test_read_commands_of_django_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     reading = DirectReading(lambda: read.append(1))
     for _ in range(3):

@@ -142,7 +142,7 @@ def staff() -> User:
 def test_names_require_staff_with_view_node_permission(client: Client, staff: User) -> None:
     make_idle_job(namespace="secret-project")
     make_node("secret-host", namespace="sales")
-    messages_shown = {}
+    bodies = {}
     for who in ("anonymous", "no permission", "no staff", "staff"):
         if who != "anonymous":
             client.force_login(staff)
@@ -151,9 +151,9 @@ def test_names_require_staff_with_view_node_permission(client: Client, staff: Us
             staff.user_permissions.clear()
         else:
             staff.user_permissions.add(Permission.objects.get(codename="view_node"))
-        messages_shown[who] = client.get(url("health")).content.decode()
-    assert {who for who, text in messages_shown.items() if "secret" in text} == {"staff"}
-    shown = json.loads(messages_shown["staff"])
+        bodies[who] = client.get(url("health")).content.decode()
+    assert {who for who, text in bodies.items() if "secret" in text} == {"staff"}
+    shown = json.loads(bodies["staff"])
     assert [(node["name"], node["namespace"], node["stalled"]) for node in shown["nodes"]] == [
         ("secret-host", "sales", False)
     ]

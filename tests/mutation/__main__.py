@@ -24,7 +24,7 @@ from tests.mutation.equivalent import EQUIVALENT
 from tests.mutation.mutants import Mutant, mutants_of, shuffled
 from tests.mutation.parts import PARTS, Part
 from tests.mutation.processes import Died, TimedOut, directory_for_servers, forked
-from tests.mutation.sessions import CannotSwap, Fresh, Warm
+from tests.mutation.sessions import CannotSwap, FreshSession, WarmSession
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 STARTUP = 60.0
@@ -65,7 +65,7 @@ class Tally:
 def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers must end, too
-    os.environ["DCRON_TEST_SAME_LIVES"] = "1"
+    os.environ["DCRON_TEST_DERANDOMIZE"] = "1"
     os.environ.pop("DCRON_TEST_DEPTH", None)  # many mutants, but few examples for each
     for name in PRELOADED:
         import_module(name)
@@ -84,20 +84,28 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument(
-        "--part", action="append", choices=[part.name for part in PARTS], help="default: all"
+        "--part",
+        action="append",
+        choices=[part.name for part in PARTS],
+        help="part to check (default: all); can be repeated",
     )
     parser.add_argument(
         "--sample", type=int, default=200, help="mutants for each part (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="which mutants (default: %(default)s)")
     parser.add_argument(
-        "--least", type=float, default=90, help="percentage to kill (default: %(default)s)"
+        "--seed", type=int, default=1, help="random seed of the sample (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=90,
+        help="percentage of mutants that the tests must kill (default: %(default)s)",
     )
     parser.add_argument(
         "--minutes",
         type=float,
         default=24 * 60,
-        help="time limit for all parts; a part stops early",
+        help="time limit for all parts together, in minutes",
     )
     parser.add_argument(
         "--match", default="", help="only mutants whose description contains this text"
@@ -148,7 +156,7 @@ class _Trial:
 
     def run(self) -> Tally:
         os.environ["DCRON_TEST_DATABASE"] = self._part.database
-        self._sample = self._drawn()
+        self._sample = self._draw_sample()
         self._say(f"{self._part.name}: {len(self._sample)} of {self._tally.found} mutants")
         with directory_for_servers():
             try:
@@ -162,12 +170,12 @@ class _Trial:
             if outcome is None:
                 if self._out_of_time(1):
                     continue
-                outcome, killer = self._try_fresh(mutant, tests, limit)
+                outcome, killer = self._try_in_fresh_session(mutant, tests, limit)
             self._note(mutant, outcome, killer)
         self._tally.seconds = time.monotonic() - self._began
         return self._tally
 
-    def _drawn(self) -> list[Mutant]:
+    def _draw_sample(self) -> list[Mutant]:
         everything = [mutant for path in self._part.paths for mutant in mutants_of(path)]
         self._tally.found = len(everything)
         equivalent = {each[:4] for each in EQUIVALENT}
@@ -186,7 +194,7 @@ class _Trial:
     def _in_session(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"problem": "", "verdicts": []}
 
-        def work(warm: Warm) -> None:
+        def work(warm: WarmSession) -> None:
             clean = warm.run_clean()
             self._say(f"  {len(clean.seconds)} tests, {sum(clean.seconds.values()):.0f} s")
             if clean.failed:
@@ -197,19 +205,21 @@ class _Trial:
             for mutant in self._sample:
                 if self._out_of_time(0.6):
                     break
-                verdict = self._try_warm(warm, mutant)
+                verdict = self._try_in_warm_session(warm, mutant)
                 answer["verdicts"].append(verdict)
                 if verdict[0] == SURVIVED:
                     self._say(f"  survived: {mutant}")
 
         ready = "tests/mutation/ready.py"
-        warm = Warm(self._part.paths, work)
+        warm = WarmSession(self._part.paths, work)
         code = pytest.main([*ARGUMENTS, ready, *self._part.tests], plugins=[warm])
         if code and not answer["problem"]:
             answer["problem"] = f"pytest ended with {int(code)}"
         return answer
 
-    def _try_warm(self, warm: Warm, mutant: Mutant) -> tuple[str | None, str, list[str], float]:
+    def _try_in_warm_session(
+        self, warm: WarmSession, mutant: Mutant
+    ) -> tuple[str | None, str, list[str], float]:
         """Try the mutant in the warm session.
 
         Return the outcome (None if a fresh session must decide), the killing test, and the tests
@@ -232,14 +242,18 @@ class _Trial:
             outcome, killer = KILLED, "(the process died)"
         return outcome, killer, tests, warm.limit(tests)
 
-    def _try_fresh(self, mutant: Mutant, tests: list[str], limit: float) -> tuple[str, str]:
+    def _try_in_fresh_session(
+        self, mutant: Mutant, tests: list[str], limit: float
+    ) -> tuple[str, str]:
         os.environ["DCRON_TEST_DATABASE"] = (
             "sqlite"  # a database server would take longer to start than the tests to run
         )
         arguments = [*ARGUMENTS, *self._part.tests]
         with directory_for_servers():
             try:
-                killer = forked(lambda: Fresh(mutant, tests).kill(arguments), limit + STARTUP)
+                killer = forked(
+                    lambda: FreshSession(mutant, tests).kill(arguments), limit + STARTUP
+                )
             except TimedOut:
                 return TIMED_OUT, ""
             except Died:

@@ -12,8 +12,8 @@ SLOW = (
     "tests/schedules/test_schedule_properties.py::test_random_day_fields_match_the_oracle",
     "tests/schedules/test_schedule_properties.py::test_occurrences_match_the_oracle_at_clock_changes_in_every_zone",
 )
-"""Slow tests that aren't run: each takes longer than most mutants survive. A mutant that only they
-would kill counts as survived.
+"""Slow tests that aren't run, because each takes longer than all tests of most mutants. A mutant
+that only they would kill counts as survived.
 """
 
 

@@ -1,11 +1,11 @@
 """Run tests against mutants in two kinds of pytest sessions, as pytest plugins.
 
-- ``Warm``: one session for all mutants of functions. It collects the tests and starts the servers
-  once. For each mutant it forks, replaces the function's code, and runs the tests that reach the
-  mutated lines until one fails.
-- ``Fresh``: a session for one mutant, imported instead of the source. It is for code that runs at
-  import. It is also for survivors of a warm session that imports reach: a value computed at import
-  doesn't notice a changed function.
+- ``WarmSession``: one session for all mutants of functions. It collects the tests and starts the
+  servers once. For each mutant it forks, replaces the function's code, and runs the tests that
+  reach the mutated lines until one fails.
+- ``FreshSession``: a session for one mutant, which is imported instead of the source. It tests code
+  that runs at import. It also tests a mutant again that survived the warm session, if imports reach
+  the mutated code. A value that was computed at import doesn't change with the function.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pytest_django.plugin import blocking_manager_key
 from tests.mutation.mutants import ROOT, Mutant
 from tests.mutation.processes import Died, TimedOut, forked
 
-MARGIN = 10.0
-TIMES = 5
-"""A mutant gets the clean run's processor time multiplied by this, plus ``MARGIN`` seconds."""
-ENOUGH = 15.0
-"""Processor time in seconds, measured in the clean run, of the tests that a mutant must survive."""
+TIME_MARGIN = 10.0
+TIME_FACTOR = 5
+"""A mutant gets the clean run's processor time multiplied by this, plus ``TIME_MARGIN`` seconds."""
+MAX_TEST_TIME = 15.0
+"""The tests of a mutant take at most this processor time in the clean run, in seconds."""
 EXAMPLES = 25
-UNFIT = {"start_process", "redis_server", "rabbitmq_server", "live_server"}
+UNSUITABLE_FIXTURES = {"start_process", "redis_server", "rabbitmq_server", "live_server"}
 """Fixtures of unsuitable tests: they stop servers that all forks share, or start processes without
 the mutation.
 """
@@ -52,7 +52,7 @@ class CannotSwap(Exception):
 
 
 @dataclass
-class Clean:
+class CleanRun:
     """Results of the tests without a mutation."""
 
     seconds: dict[str, float]
@@ -83,8 +83,8 @@ class _Session:
             self.failed.append(report.nodeid)
 
 
-class Warm(_Session):
-    def __init__(self, paths: Iterable[Path], work: Callable[[Warm], None]) -> None:
+class WarmSession(_Session):
+    def __init__(self, paths: Iterable[Path], work: Callable[[WarmSession], None]) -> None:
         """Call ``work`` in the ready session. Nothing may import ``paths`` before the session."""
         super().__init__()
         self._paths = [str(ROOT / path) for path in paths]
@@ -92,11 +92,15 @@ class Warm(_Session):
         self._coverage = Coverage(data_file=None, include=self._paths, config_file=False)
         self._coverage.start()
         self._kills: defaultdict[str, int] = defaultdict(int)
-        self.clean = Clean({}, {}, [])
+        self.clean = CleanRun({}, {}, [])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if not UNFIT & set(getattr(item, "fixturenames", ()))]
+        items[:] = [
+            item
+            for item in items
+            if not UNSUITABLE_FIXTURES & set(getattr(item, "fixturenames", ()))
+        ]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -124,15 +128,15 @@ class Warm(_Session):
                 return self.failed[0]
         return None
 
-    def run_clean(self) -> Clean:
+    def run_clean(self) -> CleanRun:
         """Run all tests, and record the time each takes and the lines it reaches."""
         self._database.renew()
-        self.clean = Clean(**forked(self._observed))
+        self.clean = CleanRun(**forked(self._run_and_measure))
         for path, lines in self.clean.tests.items():
             self.clean.tests[path] = {int(line): tests for line, tests in lines.items()}
         return self.clean
 
-    def _observed(self) -> dict[str, Any]:
+    def _run_and_measure(self) -> dict[str, Any]:
         coverage = Coverage(data_file=None, include=self._paths, config_file=False)
         items = list(self._items.values())
         seconds, failed = {}, []
@@ -163,7 +167,9 @@ class Warm(_Session):
             found = set(self._items)
         ordered = sorted(found, key=lambda test: self.clean.seconds[test] / (1 + self._kills[test]))
         spent = accumulate(self.clean.seconds[test] for test in ordered)
-        return [test for test, seconds in zip(ordered, spent, strict=True) if seconds <= ENOUGH]
+        return [
+            test for test, seconds in zip(ordered, spent, strict=True) if seconds <= MAX_TEST_TIME
+        ]
 
     def matters_at_import(self, mutant: Mutant) -> bool:
         """Return whether imports of the package or the tests reach the mutated statement."""
@@ -171,12 +177,12 @@ class Warm(_Session):
         return not imported.isdisjoint(statement_lines(mutant))
 
     def limit(self, tests: Iterable[str]) -> float:
-        return MARGIN + TIMES * sum(self.clean.seconds[test] for test in tests)
+        return TIME_MARGIN + TIME_FACTOR * sum(self.clean.seconds[test] for test in tests)
 
     def kill(self, mutant: Mutant, tests: list[str]) -> str | None:
         """Return the test that fails with the mutant, or None if all pass."""
-        functions = self._functions.get(_place(mutant), [])
-        code = _code(mutant)
+        functions = self._functions.get(_function_key(mutant), [])
+        code = _mutated_code(mutant)
         if code is None or not functions:
             raise CannotSwap
         if any(function.__code__.co_freevars != code.co_freevars for function in functions):
@@ -199,7 +205,7 @@ class Warm(_Session):
         return failed
 
 
-class Fresh(_Session):
+class FreshSession(_Session):
     def __init__(self, mutant: Mutant, tests: list[str]) -> None:
         super().__init__()
         self._order = {test: at for at, test in enumerate(tests)}
@@ -312,15 +318,15 @@ def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     return found
 
 
-def _place(mutant: Mutant) -> tuple[str, str, int]:
+def _function_key(mutant: Mutant) -> tuple[str, str, int]:
     return str(ROOT / mutant.source.path), mutant.function, mutant.first_line
 
 
-def _code(mutant: Mutant) -> CodeType | None:
+def _mutated_code(mutant: Mutant) -> CodeType | None:
     """Return the code of the mutated function."""
     if not mutant.function:
         return None
-    left = [compile(mutant.text, _place(mutant)[0], "exec", dont_inherit=True)]
+    left = [compile(mutant.text, _function_key(mutant)[0], "exec", dont_inherit=True)]
     while left:
         code = left.pop()
         if (code.co_qualname, code.co_firstlineno) == (mutant.function, mutant.first_line):

@@ -146,7 +146,11 @@ def test_cancel_running_stops_the_run_on_the_worker_at_once(
     start_runcron: StartProcess, start_worker: StartProcess
 ) -> None:
     """Each run would outlast the test, but the next run replaces it after a second or two."""
-    job = make_job(target="tests.app.tasks.tidy", args=[LONG], overlap_policy="cancel_running")
+    job = make_job(
+        target="tests.app.tasks.clean_up_when_cancelled",
+        args=[LONG],
+        overlap_policy="cancel_running",
+    )
     start_worker(env=NO_HEARTBEAT)
     node = start_runcron()
     stopped = Run.objects.filter(job=job, attempts__result='"in order; cancelled: True"')

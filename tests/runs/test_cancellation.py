@@ -203,7 +203,7 @@ def test_worker_is_notified_of_a_cancel_at_once(worker: Callable[..., Process], 
     """This works for several runs of a process. A cancelled, prefetched run doesn't start."""
     process = worker(pool)
     for _ in range(2):
-        run = trigger("tidy", LONG, max_attempts=3)
+        run = trigger("clean_up_when_cancelled", LONG, max_attempts=3)
         wait_for_state(run, "running")
         prefetched = trigger("ok")
         process.wait_for_log(f"Task {prefetched.job}[{prefetched.pk}.1] received")
@@ -228,7 +228,7 @@ def test_code_that_ignores_cancellation_is_killed_and_cancelled(
     worker: Callable[..., Process],
 ) -> None:
     process = worker()
-    run = trigger("deaf", LONG, max_attempts=3)
+    run = trigger("ignore_exceptions", LONG, max_attempts=3)
     wait_for_state(run, "running")
     control.cancel(reread(run), "by hand")
     after = wait_for_state(run, "cancelled")
@@ -246,7 +246,7 @@ def test_worker_without_broker_learns_of_a_cancel_by_heartbeat(
 ) -> None:
     """The broker is gone. This pool's only thread receives no command during a run anyway."""
     worker("solo", RUN_LEASE=1, STOP_WITHOUT_HEARTBEAT_AFTER=60)
-    run = trigger("tidy", LONG)
+    run = trigger("clean_up_when_cancelled", LONG)
     wait_for_state(run, "running")
     redis_server.kill()
     assert control.cancel(reread(run), "by hand").cancel_requested_at

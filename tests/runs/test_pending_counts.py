@@ -32,7 +32,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def short_waits() -> Iterator[None]:
-    """Let a statement fail that waits for a lock."""
+    """Let statements fail that wait for a lock for more than a second."""
     limits = WaitLimits("default")
     limits.impose(lock=timedelta(seconds=1), silence=timedelta(minutes=1))
     yield

@@ -403,12 +403,12 @@ def agenda_and_pauses(
 ) -> Iterator[tuple[Agenda, Queue[float | None]]]:
     """An agenda whose thread connects an hour ahead, and the durations for which it rests."""
     monkeypatch.setattr(module, "CONNECT_AHEAD", 3600.0)
-    agenda_and_pauses: Queue[float | None] = Queue()
-    agenda = Agenda(ConnectingDispatcher(), SystemClock(), on_activity=agenda_and_pauses.put)
+    pauses: Queue[float | None] = Queue()
+    agenda = Agenda(ConnectingDispatcher(), SystemClock(), on_activity=pauses.put)
     thread = threading.Thread(target=agenda.run, daemon=True)
     thread.start()
-    assert agenda_and_pauses.get(timeout=TIMEOUT) is None
-    yield agenda, agenda_and_pauses
+    assert pauses.get(timeout=TIMEOUT) is None
+    yield agenda, pauses
     agenda.stop()
     thread.join(TIMEOUT)
     assert not thread.is_alive()

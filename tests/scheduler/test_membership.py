@@ -134,8 +134,8 @@ def test_clean_leave_frees_the_shards_at_once(lock: Lock) -> None:
     assert [row.name for row in Node.objects.all()] == ["b"]
 
 
-def die(*names: str, host: str = "") -> None:
-    """Let nodes look dead, which other tests get by waiting for a lease."""
+def expire_nodes(*names: str, host: str = "") -> None:
+    """Make nodes look dead: set their last heartbeat to a minute ago."""
     long_ago = database_now("default") - timedelta(minutes=1)
     dead = Node.objects.filter(name__in=names)
     dead.update(heartbeat_at=long_ago, host=host or platform.node())
@@ -151,10 +151,10 @@ def test_node_that_starts_again_replaces_its_dead_row(lock: Lock) -> None:
     node(lock, "a", "shop")
     node(lock, "a")  # Two live nodes may have the same name.
     assert names() == ["a", "a", "a", "b"]
-    die("a", "b")
+    expire_nodes("a", "b")
     node(lock, "a")
     assert names() == ["a", "a", "b"], "only the dead nodes of the same name and namespace"
-    die("a", host="elsewhere")
+    expire_nodes("a", host="elsewhere")
     node(lock, "a")
     assert names() == ["a", "a", "a", "b"]
 
@@ -165,7 +165,7 @@ def test_node_of_a_server_replaces_dead_nodes_of_servers_on_its_host(lock: Lock)
     for pid in (1, 2):
         node(lock, module.server_node_name(host, pid))
         Node.objects.filter(name=module.server_node_name(host, pid)).update(pid=pid)
-    die("by hand", module.server_node_name(host, 1))
+    expire_nodes("by hand", module.server_node_name(host, 1))
     node(lock, "b")
     assert len(names()) == 4
     node(lock, module.server_node_name(host, os.getpid()))
@@ -178,7 +178,7 @@ def test_row_of_node_killed_just_before_the_restart_is_deleted_later(
 ) -> None:
     node(lock, "a")
     again = node(lock, "a")
-    die("a")
+    expire_nodes("a")
     beat(again)
     assert names() == ["a", "a"]
     monkeypatch.setattr(again, "_registered_at", float("-inf"))
@@ -437,7 +437,7 @@ def test_node_without_broker_gives_its_shards_to_a_node_with_broker(
     a._clock.monotonic = lambda: monotonic() + passed[0]  # type: ignore[method-assign]
     a.broker_unreachable = lambda: False
     beat(a, b)
-    assert a.shards == frozenset(), "nor does the node return at once"
+    assert a.shards == frozenset(), "the node doesn't return at once, either"
     passed[0] = 7.0
     a.beat(agenda=0)
     passed[0] = 0.0

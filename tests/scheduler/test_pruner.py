@@ -60,7 +60,7 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
     return World()
 
 
-def make_old(job: Job, number: int = 1) -> None:
+def make_old_runs(job: Job, number: int = 1) -> None:
     for place in range(number):
         at = database_now("default") - timedelta(days=40 + place)
         make_run(job, "succeeded", due_at=at, finished_at=at, scheduled_at=at)
@@ -75,7 +75,7 @@ def test_old_runs_are_pruned_and_logged_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("one", "two"):
-        make_old(make_idle_job(name=name), 3)
+        make_old_runs(make_idle_job(name=name), 3)
     make_idle_job(name="three")
     world.run()
     assert run_counts() == {"one": 1, "two": 1, "three": 0}
@@ -92,7 +92,7 @@ def test_only_led_shards_and_served_namespace_are_pruned(world: World, settings:
         make_idle_job(namespace="shop"),
     ]
     for job in jobs:
-        make_old(job)
+        make_old_runs(job)
     world.membership.shards, world.membership.namespace = frozenset({jobs[0].pk % 2}), "shop"
     world.run()
     pruned = [job for job in jobs if Run.objects.filter(job=job).count() == 1]
@@ -105,7 +105,7 @@ def test_only_led_shards_and_served_namespace_are_pruned(world: World, settings:
 
 
 def test_pruner_rests_nine_times_as_long_as_it_works(world: World) -> None:
-    make_old(make_idle_job())
+    make_old_runs(make_idle_job())
     world.run()
     assert world.rests == [FIRST_AFTER, *[pytest.approx(9)] * 3, ROUND_EVERY]
 
@@ -118,7 +118,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pruner_stops_between_two_batches(world: World, small_batches: None) -> None:
     for _ in range(3):
-        make_old(make_idle_job(), 6)
+        make_old_runs(make_idle_job(), 6)
     world.stops = lambda: Run.objects.count() <= 3 * 7 - 4
     world.run()
     assert Run.objects.count() == 3 * 7 - 4
@@ -126,7 +126,7 @@ def test_pruner_stops_between_two_batches(world: World, small_batches: None) -> 
 
 def test_pruner_stops_with_a_job_when_its_shard_is_lost(world: World, small_batches: None) -> None:
     job = make_idle_job()
-    make_old(job, 6)
+    make_old_runs(job, 6)
 
     def lose_shard_after_first_batch() -> bool:
         if Run.objects.count() < 7:
@@ -140,7 +140,7 @@ def test_pruner_stops_with_a_job_when_its_shard_is_lost(world: World, small_batc
 
 def test_all_jobs_are_pruned_in_several_batches(world: World, small_batches: None) -> None:
     for _ in range(7):
-        make_old(make_idle_job())
+        make_old_runs(make_idle_job())
     world.run()
     assert set(run_counts().values()) == {1}
 
@@ -148,15 +148,15 @@ def test_all_jobs_are_pruned_in_several_batches(world: World, small_batches: Non
 def test_pruning_is_retried_in_the_next_round_after_database_error(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_old(make_idle_job())
+    make_old_runs(make_idle_job())
     real = retention.candidates
 
-    def away(*args: Any) -> list[int]:
+    def unreachable(*args: Any) -> list[int]:
         monkeypatch.setattr(retention, "candidates", real)
         raise OperationalError("the server closed\nthe connection")
 
     monkeypatch.setattr(module.connections, "close_all", lambda: None)
-    monkeypatch.setattr(retention, "candidates", away)
+    monkeypatch.setattr(retention, "candidates", unreachable)
     world.rounds = 2
     world.run()
     assert set(run_counts().values()) == {1}
@@ -168,7 +168,7 @@ def test_locked_run_of_one_job_does_not_block_other_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = make_idle_job(), make_idle_job()
-    make_old(first), make_old(second)
+    make_old_runs(first), make_old_runs(second)
     real = retention.prune_runs
 
     def prune(job_id: int, *args: Any) -> Iterator[int]:
@@ -186,7 +186,7 @@ def test_failing_signal_receiver_does_not_stop_the_node(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = make_idle_job(name="first"), make_idle_job(name="second")
-    make_old(first), make_old(second)
+    make_old_runs(first), make_old_runs(second)
 
     def fails(instance: Run, **kwargs: Any) -> None:
         if instance.job_id == first.pk:
@@ -203,7 +203,7 @@ def test_failing_signal_receiver_does_not_stop_the_node(
 
 def test_job_deleted_during_pruning_is_ignored(world: World, small_batches: None) -> None:
     job = make_idle_job()
-    make_old(job, 6)
+    make_old_runs(job, 6)
 
     def deleted() -> bool:
         if Run.objects.count() < 7:

@@ -15,7 +15,7 @@ from django_dcron.schedules.crowding import TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.load import RealHours, RealMinute
-from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
+from django_dcron.schedules.schedule import Schedule, parse_schedule, parse_with_drawn_values
 from django_dcron.schedules.timetable import Timetable
 from tests.schedules.oracle import Oracle
 from tests.schedules.test_exclusion import calendar
@@ -87,9 +87,9 @@ def test_calendar_applies_to_each_line() -> None:
 
 def test_hash_is_drawn_in_each_line_as_if_it_were_alone() -> None:
     text = "H 9 * * *\nH 17 * * *"
-    drawn = parse_drawn(text, hash_key="default/report")
+    drawn = parse_with_drawn_values(text, hash_key="default/report")
     assert [line.text for line in drawn.lines] == [
-        parse_drawn(line, hash_key="default/report").text for line in text.split("\n")
+        parse_with_drawn_values(line, hash_key="default/report").text for line in text.split("\n")
     ]
     assert list(drawn.occurrences(START, START + timedelta(days=2))) == list(
         parse_schedule(text, hash_key="default/report").occurrences(

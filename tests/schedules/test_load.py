@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
-from django_dcron.schedules.schedule import Schedule, parse_drawn, parse_schedule
+from django_dcron.schedules.schedule import Schedule, parse_schedule, parse_with_drawn_values
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.schedules.zones import offset_period_at
 from tests.schedules.test_schedule_properties import (
@@ -162,8 +162,8 @@ def test_wildcard_counts_match_across_clock_changes(day: datetime, text: str) ->
 def test_fixed_time_counts_are_inexact_across_clock_changes() -> None:
     """The forecast is inexact at a clock change.
 
-    The schedule runs a fixed time in a gap at its end, and one in an overlap once. The forecast
-    counts zero and two.
+    A fixed time that the clock skips occurs once, after the gap, but the forecast counts zero. A
+    fixed time that repeats occurs once, but the forecast counts two.
     """
     fixed = Timetable(parse_schedule("30 2 * * *", "Europe/Berlin"))
     spring = RealHours(datetime(2026, 3, 28, 23, tzinfo=UTC), 23)
@@ -226,19 +226,26 @@ def test_parse_drawn_gives_the_same_occurrences(text: str, key: str) -> None:
     def some(schedule: Schedule) -> list[datetime]:
         return list(schedule.occurrences(MIDSUMMER, MIDSUMMER + 400 * DAY, 50))
 
-    own, drawn = parse_schedule(text, "UTC", hash_key=key), parse_drawn(text, "UTC", hash_key=key)
+    own, drawn = (
+        parse_schedule(text, "UTC", hash_key=key),
+        parse_with_drawn_values(text, "UTC", hash_key=key),
+    )
     assert some(drawn) == some(own)
     assert (drawn.timezone, drawn.hash_key) == (own.timezone, "")
 
 
 def test_jobs_with_equal_hash_values_share_a_schedule() -> None:
-    drawn = {parse_drawn("H * * * *", "UTC", hash_key=f"default/{n}") for n in range(1000)}
+    drawn = {
+        parse_with_drawn_values("H * * * *", "UTC", hash_key=f"default/{n}") for n in range(1000)
+    }
     assert len(drawn) == 60
 
 
 def test_drawn_text_may_exceed_the_length_limit() -> None:
     text = ",".join(["H/2"] * 60) + " * * * *"
-    assert list(parse_drawn(text, "UTC", hash_key="a").occurrences(MIDSUMMER, MIDSUMMER + HOUR))
+    assert list(
+        parse_with_drawn_values(text, "UTC", hash_key="a").occurrences(MIDSUMMER, MIDSUMMER + HOUR)
+    )
 
 
 def test_hours_are_those_of_the_given_time_zone() -> None:

@@ -1,7 +1,7 @@
-"""Simulate clusters, and judge each history.
+"""Simulate clusters, and check each history.
 
 python -m tests.simulation --hours 1000            with a random first seed
-python -m tests.simulation --replay SEED           tell what happens with one seed
+python -m tests.simulation --replay SEED           print what happens with one seed
 python -m tests.simulation --hours 1000 --resume   add to the totals in the repository
 python -m tests.simulation --totals                print the totals in the repository
 """
@@ -20,14 +20,14 @@ from tests.simulation import sessions
 from tests.simulation.counts import Result, Totals
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
-EACH = 24.0
+HOURS_PER_SIMULATION = 24.0
 """Hours of each simulation."""
 
 
 def main() -> int:
     given = _parser().parse_args()
     if given.totals:
-        print(sessions.kept_totals())
+        print(sessions.recorded_totals())
         return 0
     if given.replay is not None:
         return _replay(given)
@@ -41,23 +41,42 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--hours", type=float, default=100.0, help="simulated hours in all")
     parser.add_argument("--seed", type=int, help="the first seed; each simulation has its own")
-    parser.add_argument("--each", type=float, default=EACH, help="hours of one simulation")
+    parser.add_argument(
+        "--each", type=float, default=HOURS_PER_SIMULATION, help="hours of one simulation"
+    )
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--within", type=float, default=float("inf"), help="seconds at most")
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=float("inf"),
+        help="start no simulation later than this, in seconds",
+    )
     parser.add_argument("--resume", action="store_true", help="add to the recorded totals")
     parser.add_argument("--totals", action="store_true", help="print the recorded totals")
-    parser.add_argument("--replay", type=int, metavar="SEED")
-    parser.add_argument("--only", help="in a replay: numbers of the plan's items, such as 3,17")
-    parser.add_argument("--all", action="store_true", help="in a replay: the whole story")
-    parser.add_argument("--shrink", action="store_true", help="in a replay: find a short story")
-    parser.add_argument("--broken", help="break this guard, or all one by one")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="print the events of this seed")
+    parser.add_argument(
+        "--only", help="in a replay: simulate only these items of the plan, such as 3,17"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="in a replay: print all events, not only those of the findings",
+    )
+    parser.add_argument(
+        "--shrink",
+        action="store_true",
+        help="in a replay: remove items of the plan while a simulation still fails",
+    )
+    parser.add_argument(
+        "--broken", help="break these guards, such as NAME,NAME or all, one at a time"
+    )
     return parser
 
 
 def _simulate(given: argparse.Namespace) -> int:
     first = given.seed if given.seed is not None else secrets.randbelow(10**9)
     if given.resume:
-        first = sessions.read_kept().get("next_seed", 1)
+        first = sessions.read_recorded().get("next_seed", 1)
     print(f"seed {first}", flush=True)
     began, totals = time.monotonic(), Totals()
     failed: list[Result] = []
@@ -65,11 +84,11 @@ def _simulate(given: argparse.Namespace) -> int:
     for result in sessions.results(first, given.hours, given.each, given.processes, given.within):
         totals.add_result(result)
         digest = result.digest
-        if given.resume and not result.broken:
-            sessions.keep(result, _commit())
-        if result.broken:
+        if given.resume and not result.findings:
+            sessions.record(result, _commit())
+        if result.findings:
             failed.append(result)
-            print(f"seed {result.seed} fails: {result.broken[0]}", flush=True)
+            print(f"seed {result.seed} fails: {result.findings[0]}", flush=True)
             break
     seconds, busy = time.monotonic() - began, sum(os.times()[:4])
     print(f"{totals}\n{seconds:.0f} s, {busy:.0f} s of processor time, history {digest}")
@@ -77,20 +96,20 @@ def _simulate(given: argparse.Namespace) -> int:
         _explain(failed[0], given.each)
         return 1
     if given.resume:
-        print(f"recorded hours: {sessions.read_kept()['hours']:,}")
+        print(f"recorded hours: {sessions.read_recorded()['hours']:,}")
     return 0
 
 
 def _find_broken(given: argparse.Namespace) -> int:
-    """Print for each broken guard after how many hours it is found, and by which seed."""
+    """Print, for each broken guard, the hours and the seed that were needed to find it."""
     sessions.prepare()
     from tests.simulation.broken_guards import GUARDS
 
     missed = 0
     for name in GUARDS if given.broken == "all" else given.broken.split(","):
         result, hours = sessions.find_broken(name, given.hours, given.each)
-        found = result.broken[0].splitlines()[0] if result.broken else "NOT FOUND"
-        missed += not result.broken
+        found = result.findings[0].splitlines()[0] if result.findings else "NOT FOUND"
+        missed += not result.findings
         print(f"| `{name}` | {hours:g} | {result.seed} | {found} |", flush=True)
     return int(missed > 0)
 
@@ -128,9 +147,9 @@ def _replay(given: argparse.Namespace) -> int:
             print(_command(given.replay, given.each, left, given.broken))
             drawn = shrinking.only(drawn, left)
         result = world.simulate(drawn, with_story=True)
-    print("\n".join(shrinking.about(result) if result.broken and not given.all else result.story))
-    print(f"history {result.digest}, findings {len(result.broken)}", *result.broken, sep="\n")
-    return int(bool(result.broken))
+    print("\n".join(shrinking.about(result) if result.findings and not given.all else result.story))
+    print(f"history {result.digest}, findings {len(result.findings)}", *result.findings, sep="\n")
+    return int(bool(result.findings))
 
 
 def _commit() -> str:

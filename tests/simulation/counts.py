@@ -1,4 +1,4 @@
-"""What is counted in one simulation, and summed over many."""
+"""Counts of one simulation, and their sums over many simulations."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Counts:
 
 @dataclass(kw_only=True)
 class Result(Counts):
-    """The counts of one simulation, and what it has found."""
+    """The counts and findings of one simulation."""
 
     seed: int
     digest: str = ""
-    broken: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     history: History | None = None
 
@@ -44,11 +44,11 @@ class Totals(Counts):
     """The counts of many simulations."""
 
     failures: int = 0
-    """Simulations that broke a rule."""
+    """Number of simulations with findings."""
 
     def add_result(self, result: Result) -> None:
         self.add(result)
-        self.failures += bool(result.broken)
+        self.failures += bool(result.findings)
 
     def __str__(self) -> str:
         counted = {name: value for name, value in vars(self).items() if name != "faults"}

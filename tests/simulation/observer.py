@@ -42,7 +42,7 @@ class Observer:
         self.engine = engine
         self.tell = tell
         self.rows = rows
-        self.broken: list[str] = []
+        self.findings: list[str] = []
         self.counts: Counter[str] = Counter()
         self.outage = (0.0, 0.0)
         """Begin and end of the latest time in which nobody reached the database."""
@@ -65,7 +65,7 @@ class Observer:
         getattr(self, f"_{kind}")(*values)
 
     def report(self, text: str) -> None:
-        self.broken.append(text)
+        self.findings.append(text)
         self.tell(f"BROKEN: {text}")
 
     def _made(self, run: str, job: int, state: str, trigger: str, scheduled_at: str) -> None:

@@ -96,7 +96,7 @@ class Event:
 
 
 class Lock:
-    """A reentrant lock, which serves for both kinds."""
+    """A reentrant lock. It stands for both ``Lock`` and ``RLock``."""
 
     def __init__(self) -> None:
         self._owner: object = None
@@ -272,7 +272,9 @@ class Interruption:
         self._used = False
 
     used = False
-    """All tasks share one connection, and no interruption happens within a statement."""
+    """Always False, so that the task keeps its connection. All tasks share one, and no interruption
+    happens within a statement.
+    """
 
     @property
     def armed(self) -> bool:
@@ -319,7 +321,7 @@ class HeartbeatRequest:
 # --- installation ---------------------------------------------------------------------------------
 
 
-class _Instead:
+class _PatchedModule:
     """A module with some names replaced."""
 
     def __init__(self, module: Any, **names: Any) -> None:
@@ -336,7 +338,7 @@ def _exit_process(code: int) -> None:
 
 
 def replacements(random: Random) -> dict[int, Any]:
-    """Return what stands for which object, by the object's id."""
+    """Map the id of each real object to its simulated replacement."""
 
     def identifier() -> real_uuid.UUID:
         return real_uuid.UUID(int=random.getrandbits(128), version=4)
@@ -344,8 +346,8 @@ def replacements(random: Random) -> dict[int, Any]:
     def time_ns() -> int:
         return int(wall() * 1e6) * 1000
 
-    time = _Instead(real_time, monotonic=monotonic, time=wall, time_ns=time_ns, sleep=sleep)
-    threading = _Instead(
+    time = _PatchedModule(real_time, monotonic=monotonic, time=wall, time_ns=time_ns, sleep=sleep)
+    threading = _PatchedModule(
         real_threading,
         Thread=Thread,
         Timer=Timer,
@@ -355,7 +357,7 @@ def replacements(random: Random) -> dict[int, Any]:
         Condition=Condition,
         get_ident=lambda: id(engine.current),
     )
-    os = _Instead(
+    os = _PatchedModule(
         real_os,
         getpid=lambda: process().pid,
         urandom=lambda size: random.randbytes(size),
@@ -404,7 +406,7 @@ PARTS = (
     "health_monitor",
     "watchdog",
 )
-"""The last names of the modules in which the objects are replaced. Others only import them."""
+"""Names, without their package, of the modules in which the real objects are replaced."""
 
 
 INTERVALS = (
@@ -429,7 +431,9 @@ PAUSES = (
     ("execution.heartbeat_loss", "RETRY_AFTER", 20),
     ("execution.pending_outcomes", "LONGEST_PAUSE", 20),
 )
-"""Pauses that need only be short beside the leases, and by how much they are longer here."""
+"""Pauses that must only be short compared with the leases: module, constant, and the factor by
+which a simulation makes them longer.
+"""
 
 
 @contextmanager

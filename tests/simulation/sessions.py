@@ -33,15 +33,15 @@ def prepare() -> None:
     logging.disable(logging.CRITICAL)
     # The first simulation fills caches, such as that of the content types. No history may depend on
     # whether they are filled.
-    one(0, 2.0)
+    simulate_seed(0, 2.0)
     # The ORM makes much garbage. It is collected between simulations.
     gc.collect()
     gc.freeze()
     gc.disable()
 
 
-def one(seed: int, each: float) -> Result:
-    """Simulate one cluster, without a story."""
+def simulate_seed(seed: int, each: float) -> Result:
+    """Simulate one cluster. The result has no story and no history."""
     from tests.simulation import plan, world
 
     result = world.simulate(plan.draw(seed, each))
@@ -65,7 +65,7 @@ def results(
         for seed in seeds:
             if time.monotonic() > until:
                 return
-            yield one(seed, each)
+            yield simulate_seed(seed, each)
         return
     # Each process of the pool begins with a copy of the database in memory.
     with multiprocessing.get_context("fork").Pool(processes) as pool:
@@ -74,7 +74,7 @@ def results(
             while len(pending) <= processes and time.monotonic() < until:
                 if (following := next(seeds, None)) is None:
                     break
-                pending.append(pool.apply_async(one, (following, each)))
+                pending.append(pool.apply_async(simulate_seed, (following, each)))
             if not pending:
                 return
             yield pending.pop(0).get()
@@ -90,37 +90,37 @@ def find_broken(name: str, hours: float, each: float) -> tuple[Result, float]:
 
     with broken_guards.broken(name):
         seed, last = 1, max(round(hours / each), 1)
-        while not (result := one(seed, each)).broken and seed < last:
+        while not (result := simulate_seed(seed, each)).findings and seed < last:
             seed += 1
     return result, seed * each
 
 
-def keep(result: Result, commit: str) -> None:
-    """Add a result to the totals that the repository keeps."""
-    kept, added = read_kept(), Totals()
+def record(result: Result, commit: str) -> None:
+    """Add a result to the totals recorded in the repository."""
+    recorded, added = read_recorded(), Totals()
     added.add_result(result)
     for name, value in vars(added).items():
         if isinstance(value, Counter):
-            kept[name] = dict(sorted((Counter(kept.get(name, {})) + value).items()))
+            recorded[name] = dict(sorted((Counter(recorded.get(name, {})) + value).items()))
         else:
-            kept[name] = round(kept.get(name, 0) + value)
-    kept |= {
+            recorded[name] = round(recorded.get(name, 0) + value)
+    recorded |= {
         "next_seed": result.seed + 1,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit,
     }
-    TOTALS.write_text(json.dumps(kept, indent=2) + "\n")
+    TOTALS.write_text(json.dumps(recorded, indent=2) + "\n")
 
 
-def kept_totals() -> str:
-    """Return the totals that the repository keeps, with the date and commit of the latest."""
-    kept = read_kept()
-    counts = {name: kept[name] for name in vars(Totals()) if name in kept}
-    totals = Totals(**counts | {"faults": Counter(kept.get("faults", {}))})
-    return f"{totals}\nuntil {kept.get('date')}, commit {kept.get('commit')}"
+def recorded_totals() -> str:
+    """Return the totals recorded in the repository, with the latest date and commit."""
+    recorded = read_recorded()
+    counts = {name: recorded[name] for name in vars(Totals()) if name in recorded}
+    totals = Totals(**counts | {"faults": Counter(recorded.get("faults", {}))})
+    return f"{totals}\nuntil {recorded.get('date')}, commit {recorded.get('commit')}"
 
 
-def read_kept() -> dict[str, Any]:
-    """Return the totals that the repository keeps."""
-    kept: dict[str, Any] = json.loads(TOTALS.read_text()) if TOTALS.exists() else {}
-    return kept
+def read_recorded() -> dict[str, Any]:
+    """Return the totals recorded in the repository."""
+    recorded: dict[str, Any] = json.loads(TOTALS.read_text()) if TOTALS.exists() else {}
+    return recorded

@@ -1,4 +1,4 @@
-"""Leave out faults and actions while the simulation still fails."""
+"""Find a small part of a plan with which the simulation still fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.simulation.counts import Result
 from tests.simulation.plan import Plan
 from tests.simulation.world import simulate
 
-LONGEST = 120.0
-"""Seconds."""
+SHRINK_TIME = 120.0
+"""Time limit of a search, in seconds."""
 
 
 def fails(plan: Plan, numbers: list[int]) -> bool:
-    return bool(simulate(only(plan, numbers)).broken)
+    return bool(simulate(only(plan, numbers)).findings)
 
 
 def only(plan: Plan, numbers: list[int]) -> Plan:
@@ -22,12 +22,13 @@ def only(plan: Plan, numbers: list[int]) -> Plan:
     return replace(plan, items=tuple(plan.items[number] for number in numbers))
 
 
-def shrink(plan: Plan, longest: float = LONGEST) -> list[int]:
-    """Return the numbers of few items with which the plan still fails, within ``longest`` seconds.
+def shrink(plan: Plan, seconds: float = SHRINK_TIME) -> list[int]:
+    """Search for a small set of items with which the plan still fails. Return their numbers.
 
-    Without a limit, the result depends only on the plan. Returns all items if it doesn't fail.
+    The search ends after ``seconds``. Without a limit, the result depends only on the plan. If the
+    plan doesn't fail, all items are returned.
     """
-    until = time.monotonic() + longest
+    until = time.monotonic() + seconds
     left = list(range(len(plan.items)))
     if not fails(plan, left):
         return left
@@ -48,7 +49,7 @@ def shrink(plan: Plan, longest: float = LONGEST) -> list[int]:
 
 def about(result: Result) -> list[str]:
     """Return the lines of the story that concern the runs and jobs of the findings."""
-    text = " ".join(result.broken)
+    text = " ".join(result.findings)
     words = {word.strip("():,") for word in text.split()}
     runs = {word[-6:] for word in words if len(word) == 36 and word.count("-") == 4}
     runs |= {word for word in words if len(word) == 6 and set(word) <= set("0123456789abcdef")}

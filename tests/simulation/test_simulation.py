@@ -42,9 +42,9 @@ def test_broken_guard_is_found_and_its_replay_fails() -> None:
     name = "attempts_stay_open"
     found = simulate("--broken", name, "--hours", HOURS)
     assert f"| `{name}` | 1 | 1 | attempts" in found.stdout, found.stdout + found.stderr
-    told = simulate("--replay", "1", "--broken", name)
-    assert told.returncode == 1
-    assert "attempts: job-" in told.stdout
+    replayed = simulate("--replay", "1", "--broken", name)
+    assert replayed.returncode == 1
+    assert "attempts: job-" in replayed.stdout
 
 
 def test_totals_are_printed_with_their_date_and_commit() -> None:
@@ -74,7 +74,7 @@ def test_docs_list_each_broken_guard_once() -> None:
 @pytest.mark.parametrize("name", broken_guards.GUARDS)
 def test_guard_can_be_broken_and_restored(name: str) -> None:
     for _ in range(2):
-        with broken_guards.broken(name):  # fails if what it replaces has another name now
+        with broken_guards.broken(name):  # fails if the replaced code was renamed
             pass
 
 
@@ -88,9 +88,9 @@ def test_guard_can_be_broken_and_restored(name: str) -> None:
 )
 def test_seed_of_the_docs_finds_the_broken_guard(guard: str) -> None:
     seed = next(row[2] for row in rows_of_broken_guards() if row[0] == guard)
-    told = simulate("--replay", seed, "--broken", guard, each="8")
-    assert told.returncode == 1, told.stdout + told.stderr
-    assert "BROKEN" in told.stdout
+    replayed = simulate("--replay", seed, "--broken", guard, each="8")
+    assert replayed.returncode == 1, replayed.stdout + replayed.stderr
+    assert "BROKEN" in replayed.stdout
 
 
 def test_shrinking_leaves_only_the_items_that_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_broken_guard_shrinks_to_a_shorter_history_that_fails_each_time() -> Non
 
 
 def test_each_wait_takes_time_however_short_it_is() -> None:
-    """A clock that drifts asks for ever shorter waits until an instant."""
+    """With a drifting clock, the remaining waits until an instant become ever shorter."""
     simulator = engine.Engine(Random(0), lambda task, error: pytest.fail(repr(error)))
     simulator.now = began = 1e9
     ended: list[float] = []

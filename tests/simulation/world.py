@@ -108,9 +108,9 @@ class World:
         with self._installed():
             try:
                 self._begin()
-                while engine.now < plan.end and not (stop_at_first and self.observer.broken):
+                while engine.now < plan.end and not (stop_at_first and self.observer.findings):
                     engine.run_until(min(engine.now + HOUR, plan.end))
-                if not (stop_at_first and self.observer.broken):
+                if not (stop_at_first and self.observer.findings):
                     self._settle()
             finally:
                 self._end()
@@ -123,15 +123,15 @@ class World:
             starts=len(self.starts),
             faults=self.faults,
             digest=self.observer.digest,
-            broken=list(self.observer.broken),
+            findings=list(self.observer.findings),
             story=self.story or [],
         )
-        if not result.broken:
+        if not result.findings:
             result.history = self._history()
             verdict = judge(result.history)
             result.occurrences = verdict.totals.occurrences
             result.lost, result.doubled = verdict.totals.lost, verdict.totals.doubled
-            result.broken = self._findings(verdict)
+            result.findings = self._findings_of(verdict)
         return result
 
     def _create_job(self, number: int) -> None:
@@ -170,7 +170,7 @@ class World:
         self.people.start("repair", self._repair)
         while self.engine.now < now + LONGEST_QUIET:
             self.engine.run_until(self.engine.now + QUIET)
-            if self._is_settled() or self.observer.broken:
+            if self._is_settled() or self.observer.findings:
                 return
 
     def _end_faults(self) -> None:
@@ -277,7 +277,7 @@ class World:
             changes=self.observer.changes,
         )
 
-    def _findings(self, verdict: Verdict) -> list[str]:
+    def _findings_of(self, verdict: Verdict) -> list[str]:
         """Return the findings, without those that apply a job's last definition to earlier runs."""
         return [
             str(finding)

@@ -7,7 +7,7 @@ checker must find nothing.
 
 DCRON_TEST_EXAMPLES sets the number of lives; 1000 take about ten minutes. A failure prints its life
 and a ``@reproduce_failure`` line, which belongs above ``LifeOfRuns``. The lives are the same each
-time with DCRON_TEST_SAME_LIVES=1, as in .ci/run, or if Hypothesis detects a CI. There, the result
+time with DCRON_TEST_DERANDOMIZE=1, as in .ci/run, or if Hypothesis detects a CI. There, the result
 must depend on the change alone.
 """
 
@@ -50,8 +50,8 @@ from tests.stateful.transactions import time_of
 from tests.stateful.world import Operation, World
 
 EXAMPLES = int(os.environ.get("DCRON_TEST_EXAMPLES", "0"))
-SAME_LIVES = not EXAMPLES and (
-    settings.default.derandomize or bool(os.environ.get("DCRON_TEST_SAME_LIVES"))
+DERANDOMIZE = not EXAMPLES and (
+    settings.default.derandomize or bool(os.environ.get("DCRON_TEST_DERANDOMIZE"))
 )
 STEPS = 50
 OURS = (
@@ -145,7 +145,7 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_guarantees_hold_in_random_lives_of_runs(transactional_db: None, quick_times: None) -> None:
     chosen = settings(
         max_examples=EXAMPLES or (1000 if depth.FULL else 4),
-        derandomize=SAME_LIVES,
+        derandomize=DERANDOMIZE,
         database=None,
         stateful_step_count=STEPS,
         deadline=None,

@@ -43,7 +43,7 @@ class Users:
             control.save_limit(Limit(name=name, **fields))
 
     def set_limit(self, name: str, maximum: int) -> None:
-        with _person():
+        with _ignoring_refusals():
             limit = Limit.objects.get(pk=name)
             for field in ("max_running", "max_started"):
                 if field in LIMITS[name]:
@@ -58,7 +58,7 @@ class Users:
                 retry_jitter=0,
                 **fields,
             )
-            with _person():
+            with _ignoring_refusals():
                 control.save(job)
 
     def _job(self, which: int) -> Job:
@@ -66,7 +66,7 @@ class Users:
         return Job.objects.get(pk=jobs[which % len(jobs)] if jobs else NOBODY)
 
     def edit(self, which: int, fields: dict[str, Any]) -> None:
-        with _person():
+        with _ignoring_refusals():
             job = self._job(which)
             for name, value in fields.items():
                 setattr(job, name, value)
@@ -74,41 +74,44 @@ class Users:
 
     def chain(self, which: int, after: int, on: str | None) -> None:
         """Chain the job after another, or after none if ``on`` is None. Some links form a cycle."""
-        with _person():
+        with _ignoring_refusals():
             job = self._job(which)
             job.after = {str(self._job(after)): on} if on else {}
             control.save(job)
 
     def edit_without_save(self, which: int, schedule: str) -> None:
-        with _person():
+        with _ignoring_refusals():
             Job.objects.filter(pk=self._job(which).pk).update(schedule=schedule)
 
     def pause(self, which: int, seconds: float | None) -> None:
         """Pause the job for this many seconds, or until it is resumed."""
-        with _person(), suppress(ValueError):  # other events may outlast the pause
+        with _ignoring_refusals(), suppress(ValueError):  # other events may outlast the pause
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
             control.pause(self._job(which), "by hand", until)
 
     def resume(self, which: int) -> None:
-        with _person():
+        with _ignoring_refusals():
             control.resume(self._job(which))
 
     def freeze(self, namespace: str | None, seconds: float | None) -> None:
         """Freeze scheduling for this many seconds, or until someone ends the freeze."""
-        with _person(), suppress(ValueError):  # other events may outlast it, or there are no jobs
+        with (
+            _ignoring_refusals(),
+            suppress(ValueError),
+        ):  # other events may outlast it, or there are no jobs
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
             control.freeze("by hand", namespace, until)
 
     def unfreeze(self, namespace: str | None) -> None:
-        with _person():
+        with _ignoring_refusals():
             control.unfreeze(namespace)
 
     def delete(self, which: int) -> None:
-        with _person():
+        with _ignoring_refusals():
             deletion.delete_unless_gone(self._job(which))
 
     def trigger(self, which: int, key: str | None) -> None:
-        with _person():
+        with _ignoring_refusals():
             job = self._job(which)
             made = control.trigger(job, idempotency_key=key)
             again = Run.objects.filter(job=job, idempotency_key=key) if key else ()
@@ -116,7 +119,7 @@ class Users:
 
     def backfill(self, which: int, seconds: float) -> None:
         """Backfill the occurrences of the last ``seconds`` seconds."""
-        with _person():
+        with _ignoring_refusals():
             now = self.clock.now()
             control.backfill(self._job(which), now - timedelta(seconds=seconds), now, limit=5)
 
@@ -129,16 +132,16 @@ class Users:
         )
 
     def rerun(self, which: int) -> None:
-        with _person():
+        with _ignoring_refusals():
             control.rerun(self._run(which, finished=True))
 
     def cancel(self, which: int) -> None:
-        with _person():
+        with _ignoring_refusals():
             control.cancel(self._run(which, finished=False))
 
 
 @contextmanager
-def _person() -> Iterator[None]:
-    """Act as a person who accepts a refusal."""
+def _ignoring_refusals() -> Iterator[None]:
+    """Ignore refusals and failures, because a user may give up."""
     with suppress(*REFUSALS, ResponseLost, Crash):
         yield

@@ -1,4 +1,4 @@
-"""Judge histories: print the totals of each and its findings. Exit with 1 if there are any.
+"""Judge histories: print the totals and findings of each. Exit with 1 if there are findings.
 
 python -m tests.verdict HISTORY.json ...
 python -m tests.verdict --write HISTORY.json --sqlite FILE --after INSTANT --until INSTANT
@@ -42,7 +42,12 @@ def _parser() -> argparse.ArgumentParser:
     writing.add_argument("--sqlite", type=Path, metavar="FILE")
     writing.add_argument("--after", type=datetime.fromisoformat, metavar="INSTANT")
     writing.add_argument("--until", type=datetime.fromisoformat, metavar="INSTANT")
-    writing.add_argument("--witness-log", type=Path, metavar="FILE", help="written on this machine")
+    writing.add_argument(
+        "--witness-log",
+        type=Path,
+        metavar="FILE",
+        help="the witness log, written on this machine since its last boot",
+    )
     writing.add_argument("--witnessed", nargs="*", default=[], metavar="TARGET")
     return parser
 

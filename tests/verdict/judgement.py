@@ -39,7 +39,7 @@ class Totals:
     occurrences: int
     """The number of occurrences that the schedules yield in the window."""
     runs: int
-    """The number of rows in the window that account for them, and of all other runs in it."""
+    """The number of runs in the window, including those that no schedule created."""
     attempts: int
     """The number of recorded attempts of these runs."""
     starts: int
@@ -73,7 +73,7 @@ def judge(history: History) -> Verdict:
 def _totals(history: History, found: Counter[str]) -> Totals:
     runs = {run.id for run in history.runs if history.after < run.scheduled_at <= history.until}
     starts = Counter((start.run, start.attempt) for start in history.starts if start.run in runs)
-    again = Counter((start.run, start.attempt) for start in history.starts)
+    all_starts = Counter((start.run, start.attempt) for start in history.starts)
     return Totals(
         jobs=len(history.jobs),
         occurrences=sum(len(each.instants) for each in occurrences.expectations(history)),
@@ -81,6 +81,6 @@ def _totals(history: History, found: Counter[str]) -> Totals:
         attempts=sum(attempt.run in runs for attempt in history.attempts),
         starts=starts.total(),
         lost=found["lost"],
-        doubled=found["doubled"] + again.total() - len(again),
+        doubled=found["doubled"] + all_starts.total() - len(all_starts),
         faults=sum(history.faults.values()),
     )

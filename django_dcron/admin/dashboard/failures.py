@@ -77,7 +77,10 @@ def context(viewer: Viewer) -> dict[str, Any]:
 
 
 def _visible_incidents(viewer: Viewer, keys: set[int]) -> set[int]:
-    """Return the keys of the incidents that the viewer may see; a query only if narrowed."""
+    """Return the keys of the incidents that the viewer may see.
+
+    Only a viewer whose incidents are narrowed costs a query.
+    """
     if not keys or not viewer.may_view(Incident):
         return set()
     if not viewer.scope.narrows(Incident):

@@ -121,7 +121,7 @@ def refreshed_sections(
     keys = _keys(viewer, sections)
     stored = store.get_many(keys.values())
     found = {name: stored[key] for name, key in keys.items() if key in stored}
-    if not _due(sections, found):
+    if not _is_any_due(sections, found):
         return found
     if viewer.scope is UNKNOWN_ROWS:
         return None
@@ -139,7 +139,7 @@ def refreshed_sections(
     return found
 
 
-def _due(sections: Mapping[str, Section], found: Mapping[str, RenderedSection]) -> bool:
+def _is_any_due(sections: Mapping[str, Section], found: Mapping[str, RenderedSection]) -> bool:
     now = clock()
     return any(
         is_due(section, found.get(name), found.get(FIGURES), now)

@@ -215,7 +215,7 @@ def _fits(parameter: TargetParameter, value: Any) -> bool:
 
 
 def _time_of(kind: InputKind, value: Any) -> date | None:
-    """Return the time that the input would store as ``value``, or None."""
+    """Return ``value`` as a date or time, or None if the input would store it differently."""
     try:
         if kind == InputKind.DATE:
             at = date.fromisoformat(value)
@@ -244,7 +244,7 @@ def _json_value(value: Any) -> Any:
 
 
 class _ChoiceInput(forms.TypedChoiceField):
-    """A choice of JSON values. Their JSON is the value in the page."""
+    """A choice of values. The page contains the JSON of each value."""
 
     def __init__(self, choices: Sequence[tuple[Any, Any]], empty: str, **options: Any):
         pairs = [(json.dumps(value), label) for value, label in choices]

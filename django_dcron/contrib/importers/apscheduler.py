@@ -12,7 +12,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django_dcron.contrib.importers.cron_text import FRIDAY_13TH, CronPart, CronParts, cron_text
+from django_dcron.contrib.importers.cron_text import (
+    DAYS_NOT_EXPRESSIBLE,
+    CronPart,
+    CronParts,
+    cron_text,
+)
 from django_dcron.contrib.importers.reading import (
     EntryRefused,
     RowReader,
@@ -151,7 +156,7 @@ def _cron(trigger: Any) -> str:
     if not positions:
         return cron_text(parts)
     if len(parts.day_of_week.values) < 7:
-        raise EntryRefused(FRIDAY_13TH)
+        raise EntryRefused(DAYS_NOT_EXPRESSIBLE)
     # APScheduler writes weekday positions as days of the month. Here, they belong to the weekday
     # field. With other days of the month, either field may match.
     rest = CronPart(days.values, "", tuple(special for special in days.specials if special == "L"))

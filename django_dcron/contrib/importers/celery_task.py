@@ -1,7 +1,7 @@
 """Translate the retries and time limits that a Celery task declares to fields of its job.
 
-The job's policy retries runs, not Celery. If a task declares none of these options, the import
-doesn't set the fields.
+The retry policy of the job decides about retries, and Celery doesn't. If a task declares none of
+these options, the import doesn't set the fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the value sets of another scheduler's cron fields as our cron text.
+"""Write the value sets of another scheduler's cron fields as cron text of this package.
 
 Invariants:
 
@@ -32,7 +32,7 @@ from django_dcron.schedules.fields import (
 
 WEEKS = ((1, 7), (8, 14), (15, 21), (22, 28), (29, 31))
 """The days of month on which a weekday is the first, second, ... in its month."""
-FRIDAY_13TH = (
+DAYS_NOT_EXPRESSIBLE = (
     "day of month and weekday must both match, and no schedule can express this for these "
     "days; schedule one of the two, and check the other in the job's code"
 )
@@ -45,7 +45,7 @@ class CronPart:
     values: Collection[int]
     text: str = ""
     specials: tuple[str, ...] = field(default=())
-    """In our spelling, such as ``L`` or ``5#2``."""
+    """In the syntax of this package, such as ``L`` or ``5#2``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _days(month_days: CronPart, weekdays: CronPart, *, both: bool) -> tuple[str,
         return _format_star("*/31", DAY_OF_MONTH, month_days, 1), texts[1]
     if 0 in weekdays.values:
         return texts[0], _format_star("*/7", DAY_OF_WEEK, weekdays, 0)
-    raise EntryRefused(FRIDAY_13TH)
+    raise EntryRefused(DAYS_NOT_EXPRESSIBLE)
 
 
 def _format_star(star: str, kind: FieldKind, part: CronPart, first: int) -> str:

@@ -1,6 +1,6 @@
-"""Translate croniter's cron text to ours, for django-q2, procrastinate and django-tasks-scheduler.
+"""Translate cron text of croniter to cron text of this package.
 
-The differences:
+django-q2, procrastinate and django-tasks-scheduler use croniter. It differs:
 
 - Seconds are the last field.
 - Ranges may wrap.
@@ -44,7 +44,7 @@ _NEAREST_WEEKDAY = re.compile(r"W[0-9]+|[0-9]+W", re.IGNORECASE)
 
 
 def from_croniter(text: str) -> str:
-    """Return our cron text. Raises ``EntryRefused``."""
+    """Return the equivalent cron text of this package. Raises ``EntryRefused``."""
     if _RANDOM.search(text):
         raise EntryRefused(
             f"random values (R) in {text!r:.80} are not supported; H selects a fixed value per job"

@@ -192,7 +192,7 @@ def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[st
 
 
 def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
-    """Return the fields of the line's job. ``shell_name``: its command in ``DCRON_SHELL``."""
+    """Return the fields of the job. ``shell_name``: the name of its command in ``DCRON_SHELL``."""
     check_schedule(line.schedule, line.timezone, warn)
     if line.user:
         warn(

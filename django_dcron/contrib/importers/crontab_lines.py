@@ -40,8 +40,8 @@ _BEFORE_COMMAND = re.compile(
     cd\s+\S+\s*(?:&&|;)\s*
     | \w+=(?:"[^"]*"|'[^']*'|\S*)\s+                # a variable
     | (?:\S*/)?(?:exec|sudo|nice|env)\s+
-    | -\S+\s+                                       # an option of the word before
-    | (?:\S*/)?(?:python[\d.]*|ba?sh|perl|php|ruby|node)\s+(?=[\w./-]+\.\w+(?:\s|$))  # of a script
+    | -\S+\s+                                       # an option of the preceding word
+    | (?:\S*/)?(?:python[\d.]*|ba?sh|perl|php|ruby|node)\s+(?=[\w./-]+\.\w+(?:\s|$))  # interpreter
     """,
     re.VERBOSE,
 )
@@ -75,7 +75,7 @@ class CrontabLine:
     program: str
     """The name of the program or of the management command."""
     outer_program: str
-    """The same, except that it is the shell for ``sh -c``. It identifies the imported jobs."""
+    """Like ``program``, but for ``sh -c`` the shell itself. It identifies the imported jobs."""
     command: str
     """The command for the shell, including its standard input."""
     environment: tuple[tuple[str, str], ...]

@@ -128,7 +128,7 @@ def _paths() -> list[str]:
 def _parts(path: str) -> list[ClassPart]:
     """Return the parts of a class. Raises ``EntryOmitted`` or ``EntryRefused``."""
     if path.startswith(OWN_CLASSES):
-        raise EntryOmitted(f"a job needs no class that reports failures; see {DOCS}{ALERTS_PAGE}")
+        raise EntryOmitted(f"django-dcron reports failures without it; see {DOCS}{ALERTS_PAGE}")
     try:
         cron_class = import_string(path)
     except Exception as error:  # the project's code
@@ -246,7 +246,7 @@ def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
             f"run_every_mins {minutes} with days has no equivalent, because no cron schedule has "
             "these times; use run_at_times, or an interval such as 15, 60 or 120"
         )
-    warn("the interval counts from midnight of the days, as django-cron first runs it then")
+    warn("the interval counts from midnight of each day, because django-cron first runs it then")
     return {**_cron(tuple(times), days, weekdays), "starts_at": None}
 
 

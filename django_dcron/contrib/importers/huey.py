@@ -64,10 +64,12 @@ WAS_REVOKED = "was revoked in Huey"
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """How long a task doesn't run."""
+    """A task that doesn't run for now."""
 
     until: datetime | None
+    """When the task runs again. None: never, unless ``once``."""
     once: bool
+    """Whether the task skips only its next run."""
 
 
 def read(now: datetime, app: str = "") -> SourceContents:

@@ -41,7 +41,7 @@ class EntryMatch:
     source_name: str
     """The entry's name in the source."""
     proposed: str
-    """The name of the job if none matches."""
+    """The name of the new job, if no job matches."""
     job: Job | None = None
     name_owner: Job | None = None
     """A job from another source that has the proposed name. Then there is no ``job``."""

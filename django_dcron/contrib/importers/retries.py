@@ -24,8 +24,8 @@ def max_attempts_of(retries: int | None, option: str, warn: Warn) -> int:
         warn(f"{option} {limit} is reduced to {MAX_ATTEMPTS} attempts, the highest possible")
     attempts = MAX_ATTEMPTS if retries is None else min(retries + 1, MAX_ATTEMPTS)
     warn(
-        f"the job takes over the task's retries: {number_of(attempts, 'attempt')} at most, also "
-        "after a lost worker"
+        f"the job retries instead of the task, also if a worker is lost: at most "
+        f"{number_of(attempts, 'attempt')}"
     )
     return attempts
 

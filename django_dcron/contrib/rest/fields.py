@@ -3,8 +3,8 @@
 The project's ``REST_FRAMEWORK`` settings don't change the formats.
 
 Fields check types only. The model checks all other rules in ``clean_fields``, so errors have the
-same words and fields as in the admin. Of a field's validators, only those for texts that no
-database can store (NUL, lone surrogates) run. The others only document the field.
+same words and fields as in the admin. A field runs only the validators that refuse text no
+database can store (NUL, lone surrogates). Its other validators only document it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNSTORABLE = (ProhibitNullCharactersValidator, ProhibitSurrogateCharactersValida
 def leave_rules_to_model(field: Any) -> None:
     """Reduce a field to the check of its type, and leave other rules to the model."""
     storable_validators = [each for each in field.validators if isinstance(each, UNSTORABLE)]
-    # JSON Schema has other regular expressions than Python.
+    # The syntax of regular expressions in JSON Schema differs from Python's.
     field.validators = [each for each in field.validators if not isinstance(each, RegexValidator)]
 
     def run(value: Any) -> None:

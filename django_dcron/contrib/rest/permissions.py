@@ -1,4 +1,4 @@
-"""Permissions: Django's permissions of the models and our own, as in the admin.
+"""Permissions: those of the models, from Django and from this package, as in the admin.
 
 Anonymous users have no access. Each operation declares its permissions. To see a row, a user
 needs the permission to view or to change it. The project's ``DEFAULT_PERMISSION_CLASSES`` must
@@ -66,7 +66,7 @@ MODEL_PERMISSIONS = (
 )
 """REST framework's rules for model permissions.
 
-They don't know our actions, so ``HasPermissions`` replaces them.
+They don't know the actions of this package, so ``HasPermissions`` replaces them.
 """
 
 

@@ -1,8 +1,8 @@
 """Errors as problem details (RFC 9457).
 
-Only our views use this handler, so the project's ``EXCEPTION_HANDLER`` is unaffected. ``errors``
-maps invalid fields to their messages. Unexpected exceptions are raised, so the project's error
-reporting sees them.
+Only the views of this package use this handler, so the project's ``EXCEPTION_HANDLER`` is
+unaffected. ``errors`` maps invalid fields to their messages. Unexpected exceptions are raised, so
+the project's error reporting sees them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from django_dcron.exceptions import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-OF_ALL = "non_field_errors"
+NON_FIELD_KEY = "non_field_errors"
 
 
 class ActionRefused(APIException):
@@ -96,9 +96,9 @@ class ProblemSerializer(serializers.Serializer[Any]):
 def by_fields(error: ValidationError) -> exceptions.ValidationError:
     """Convert a model's validation error to one of REST framework, by field."""
     if not hasattr(error, "error_dict"):
-        return exceptions.ValidationError({OF_ALL: error.messages})
+        return exceptions.ValidationError({NON_FIELD_KEY: error.messages})
     found = {
-        OF_ALL if name == NON_FIELD_ERRORS else name: texts
+        NON_FIELD_KEY if name == NON_FIELD_ERRORS else name: texts
         for name, texts in error.message_dict.items()
     }
     return exceptions.ValidationError(found)
@@ -153,11 +153,14 @@ def _body(error: APIException) -> dict[str, Any]:
     if not isinstance(error, exceptions.ValidationError):
         return body | _detail_and_code(error)
     detail = error.detail
-    errors = detail if isinstance(detail, dict) else {OF_ALL: detail}
-    of_all = api_settings.NON_FIELD_ERRORS_KEY  # the project may have renamed the key
-    texts = {OF_ALL if name == of_all else str(name): _texts(each) for name, each in errors.items()}
+    errors = detail if isinstance(detail, dict) else {NON_FIELD_KEY: detail}
+    renamed_key = api_settings.NON_FIELD_ERRORS_KEY  # the project may have renamed the key
+    texts = {
+        NON_FIELD_KEY if name == renamed_key else str(name): _texts(each)
+        for name, each in errors.items()
+    }
     first_name, first_texts = next(iter(texts.items()))
-    summary = first_texts[0] if first_name == OF_ALL else f"{first_name}: {first_texts[0]}"
+    summary = first_texts[0] if first_name == NON_FIELD_KEY else f"{first_name}: {first_texts[0]}"
     return body | {"detail": summary, "code": "invalid", "errors": texts}
 
 

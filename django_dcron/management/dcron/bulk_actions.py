@@ -34,7 +34,7 @@ T = TypeVar("T")
 REFUSALS = (DcronError, ValueError)
 """Exceptions that refuse one action."""
 JOBS_AT_ONCE = SWITCHED_AT_ONCE
-"""The batch of an action with a bulk path. The results of a batch are shown together."""
+"""The number of jobs that one call changes. Their results are shown together."""
 MAX_LISTED = 20
 """The maximum number of rows listed before the question."""
 MAX_REASON_LENGTH = 255
@@ -51,7 +51,7 @@ class ActionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BulkAction(Generic[T]):
-    on: Mapping[str, Any]
+    identity: Mapping[str, Any]
     """The fields that identify the row in JSON."""
     name: str
     row: T
@@ -61,7 +61,7 @@ class BulkAction(Generic[T]):
 class SkippedRow:
     """A selected row that the action leaves unchanged, because it doesn't apply to the row."""
 
-    on: Mapping[str, Any]
+    identity: Mapping[str, Any]
     name: str
     reason: str
 
@@ -82,7 +82,7 @@ class Plan(Generic[T]):
     skipped: Sequence[SkippedRow] = ()
 
     def skipped_documents(self) -> list[dict[str, Any]]:
-        return [{**each.on, "reason": each.reason} for each in self.skipped]
+        return [{**each.identity, "reason": each.reason} for each in self.skipped]
 
 
 def job_keys(job: Job) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _list(output: Output, plan: Plan[Any]) -> None:
             {
                 "version": 1,
                 "dry_run": True,
-                "selected": [action.on for action in plan.actions],
+                "selected": [action.identity for action in plan.actions],
                 "skipped": plan.skipped_documents(),
             }
         )
@@ -216,8 +216,8 @@ def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[ActionOutc
 
 def _document(action: BulkAction[Any], result: ActionOutcome | Exception) -> dict[str, Any]:
     if isinstance(result, ActionOutcome):
-        return {**action.on, "done": True, **result.fields}
-    return {**action.on, "done": False, "error": str(result)}
+        return {**action.identity, "done": True, **result.fields}
+    return {**action.identity, "done": False, "error": str(result)}
 
 
 def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Exception) -> None:

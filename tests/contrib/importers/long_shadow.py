@@ -30,8 +30,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tests.contrib.importers.beat_rows import Kind, Window
     from tests.contrib.importers.beside_beat import Compared
-    from tests.contrib.importers.thousand import Kind, Window
     from tests.services import Process
 
 os.environ.setdefault("DCRON_TEST_DATABASE", "postgresql")
@@ -41,12 +41,12 @@ os.environ.pop("DCRON_TEST_REDIS", None)
 SOURCE = "django-celery-beat"
 CELERY = ("-m", "celery", "-A", "tests.celery_app")
 SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
-LATE = timedelta(seconds=60)
+LAST_MESSAGES_WAIT = timedelta(seconds=60)
 """Time to wait for beat's last messages."""
 
 
 @dataclass(slots=True)
-class Answer:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -62,7 +62,7 @@ def main() -> int:
     # Otherwise, the started processes would outlive this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with database_and_redis():
-        return shadow(options.tasks, timedelta(minutes=options.minutes))
+        return compare_with_beat(options.tasks, timedelta(minutes=options.minutes))
 
 
 @contextmanager
@@ -100,8 +100,8 @@ class Watched:
     worker: Process
 
     @property
-    def outcome(self) -> dict[str, str]:
-        """Return the outcome of the import for each row."""
+    def outcomes(self) -> dict[str, str]:
+        """The outcome of the import for each row."""
         return {origin_name(each["origin"]): each["outcome"] for each in self.imported["jobs"]}
 
     def compared(self) -> dict[str, Compared]:
@@ -128,19 +128,19 @@ class Watched:
         return not self.runs().filter(state__in=UNFINISHED).exists()
 
 
-def shadow(tasks: int, length: timedelta) -> int:
+def compare_with_beat(tasks: int, length: timedelta) -> int:
     from tests import services
-    from tests.contrib.importers.thousand import QUEUES, Window, fill
+    from tests.contrib.importers.beat_rows import QUEUES, Window, fill
     from tests.waiting import wait_until
 
-    beat = python(
+    beat = python_process(
         "beat", *CELERY, "beat", "--scheduler", SCHEDULER, "--loglevel", "INFO", "--pidfile", ""
     )
     queues = ",".join(QUEUES)
-    worker = python(
+    worker = python_process(
         "worker", *CELERY, "worker", "--concurrency", "2", "--loglevel", "INFO", "-Q", queues
     )
-    node = python("node", "-m", "django", "runcron", "--name", "node")
+    node = python_process("node", "-m", "django", "runcron", "--name", "node")
     processes = [worker, beat, node]
     try:
         for process in processes:
@@ -153,12 +153,12 @@ def shadow(tasks: int, length: timedelta) -> int:
         kinds = fill(tasks, window)
         say(f"{tasks} rows of {SOURCE}, observed from {clock(begin)} for {length}")
         imported = json.loads(manage("import", SOURCE, "--apply", "--shadow", "--json").out)
-        say(f"imported as shadows by {clock(now())}: {message(imported['counts'])}")
+        say(f"imported as shadows by {clock(now())}: {counts_text(imported['counts'])}")
         window = Window(max(begin, now()), window.end)
         watched = Watched(kinds, imported, window, beat, worker)
         limit = length.total_seconds() + 600
         wait_until(lambda: now() >= window.end, limit, what="the window's end", interval=0.5)
-        last = window.end + LATE
+        last = window.end + LAST_MESSAGES_WAIT
         wait_until(
             lambda: watched.is_clean() or now() >= last,
             600,
@@ -182,16 +182,16 @@ def shadow(tasks: int, length: timedelta) -> int:
         services.stop_all(processes)
 
 
-def python(name: str, *arguments: str) -> Process:
+def python_process(name: str, *arguments: str) -> Process:
     from tests import services
 
     env = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"], "TZ": "UTC"}
     return services.python_process(name, *arguments, env=env)
 
 
-def manage(*arguments: str) -> Answer:
+def manage(*arguments: str) -> CommandResult:
     """Run ``manage.py dcron`` in a process, as a user would."""
-    process = python("", "-m", "django", "dcron", *arguments)
+    process = python_process("", "-m", "django", "dcron", *arguments)
     done = subprocess.run(
         process.command, env=process.env, capture_output=True, text=True, timeout=600
     )
@@ -200,15 +200,15 @@ def manage(*arguments: str) -> Answer:
             f"dcron {' '.join(arguments)} ended with "
             f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
         )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def summary(watched: Watched, reported: Answer) -> int:
-    by_row, outcome = watched.compared(), watched.outcome
+def summary(watched: Watched, reported: CommandResult) -> int:
+    by_row, outcomes = watched.compared(), watched.outcomes
     wrong = [
-        f"{row} was {outcome.get(row)}, not {kind.outcome}"
+        f"{row} was {outcomes.get(row)}, not {kind.outcome}"
         for row, kind in watched.kinds.items()
-        if outcome.get(row) != kind.outcome
+        if outcomes.get(row) != kind.outcome
     ]
     table(watched.kinds, by_row)
     for row, found in by_row.items():
@@ -220,7 +220,9 @@ def summary(watched: Watched, reported: Answer) -> int:
     states = Counter(runs.values_list("state", flat=True))
     started = runs.filter(started_at__isnull=False).values_list("started_at", "due_at")
     waited = sorted((start - due).total_seconds() for start, due in started)
-    say(f"runs of shadows: {message(states)}; started {median_and_maximum(waited)} after due_at")
+    say(
+        f"runs of shadows: {counts_text(states)}; started {median_and_maximum(waited)} after due_at"
+    )
     sent, done = beat_sent(watched.beat), executed(watched.worker)
     say(f"tasks sent by beat: {sent}; executed by the worker: {done}")
     say(f"dcron import {SOURCE} --report, exit code {reported.code}:")
@@ -272,7 +274,7 @@ def executed(worker: Process) -> int:
     return len(re.findall(r"Task tests\.app\.tasks\.echo\[[^]]+\] succeeded", worker.log))
 
 
-def message(counts: Any) -> str:
+def counts_text(counts: Any) -> str:
     return ", ".join(f"{number} {name}" for name, number in counts.items() if number)
 
 

@@ -18,7 +18,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import celery_beat, celery_config, celery_entry, received_runs
 from django_dcron.contrib.importers.comparison import compare_entries
-from django_dcron.contrib.importers.cron_text import FRIDAY_13TH
+from django_dcron.contrib.importers.cron_text import DAYS_NOT_EXPRESSIBLE
 from django_dcron.contrib.importers.entry_plans import ImportOutcome
 from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
 from django_dcron.jobs import placement, saving
@@ -443,7 +443,7 @@ def test_crontab_with_both_day_fields_is_converted(days: str, weekdays: str, tex
 
 
 def test_crontab_of_friday_the_13th_is_refused() -> None:
-    with pytest.raises(EntryRefused, match=re.escape(FRIDAY_13TH)):
+    with pytest.raises(EntryRefused, match=re.escape(DAYS_NOT_EXPRESSIBLE)):
         celery_entry.crontab_text(schedules.crontab(day_of_month="13", day_of_week="fri"))
 
 

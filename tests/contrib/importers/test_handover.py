@@ -16,8 +16,8 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
+from tests.contrib.importers.beat_rows import Window, fill
 from tests.contrib.importers.conftest import Install
-from tests.contrib.importers.thousand import Window, fill
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]

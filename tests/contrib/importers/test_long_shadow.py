@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests import services, settings
+from tests.contrib.importers.beat_rows import KINDS, sizes
 from tests.contrib.importers.beside_beat import (
     AT_ITS_START,
     PAST_ITS_END,
@@ -20,7 +21,6 @@ from tests.contrib.importers.beside_beat import (
     compare_interval,
     sent,
 )
-from tests.contrib.importers.thousand import KINDS, sizes
 
 BEGIN = datetime(2026, 6, 1, 12, tzinfo=UTC)
 END = BEGIN + timedelta(minutes=10)

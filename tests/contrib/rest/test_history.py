@@ -26,7 +26,7 @@ def _changes(job: Job) -> list[LoggedChange]:
     return [change for change in logged_changes_of(job) if change.by == "admin"]
 
 
-def _only(job: Job) -> LoggedChange:
+def _only_change(job: Job) -> LoggedChange:
     (change,) = _changes(job)
     return change
 
@@ -44,7 +44,7 @@ def _actions_of(row: Job | Run) -> list[str]:
 def test_created_job_is_recorded_with_its_user(api: Api) -> None:
     made = Job.objects.get(pk=api.post("jobs/", JOB).json()["id"])
 
-    change = _only(made)
+    change = _only_change(made)
     assert (change.by, change.version, change.is_addition) == ("admin", 1, True)
     assert FieldChange("schedule", "", "30 3 * * *") in change.fields
 
@@ -59,7 +59,7 @@ def test_changed_job_is_recorded_with_old_and_new_values(method: str, api: Api) 
 
     assert api.send(method, path, sent, if_match="*").status_code == 200
 
-    change = _only(job)
+    change = _only_change(job)
     assert (change.by, change.action, change.version) == ("admin", AuditAction.CHANGE, 2)
     assert change.fields == (FieldChange("description", "old", "new"),)
 

@@ -1,4 +1,4 @@
-"""Queries of the list of jobs."""
+"""Query parameters and filters of the list of jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ STATE_FILTERS = {
 class JobQuery(PageQuery):
     namespace = serializers.CharField(required=False, max_length=64)
     name = serializers.CharField(
-        required=False, max_length=120, help_text="The exact name. Each namespace may have one."
+        required=False,
+        max_length=120,
+        help_text="The exact name. Jobs of several namespaces may have it.",
     )
     tag = serializers.CharField(required=False, max_length=255)
     calendar = serializers.CharField(

@@ -34,14 +34,14 @@ NOW = datetime(2026, 12, 1, 9, 0, tzinfo=UTC)
         ("36500d", datetime(1970, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_instant_accepts_relative_and_absolute_times(text: str, expected: datetime) -> None:
+def test_time_option_accepts_relative_and_absolute_times(text: str, expected: datetime) -> None:
     assert option_values.parse_time_option("--since", text, NOW, UTC) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2026-13-01", "99999999d", "9999-01-01", "-2h", "+", "1e5", "12:00"]
 )
-def test_instant_rejects_invalid_time(text: str) -> None:
+def test_time_option_rejects_invalid_time(text: str) -> None:
     with pytest.raises(
         CommandError, match=r"--since '.*' (\(allowed: a time|is out of range)"
     ) as refused:
@@ -88,7 +88,7 @@ def test_duration_accepts_units_and_rejects_invalid_text() -> None:
             option_values.parse_duration_option("--timeout", text)
 
 
-def test_whole_accepts_only_integers_in_range() -> None:
+def test_whole_number_accepts_only_integers_in_range() -> None:
     assert parse_whole_number(1, 10)("10") == 10
     for text in ("0", "11", "-1", "1.5", "ten", "", "٣", "9" * 50):
         with pytest.raises(ArgumentTypeError, match=r" 1 .* 10"):

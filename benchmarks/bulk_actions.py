@@ -1,6 +1,6 @@
 """Measure how long ``manage.py dcron`` takes to pause, resume, run and cancel many jobs.
 
-    python -m benchmarks.switch [--jobs 10000]
+    python -m benchmarks.bulk_actions [--jobs 10000]
 
     DCRON_TEST_DATABASE=postgresql|sqlite|mariadb   the database
 

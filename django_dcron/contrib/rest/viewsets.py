@@ -1,7 +1,7 @@
 """The base classes of all views: explicit permissions, JSON in and out, problem details.
 
 Authentication, throttling and further permissions come from the project (``REST_FRAMEWORK``). All
-settings that affect our document are fixed here.
+settings that affect the OpenAPI document are fixed here.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ The time to match a name grows with its length to the power of this number.
 """
 LONGEST_PATTERN = 190
 
-Missing = dict[int, str]
+ReasonsById = dict[int, str]
 """Why jobs aren't changed, by job id."""
 
 
@@ -120,8 +120,8 @@ class SelectedJobsSerializer(JobFilterSerializer):
 @dataclass(frozen=True, slots=True)
 class SelectedJobs:
     rows: list[Job]
-    missing: Missing = field(default_factory=dict)
-    skipped: Missing = field(default_factory=dict)
+    missing: ReasonsById = field(default_factory=dict)
+    skipped: ReasonsById = field(default_factory=dict)
     next_after: int | None = None
     """The key of the last examined job, if further jobs match."""
 

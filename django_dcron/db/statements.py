@@ -187,7 +187,7 @@ class RowChange(Statement):
         return self.execute_limited("", values).rows
 
     def execute_limited(self, prefix: str, values: dict[str, Any]) -> RowChangeResult:
-        """Execute the statement. ``prefix`` is SQL that limits it."""
+        """Execute the statement. ``prefix`` is SQL that limits its wait for locks."""
         connection = connections[self.using]
         with self.compiled_for(connection).execute(connection, values, prefix) as cursor:
             return RowChangeResult(cursor.rowcount, getattr(cursor, "lastrowid", None))

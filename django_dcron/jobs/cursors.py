@@ -79,7 +79,7 @@ def _move_cursor(job_id: int, now: datetime, using: str) -> bool:
         job = lock_job(job_id, using, nowait=True)
         if job is None:
             return False
-        if job.enabled and job.paused_until:  # it would end a later pause
+        if job.enabled and job.paused_until:  # this end would also end a later pause
             Job.objects.using(using).filter(pk=job_id).update(paused_until=None)
         # The caller read ``now`` some time ago. Occurrences that fell due since then must be kept.
         cursor = place_cursor(job, max(now, database_now(using)), using)

@@ -66,7 +66,7 @@ def lock_jobs(
 
 
 def lock_all(job_ids: Collection[int], using: str) -> None:
-    """Lock cursors and jobs that the transaction will lock again in parts, in any order."""
+    """Lock cursors and jobs, so that the transaction can lock them again in parts, in any order."""
     cursors = Cursor.objects.using(using).select_for_update()
     jobs = Job.objects.using(using).select_for_update(no_key=_has_no_key(using))
     for rows in (cursors, jobs):

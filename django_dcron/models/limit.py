@@ -9,8 +9,8 @@ Invariants:
 - UNIQUE (limit, key, number) of ``LimitStart``: within an interval, at most ``max_started`` runs
   with the same key start, because each start takes a number up to ``max_started``.
 - Places are given and freed under the lock of the limit's row (``runs.limits``).
-- A run with ``limited`` has one row of ``LimitPlace``. The row has a number while the run executes
-  or is about to start, and none while the run waits. Other runs have no row.
+- A run whose ``limited`` is true has one row of ``LimitPlace``. The row has a number while the run
+  executes or is about to start, and none while the run waits. Other runs have no row.
 - A limit that a job names, or that a run needs, can't be deleted.
 """
 

@@ -6,7 +6,7 @@ still starts a late run.
 
 Invariants:
 
-- An occurrence that isn't late runs.
+- The policy applies to late occurrences only. All others run.
 - No late occurrence is dropped without a record: it runs or is recorded as missed.
 - ``plan_runs`` and ``should_start`` apply the same rule.
 """

@@ -74,7 +74,7 @@ class HistoryBounds:
     latest: datetime | None
     """The latest finished run, which is kept. None if the job was deleted: no run is kept then."""
     oldest: datetime | None = None
-    """The oldest of the latest ``keep_runs`` finished runs. None if there are no other ones."""
+    """The oldest of the latest ``keep_runs`` finished runs. None if there are fewer."""
     oldest_failed: datetime | None = None
     """The oldest of the latest ``keep_runs`` failed runs."""
 

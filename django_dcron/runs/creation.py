@@ -83,8 +83,8 @@ def insert_runs(rows: list[NewRun], using: str) -> None:
         batch = rows[start : start + INSERTED_AT_ONCE]
         columns = {name: [getattr(row, name) for row in batch] for name in COLUMNS}
         inserted += insert_new(Run, columns, using)
-    missing = [row for row in rows if missed_count(row)]
-    for displaced in _not_inserted(missing, using) if inserted < len(rows) else ():
+    with_missed = [row for row in rows if missed_count(row)]
+    for displaced in _not_inserted(with_missed, using) if inserted < len(rows) else ():
         kept = Run.objects.using(using).filter(
             job=displaced.job_id, scheduled_at=displaced.scheduled_at
         )
@@ -92,7 +92,7 @@ def insert_runs(rows: list[NewRun], using: str) -> None:
             kept.update(missed_before=displaced.missed_before, missed_from=displaced.missed_from)
         # Another run has its occurrence, so it isn't missed.
         displaced.state = State.PENDING.value
-    for missed, job_ids in _jobs_by_missed(missing).items():
+    for missed, job_ids in _jobs_by_missed(with_missed).items():
         count_ended_runs(job_ids, State.MISSED, missed)
 
 

@@ -301,12 +301,12 @@ class Ticker:
 
     def _group_failures(self) -> None:
         """Group failed attempts into incidents. Its errors don't stop the tick."""
-        jobs = self.membership.shards, self.membership.namespace
+        scope = self.membership.shards, self.membership.namespace
         with isolating_errors("incidents", alias_for(Incident)):
-            if incidents.group_failed_attempts(*jobs) >= incidents.GROUPED_AT_ONCE:
+            if incidents.group_failed_attempts(*scope) >= incidents.GROUPED_AT_ONCE:
                 self._runner.repeat(INCIDENTS)
             else:
-                incidents.resolve_recovered(*jobs)
+                incidents.resolve_recovered(*scope)
 
     def _prune(self) -> None:
         with isolating_errors("prune", alias_for(LimitStart)):

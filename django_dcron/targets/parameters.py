@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A target has either all of its named parameters or none. A positional-only parameter can't be
-  passed by name, so a target with one has none.
+- A form offers either all named parameters of a target or none. It offers none if one parameter is
+  positional-only, because that parameter can't be passed by name.
 - A parameter without a type hint gets the type of its default value. A type that has no input of
   its own is entered as JSON.
 - A type hint that can't be evaluated raises nothing.

@@ -80,7 +80,8 @@ def test_start_before_recorded_delivery_has_no_queued_phase() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trigger", "begins"), [("schedule", "start"), ("manual", "start"), ("backfill", "turn")]
+    ("trigger", "begins"),
+    [("schedule", "start"), ("manual", "start"), ("backfill", "earlier_runs")],
 )
 def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, begins: str) -> None:
     run = run_with(
@@ -143,8 +144,11 @@ def test_next_attempt_is_in_backoff_until_due() -> None:
             {"state": "queued", "deliveries": 1, "queued_at": at(2)},
             [("due", 0, 2), ("queued", 2, 8)],
         ),
-        ({"state": "waiting", "deliveries": 1, "queued_at": at(2)}, [("turn", 0, 8)]),
-        ({"state": "waiting", "trigger": "backfill", "claimed_at": at(5)}, [("turn", 5, 8)]),
+        ({"state": "waiting", "deliveries": 1, "queued_at": at(2)}, [("earlier_runs", 0, 8)]),
+        (
+            {"state": "waiting", "trigger": "backfill", "claimed_at": at(5)},
+            [("earlier_runs", 5, 8)],
+        ),
         ({"state": "missed", "claimed_at": at(7), "finished_at": at(7)}, [("unclaimed", 0, 7)]),
         ({"state": "cancelled", "finished_at": at(4)}, [("start", 0, 4)]),
     ],
@@ -168,7 +172,7 @@ def test_backfilled_run_starts_at_creation() -> None:
     run = run_with(state="running", due_at=at(7), started_at=at(8), **long_ago)
 
     assert shown(phases_of_attempts(run, [attempt(1, 8, due=7)], at(9))) == [
-        [("turn", 0, 7), ("start", 7, 8), ("running", 8, 9)]
+        [("earlier_runs", 0, 7), ("start", 7, 8), ("running", 8, 9)]
     ]
 
 

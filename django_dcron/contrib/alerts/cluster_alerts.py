@@ -18,7 +18,8 @@ from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import Verdict
 
 LEASES = 2
-"""A node is lost after this many leases without a heartbeat. A node that stops deletes its row."""
+"""A node may be lost after this many leases without a heartbeat. A node that stops deletes its row.
+"""
 MIN_DURATION = timedelta(seconds=10)
 """Shorter degradations and errors cause no alert."""
 FIRST_SHARD = 0

@@ -75,7 +75,7 @@ def compare_entries(
     if options.source.startswith(CRONTAB):
         matches = _with_duplicates(matches, namespace, options)
     if not (options.take_over or options.shadow) and any(map(_waits, matches)):
-        options = replace(options, new_wait=True)
+        options = replace(options, new_jobs_wait=True)
     return [
         _plan_safely(_as_shadow(each) if _stays_shadow(each, options) else each, namespace, options)
         for each in matches
@@ -277,7 +277,7 @@ def _plan_creation(
     if entry.next_due is not None:
         values["starts_at"] = entry.next_due
     job = with_values(Job(namespace=unchanged.namespace, name=entry.name), values, options)
-    waits = options.disabled or options.new_wait
+    waits = options.disabled or options.new_jobs_wait
     if waits and job.enabled:
         reason = ARRIVED_PAUSED if options.disabled else WAITS_FOR_HANDOVER
         job.enabled, job.pause_reason = False, reason

@@ -104,7 +104,7 @@ class ComparisonOptions:
 
     The jobs that start now continue from the source's last run.
     """
-    new_wait: bool = False
+    new_jobs_wait: bool = False
     """Pause new jobs until a handover, because the source still runs other jobs' work."""
 
 

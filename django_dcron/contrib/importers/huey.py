@@ -75,7 +75,7 @@ class Revocation:
 def read(now: datetime, app: str = "") -> SourceContents:
     """Read all periodic tasks. Raises ``SourceProblem``.
 
-    ``app``: the dotted path of a Huey instance. Empty: that of Django.
+    ``app``: the dotted path of a Huey instance. Empty: the one of ``huey.contrib.djhuey``.
     """
     if app:
         huey = functions.import_instance(app, "_registry", "storage", "utc")

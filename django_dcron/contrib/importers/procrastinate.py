@@ -48,7 +48,8 @@ Key = tuple[str, str]
 def read(now: datetime, app: str = "") -> SourceContents:
     """Read all periodic tasks. Raises ``SourceProblem``.
 
-    ``app``: the dotted path of a procrastinate app. Empty: that of Django.
+    ``app``: the dotted path of a procrastinate app. Empty: the one of
+    ``procrastinate.contrib.django``.
     """
     if app:
         procrastinate_app = functions.import_instance(

@@ -133,7 +133,7 @@ def why_running() -> str:
 
 
 def _last_run(meta: Stored) -> datetime | None:
-    at = _decode(_json(meta)).get("last_run_at") if meta else None
+    at = _decode(_json(meta, "meta")).get("last_run_at") if meta else None
     return at if isinstance(at, datetime) else None
 
 
@@ -177,19 +177,19 @@ def _read_entries(field: str) -> list[StoredField]:
     return entries
 
 
-def _json(stored: bytes | Exception) -> Any:
+def _json(stored: bytes | Exception, field: str) -> Any:
     if isinstance(stored, Exception):
         raise EntryRefused(f"the key can't be read: {in_one_line(stored)}")
     try:
         return json.loads(stored)
     except (ValueError, RecursionError) as error:
-        raise EntryRefused(f"the definition is not valid JSON: {error}") from None
+        raise EntryRefused(f"the {field} is not valid JSON: {error}") from None
 
 
 def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[str, Any]:
     if not definition:
         raise EntryOmitted("the entry has no definition; RedBeat would remove it")
-    fields = _json(definition)
+    fields = _json(definition, "definition")
     if not isinstance(fields, dict) or not isinstance(fields.get("task"), str):
         raise EntryRefused("the definition has no task")
     celery_entry.check_task(fields["task"])

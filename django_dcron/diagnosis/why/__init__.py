@@ -1,1 +1,1 @@
-"""Explain from the rows why a job did or didn't run at a time."""
+"""Explain why a job ran or didn't run at a given time, from the stored rows."""

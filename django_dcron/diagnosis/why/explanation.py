@@ -1,4 +1,4 @@
-"""Explain in sentences why a job ran or didn't run at a time.
+"""Explain in sentences why a job ran or didn't run at a given time.
 
 Invariants:
 

@@ -94,7 +94,7 @@ class ExplanationData:
         return list(Freeze.objects.using(alias_for(Freeze)).covering(self.job.namespace))
 
     def freezes_in_force(self, at: datetime | None = None) -> list[Freeze]:
-        """The freezes of the job that are in force now, and also at the later time ``at``."""
+        """The freezes in force now. With ``at``, a later time, only those that last beyond it."""
         return [freeze for freeze in self.freezes if freeze.extent.is_in_force(at or self.now)]
 
     def past_freezes(self, due_at: datetime) -> list[Freeze]:

@@ -26,7 +26,7 @@ class Nearby:
 
 
 def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: datetime) -> Nearby:
-    """Return the occurrences in ``[start, end)``, a short time, and the nearest others.
+    """Return the occurrences in the short period ``[start, end)``, and the nearest around it.
 
     ``phase`` is one of the occurrences, from which ``@every`` counts.
     """

@@ -41,7 +41,7 @@ class RequestedTime:
 def parse_requested_time(
     instant: datetime, zone: ZoneInfo, timetable: Timetable | None, *, exact: bool = False
 ) -> RequestedTime:
-    """Interpret ``instant``; one given in ``zone`` may be a time that the local clocks skip.
+    """Interpret ``instant``, which may be a local time that the clocks of ``zone`` skip.
 
     With ``exact``, a whole minute also means only its first second.
     """

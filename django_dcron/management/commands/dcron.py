@@ -39,7 +39,7 @@ GROUPS = {
         "next": "show the next occurrences of a job or a schedule",
         "history": "show the runs of a job, or one run with its log",
         "audit": "show who changed, paused, ran or cancelled what",
-        "why": "explain why a job ran or didn't run at a time",
+        "why": "explain why a job ran or didn't run at a given time",
         "simulate": "simulate a period: load, busiest minutes, clashes",
         "nodes": "list the nodes",
         "freezes": "list the freezes of scheduling",

@@ -139,6 +139,13 @@ def test_incomplete_entries_are_omitted_or_refused() -> None:
     assert "no task" in found("none").refused
 
 
+def test_unreadable_last_run_is_reported_with_its_field() -> None:
+    entry = save("odd")
+    get_redis(app).hset(entry.key, "meta", "[")
+    (reason,) = redbeat.runs_since(NOW).unread.values()
+    assert "the meta is not valid JSON" in reason
+
+
 def test_stopped_redis_is_reported(redis_server: services.Server) -> None:
     redis_server.stop()
     result = call("import", "redbeat")

@@ -1,8 +1,8 @@
 """Jobs as JSON.
 
 A job's representation is its definition only, so that its version, and thus its ETag, identifies
-it. The job's status changes without a new version. The list shows it beside each job, and
-``stats/`` in full.
+it. The job's status changes without a new version. The list shows the status of each job.
+``stats/`` shows the status and the statistics of one job.
 """
 
 from __future__ import annotations

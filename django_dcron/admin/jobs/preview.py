@@ -138,7 +138,7 @@ class SchedulePreview:
 
     @property
     def has_invalid_schedule(self) -> bool:
-        """Whether the user typed a schedule or a field that belongs to it with an error."""
+        """Whether the preview shows an error of the schedule or of a field that belongs to it."""
         return any(error.field in SCHEDULE_FIELDS for error in self.errors)
 
     @cached_property

@@ -96,7 +96,7 @@ class CalendarViewSet(NamedRowViewSet[Calendar]):
 
     @operation(
         "read_calendar",
-        "A calendar",
+        "Get a calendar",
         {200: CalendarSerializer()},
         permissions=("view_calendar",),
         headers=(ETAG,),

@@ -107,7 +107,7 @@ class LimitViewSet(NamedRowViewSet[Limit]):
 
     @operation(
         "read_limit",
-        "A limit",
+        "Get a limit",
         {200: LimitSerializer()},
         permissions=("view_limit",),
         headers=(ETAG,),

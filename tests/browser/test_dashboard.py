@@ -91,12 +91,14 @@ def test_timeline_on_phone_shows_now_and_keeps_scroll_position(
     place = chart.evaluate("element => element.scrollLeft")
     make_idle_job(name="roast")
     expect(chart).to_contain_text("roast")
-    assert chart.evaluate("element => element.scrollLeft") == place, "it shows now"
+    assert chart.evaluate("element => element.scrollLeft") == place, (
+        "the current time is still visible"
+    )
 
     chart.evaluate("element => { element.scrollLeft = 10; }")
     make_idle_job(name="brew")
     expect(chart).to_contain_text("brew")
-    assert chart.evaluate("element => element.scrollLeft") == 10, "it keeps the user's position"
+    assert chart.evaluate("element => element.scrollLeft") == 10, "the user's position is kept"
 
 
 def test_empty_dashboard_links_to_add_form(page: Page) -> None:

@@ -105,7 +105,7 @@ CLIPPED_BUTTONS = """
 
 @pytest.mark.parametrize("name", ["job list", "run list"])
 def test_list_works_on_a_phone_under_theme(browse: Browse, name: str) -> None:
-    """Unfold has its own cards. Elsewhere, rows are our cards, and the header still sorts."""
+    """Unfold has its own cards. In other themes, this package has, and the header still sorts."""
     page = browse(width=PHONE)
     page.goto(PAGES[name](make_sample()))
     table = page.locator("#result_list")

@@ -699,7 +699,7 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     assert (shown["have_run"], shown["ended"], len(shown["occurrences"])) == (1, {"failed": 2}, 2)
     assert call("backfill", *window) == (
         0,
-        "hourly: 0 runs created.\n3 other occurrences with a run already.\n",
+        "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n",
     )
 
 

@@ -22,7 +22,7 @@ from django_dcron.policies.health.verdict import SystemStatus, Verdict, assess
 from django_dcron.utils.messages import CountedText, TranslatableText
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-R = timedelta(seconds=60)
+REDELIVER_AFTER = timedelta(seconds=60)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 
@@ -38,7 +38,7 @@ def facts(**given: Any) -> SystemFacts:
     """Return the facts of a healthy system, except for those in ``given``."""
     healthy: dict[str, Any] = {
         "now": NOW,
-        "redeliver_after": R,
+        "redeliver_after": REDELIVER_AFTER,
         "live_nodes": 2,
         "last_heartbeat": ago(SECOND),
         "releases": ("1",),
@@ -85,7 +85,7 @@ def test_healthy_system_names_failures() -> None:
 
 
 @pytest.mark.parametrize("autostart", [False, True])
-def test_remedy_starts_what_runs_the_nodes(autostart: bool) -> None:
+def test_remedy_for_missing_nodes_depends_on_autostart(autostart: bool) -> None:
     (issue,) = assess(facts(live_nodes=0, autostart=autostart)).issues
 
     assert ("DCRON_AUTOSTART" in str(issue.remedy)) is autostart
@@ -849,8 +849,8 @@ def test_stalled_nodes_are_an_error_only_if_work_waits() -> None:
 def test_start_is_recent_within_the_redelivery_interval() -> None:
     waits: dict[str, Any] = {"workers": None, "queues": (queue(),)}
 
-    assert found(**waits, last_start=ago(R)) == [(P.QUEUE_UNSERVED, ERROR)]
-    assert found(**waits, last_start=ago(R + SECOND)) == [(P.NO_WORKER, ERROR)]
+    assert found(**waits, last_start=ago(REDELIVER_AFTER)) == [(P.QUEUE_UNSERVED, ERROR)]
+    assert found(**waits, last_start=ago(REDELIVER_AFTER + SECOND)) == [(P.NO_WORKER, ERROR)]
 
 
 def test_workers_behind_is_a_warning_if_they_start_runs_of_any_queue() -> None:
@@ -926,8 +926,8 @@ def test_healthy_verdict_counts_nodes_only_if_jobs_are_enabled() -> None:
     "work", [{"enabled_jobs": 1}, {"overdue_runs": WaitingCount(1)}, {"queued": 1}], ids=str
 )
 def test_has_work_is_true_if_jobs_or_runs_exist(work: dict[str, Any]) -> None:
-    assert SystemFacts(NOW, R, **work).has_work
-    assert not SystemFacts(NOW, R).has_work
+    assert SystemFacts(NOW, REDELIVER_AFTER, **work).has_work
+    assert not SystemFacts(NOW, REDELIVER_AFTER).has_work
 
 
 def test_freeze_is_not_reported_as_a_problem() -> None:
@@ -938,7 +938,7 @@ def test_freeze_is_not_reported_as_a_problem() -> None:
 
 
 def test_facts_default_to_a_system_without_work() -> None:
-    bare = SystemFacts(NOW, R)
+    bare = SystemFacts(NOW, REDELIVER_AFTER)
     no_number = (
         "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
         "ran_lately failed_lately failures_lately"
@@ -950,7 +950,7 @@ def test_facts_default_to_a_system_without_work() -> None:
 
     assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
         "now": NOW,
-        "redeliver_after": R,
+        "redeliver_after": REDELIVER_AFTER,
         "dispatcher": "celery",
         "autostart": False,
         "database_read_only": False,

@@ -169,7 +169,7 @@ ENDS: dict[str, Callable[[Run], Any]] = {
 def test_end_of_an_attempt_passes_the_place_on(
     limit: Limit, how: str, outdated: bool, attempts: int
 ) -> None:
-    """Also if it is retried, and if the process that ends it read the run before its start."""
+    """This holds for retries, too, and if the ending process read the run before its start."""
     first, second, third = make_limited(limit, 3, max_attempts=attempts)
     read_before = reread(first)
     assert deliver(first)
@@ -479,10 +479,10 @@ def test_rivals_never_exceed_the_limit(limit: Limit) -> None:
             ready = Run.objects.filter(state__in=("pending", "queued")).order_by("due_at")
             mine = [run for run in ready if run.pk.int % 8 == number % 8 or number >= 4]
             for run in mine[:3]:
-                started = despite(lambda run=run: deliver(run, worker=str(number)))
+                started = repeat_after_contention(lambda run=run: deliver(run, worker=str(number)))
                 most.append(Run.objects.running().filter(limited=True).count())
                 if started:
-                    despite(lambda started=started: end(started))
+                    repeat_after_contention(lambda started=started: end(started))
             if not Run.objects.exclude(state__in=FINAL).exists():
                 return
             if number == 0:
@@ -494,8 +494,8 @@ def test_rivals_never_exceed_the_limit(limit: Limit) -> None:
     assert numbers() == {}
 
 
-def despite(work: Callable[[], Any]) -> Any:
-    """Do the work as a worker does, which repeats it after contention."""
+def repeat_after_contention(work: Callable[[], Any]) -> Any:
+    """Do the work as a worker does: repeat it after contention."""
     from django_dcron.db.contention import despite_contention
 
     return despite_contention(work, "default")

@@ -246,7 +246,7 @@ def test_schedule_that_is_always_excluded_has_no_occurrence_or_one_per_stretch(
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[date]:
+def computed_dates(monkeypatch: pytest.MonkeyPatch) -> Counter[date]:
     """Count how often the excluded times of each date are computed."""
     counted: Counter[date] = Counter()
     excluded_times = ExcludedDates.excluded_times
@@ -274,14 +274,14 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[date]:
     ],
 )
 def test_search_without_a_result_ends_at_the_horizon(
-    looked_at: Counter[date], text: str, dates: str, most: int
+    computed_dates: Counter[date], text: str, dates: str, most: int
 ) -> None:
     schedule = apply_calendar(parse_schedule(text), calendar(f"{dates} # {text}"), SKIP)
     start = datetime(2026, 5, 1, tzinfo=UTC)
     assert schedule.next_after(start) is schedule.previous_before(start) is None
-    assert looked_at.total() <= most
-    if looked_at:
-        assert max(looked_at) - min(looked_at) <= 2 * HORIZON + 10 * 366 * DAY
+    assert computed_dates.total() <= most
+    if computed_dates:
+        assert max(computed_dates) - min(computed_dates) <= 2 * HORIZON + 10 * 366 * DAY
 
 
 @pytest.mark.parametrize(
@@ -315,25 +315,25 @@ def test_weekday_decides_on_steady_dates(dates: str) -> None:
 )
 @pytest.mark.parametrize("policy", [SKIP, END])
 def test_line_without_occurrences_is_searched_once_and_not_for_each_occurrence(
-    looked_at: Counter[date], dates: str, policy: ExclusionPolicy
+    computed_dates: Counter[date], dates: str, policy: ExclusionPolicy
 ) -> None:
     text = "*/5 5-23 * * *\n30 2 * * *"
     schedule = apply_calendar(parse_schedule(text), calendar(f"{dates} # {policy}"), policy)
     start = datetime(2026, 5, 1, tzinfo=UTC)
     schedule.next_after(start)
-    first = looked_at.total()
+    first = computed_dates.total()
     found = list(schedule.occurrences(start, start + 5 * DAY))
     # One occurrence a night is moved, and two occurrences are on the edges.
     expected = 0 if "2080" in dates else 5 * (19 * 12 + (policy is END))
     assert len(found) == expected
-    assert looked_at.total() - first <= 10 * len(found) + 100
+    assert computed_dates.total() - first <= 10 * len(found) + 100
 
 
 @pytest.mark.parametrize(
     "dates", ["MON-SAT", "MON-SAT 02:00-04:00", "MON-SAT, 2026-05-03 02:00-04:00"]
 )
 def test_each_date_is_evaluated_once_for_all_lines(
-    looked_at: Counter[date], monkeypatch: pytest.MonkeyPatch, dates: str
+    computed_dates: Counter[date], monkeypatch: pytest.MonkeyPatch, dates: str
 ) -> None:
     evaluated: Counter[date] = Counter()
     add = TimesByDate.add
@@ -344,17 +344,17 @@ def test_each_date_is_evaluated_once_for_all_lines(
 
     monkeypatch.setattr(TimesByDate, "add", count)
     dead = "\n".join(f"{minute} 2 * * MON-SAT" for minute in range(10))
-    # ``may_first`` in each year: the weekday alone doesn't decide.
+    # The holiday, May 1, differs in weekday each year, so the weekday alone doesn't decide.
     entries = calendar(f"holidays DE, {dates}")
     schedule = apply_calendar(parse_schedule(f"{dead}\n0 12 * * SUN"), entries, SKIP)
     start = datetime(2026, 5, 1, tzinfo=UTC)
     assert schedule.next_after(start) == datetime(2026, 5, 3, 12, tzinfo=UTC)
     assert max(evaluated.values()) == 1
     assert evaluated.total() <= HORIZON.days + 2 * 366 + 10
-    first = looked_at.total()
+    first = computed_dates.total()
     found = list(schedule.occurrences(start, start + 100 * DAY))
     assert len(found) == 14
-    assert looked_at.total() - first <= 10 * len(found)
+    assert computed_dates.total() - first <= 10 * len(found)
     assert schedule.previous_before(start) == datetime(2026, 4, 26, 12, tzinfo=UTC)
     assert max(evaluated.values()) == 1
 
@@ -367,7 +367,7 @@ def test_results_do_not_depend_on_earlier_searches(dates: str) -> None:
         shared = apply_calendar(parse_schedule(text), calendar(dates), policy)
         for number in range(60):
             at = datetime(2026, 1, 1, tzinfo=UTC) + random.randrange(20_000) * 10 * MINUTE
-            # Another text of the calendar: another schedule, which has searched nothing.
+            # The comment makes another text, and so a schedule that hasn't searched yet.
             fresh = apply_calendar(parse_schedule(text), calendar(f"{dates} # {number}"), policy)
             assert shared.next_after(at) == fresh.next_after(at)
             assert shared.previous_before(at) == fresh.previous_before(at)
@@ -450,7 +450,7 @@ def test_time_that_the_clocks_skip_is_excluded_with_its_time_in_the_fields(
 
 @pytest.mark.parametrize("policy", [SKIP, END])
 def test_planned_load_looks_at_each_date_and_not_at_each_minute(
-    looked_at: Counter[date], policy: ExclusionPolicy
+    computed_dates: Counter[date], policy: ExclusionPolicy
 ) -> None:
     schedule = apply_calendar(
         parse_schedule("* * * * *", "Europe/Berlin"),
@@ -462,7 +462,7 @@ def test_planned_load_looks_at_each_date_and_not_at_each_minute(
     )
     assert sum(hours.values()) == 7 * 22 * 60
     # Per date: once for the date, and three times for each end of a part of an excluded hour.
-    assert looked_at.total() <= 8 * 10
+    assert computed_dates.total() <= 8 * 10
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@
 | ``world`` | one simulation from start to end |
 | ``observer`` | checks each change of a row at once |
 | ``shrinking`` | omits items of a plan while it still fails |
-| ``counts`` | what is counted in a simulation, and summed over many |
+| ``counts`` | counts of one simulation, and their sums over many |
 | ``sessions`` | many simulations in several processes, and their totals |
 
 ``docs/contributing/simulation.md`` describes what is simulated and what isn't.

@@ -24,7 +24,7 @@ OTHER_RELEASE = {
     "DCRON_TICK": settings.DCRON_TICK * 1.5,
     "DCRON_LOOK_AHEAD": settings.DCRON_LOOK_AHEAD * 2,
 }
-"""The defaults of another release. Nodes share their work only with those of the same shards."""
+"""The defaults of another release. Nodes with different numbers of shards don't share the jobs."""
 
 
 class Node:

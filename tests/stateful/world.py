@@ -38,7 +38,7 @@ from tests.app.models import Witness
 from tests.scheduler.stand_ins import StillClock
 from tests.stateful.guarantees import Guarantees
 from tests.stateful.nodes import Broker, Node
-from tests.stateful.rows import RunRow
+from tests.stateful.rows import LIMITS, RunRow
 from tests.stateful.transactions import Crash, ResponseLost, TransactionEvents
 from tests.stateful.users import Users
 
@@ -50,6 +50,10 @@ INVALID = "every now and then"
 LEAST_ROUNDS = 4
 """Minimum number of rounds, so that nodes process changes made without ``control.save``."""
 ROUNDS = 200
+AMPLE = 10
+"""The maximum of each limit at the end. With a lower one, the schedules may have more occurrences
+than the limit allows, and then backfilled runs wait forever.
+"""
 T = TypeVar("T")
 ENDINGS: dict[str, Callable[[], BaseException]] = {
     "fails": lambda: ValueError("no"),
@@ -263,6 +267,8 @@ class World(Users):
             self.do("unfreeze", {"namespace": namespace})
         for which in range(len(self.guarantees.rows.jobs)):
             self._repair(which)
+        for name in LIMITS:
+            self.do("set_limit", {"name": name, "maximum": AMPLE})
         asked = self.clock.now()
         left: list[RunRow] = []
         for done in range(ROUNDS):

@@ -105,7 +105,7 @@ def logged_by_project(formatter: logging.Formatter, text: str) -> str:
 def test_record_with_lone_surrogates_is_not_dropped(
     kind: type[logging.Formatter], text: str
 ) -> None:
-    """A file name that isn't valid UTF-8 contains them, and so does an exception that quotes it."""
+    """Such text comes from file names with invalid UTF-8 and from exceptions that quote them."""
     shown = logged_by_project(kind("%(message)s"), text)
     assert shown.encode().count(ascii(text)[1:-1].encode()) == 3
 
@@ -135,7 +135,7 @@ def test_text_without_control_characters_is_logged_unchanged() -> None:
     assert shown.endswith("\n    ValueError: no such file")
 
 
-def test_every_package_logger_has_the_one_record_filter() -> None:
+def test_every_package_logger_has_the_escaping_filter() -> None:
     names = set()
     for found in pkgutil.walk_packages(django_dcron.__path__, "django_dcron."):
         module = sys.modules.get(found.name)

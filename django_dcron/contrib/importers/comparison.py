@@ -46,7 +46,7 @@ from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
-DECLARED = "the code declares a job with this name with @cron; rename or delete one of the two"
+DECLARED = "code declares a job with this name (@cron); rename or delete one of the two"
 NOT_IMPORTED = (
     "a person created the job with this name; rename or delete one of the two, or take the "
     "source's values with --overwrite"

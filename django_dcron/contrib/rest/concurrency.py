@@ -66,7 +66,7 @@ def check_match(request: Request, row: Job | Calendar | Limit) -> None:
 
 
 @contextmanager
-def conflict_is_mismatch() -> Iterator[None]:
+def conflict_as_precondition_failed() -> Iterator[None]:
     try:
         yield
     except Conflict as error:

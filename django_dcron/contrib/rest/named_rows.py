@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
 from django_dcron.contrib.rest.base_serializers import DocumentSerializer
-from django_dcron.contrib.rest.concurrency import check_match, conflict_is_mismatch, etag
+from django_dcron.contrib.rest.concurrency import check_match, conflict_as_precondition_failed, etag
 from django_dcron.contrib.rest.pagination import (
     PageOrder,
     PageQuery,
@@ -113,7 +113,7 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
         omitted = {field: getattr(blank, field) for field in writable}
         for field, value in (omitted | serializer.validated_data).items():
             setattr(row, field, value)
-        with conflict_is_mismatch(), require_visible_after(row, self.scope):
+        with conflict_as_precondition_failed(), require_visible_after(row, self.scope):
             self.save_row(row, expected_version=row.version)
         return self._response(row)
 
@@ -121,7 +121,7 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
         row = self._row(name)
         check_match(request, row)
         try:
-            with conflict_is_mismatch():
+            with conflict_as_precondition_failed():
                 self.delete_row(row, expected_version=row.version)
         except NotPossible:
             if has_model_permission(request.user, "view_job") and not self.scope.narrows(Job):

@@ -133,7 +133,7 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
         f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
     )
     if planned.have_run:
-        output.line(f"{number_of(planned.have_run, 'other occurrence')} with a run already.")
+        output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if planned.continue_from:
         output.line(
             f"There may be more. To continue, use START {iso(planned.continue_from)}.", WARNING

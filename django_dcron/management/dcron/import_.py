@@ -59,11 +59,11 @@ from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Import jobs from another scheduler, a crontab or an export. Shows what would be created and "
-    "changed, field by field; --apply writes it. Exit code 0: all entries are imported, except "
-    "omitted ones, which can't be jobs; 1: some entries are refused or conflict, "
-    "each with its reason (the others are written, unless --atomic); with --report: there are "
-    "differences; 2: the source can't be read or an option is invalid, and nothing was written; "
-    "with --report: too few runs could be compared."
+    "changed, field by field; --apply writes it. Exit codes: 0 if all entries are imported, except "
+    "omitted ones, which can't be jobs; 1 if some entries are refused or conflict, each with its "
+    "reason (the others are written, unless --atomic); 2 if the source can't be read or an option "
+    "is invalid, and nothing was written. With --report: 1 if there are differences; 2 if too few "
+    "runs could be compared."
 )
 EXAMPLES = """
 import django-celery-beat

@@ -86,9 +86,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out.line()
     out.fields(_status_fields(job, now, problem))
     out.line()
-    out.fields(
-        _statistics_fields(statistics_of(job), job_status.success_rate_of_runs(latest), len(latest))
-    )
+    out.fields(_statistics_fields(statistics_of(job), job_status.success_rate_of_runs(latest)))
     out.line()
     out.fields(_definition(job))
     if ahead:
@@ -138,7 +136,7 @@ def _followers(links: Sequence[Link]) -> str:
 
 
 def _statistics_fields(
-    statistics: Statistics | None, lately: SuccessRate, latest: int
+    statistics: Statistics | None, lately: SuccessRate
 ) -> Iterator[tuple[str, Cell]]:
     counted = statistics or Statistics()
     yield "runs", ", ".join(f"{getattr(counted, name)} {name}" for name in COUNTED_STATES)

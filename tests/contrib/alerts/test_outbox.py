@@ -40,9 +40,11 @@ def test_alerts_due_together_are_sent_as_one_message(service: Service) -> None:
     store_alerts(message(number) for number in range(3))
     assert send_due() == 3
     assert send_due() == 0
-    [shown] = service.received
-    assert shown["title"] == "[dcron] 3 alerts: job 0 failed, ..."
-    assert all(f"job {number} failed\nno more beans" in shown["message"] for number in range(3))
+    [notification] = service.received
+    assert notification["title"] == "[dcron] 3 alerts: job 0 failed, ..."
+    assert all(
+        f"job {number} failed\nno more beans" in notification["message"] for number in range(3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,8 +153,8 @@ def test_error_for_an_invalid_url_names_only_its_scheme(settings: Settings) -> N
 def test_concurrent_senders_send_each_alert_once(service: Service) -> None:
     store_alerts(message(number) for number in range(50))
     assert sum(in_threads(*[send_due] * 4)) == 50
-    shown = "\n".join(each["message"] for each in service.received)
-    assert shown.count("no more beans") == 50
+    texts = "\n".join(each["message"] for each in service.received)
+    assert texts.count("no more beans") == 50
 
 
 def test_new_alert_is_not_abandoned_with_an_old_one(
@@ -244,11 +246,11 @@ def test_alerts_wait_while_another_sender_uses_the_channel(service: Service) -> 
     store_alerts([message(1)])
     meanwhile = []
 
-    def shown(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
+    def send(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
         store_alerts([message(2)])
         meanwhile.append(send_due())
 
-    assert send_due(shown) == 1
+    assert send_due(send) == 1
     assert meanwhile == [0]
     assert service.received == []
     assert send_due() == 1

@@ -46,7 +46,7 @@ class TriggerSerializer(StrictSerializer):
         required=False, help_text=f"Replaces the job's arguments. {OTHER_ARGUMENTS}"
     )
     kwargs = fields.JsonObjectField(
-        required=False, help_text=f"Replaces the job's arguments. {OTHER_ARGUMENTS}"
+        required=False, help_text=f"Replaces the job's keyword arguments. {OTHER_ARGUMENTS}"
     )
 
 

@@ -17,7 +17,7 @@ from django_dcron.contrib.rest.concurrency import (
     ETAG,
     IF_MATCH,
     check_match,
-    conflict_is_mismatch,
+    conflict_as_precondition_failed,
     etag,
 )
 from django_dcron.contrib.rest.jobs.backfilling import BackfillSerializer, RangeSerializer
@@ -152,7 +152,7 @@ class JobViewSet(BulkJobViewSet):
         erase = self.validate(DeletionQuery, request.query_params)["erase"]
         job = self._job(job_id)
         check_match(request, job)
-        with conflict_is_mismatch():
+        with conflict_as_precondition_failed():
             control.delete(job, expected_version=job.version, erase=erase)
         return Response(status=204)
 
@@ -298,7 +298,7 @@ class JobViewSet(BulkJobViewSet):
         omitted = {} if partial else _defaults()
         for name, value in (omitted | serializer.validated_data).items():
             setattr(job, name, value)
-        with conflict_is_mismatch():
+        with conflict_as_precondition_failed():
             self._save(job, expected_version=job.version, predecessors=predecessors)
         return _response(job)
 

@@ -11,9 +11,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from django_dcron import control
+from django_dcron.admin.dashboard.timeline import SYMBOLS
+from django_dcron.admin.jobs.list_row import HEIGHTS
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.diagnosis.recent_runs import LATEST
 from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.policies.lifecycle import State
 from tests.admin.conftest import (
     NOON,
     StaffWith,
@@ -31,6 +34,15 @@ def _names(client: Client, query: str) -> set[str]:
     response = client.get(f"{list_url('job')}?{query}")
     assert response.status_code == 200, response
     return {job.name for job in response.context["cl"].result_list}
+
+
+def test_shapes_distinguish_states_without_color() -> None:
+    assert {*HEIGHTS} == {*State}
+    assert len({*HEIGHTS.values()}) == len(State)
+    ended = {State.FAILED, State.SUCCEEDED, State.CANCELLED, State.MISSED, State.SKIPPED}
+    # Skipped runs are squares in the timeline, and runs without a symbol have succeeded.
+    assert {*SYMBOLS} >= ended - {State.SUCCEEDED, State.SKIPPED}
+    assert len({*SYMBOLS.values()}) == len(SYMBOLS)
 
 
 def test_row_shows_schedule_next_run_and_last_state(admin_client: Client) -> None:

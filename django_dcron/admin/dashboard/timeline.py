@@ -61,10 +61,14 @@ AXIS = 26
 MIN_WIDTH = 0.35
 SYMBOLS = {
     State.FAILED: "\N{MULTIPLICATION SIGN}",
+    State.MISSED: "!",
     State.CANCELLED: "\N{EN DASH}",
     State.RUNNING: "\N{HORIZONTAL ELLIPSIS}",
 }
-"""The signs of the states, most important first. A bar without a sign has succeeded."""
+"""The signs of the states, most important first.
+
+A bar without a sign has succeeded, and a square is a skipped run.
+"""
 MIN_HEIGHT = 4.0
 
 

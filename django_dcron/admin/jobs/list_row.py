@@ -3,8 +3,8 @@
 Invariants:
 
 - A page of the list needs a fixed number of queries, whatever its length.
-- The height of a bar shows the state, like its color: failed runs have the tallest bars, and runs
-  that didn't start the lowest.
+- The height of a bar shows the state, like its color, because some people can't distinguish the
+  colors. Failed runs have the tallest bars, and runs that didn't start the lowest.
 - A button submits the list's own form to the action's URL. The action checks permission and state
   again, and leads back to the filtered list.
 - The browser itself opens and closes the menu of a row, so the menu needs no script.
@@ -51,9 +51,18 @@ KEY_PLACEHOLDER = "__job__"
 """Takes the place of a job's key in the pattern of a URL."""
 STEP, BAR, HEIGHT = 4, 3, 18
 """Distance and width of the bars, and height of the image, in pixels."""
-HEIGHTS = {State.FAILED: 18, State.SUCCEEDED: 11, State.RUNNING: 14, State.CANCELLED: 7}
-"""Height of the bar of a run in this state; all other states have ``LOW``."""
-LOW = 4
+HEIGHTS = {
+    State.FAILED: 18,
+    State.RUNNING: 15,
+    State.SUCCEEDED: 12,
+    State.CANCELLED: 10,
+    State.MISSED: 8,
+    State.SKIPPED: 6,
+    State.WAITING: 4,
+    State.QUEUED: 3,
+    State.PENDING: 2,
+}
+"""The height of the bar of a run in each state, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ def _bars(recent: RecentRuns) -> SafeString:
     """Return one path per state, because a page may have thousands of bars."""
     paths: dict[str, list[str]] = {}
     for number, run in enumerate(recent.runs):
-        height = HEIGHTS.get(State(run.state), LOW)
+        height = HEIGHTS[State(run.state)]
         bar = f"M{STEP * number} {HEIGHT - height}h{BAR}v{height}h-{BAR}z"
         paths.setdefault(run.state, []).append(bar)
     return format_html_join(

@@ -95,7 +95,7 @@ def test_history_is_paginated_by_limit_and_time() -> None:
     assert ids("--until", "2026-12-01T09:03") == newest[2:], "not included"
     assert ids("--since", "2026-12-01T09:03") == newest[:2], "included"
     out = call("history", "report", "-n", "2").out
-    assert "--until 2026-12-01T09:03:00Z" in out
+    assert "--until 2026-12-01T09:03:00+00:00" in out
     assert call("history", "report", "-n", "2", "--json").json["more"] is True
     assert call("history", "report", "-n", "5", "--json").json["more"] is False
 

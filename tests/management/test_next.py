@@ -1,6 +1,9 @@
 """Test ``dcron next``: occurrences of a job or a schedule, with intervals and warnings."""
 
+import re
+
 import pytest
+from django.utils import timezone
 
 from django_dcron import control
 from tests.factories import make_idle_job, make_job
@@ -19,27 +22,30 @@ def test_next_shows_schedule_in_two_zones_with_intervals_and_warning() -> None:
     lines = out.splitlines()
     assert lines[:3] == ["30 2 * * SUN (Europe/Berlin)", "At 02:30, on Sunday (Europe/Berlin)", ""]
     assert lines[3:7] == [
-        "Europe/Berlin                 UTC                  Interval",
-        "Sun 2027-03-21 02:30:00 CET   2027-03-21 01:30:00         -",
-        "Sun 2027-03-28 03:00:00 CEST  2027-03-28 01:00:00    6d 23h",
-        "Sun 2027-04-04 02:30:00 CEST  2027-04-04 00:30:00    6d 23h",
+        "Europe/Berlin                 UTC                          Interval",
+        "Sun 2027-03-21 02:30:00 CET   Sun 2027-03-21 01:30:00 UTC         -",
+        "Sun 2027-03-28 03:00:00 CEST  Sun 2027-03-28 01:00:00 UTC    6d 23h",
+        "Sun 2027-04-04 02:30:00 CEST  Sun 2027-04-04 00:30:00 UTC    6d 23h",
     ]
     assert lines[7].startswith("! ")
     assert " 2027-03-28" in lines[7]
 
 
-def test_next_of_utc_schedule_has_one_time_column() -> None:
+def test_next_of_schedule_in_zone_of_site_has_one_time_column() -> None:
     out = call("next", "@daily", "-n", "2", "--after", MARCH).out
     assert "Sat 2027-03-20 00:00:00" not in out, "strictly after"
-    assert "Sun 2027-03-21 00:00:00         -" in out
-    assert "Mon 2027-03-22 00:00:00     1d 0h" in out
+    assert "Sun 2027-03-21 00:00:00 UTC         -" in out
+    assert "Mon 2027-03-22 00:00:00 UTC     1d 0h" in out
 
 
 def test_next_shows_occurrences_of_job() -> None:
     make_job(name="nightly report", schedule="30 3 * * *", timezone="Asia/Tokyo")
     out = call("next", "nightly report", "-n", "1", "--after", MARCH).out
     assert out.startswith("nightly report: 30 3 * * * (Asia/Tokyo)\n")
-    assert "Sat 2027-03-20 03:30:00 JST  2027-03-19 18:30:00" in out
+    assert "Sat 2027-03-20 03:30:00 JST  Fri 2027-03-19 18:30:00 UTC" in out
+    with timezone.override("Asia/Tokyo"):
+        out = call("next", "nightly report", "-n", "1", "--after", MARCH).out
+    assert re.search(r"^Sat 2027-03-20 03:30:00 JST +-$", out, re.MULTILINE)
     assert (
         "Sat 2027-03-20 03:30:00 EDT"
         in call(

@@ -77,6 +77,9 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
         assert "UTC" in first
     document = call("why", str(system.job), f"{occurrence:%Y-%m-%dT%H:%M}", "--json").json
     assert "Asia/Tokyo" in document["meaning"]
+    type(system.job).objects.update(created_at=system.latest - timedelta(hours=1))
+    before_creation = call("why", str(system.job), f"{occurrence:%H:%M}", "--json").json
+    assert before_creation["run"] == document["run"]
     nothing = occurrence + timedelta(minutes=7)
     document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"

@@ -25,7 +25,7 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
-    interval_text,
+    interval_fields,
     one_off_schedule,
     read_rows,
     rows_of,
@@ -133,7 +133,7 @@ def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if kind == "DateTrigger":
         return dict(one_off_schedule(trigger.run_date, now, warn))
     if kind == "IntervalTrigger":
-        return {"schedule": interval_text(trigger.interval), "timezone": "UTC"}
+        return interval_fields(trigger.interval)
     if kind == "CronTrigger":
         return {"schedule": _cron(trigger), "timezone": zone_name(trigger.timezone)}
     raise EntryRefused(

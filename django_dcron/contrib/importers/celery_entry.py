@@ -17,7 +17,7 @@ from django_dcron.contrib.importers.reading import (
     EntryOmitted,
     EntryRefused,
     Warn,
-    interval_text,
+    interval_fields,
     next_due,
     zone_name,
 )
@@ -69,7 +69,7 @@ def schedule_fields(schedule: Any, warn: Warn) -> dict[str, str]:
             "a relative schedule is rounded to full intervals, but an imported interval "
             "counts from the import; consider a cron schedule"
         )
-    return {"schedule": interval_text(schedule.run_every), "timezone": "UTC"}
+    return interval_fields(schedule.run_every)
 
 
 def next_due_of_entry(schedule: Any, last: datetime | None, now: datetime) -> dict[str, datetime]:

@@ -31,7 +31,7 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
     SourceRuns,
     Warn,
-    interval_text,
+    interval_fields,
     next_due,
     rows_of,
     translate_entry,
@@ -232,11 +232,11 @@ def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
             "run_every_mins 0 runs it at each call of runcrons; set it to the minutes between calls"
         )
     length = timedelta(minutes=minutes)
-    text = interval_text(length)
+    fields = interval_fields(length)
     days, weekdays = _days(part.cron_class.schedule)
     if days is None and weekdays is None:
         due = next_due(_last_success(part), length, now)
-        return {"schedule": text, "timezone": "UTC", **(due or {"starts_at": None})}
+        return {**fields, **(due or {"starts_at": None})}
     if HOUR % minutes == 0:
         times = [(hour, minute) for hour in range(24) for minute in range(0, HOUR, int(minutes))]
     elif minutes % HOUR == 0 and DAY % minutes == 0:

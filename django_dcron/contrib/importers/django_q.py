@@ -26,7 +26,7 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
-    interval_text,
+    interval_fields,
     next_due,
     one_off_schedule,
     read_rows,
@@ -186,17 +186,13 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
         fields = {"schedule": from_croniter(row.cron or ""), "timezone": zone}
     elif row.schedule_type == "I":
         length = timedelta(minutes=row.minutes or 1)
-        fields = {"schedule": interval_text(length), "timezone": "UTC"}
+        fields = {**interval_fields(length)}
         if row.next_run and row.repeats < 0:
             fields |= next_due(row.next_run - length, length, now)
     elif row.next_run is None:
         raise EntryRefused("the schedule has no next run, so its time of day is unknown")
     elif row.schedule_type == "BW":
-        fields = {
-            "schedule": interval_text(timedelta(weeks=2)),
-            "timezone": "UTC",
-            "starts_at": row.next_run,
-        }
+        fields = {**interval_fields(timedelta(weeks=2)), "starts_at": row.next_run}
         warn(
             "biweekly becomes an interval of 336 hours, so its local time moves by an "
             "hour when the clocks change"

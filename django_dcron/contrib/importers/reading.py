@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.db import DatabaseError
 
 from django_dcron.db.errors import in_one_line
@@ -250,7 +251,15 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
     if at.microsecond:
         whole += SECOND
         warn(f"the time {at.isoformat()} is rounded up to a whole second")
-    return {"schedule": f"@at {whole.isoformat()}Z", "timezone": "UTC"}
+    return {"schedule": f"@at {whole.isoformat()}Z", "timezone": settings.TIME_ZONE}
+
+
+def interval_fields(length: timedelta) -> dict[str, str]:
+    """Return the fields of a job that runs at an interval. Its times are shown in the site's zone.
+
+    Raises ``EntryRefused``.
+    """
+    return {"schedule": interval_text(length), "timezone": settings.TIME_ZONE}
 
 
 def zone_name(zone: Any) -> str:

@@ -28,7 +28,7 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
-    interval_text,
+    interval_fields,
     one_off_schedule,
     read_rows,
     rows_of,
@@ -150,11 +150,7 @@ def _interval_values(row: Any, now: datetime) -> dict[str, Any]:
     if row.interval is None or row.interval_unit is None:
         raise EntryRefused("the task has no interval")
     length = timedelta(**{row.interval_unit: row.interval})
-    fields: dict[str, Any] = {
-        "schedule": interval_text(length),
-        "timezone": "UTC",
-        "ends_at": None,
-    }
+    fields: dict[str, Any] = {**interval_fields(length), "ends_at": None}
     first = row.scheduled_time
     if first is None:
         if row.repeat is not None:

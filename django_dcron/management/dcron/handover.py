@@ -127,6 +127,13 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     if result.problems:
         refused = number_of(result.problems, "entry", "entries")
         out.line(f"! {refused} can't be imported, so neither scheduler runs them{above}.", WARNING)
+    if paused := sum(plan.kept.get("enabled", (True,))[0] is False for plan in result.plans):
+        number = number_of(paused, "job stays", "jobs stay")
+        out.line(
+            f"! {number} paused, because a person paused them here. To run them: manage.py dcron "
+            f"resume --source {source}",
+            WARNING,
+        )
     out.line(f"The handover is complete: {here}.", GOOD)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -176,9 +177,14 @@ def _show_table(out: Output, page: RunHistory, *, names_job: bool) -> None:
     out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
         out.line(
-            f"There may be older runs: use --until {iso(page.runs[-1].scheduled_at)} or a higher "
-            "--limit."
+            f"There may be older runs: use --until {_local_iso(page.runs[-1].scheduled_at)} or a "
+            "higher --limit."
         )
+
+
+def _local_iso(instant: datetime) -> str:
+    """Format a time for an option, in the time zone of the table."""
+    return timezone.localtime(instant).isoformat()
 
 
 def _empty_text(job: Job | None, *, is_filtered: bool, more: bool) -> str:

@@ -235,7 +235,14 @@ def import_entries(out: Output, options: dict[str, Any], contents: SourceContent
         )
     else:
         show_calendars(out, calendar_results, applied=applied)
-        job_results = show_entry_plans(out, contents, results, len(plans), applied=applied)
+        job_results = show_entry_plans(
+            out,
+            contents,
+            results,
+            len(plans),
+            applied=applied,
+            source_stopped=options.get("take_over", False),
+        )
         gone = [] if options.get("only") else gone_from_source(contents, job_results)
         show_remaining_work(out, options, gone, job_results)
     outcomes = [

@@ -26,7 +26,7 @@ from django_dcron.contrib.importers.entry_plans import (
 )
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.reading import CRONTAB, PendingAction, SourceContents
-from django_dcron.contrib.importers.sources import SCHEDULERS
+from django_dcron.contrib.importers.sources import SCHEDULERS, process_name
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
 from django_dcron.management.dcron.import_texts import (
@@ -65,8 +65,12 @@ def show_entry_plans(
     total: int,
     *,
     applied: bool,
+    source_stopped: bool = False,
 ) -> list[EntryPlan]:
-    """Show each plan as soon as it is made or applied."""
+    """Show each plan as soon as it is made or applied.
+
+    Unless the source is stopped, its scheduler also runs the jobs that start here.
+    """
     plans = []
     warned: Counter[str] = Counter()
     left_out = 0
@@ -94,15 +98,27 @@ def show_entry_plans(
         out.line(f"! {note}", WARNING)
     _show_settings(out, contents)
     show_queues(out, plans)
-    if (starting := sum(map(_starts, plans))) and contents.source.startswith(CRONTAB):
-        out.line(
-            f"! {_will_run_here(starting, applied=applied)}. Remove the lines from the crontab at "
-            "the same time. Otherwise, cron runs them, too. To compare first, use --shadow.",
-            WARNING,
-        )
+    starting = sum(map(_starts, plans))
+    if starting and not source_stopped and (advice := _how_to_run_once(contents.source)):
+        out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
+
+
+def _how_to_run_once(source: str) -> str:
+    """Return how to avoid that the source's scheduler runs the jobs, too; empty for an export."""
+    if source.startswith(CRONTAB):
+        return (
+            "Remove the lines from the crontab at the same time. Otherwise, cron runs them, too. "
+            "To compare first, use --shadow."
+        )
+    if source not in SCHEDULERS:
+        return ""
+    return (
+        f"If {process_name(source)} still runs, it runs them, too. To switch later with dcron "
+        "handover, use --shadow or --disabled."
+    )
 
 
 def _will_run_here(jobs: int, *, applied: bool) -> str:

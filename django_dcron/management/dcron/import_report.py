@@ -28,6 +28,8 @@ from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
 
 SECOND = timedelta(seconds=1)
+SILENT_NAMED = 5
+"""The maximum number of named shadows with nothing to compare."""
 
 
 def report(out: Output, options: dict[str, Any], contents: SourceContents) -> None:
@@ -56,7 +58,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     else:
         for origin, problem in source_runs.unread.items():
             out.line(f"unread {origin}: {problem}", BAD)
-        for origin, task in source_runs.indistinct.items():
+        for origin, task in sorted(source_runs.indistinct.items()):
             out.line(
                 f"! {origin} isn't compared: other entries also run {task}, and workers only know "
                 "the task that they received from beat",
@@ -103,10 +105,13 @@ def _show_report(
         f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
         f"{coverage.compared_runs} of {number_of(coverage.runs, 'shadow run')}."
     )
-    if silent := coverage.shadows - coverage.due:
+    if silent := [shadow.job for shadow in shadows if not (shadow.runs or shadow.compared)]:
+        named = ", ".join(map(str, silent[:SILENT_NAMED]))
+        more = ", ..." if len(silent) > SILENT_NAMED else ""
         out.line(
-            f"Nothing to compare yet: {number_of(silent, 'shadow')}. Runs count from a minute "
-            "after the import on, and some schedulers store theirs minutes later."
+            f"Nothing to compare yet: {number_of(len(silent), 'shadow')} ({named}{more}). Runs "
+            "count from a minute after the import on, and some schedulers store theirs minutes "
+            "later."
         )
     if late := max((shadow.late for shadow in shadows), default=timedelta()):
         out.line(f"Maximum delay of the other scheduler for the same run: {_seconds(late)}.")

@@ -12,9 +12,11 @@ Exit codes:
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -40,8 +42,8 @@ from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 
 HELP = (
-    "Show the next occurrences of a job or of a schedule, in its time zone and in UTC, with the "
-    "gaps between them and warnings. Text that is a valid schedule is a schedule (quote it for "
+    "Show the next occurrences of a job or of a schedule, in its time zone and in the site's, with "
+    "the gaps between them and warnings. Text that is a valid schedule is a schedule (quote it for "
     "the shell); other text is a job. Exit code 1: there are no further occurrences."
 )
 EXAMPLES = """
@@ -153,23 +155,23 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
 
 
 def print_occurrences(out: Output, ahead: Lookahead) -> None:
-    if ahead.zone in ("UTC", "Etc/UTC"):
-        columns = [Column("UTC"), Column("Interval", right=True)]
-        rows = [[f"{each.at:%a %Y-%m-%d %H:%M:%S}", _gap(each.gap)] for each in ahead.occurrences]
-    else:
-        columns = [Column(ahead.zone), Column("UTC"), Column("Interval", right=True)]
-        rows = [
-            [
-                f"{each.local:%a %Y-%m-%d %H:%M:%S %Z}",
-                f"{each.at:%Y-%m-%d %H:%M:%S}",
-                _gap(each.gap),
-            ]
-            for each in ahead.occurrences
-        ]
+    """Write a table of the occurrences in their time zone and, if it differs, in the site's."""
+    site = timezone.get_current_timezone_name()
+    columns = [Column(ahead.zone), Column(site), Column("Interval", right=True)]
+    rows = [
+        [_with_weekday(each.local), _with_weekday(timezone.localtime(each.at)), _gap(each.gap)]
+        for each in ahead.occurrences
+    ]
+    if ahead.zone == site:
+        columns, rows = [columns[0], columns[2]], [[row[0], row[2]] for row in rows]
     if rows:
         out.table(columns, rows)
     for caution in ahead.cautions:
         out.line(f"! {caution.message}", WARNING)
+
+
+def _with_weekday(at: datetime) -> str:
+    return f"{at:%a %Y-%m-%d %H:%M:%S %Z}"
 
 
 def _gap(gap: Any) -> str:

@@ -41,6 +41,8 @@ why shop/import-orders 2026-12-01T08:05:00Z
 why nightly-report 03:30
 why nightly-report 6h --json
 """
+UNMATCHED = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED)
+"""Verdicts about a time that the schedule may not match."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -79,9 +81,9 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
     zone, site = schedule_zone_of(job), timezone.get_current_timezone()
     instant, in_site = _time_of(text, now, zone), _time_of(text, now, site)
     answer = explain(job, instant)
-    if in_site != instant and answer.verdict is WhyVerdict.NO_OCCURRENCE:
+    if in_site != instant and answer.occurrence is None and answer.verdict in UNMATCHED:
         other = explain(job, in_site)
-        if other.occurrence is not None:
+        if other.occurrence is not None and other.verdict is not answer.verdict:
             return other, (
                 f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no "
                 f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."

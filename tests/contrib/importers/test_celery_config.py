@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import schedules
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_config
@@ -152,6 +153,29 @@ def test_entries_of_add_periodic_task_are_imported(configure: Any) -> None:
     assert (added["schedule"], added["args"], added["kwargs"]) == ("5 * * * *", [1], {"b": 2})
     assert call("import", "celery", "--apply").code == 0
     assert Job.objects.count() == 2
+
+
+def test_import_that_starts_jobs_says_that_beat_may_run_them(configure: Any) -> None:
+    def warns(*command: str) -> bool:
+        return "runs them, too" in call(*command).out
+
+    configure()
+    assert warns("import", "celery")
+    assert not warns("import", "celery", "--disabled")
+    assert not warns("import", "celery", "--shadow", "--apply")
+    assert not warns("handover", "celery"), "it says that beat must be stopped"
+    assert not warns("handover", "celery", "--apply")
+    configure("new")
+    assert warns("import", "celery", "--apply")
+
+
+@pytest.mark.parametrize("schedule", [600, schedules.crontab(hour="3", app=app)])
+def test_times_are_shown_in_the_zone_of_the_site(
+    configure: Any, settings: Settings, schedule: Any
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    configure(schedule=schedule)
+    assert found().values["timezone"] == ("Asia/Tokyo" if schedule == 600 else "UTC")
 
 
 def test_time_zone_is_that_of_the_celery_app(

@@ -614,6 +614,17 @@ def test_doctor_names_the_jobs_that_the_source_still_runs() -> None:
     assert "other_scheduler_runs" not in {each["code"] for each in later}
 
 
+def test_handover_names_the_jobs_that_a_person_paused() -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert call("pause", "--source", SOURCE, "--yes").code == 0
+    done = call("handover", SOURCE, "--apply")
+    assert (done.code, done.out.splitlines()[-1].partition(": ")[2]) == (0, "0 jobs run here.")
+    assert "! 2 jobs stay paused, " in done.out
+    assert f"manage.py dcron resume --source {SOURCE}" in done.out
+
+
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
     refused = call("handover", "celery", "--back")

@@ -2,6 +2,8 @@
 
 One handler on the root logger and one wrapper around ``sys.stdout`` serve all runs of the process.
 A context variable assigns the output to its run. Output still reaches its original destination.
+Without other handlers, Python writes warnings and errors to standard error. The handler on the root
+logger does the same then, also for records outside of runs.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ def capture_log(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun]
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        last_resort = logging.lastResort
+        if last_resort and record.levelno >= last_resort.level and not _has_others(record.name):
+            last_resort.handle(record)
         buffer = _buffer.get()
         if buffer is None or record.name == CELERY_STDOUT:
             return
@@ -45,6 +50,16 @@ class _Handler(logging.Handler):
         except Exception:
             # Like every logging.Handler: logging reports a record that can't be formatted.
             self.handleError(record)
+
+
+def _has_others(name: str) -> bool:
+    """Return whether the logger's records reach another handler than ours."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if any(handler is not _handler for handler in logger.handlers):
+            return True
+        logger = logger.parent
+    return False
 
 
 class _Stdout:

@@ -43,6 +43,32 @@ def test_log_records_still_reach_other_handlers(caplog: pytest.LogCaptureFixture
     assert [record.message for record in caplog.records] == ["hello"]
 
 
+def test_warnings_reach_standard_error_if_nothing_else_handles_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a web server whose project doesn't configure logging."""
+    stream = io.StringIO()
+    fallback = logging.StreamHandler(stream)
+    fallback.setLevel(logging.WARNING)
+    monkeypatch.setattr(logging, "lastResort", fallback)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    own = logging.getLogger("shop.own")
+
+    def work() -> None:
+        own.warning("in the run")
+        own.info("too low")
+
+    assert "in the run" in captured(work)
+    own.warning("after the run")
+    assert stream.getvalue().splitlines() == ["in the run", "after the run"]
+    own.addHandler(logging.NullHandler())
+    try:
+        own.warning("handled")
+    finally:
+        own.handlers.clear()
+    assert "handled" not in stream.getvalue()
+
+
 def test_traceback_is_kept_with_its_record() -> None:
     def work() -> None:
         try:

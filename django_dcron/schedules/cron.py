@@ -14,6 +14,7 @@ Invariants:
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from datetime import datetime, time
+from typing import NoReturn
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY, DayRule, Days
@@ -41,6 +42,10 @@ _ONE_FIELD = _(
     "2026-12-01T09:00 or @rrule (every second week)."
 )
 _SENTENCE = _("Schedule %(value)s is a sentence. Write it as %(schedule)s.")
+_UNKNOWN_SENTENCE = _(
+    "Schedule %(value)s isn't understood. Write it as in “every weekday at 9:30”, “every 15 "
+    "minutes” or “first Monday of the month at 10:00”, or as cron fields such as 30 9 * * MON-FRI."
+)
 _FIELDS = _(
     "Schedule %(value)s has %(count)d fields. Use 5 fields, 6 (seconds first) or 7 "
     "(seconds first, year last), or a macro such as @hourly, @daily, @every 1h30m, @at "
@@ -181,11 +186,9 @@ def draw_fields(text: str, hash_key: str) -> str:
 def _texts(text: str) -> list[tuple[FieldKind, str]]:
     """Return the kind and text of each field, seconds first."""
     texts = text.upper().split()
+    if len(texts) > 1 and len(texts[0]) > 1 and texts[0].isalpha() and "*" not in text:
+        _raise_for_sentence(text)
     if not 5 <= len(texts) <= 7:
-        if schedule := schedule_of_sentence(text):
-            raise InvalidSchedule(
-                _SENTENCE, value=repr(text), schedule=repr(schedule), code="sentence"
-            )
         raise InvalidSchedule(
             _ONE_FIELD if len(texts) == 1 else _FIELDS,
             value=repr(text),
@@ -195,3 +198,10 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     if len(texts) == 5:
         texts.insert(0, "0")
     return list(zip(_KINDS, texts, strict=False))
+
+
+def _raise_for_sentence(text: str) -> NoReturn:
+    value = repr(text)
+    if schedule := schedule_of_sentence(text):
+        raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
+    raise InvalidSchedule(_UNKNOWN_SENTENCE, value=value, code="unknown_sentence")

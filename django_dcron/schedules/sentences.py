@@ -25,6 +25,23 @@ _MONTH = (
 _CLOCK = r"(?:noon|midnight|\d{1,2}(?::\d{2})?(?: ?[ap]m)?)"
 _ORDINAL = r"(?:\d{1,2}(?:st|nd|rd|th)|last)"
 _ORDINALS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th", "fifth": "5th"}
+_NUMBERS = {
+    "one": "1",
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+    "ten": "10",
+    "eleven": "11",
+    "twelve": "12",
+    "fifteen": "15",
+    "twenty": "20",
+    "thirty": "30",
+}
 _EVERY = r"(?:every |each |on )?"
 _OF_MONTH = r"(?: of (?:the|every|each|a) month)"
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
@@ -70,6 +87,7 @@ def _normalize(text: str) -> str:
     words = re.sub(r"[\u2010-\u2015]", "-", words)
     words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
     words = re.sub(r"\bo'?clock\b", "", words)
+    words = " ".join(_NUMBERS.get(word, word) for word in words.split())
     *others, last = words.split() or [""]  # the last word may be a unit: "every second"
     return " ".join([*(_ORDINALS.get(word, word) for word in others), last])
 

@@ -468,6 +468,17 @@ def test_log_says_why_a_failure_is_not_retried(
     assert ("not_retried" in codes) is logged
 
 
+def test_why_names_the_lists_of_exceptions_only_if_the_job_has_any() -> None:
+    run = running(max_attempts=3)
+    assert end_attempt(run, 1, Ending(Outcome.FAILED, Failure(FailureClass.PERMANENT)))
+    (text,) = [
+        str(sentence)
+        for sentence in run_sentences(reread(run), run.due_at, str)
+        if sentence.code == "not_retried"
+    ]
+    assert "retry_on" not in text
+
+
 def test_long_reason_is_truncated() -> None:
     run = running()
     assert end_attempt(run, 1, Ending(Outcome.FAILED, WITHOUT_EXCEPTION, message="x" * 100_000))

@@ -46,6 +46,8 @@ WORDS = re.split(
         ("every 24 December at 18:00", "0 18 24 DEC *"),
         ("on March 1st", "0 0 1 MAR *"),
         ("every Monday at 9 in January and July", "0 9 * JAN,JUL MON"),
+        ("every weekday at nine", "0 9 * * MON-FRI"),
+        ("every fifteen minutes", "*/15 * * * *"),
         ("every minute", "* * * * *"),
         ("every 5 minutes on weekends", "*/5 * * * SAT,SUN"),
         ("every 7 minutes", "@every 7m"),
@@ -86,6 +88,23 @@ def test_sentence_becomes_schedule(sentence: str, schedule: str) -> None:
 )
 def test_nothing_is_guessed(sentence: str) -> None:
     assert schedule_of_sentence(sentence) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("first monday of the month at 10", "sentence"),  # as many words as cron has fields
+        ("every day at 9", "sentence"),
+        ("every workday at nine", "unknown_sentence"),
+        ("every morning", "unknown_sentence"),
+        ("* * *", "field_count"),
+        ("9", "field_count"),
+    ],
+)
+def test_error_says_whether_text_is_a_sentence(text: str, code: str) -> None:
+    with pytest.raises(InvalidSchedule) as info:
+        parse_schedule(text)
+    assert info.value.code == code
 
 
 def test_sentences_of_docs_are_true() -> None:

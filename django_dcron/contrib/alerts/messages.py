@@ -17,6 +17,7 @@ from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.durations import write_duration
+from django_dcron.utils.time_format import format_site_time
 
 
 class AlertContent(NamedTuple):
@@ -50,7 +51,7 @@ def event_message(event: Event, job: Job, found: ReportedFailures) -> AlertConte
 
 def late_message(run: Run, within: timedelta) -> AlertContent:
     text = (
-        f"The run at {_moment(run.scheduled_at)} hasn't finished within "
+        f"The run at {format_site_time(run.scheduled_at)} hasn't finished within "
         f"{write_duration(within)}. Its state is {run.state}."
     )
     text = _join_sentences(text, run.reason, _link("run", run.pk))
@@ -63,7 +64,7 @@ def silence_message(job: Job, since: datetime, span: timedelta) -> AlertContent:
     Each check finds a lasting silence again, but only the first check needs the text, which queries
     the job's runs.
     """
-    text = f"No run has succeeded for {write_duration(span)}, since {_moment(since)}."
+    text = f"No run has succeeded for {write_duration(span)}, since {format_site_time(since)}."
     return AlertContent(
         f"{job} has had no success for {write_duration(span)}",
         lambda: _join_sentences(text, _job_text(job, None)),
@@ -73,7 +74,7 @@ def silence_message(job: Job, since: datetime, span: timedelta) -> AlertContent:
 def node_loss_message(node: Node) -> AlertContent:
     text = (
         f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
-        f"was at {_moment(node.heartbeat_at)}."
+        f"was at {format_site_time(node.heartbeat_at)}."
     )
     text = _join_sentences(text, "Other live nodes take over its shards.")
     return AlertContent(f"node {node.name} is lost", text)
@@ -81,7 +82,7 @@ def node_loss_message(node: Node) -> AlertContent:
 
 def degraded_message(name: str, since: datetime) -> AlertContent:
     text = (
-        f"Node {name} hasn't reached the lock server since {_moment(since)}. No run "
+        f"Node {name} hasn't reached the lock server since {format_site_time(since)}. No run "
         "executes twice, but several nodes may do the same scheduling work."
     )
     return AlertContent(f"node {name} is degraded", text)
@@ -115,7 +116,7 @@ def _run(job: Job, state: State | None) -> Iterator[str]:
 
 
 def _lines_about(run: Run, state: State | None) -> Iterator[str]:
-    yield f"Run at {_moment(run.scheduled_at)}: {run.state}" + (
+    yield f"Run at {format_site_time(run.scheduled_at)}: {run.state}" + (
         f", {run.reason}" if run.reason else ""
     )
     if state is State.FAILED:
@@ -147,7 +148,3 @@ def _join_sentences(*parts: str) -> str:
 
 def _times(number: int) -> str:
     return f" {number} times" if number > 1 else ""
-
-
-def _moment(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -40,9 +40,14 @@ def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]
         )
         yield Sentence("attempts", text, count=run.attempt)
     if state is State.FAILED and run.started_at and run.attempt < run.job.max_attempts:
-        text = _(
-            "The job allows %(most)d attempts, but this failure wasn't retried: see retry_on and "
-            "never_retry_on of the job. PermanentFailure is never retried."
+        may_be_listed = run.job.retry_on or run.job.never_retry_on
+        text = (
+            _(
+                "The job allows %(most)d attempts, but this failure wasn't retried: see retry_on "
+                "and never_retry_on of the job. PermanentFailure is never retried."
+            )
+            if may_be_listed
+            else _("The job allows %(most)d attempts, but this failure is never retried.")
         )
         yield Sentence("not_retried", text, most=run.job.max_attempts)
     if run.reason:

@@ -60,6 +60,7 @@ def test_failure_is_reported_once_with_its_message_and_links(
 ) -> None:
     settings.DCRON_ALERTS = FAILED
     settings.DCRON_SITE_URL = "https://shop.example/"
+    settings.TIME_ZONE = "Asia/Tokyo"
     alerter = Alerter(Leader())
     alerter.check_and_send()
     job = make_idle_job(name="grind")
@@ -69,6 +70,7 @@ def test_failure_is_reported_once_with_its_message_and_links(
     assert service.subjects == ["[dcron] grind failed"]
     text = service.received[0]["message"]
     assert "no more beans" in text
+    assert " JST: failed" in text
     assert f"https://shop.example/admin/django_dcron/job/{job.pk}/change/" in text
     assert f"https://shop.example/admin/django_dcron/run/{job.runs.get().pk}/change/" in text
 

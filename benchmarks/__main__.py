@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks.contestant_setup import CONTESTANTS
 from benchmarks.environments import ROOT, mariadb_driver, versions
 from benchmarks.report import ROWS, table
-from benchmarks.rivals import RIVALS
 
 RESULTS = ROOT / "benchmarks" / "results"
 PATIENCE = 15 * 60.0
@@ -143,9 +143,11 @@ def _circumstances() -> Iterator[tuple[str, Any]]:
     yield "machine", ", ".join(_machine())
     ours = {"python": platform.python_version(), **versions(sys.executable, OUR_PACKAGES)}
     theirs = {
-        rival.name: versions(rival.python, (*rival.packages, "celery", "kombu", "redis"))
-        for rival in RIVALS.values()
-        if rival.is_made
+        contestant.name: versions(
+            contestant.python, (*contestant.packages, "celery", "kombu", "redis")
+        )
+        for contestant in CONTESTANTS.values()
+        if contestant.is_made
     }
     yield "versions", {"django-dcron": ours, **theirs}
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.arrivals import Queue, job_of
 from benchmarks.command import write
+from benchmarks.contestant_setup import CONTESTANTS, Contestant
 from benchmarks.place import empty_tables, in_seconds, make_jobs, measuring_place, nodes, percentile
-from benchmarks.rivals import RIVALS, Rival
 
 if TYPE_CHECKING:
     from tests.services import Process
@@ -60,7 +60,7 @@ def _measure(contestant: str, jobs: str, processes: str = "1") -> dict[str, Any]
         if contestant == DCRON:
             latenesses = _dcron(queue, int(jobs), int(processes))
         else:
-            latenesses = _rival(queue, RIVALS[contestant], int(jobs))
+            latenesses = _contestant_latenesses(queue, CONTESTANTS[contestant], int(jobs))
     except Exception as error:  # keep the figures of the other contestants
         return figures | {"error": f"{type(error).__name__}: {error}"}
     return figures | _figures(latenesses, int(jobs))
@@ -74,12 +74,12 @@ def _dcron(queue: Queue, jobs: int, number: int) -> list[float]:
         return _watch(queue, jobs, burst_at, processes[0])
 
 
-def _rival(queue: Queue, rival: Rival, jobs: int) -> list[float]:
-    if not rival.python.exists():
-        raise RuntimeError(f"no environment for {rival.name}")
-    burst_at = _full_minute(QUIET + 5 + jobs * max(rival.job_takes, 0.001))
-    rival.store_jobs(jobs, burst_at)
-    process = rival.process(burst_at)
+def _contestant_latenesses(queue: Queue, contestant: Contestant, jobs: int) -> list[float]:
+    if not contestant.python.exists():
+        raise RuntimeError(f"no virtual environment for {contestant.name}")
+    burst_at = _full_minute(QUIET + 5 + jobs * max(contestant.job_takes, 0.001))
+    contestant.store_jobs(jobs, burst_at)
+    process = contestant.process(burst_at)
     if (left := burst_at.timestamp() - time.time()) < QUIET / 2:
         raise RuntimeError(f"its jobs were stored only {left:.0f} s before the burst")
     process.start()

@@ -33,9 +33,9 @@ import psutil
 
 from benchmarks.arrivals import Queue
 from benchmarks.command import run
+from benchmarks.contestant_setup import new_database, variables_of
 from benchmarks.environments import ROOT, environment
 from benchmarks.place import Place, empty_tables, in_seconds, make_jobs
-from benchmarks.rivals import new_database, place_of
 
 if TYPE_CHECKING:
     from tests.services import Process
@@ -173,7 +173,7 @@ class _Plain:
 
     def round(self, messages: int, server: int) -> Round:
         Queue().empty()
-        ours = place_of(DATABASE, django=True) | {"BENCH_RESULT_BACKEND": "django-db"}
+        ours = variables_of(DATABASE, django=True) | {"BENCH_RESULT_BACKEND": "django-db"}
         program = [self._python, "-m", "benchmarks.contestants.results_messages", str(messages)]
         subprocess.run(program, cwd=ROOT, env={**os.environ, **ours}, check=True)
         return _work(

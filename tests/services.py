@@ -216,8 +216,8 @@ class PostgresqlServer(Server):
     def answers(self) -> bool:
         """Return whether the server accepts connections. During recovery, it refuses them."""
         programs = Path(self.command[0]).parent
-        question = [programs / "pg_isready", "--quiet", "-h", self.answers_at.parent]
-        return subprocess.run(question).returncode == 0
+        command = [programs / "pg_isready", "--quiet", "-h", self.answers_at.parent]
+        return subprocess.run(command).returncode == 0
 
 
 def postgresql_server() -> Server:
@@ -416,8 +416,8 @@ def _prepared_and_started() -> Server:
 class PythonProcess(Process):
     """`python -m <module> <arguments>`, started by the launcher of the session.
 
-    Python and the dynamic loader read some variables of the environment when they start. A process
-    with a different value of such a variable is executed instead.
+    Python and the dynamic loader read some environment variables when they start. A process with
+    another value of such a variable is executed without the launcher.
     """
 
     def _execute(self) -> subprocess.Popen[bytes] | Launched:

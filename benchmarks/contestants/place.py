@@ -1,4 +1,4 @@
-"""Addresses of the servers, which ``benchmarks.rivals`` passes in the environment."""
+"""Addresses of the servers, which ``benchmarks.contestant_setup`` passes in the environment."""
 
 from __future__ import annotations
 

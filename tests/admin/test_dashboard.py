@@ -428,7 +428,7 @@ def test_dashboard_requires_login_and_view_dashboard_permission(
         assert without.get(url).status_code == 403
 
 
-def test_pages_load_line_that_is_empty_while_all_is_well(
+def test_pages_load_status_line_that_is_empty_without_problems(
     admin_client: Client,
     staff_with: StaffWith,
     job: Job,

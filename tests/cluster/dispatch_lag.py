@@ -18,7 +18,8 @@ def dispatched(*conditions: Q, after: datetime, until: datetime) -> list[tuple[d
     """
     window = Run.objects.filter(*conditions, scheduled_at__gt=after, scheduled_at__lte=until)
     rows = window.exclude(started_at=None).values_list("due_at", "queued_at", "started_at")
-    # A worker may start the run before its mark, and a second delivery may be later than both.
+    # A worker may start the run before the node stores ``queued_at``, and a redelivery stores a
+    # later one.
     return [
         (due_at, min(queued_at or started_at, started_at)) for due_at, queued_at, started_at in rows
     ]

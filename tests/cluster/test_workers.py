@@ -86,12 +86,12 @@ def test_worker_suspended_past_its_lease_duplicates_no_run(cluster: Cluster) -> 
         elsewhere = Run.objects.filter(deliveries__gt=1, state="succeeded")
         wait_until(elsewhere.exists, TIMEOUT, what="its prefetched runs to be executed elsewhere")
 
-    def woken() -> bool:
+    def late_runs_ended() -> bool:
         """Whether the code ended late or was stopped because its heartbeats failed for a lease."""
         late = lost().exclude(late_outcome="").exists()
         return late or "run stopped, heartbeat not written: " in first.process.log
 
-    wait_until(woken, TIMEOUT, what="the end of its runs")
+    wait_until(late_runs_ended, TIMEOUT, what="the end of its runs")
     cluster.account()
     assert not any(worker.exits for worker in cluster.workers)
 

@@ -168,20 +168,24 @@ RUN_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
 ]
 
 
+ALSO_FOUND = {
+    Code.ATTEMPTS_WRONG: {Code.STATISTICS_BEHIND},
+    Code.OCCURRENCE_COUNTED_TWICE: {Code.STATISTICS_BEHIND},
+    Code.RUN_UNDELIVERED: {Code.WORKERS_BEHIND},  # other runs have started recently
+    Code.ATTEMPT_OPEN: {Code.ATTEMPTS_WRONG},
+    Code.STATE_ILLEGAL: {Code.ATTEMPTS_WRONG},
+}
+"""Other findings that a fault may cause, too."""
+
+
 @pytest.mark.parametrize(("code", "fault"), RUN_FAULTS)
 def test_fault_of_run_is_found(
     system: System, code: Code, fault: Callable[[System], object]
 ) -> None:
     fault(system)
     found = system.codes()
-    uncounted = (Code.ATTEMPTS_WRONG, Code.OCCURRENCE_COUNTED_TWICE)
-    also = {Code.STATISTICS_BEHIND} if code in uncounted else set()
-    also |= (
-        {Code.WORKERS_BEHIND} if code is Code.RUN_UNDELIVERED else set()
-    )  # other runs have started recently
-    also |= {Code.ATTEMPTS_WRONG} if code in (Code.ATTEMPT_OPEN, Code.STATE_ILLEGAL) else set()
     assert code in found
-    assert found <= {code} | also
+    assert found <= {code} | ALSO_FOUND.get(code, set())
 
 
 def test_runs_that_wait_for_others_in_a_limit_cause_no_finding(system: System) -> None:

@@ -1,4 +1,4 @@
-"""Shared fixtures for the execution of runs: start and end attempts, register targets."""
+"""Shared fixtures for the execution of runs: start attempts, register and run functions."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -60,7 +60,7 @@ def run_function(make_target: MakeTarget) -> RunFunction:
 
 
 def cut_connection() -> None:
-    """Cut the connection without Django's knowledge. SQLite has no connection."""
+    """Cut the connection without Django's knowledge. SQLite has none that could be cut."""
     cut = {
         "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
         "mysql": "KILL CONNECTION_ID()",

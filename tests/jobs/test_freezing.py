@@ -383,7 +383,7 @@ def test_a_backfilled_run_is_not_released_during_a_freeze() -> None:
     assert state_of(run) == "pending"
 
 
-def test_a_queued_run_is_not_judged_during_a_freeze(clock: ManualClock) -> None:
+def test_a_late_queued_run_does_not_become_missed_during_a_freeze(clock: ManualClock) -> None:
     job = make_idle_job(misfire_policy="skip", misfire_grace=MINUTE)
     run = make_run(job, "queued")
     control.freeze("deploy")

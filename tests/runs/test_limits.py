@@ -373,7 +373,7 @@ def test_runs_held_back_by_a_freeze_are_passed_over(limit: Limit) -> None:
     assert numbers() == {free.pk: 1}, "it passes its place on"
 
 
-# --- crashes and rivals ---------------------------------------------------------------------------
+# --- crashes and concurrency ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["limit.joined", "limit.freed", "finish.ended", "retry.written"])
@@ -465,7 +465,7 @@ def test_deletion_of_a_job_whose_run_waits_does_not_deadlock_with_the_end_of_ano
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_rivals_never_exceed_the_limit(limit: Limit) -> None:
+def test_concurrent_workers_never_exceed_the_limit(limit: Limit) -> None:
     """Eight threads start and end runs of two jobs, and cancel some, as fast as they can."""
     limit.max_running = 3
     control.save_limit(limit)

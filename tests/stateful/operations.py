@@ -171,7 +171,7 @@ def in_turn(*steps: tuple[float, st.SearchStrategy[Operation]]) -> st.SearchStra
 
 FEW = range(3)
 LATER = operations("work_without_faults", "cancel", "edit", "beat")
-RIVALS = st.one_of(
+DUPLICATE_DELIVERIES = st.one_of(
     [
         interrupted(
             sure("deliver", which=which, worker=0, again=True),
@@ -243,7 +243,7 @@ OPERATIONS = st.one_of(
         "crashed",
         "work_without_faults",
     ),
-    RIVALS,
+    DUPLICATE_DELIVERIES,
     FROZEN,
     STOPPED,
     CAUGHT_UP,

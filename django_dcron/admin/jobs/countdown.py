@@ -6,7 +6,7 @@ Invariants:
 - The script gets the texts of the active language and the server's time, so that a browser with a
   wrong clock counts down correctly.
 - The script counts down only to times in the future when they were rendered. Once such a time has
-  passed, the script shows how long ago the run was due. Only the server calls a run overdue.
+  passed, the script shows by how much the run is overdue, as ``time_left`` does.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def countdown(at: datetime) -> str:
 
 def countdown_texts() -> dict[str, str]:
     """Return the server's time and the texts for the script, with ``{span}`` for a duration."""
-    place = {"span": "{span}"}
+    placeholder = {"span": "{span}"}
     return {
         "now": clock.now().isoformat(),
-        "ahead": _("in %(span)s") % place,
+        "ahead": _("in %(span)s") % placeholder,
         "due": _("now"),
-        "past": _("overdue by %(span)s") % place,
+        "past": _("overdue by %(span)s") % placeholder,
     }
 
 

@@ -71,9 +71,9 @@ class AttemptText:
 
 def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, AttemptText]:
     """Return the texts by name, with one query."""
-    cut = {f"{name}_shown": cut(name, CHARACTERS_SHOWN) for name, cut in TRUNCATION.items()}
+    shown = {f"{name}_shown": side(name, CHARACTERS_SHOWN) for name, side in TRUNCATION.items()}
     lengths = {f"{name}_length": Length(name) for name in TRUNCATION}
-    rows: Any = Attempt.objects.filter(pk=attempt.pk).order_by("pk").values(**cut, **lengths)
+    rows: Any = Attempt.objects.filter(pk=attempt.pk).order_by("pk").values(**shown, **lengths)
     row = rows.first() or {}  # the attempt may just have been pruned
     return {
         name: AttemptText(

@@ -10,7 +10,8 @@ Invariants:
 - The thread drops a check-in after a few tries, or when it is old. A service that misses check-ins
   raises its alarm.
 - A process that ends waits a few seconds for check-ins that aren't sent yet.
-- Two jobs have different slugs, unless their names differ only in case or in word separators.
+- Two jobs have different slugs, unless their names, with the namespace in front, differ only in
+  case, or in spaces and dashes.
 - Check-ins report the success or failure of a run, not of an attempt. An attempt that will be
   retried reports neither.
 """
@@ -22,6 +23,7 @@ import hashlib
 import logging
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -215,6 +217,8 @@ def _send(url: str, text: str) -> None:
 # --- Sentry Crons ---------------------------------------------------------------------------------
 
 _STATUS = {STARTED: "in_progress", SUCCEEDED: "ok", FAILED: "error"}
+_STANDARD_FIELD = re.compile(r"(?:[0-9*/,-]|\b[A-Za-z]{3}\b)+")
+"""A cron field of numbers and names of months or weekdays, without ``H``, ``L``, ``W``, ``#``."""
 
 
 def _send_to_sentry(run: CurrentRun, kind: str, text: str) -> None:
@@ -238,10 +242,6 @@ def _capture(slug: str, check_in_id: str, status: str, monitor: MonitorConfig | 
 def _monitor(job: Job) -> MonitorConfig | None:
     """Return Sentry's monitor configuration, or None if Sentry doesn't support the schedule."""
     fields = job.schedule.split()
-    if (
-        len(fields) != 5
-        or not job.schedule.isascii()
-        or any(letter in job.schedule for letter in "HLW#?@\n")
-    ):
+    if len(fields) != 5 or not all(map(_STANDARD_FIELD.fullmatch, fields)):
         return None
     return {"schedule": {"type": "crontab", "value": job.schedule}, "timezone": job.timezone}

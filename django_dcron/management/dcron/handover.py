@@ -233,12 +233,12 @@ def _how_to_start(source: str) -> str:
     if source == celery_config.SOURCE:
         return (
             "delete beat's schedule files (celerybeat-schedule*), and start beat. With these "
-            "files, beat sends everything that was due while it was stopped at once, although it "
-            "ran here."
+            "files, beat immediately sends everything that was due while it was stopped, although "
+            "django-dcron ran it."
         )
     return (
-        f"and start {process_name(source)}. It may then run again what was due while it was "
-        "stopped, although it ran here."
+        f"and start {process_name(source)}. It may then run everything that was due while it was "
+        "stopped, although django-dcron ran it."
     )
 
 

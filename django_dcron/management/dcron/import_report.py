@@ -78,8 +78,9 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
         raise negative_result(f"{unread} with unknown run times{above}.")
     if not coverage.suffices(options["at_least"]):
         raise usage_error(
-            f"Too little to compare: {coverage.compared} of {coverage.due} shadows that ran, and "
-            f"--at-least is {options['at_least']} %. Wait for more runs, or use an earlier --since."
+            f"Too little to compare: compared {coverage.compared} of {coverage.due} shadows that "
+            f"ran, but --at-least is {options['at_least']} %. Wait for more runs, or use an "
+            "earlier --since."
         )
 
 

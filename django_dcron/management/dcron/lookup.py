@@ -27,7 +27,7 @@ LOWEST_ID = "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
 HIGHEST_ID = "f" * 12 + "7" + "f" * 3 + "b" + "f" * 15
 """The lowest and highest id that ``new_run_id`` creates.
 
-A database may sort other ids differently.
+They are valid UUIDs of version 7, because MariaDB sorts UUIDs of other versions differently.
 """
 
 

@@ -173,10 +173,33 @@ def test_all_attempts_of_a_run_share_one_sentry_check_in(sentry: Envelopes) -> N
 
 
 @pytest.mark.parametrize(
-    "schedule", ["@every 5m", "* * * * * *", "0 0 L * *", "H 3 * * *", "0 0 * * 5#2"]
+    "schedule",
+    [
+        "@every 5m",
+        "* * * * * *",
+        "0 0 L * *",
+        "0 0 l * *",
+        "0 0 lw * *",
+        "0 0 * * FRIL",
+        "H 3 * * *",
+        "h(0-29) 3 * * *",
+        "0 0 * * 5#2",
+        "0 0 ? * 1",
+        "0 0 wd#1 * *",
+        "0 0 1 * *\n0 0 15 * *",
+    ],
 )
 def test_schedule_unsupported_by_sentry_is_not_reported(schedule: str) -> None:
     assert checkins._monitor(Job(schedule=schedule)) is None
+
+
+@pytest.mark.parametrize(
+    "schedule", ["*/5 8-18/2 1,15 * *", "0 9 * * MON-THU", "0 9 * * wed,thu", "0 0 1 JUL *"]
+)
+def test_plain_schedule_is_reported_to_sentry(schedule: str) -> None:
+    config = checkins._monitor(Job(schedule=schedule))
+    assert config is not None
+    assert config["schedule"] == {"type": "crontab", "value": schedule}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
 
-USER = r"""
+USER_CRONTAB = r"""
 SHELL=/bin/bash
 MAILTO = "ops@example.com"
 PATH="/opt/shop/bin:/usr/bin"
@@ -53,7 +53,7 @@ def output_of(argv: list[str], **options: Any) -> str:
 
 
 def test_crontab_lines_become_jobs() -> None:
-    contents = read(USER, timezone="Europe/Berlin")
+    contents = read(USER_CRONTAB, timezone="Europe/Berlin")
     jobs = {each.name: each for each in contents.entries}
     assert list(jobs) == ["close-day", "import", "report", "start-things"]
     close = jobs["close-day"].values
@@ -79,7 +79,7 @@ def test_lines_of_manage_py_are_named_for_the_management_command() -> None:
     assert sorted(contents.shell) == sorted(names)
     (note,) = [note for note in contents.notes if "DCRON_COMMANDS" in note]
     assert "command:clearsessions" in note
-    assert not any("DCRON_COMMANDS" in note for note in read(USER).notes)
+    assert not any("DCRON_COMMANDS" in note for note in read(USER_CRONTAB).notes)
 
 
 def test_commented_out_line_is_not_a_description() -> None:
@@ -98,7 +98,7 @@ def test_line_is_identified_by_its_command_and_file() -> None:
 
 
 def test_reboot_line_of_a_crontab_is_omitted() -> None:
-    found = {each.name: each for each in read(USER).entries}["start-things"]
+    found = {each.name: each for each in read(USER_CRONTAB).entries}["start-things"]
     assert (found.refused, found.values) == ("", {})
     assert "systemd" in found.omitted
 
@@ -123,7 +123,7 @@ def test_import_succeeds_if_lines_are_only_omitted(tmp_path: Path) -> None:
 
 
 def test_command_has_its_shell_and_environment() -> None:
-    assert read(USER).shell["import"] == [
+    assert read(USER_CRONTAB).shell["import"] == [
         "/usr/bin/env",
         "PATH=/opt/shop/bin:/usr/bin",
         "/bin/bash",
@@ -189,7 +189,7 @@ def test_line_of_another_file_does_not_repeat_a_renamed_job(
 
 
 def test_mailto_is_reported_once() -> None:
-    assert sum("MAILTO" in note for note in read(USER).notes) == 1
+    assert sum("MAILTO" in note for note in read(USER_CRONTAB).notes) == 1
 
 
 def test_tz_applies_to_commands_and_not_to_times() -> None:

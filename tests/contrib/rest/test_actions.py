@@ -359,7 +359,7 @@ def test_preview_of_an_invalid_stored_schedule_is_a_conflict(api: Api) -> None:
 # --- backfill -------------------------------------------------------------------------------------
 
 RANGE = {"start": "2026-03-01T00:00:00Z", "end": "2026-03-04T00:00:00Z"}
-FIRST = ["2026-03-01T03:00:00Z", "2026-03-02T03:00:00Z", "2026-03-03T03:00:00Z"]
+OCCURRENCES = ["2026-03-01T03:00:00Z", "2026-03-02T03:00:00Z", "2026-03-03T03:00:00Z"]
 
 
 def test_backfill_dry_run_lists_the_runs_that_backfill_creates(api: Api) -> None:
@@ -370,7 +370,7 @@ def test_backfill_dry_run_lists_the_runs_that_backfill_creates(api: Api) -> None
     assert not Run.objects.exists()
     assert shown == {
         "dry_run": True,
-        "occurrences": FIRST,
+        "occurrences": OCCURRENCES,
         "have_run": 0,
         "continue_from": None,
         "until": RANGE["end"],
@@ -378,8 +378,8 @@ def test_backfill_dry_run_lists_the_runs_that_backfill_creates(api: Api) -> None
     made = api.post(f"jobs/{job.pk}/backfill/", RANGE | {"limit": 2}).json()
     assert (made["dry_run"], made["occurrences"], made["continue_from"]) == (
         False,
-        FIRST[:2],
-        FIRST[2],
+        OCCURRENCES[:2],
+        OCCURRENCES[2],
     )
     assert Run.objects.filter(state="waiting", trigger="backfill").count() == 2
 

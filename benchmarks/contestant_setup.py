@@ -1,9 +1,9 @@
-"""The contestants beside django-dcron: how each stores its jobs, and how its scheduler starts.
+"""The contestants other than django-dcron: how each stores its jobs, and how its scheduler starts.
 
-Each has its own environment and its own database on the same PostgreSQL, and publishes to the same
-queue of the same Redis. All run with their defaults, with two exceptions in their favor. They log
-no line per job (the level is WARNING). APScheduler has no limit to how late a job may start,
-because with its default limit, it would drop most of a burst.
+Each has its own virtual environment and its own database on the same PostgreSQL, and publishes to
+the same queue of the same Redis. All run with their defaults, with two exceptions in their
+favor. They log no line per job (the level is WARNING). APScheduler has no limit to how late a job
+may start, because with its default limit, it would drop most of a burst.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENVIRONMENT = ("celery", "redis", "packaging", "psycopg[binary]")
 
 
 @dataclass(frozen=True)
-class Rival:
+class Contestant:
     name: str
     packages: tuple[str, ...]
     store: str
@@ -50,7 +50,7 @@ class Rival:
         return self.name.replace("-", "_")
 
     def variables(self, burst_at: datetime) -> dict[str, str]:
-        return place_of(self.database, django=self.django) | {
+        return variables_of(self.database, django=self.django) | {
             "BENCH_BURST_AT": str(burst_at.timestamp())
         }
 
@@ -65,23 +65,23 @@ class Rival:
         return Process(self.name, [self.python, *self.scheduler], env=self.variables(burst_at))
 
 
-RIVALS = {
-    rival.name: rival
-    for rival in (
-        Rival(
+CONTESTANTS = {
+    contestant.name: contestant
+    for contestant in (
+        Contestant(
             "django-celery-beat",
             ("django-celery-beat", "django"),
             "benchmarks.contestants.beat_jobs",
             (*BEAT, "django_celery_beat.schedulers:DatabaseScheduler"),
             django=True,
         ),
-        Rival(
+        Contestant(
             "celery-redbeat",
             ("celery-redbeat",),
             "benchmarks.contestants.redbeat_jobs",
             (*BEAT, "redbeat.RedBeatScheduler"),
         ),
-        Rival(
+        Contestant(
             "apscheduler",
             ("apscheduler", "sqlalchemy"),
             "benchmarks.contestants.apscheduler_jobs",
@@ -92,7 +92,7 @@ RIVALS = {
 }
 
 
-def place_of(database: str, *, django: bool) -> dict[str, str]:
+def variables_of(database: str, *, django: bool) -> dict[str, str]:
     """Return the variables for ``contestants.place``, with Django settings if needed."""
     from django.conf import settings
 

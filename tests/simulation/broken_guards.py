@@ -6,7 +6,7 @@ how many simulated hours it takes to find each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -220,6 +220,33 @@ def numbers_of_a_limit_are_given_again(stack: ExitStack) -> None:
         return list(range(1, number + 1))
 
     put(stack, limits, "places_to_give", all_places)
+
+
+@guard
+def runs_with_the_same_key_count_separately(stack: ExitStack) -> None:
+    """A run counts under a key of its own instead of the key that its arguments yield."""
+    put(stack, limits, "_key_of", lambda run, limit: str(run.pk))
+
+
+@guard
+def edits_of_a_limit_are_not_noticed(stack: ExitStack) -> None:
+    """Processes keep each limit as they have read it first."""
+    kept: dict[str, Any] = {}
+    engines: list[Any] = []
+
+    def lock(names: Collection[str]) -> dict[str, Any]:
+        if engines[-1:] != [primitives.engine]:  # another simulation
+            engines.append(primitives.engine)
+            kept.clear()
+        return {name: kept.setdefault(name, row) for name, row in real(names).items()}
+
+    real = put(stack, limits, "_lock", lock)
+
+
+@guard
+def starts_within_an_interval_are_not_counted(stack: ExitStack) -> None:
+    """A run starts without taking a number of its limit's interval."""
+    put(stack, limits, "_count_start", lambda line, limit: True)
 
 
 @guard

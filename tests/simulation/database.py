@@ -324,7 +324,7 @@ class Database:
         return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
     def _changed(self, kind: str, *values: Any) -> int:
-        if self.engine.current is not None:
+        if self.engine.current is not None or kind == "limit_defined":
             self._changes.append((kind, values))
         return 0
 
@@ -334,7 +334,16 @@ CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron
 BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
     new.attempt, old.heartbeat_at, new.reason, new.cancel_requested_at, new.due_at,
     new."trigger", old.slot IS 'running' AND new.slot IS NOT 'running',
-    old.slot IS NOT 'running' AND new.slot IS 'running', new.limited); END;
+    old.slot IS NOT 'running' AND new.slot IS 'running', new.limited, l.name, l.key,
+    coalesce(new.args, j.args), coalesce(new.kwargs, j.kwargs))
+    FROM django_dcron_job j LEFT JOIN django_dcron_limit l ON l.name = j.limit_id
+    WHERE j.id = new.job_id; END;
+CREATE TEMP TRIGGER sim_limit_insert AFTER INSERT ON django_dcron_limit
+BEGIN SELECT dcron_changed('limit_defined', new.name, new.key, new.max_running, new.max_started,
+    new.interval); END;
+CREATE TEMP TRIGGER sim_limit_update AFTER UPDATE ON django_dcron_limit
+BEGIN SELECT dcron_changed('limit_defined', new.name, new.key, new.max_running, new.max_started,
+    new.interval); END;
 CREATE TEMP TRIGGER sim_run_insert AFTER INSERT ON django_dcron_run
 BEGIN SELECT dcron_changed('made', new.id, new.job_id, new.state, new."trigger", new.scheduled_at);
 END;
@@ -380,33 +389,6 @@ def is_accounted_for(job: int, scheduled_at: str) -> bool:
     assert connection.connection is not None
     values = (job, scheduled_at, scheduled_at, scheduled_at)
     return connection.connection.execute(ACCOUNTED, values).fetchone() is not None
-
-
-EXCEEDED = """
-SELECT l.name || ': ' || COUNT(*) || ' running' FROM django_dcron_run r
-JOIN django_dcron_job j ON j.id = r.job_id JOIN django_dcron_limit l ON l.name = j.limit_id
-WHERE r.state = 'running' GROUP BY l.name, l.max_running HAVING COUNT(*) > l.max_running
-"""
-STARTED = """
-SELECT l.name || ': ' || COUNT(*) || ' started' FROM django_dcron_attempt a
-JOIN django_dcron_run r ON r.id = a.run_id JOIN django_dcron_job j ON j.id = r.job_id
-JOIN django_dcron_limit l ON l.name = j.limit_id
-JOIN django_dcron_attempt b ON b.run_id = ? AND b.number = ?
-WHERE (julianday(b.started_at) - julianday(a.started_at)) * 86400 BETWEEN 0
-    AND l.interval / 1000000.0 - 1
-GROUP BY l.name, l.max_started HAVING COUNT(*) > l.max_started
-"""
-
-
-def exceeded_limits(run: str, attempt: int) -> list[str]:
-    """Return the limits that committed runs exceed, now that this attempt has started.
-
-    The tolerance for the interval is a second, because SQLite's dates are that exact.
-    """
-    assert connection.connection is not None
-    execute = connection.connection.execute
-    rows = [*execute(EXCEEDED).fetchall(), *execute(STARTED, (run, attempt)).fetchall()]
-    return [text for (text,) in rows]
 
 
 FOLLOWERS = f"""
@@ -480,7 +462,6 @@ __all__ = [
     "Database",
     "clear",
     "create",
-    "exceeded_limits",
     "is_accounted_for",
     "missing_followers",
     "primitives",

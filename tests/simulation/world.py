@@ -136,16 +136,14 @@ class World:
 
     def _create_job(self, number: int) -> None:
         job = Job(target=TARGET, **self.plan.jobs[number])
-        if self.plan.limit and number < self.plan.limited:
-            job.limit_id = "limit"
         for later, earlier, on in self.plan.links:
             if later == number:
                 job.after = {f"job-{earlier}": on}
         control.save(job)
 
     def _begin(self) -> None:
-        if self.plan.limit:
-            control.save_limit(Limit(name="limit", **self.plan.limit))
+        for limit in self.plan.limits:
+            control.save_limit(Limit(**limit))
         for number in range(len(self.plan.jobs)):
             self._create_job(number)
         for name in NODES[: self.plan.nodes]:
@@ -275,6 +273,7 @@ class World:
             read,
             jobs=[replace(job, keep_runs=None, keep_for=None) for job in read.jobs],
             changes=self.observer.changes,
+            limits=self.observer.limits,
         )
 
     def _findings(self, verdict: Verdict) -> list[str]:
@@ -509,8 +508,19 @@ class World:
     def _until(self, seconds: float | None) -> datetime | None:
         return None if seconds is None else self.database.now + timedelta(seconds=seconds)
 
-    def _do_trigger(self, job: int, which: int) -> None:
-        control.trigger(self._job(job), idempotency_key=f"key-{which}" if which < 3 else None)
+    def _do_trigger(self, job: int, which: int, kwargs: dict[str, Any] | None) -> None:
+        key = f"key-{which}" if which < 3 else None
+        control.trigger(self._job(job), kwargs=kwargs, idempotency_key=key)
+
+    def _do_trigger_many(self, job: int, kwargs: list[dict[str, Any]]) -> None:
+        for each in kwargs:
+            control.trigger(self._job(job), kwargs=each)
+
+    def _do_edit_limit(self, name: str, fields: dict[str, Any]) -> None:
+        limit = Limit.objects.get(name=name)
+        for field, value in fields.items():
+            setattr(limit, field, value)
+        control.save_limit(limit)
 
     def _some_run(self, job: int, which: int, *, finished: bool) -> Run | None:
         runs = Run.objects.select_related("job").filter(job__name=f"job-{job}")
@@ -539,7 +549,7 @@ class World:
 
     def _do_edit(self, job: int, which: int, fields: dict[str, Any]) -> None:
         row = self._job(job)
-        if fields.keys() != {"description"}:
+        if not fields.keys() <= {"description", "kwargs"}:
             self.edited.add(row.name)
         for name, value in fields.items():
             setattr(row, name, value)
@@ -576,7 +586,7 @@ class _Teller(logging.Handler):
         self._of.tell(record.getMessage().partition("\n")[0])
 
 
-def work() -> str:
+def work(region: str, *, customer_id: int) -> str:
     """The code of all jobs: write to the witness log, and take some time."""
     run, engine = current_run(), world.engine
     about = behavior(world.plan.seed, str(run.job), run.scheduled_at, run.attempt)

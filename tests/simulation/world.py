@@ -33,7 +33,7 @@ from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs import start_facts
 from django_dcron.targets import functions
 from django_dcron.utils import sync_points
-from tests.simulation import database, primitives
+from tests.simulation import primitives, rows
 from tests.simulation.cluster import THIS_RELEASE, Child, Node, Worker, deliver
 from tests.simulation.counts import Result
 from tests.simulation.database import Armed, Database
@@ -42,6 +42,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.plan import CALM, HOUR, LEASE, NODES, WORKERS, Item, Plan, behavior
 from tests.simulation.primitives import EPOCH
 from tests.simulation.quiet import exact_questions
+from tests.simulation.servers import server
 from tests.simulation.services import Broker, LockServer
 from tests.verdict.history import History, Start
 from tests.verdict.judgement import Verdict, judge
@@ -77,8 +78,8 @@ class World:
         self.random = Random(f"run {plan.seed}")
         self.engine = Engine(self.random, self._task_failed)
         primitives.engine = self.engine
-        self.observer = Observer(self.engine, self.tell, database)
-        self.database = Database(self.engine, self.observer.changed)
+        self.observer = Observer(self.engine, self.tell, rows)
+        self.database = Database(self.engine, self.observer.changed, self.observer.report)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)
         self.broker.tell = self.tell
@@ -101,7 +102,7 @@ class World:
 
     def run(self, *, stop_at_first: bool) -> Result:
         plan, engine = self.plan, self.engine
-        database.clear()
+        server.clear()
         heartbeat._by_process.clear()
         pending_outcomes._by_process.clear()
         functions.registered[TARGET] = work
@@ -119,6 +120,7 @@ class World:
             hours=plan.hours,
             events=engine.events,
             statements=self.database.statements,
+            single_statement_starts=self.database.single_statement_starts,
             runs=self.observer.counts["made"],
             starts=len(self.starts),
             faults=self.faults,
@@ -262,7 +264,7 @@ class World:
     def _history(self) -> History:
         with connection.cursor() as cursor:
             read = read_history(
-                database.AllRows(cursor),
+                rows.AllRows(cursor),
                 FIRST,
                 FIRST + timedelta(seconds=self.plan.end),
                 self.starts,
@@ -296,7 +298,7 @@ class World:
     def _installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(primitives.installed(self.random))
-            stack.enter_context(self.database.installed())
+            stack.enter_context(server.installed(self.database))
             stack.enter_context(exact_questions())
             stack.enter_context(self.database.locks_of_statistics())
             stack.enter_context(self.database.locks_of_attempts())

@@ -48,4 +48,6 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
         (running.add if change.new == "running" else running.discard)(change.run)
         highest = max(highest, len(running))
     assert highest == ALLOWED
+    assert [each.max_running for each in cluster.history.limits] == [ALLOWED]
+    assert {each.limit for each in cluster.history.changes} == {"api"}
     assert not LimitPlace.objects.exclude(run__state__in=("pending", "queued", "waiting")).exists()

@@ -4,8 +4,12 @@
 |---|---|
 | ``engine`` | virtual time, tasks (greenlets) and processes |
 | ``primitives`` | simulated threads, clocks and queues, installed in the package |
-| ``database`` | SQLite in memory with faults at each statement, and triggers that report changes |
+| ``database`` | faults at each statement and transaction |
+| ``servers`` | chooses one of the two databases |
+| ``sqlite`` | SQLite in memory, with triggers that report changes |
 | ``cursor`` | the short way from the ORM to SQLite |
+| ``postgresql`` | a real server, with a connection per process and the same triggers |
+| ``rows`` | committed rows, for the observer and the verdict |
 | ``services`` | the lock server and the broker |
 | ``cluster`` | nodes and workers |
 | ``plan`` | jobs, actions of users and faults, drawn from a seed |

@@ -4,6 +4,7 @@ python -m tests.simulation --hours 1000            with a random first seed
 python -m tests.simulation --replay SEED           print what happens with one seed
 python -m tests.simulation --hours 1000 --resume   add to the totals in the repository
 python -m tests.simulation --totals                print the totals in the repository
+python -m tests.simulation --database postgresql   on a real server instead of SQLite
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ HOURS_PER_SIMULATION = 24.0
 
 def main() -> int:
     given = _parser().parse_args()
+    os.environ["DCRON_SIMULATION_DATABASE"] = given.database
     if given.totals:
         print(sessions.recorded_totals())
         return 0
@@ -43,6 +45,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="the first seed; each simulation has its own")
     parser.add_argument(
         "--each", type=float, default=HOURS_PER_SIMULATION, help="hours of one simulation"
+    )
+    parser.add_argument(
+        "--database",
+        choices=("sqlite", "postgresql"),
+        default="sqlite",
+        help="PostgreSQL runs as a real server, with a connection for each simulated process",
     )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument(
@@ -93,7 +101,7 @@ def _simulate(given: argparse.Namespace) -> int:
     seconds, busy = time.monotonic() - began, sum(os.times()[:4])
     print(f"{totals}\n{seconds:.0f} s, {busy:.0f} s of processor time, history {digest}")
     if failed:
-        _explain(failed[0], given.each)
+        _explain(failed[0], given)
         return 1
     if given.resume:
         print(f"recorded hours: {sessions.read_recorded()['hours']:,}")
@@ -103,10 +111,11 @@ def _simulate(given: argparse.Namespace) -> int:
 def _find_broken(given: argparse.Namespace) -> int:
     """Print, for each broken guard, the hours and the seed that were needed to find it."""
     sessions.prepare()
-    from tests.simulation.broken_guards import GUARDS
+    from tests.simulation.broken_guards import GUARDS, POSTGRESQL_GUARDS
 
+    guards = GUARDS if given.database == "sqlite" else POSTGRESQL_GUARDS
     missed = 0
-    for name in GUARDS if given.broken == "all" else given.broken.split(","):
+    for name in guards if given.broken == "all" else given.broken.split(","):
         result, hours = sessions.find_broken(name, given.hours, given.each)
         found = result.findings[0].splitlines()[0] if result.findings else "NOT FOUND"
         missed += not result.findings
@@ -114,18 +123,20 @@ def _find_broken(given: argparse.Namespace) -> int:
     return int(missed > 0)
 
 
-def _explain(result: Result, each: float) -> None:
+def _explain(result: Result, given: argparse.Namespace) -> None:
     sessions.prepare()
     from tests.simulation import plan, shrinking
 
-    left = shrinking.shrink(plan.draw(result.seed, each))
-    print("", "To replay it:", _command(result.seed, each, left), sep="\n")
+    left = shrinking.shrink(plan.draw(result.seed, given.each))
+    print("", "To replay it:", _command(result.seed, left, given), sep="\n")
 
 
-def _command(seed: int, each: float, items: list[int], broken: str | None = None) -> str:
+def _command(seed: int, items: list[int], given: argparse.Namespace) -> str:
     numbers = ",".join(map(str, items))
-    command = f"python -m tests.simulation --replay {seed} --each {each:g} --only '{numbers}'"
-    return f"{command} --broken {broken}" if broken else command
+    command = f"python -m tests.simulation --replay {seed} --each {given.each:g} --only '{numbers}'"
+    if given.database != "sqlite":
+        command += f" --database {given.database}"
+    return f"{command} --broken {given.broken}" if given.broken else command
 
 
 def _replay(given: argparse.Namespace) -> int:
@@ -144,7 +155,7 @@ def _replay(given: argparse.Namespace) -> int:
     with broken(given.broken) if given.broken else nullcontext():
         if given.shrink:
             left = shrinking.shrink(drawn, float("inf"))
-            print(_command(given.replay, given.each, left, given.broken))
+            print(_command(given.replay, left, given))
             drawn = shrinking.only(drawn, left)
         result = world.simulate(drawn, with_story=True)
     print("\n".join(shrinking.about(result) if result.findings and not given.all else result.story))

@@ -6,7 +6,7 @@ how many simulated hours it takes to find each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,15 +14,29 @@ from typing import Any
 from unittest.mock import patch
 
 from django.db import transaction
+from django.db.models import Q
 
 from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
+from django_dcron.db.read_and_change import ReadAndChange
+from django_dcron.db.statements import Placeholder, Select, Update
 from django_dcron.dispatch.base import DispatchFailed
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.lifecycle import State
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.policies.start_decision import Start
-from django_dcron.runs import chains, creation, deliveries, endings, limits, start, transitions
+from django_dcron.runs import (
+    chains,
+    creation,
+    deliveries,
+    endings,
+    limits,
+    ordinary_start,
+    start,
+    start_facts,
+    transitions,
+)
 from django_dcron.runs.start import Started
 from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
 from django_dcron.schedules.timetable import Timetable
@@ -30,10 +44,17 @@ from tests.simulation import primitives
 
 Breaking = Callable[[ExitStack], None]
 GUARDS: dict[str, Breaking] = {}
+POSTGRESQL_GUARDS: dict[str, Breaking] = {}
+"""Guards of the statement that reads a run and starts it. Only PostgreSQL executes it."""
 
 
 def guard(breaking: Breaking) -> Breaking:
     GUARDS[breaking.__name__] = breaking
+    return breaking
+
+
+def postgresql_guard(breaking: Breaking) -> Breaking:
+    POSTGRESQL_GUARDS[breaking.__name__] = breaking
     return breaking
 
 
@@ -42,7 +63,7 @@ def broken(name: str) -> Iterator[None]:
     """Break this guard within the block."""
     with ExitStack() as stack:
         endings._finish_statements.cache_clear()
-        GUARDS[name](stack)
+        (GUARDS | POSTGRESQL_GUARDS)[name](stack)
         stack.callback(endings._finish_statements.cache_clear)
         yield
 
@@ -203,6 +224,69 @@ def runs_start_without_the_slot(stack: ExitStack) -> None:
     real = put(stack, start, "decide_start", without_slot)
 
 
+# --- start by one statement, on PostgreSQL --------------------------------------------------------
+
+
+def omit_conditions(stack: ExitStack, *names: str) -> None:
+    """Let the statement start runs that don't meet these conditions."""
+
+    def fewer(*conditions: Any, **given: Any) -> Q:
+        if "attempt" in given and "in_time" in names:
+            conditions = ()
+        return Q(*conditions, **{name: given[name] for name in given if name not in names})
+
+    def reading() -> Any:
+        with patch.object(ordinary_start, "Q", fewer):
+            return real()
+
+    real = ordinary_start._reading
+    replace_statement(stack, reading=reading)
+
+
+def replace_statement(stack: ExitStack, **parts: Any) -> None:
+    """Replace some of the parts of the statement: ``reading``, ``condition`` or ``update``."""
+    part = {name: getattr(ordinary_start, f"_{name}") for name in ("reading", "condition")} | parts
+    statement = ReadAndChange(
+        Select(Run, part["reading"]),
+        (*start_facts.READ_COLUMNS, ordinary_start.ORDINARY),
+        part["condition"],
+        part.get("update", ordinary_start._update),
+        ordinary_start._insert,
+        lock_timeout=transitions.LOCK_TIMEOUT,
+    )
+    put(stack, ordinary_start, "_START", statement)
+
+
+@postgresql_guard
+def one_statement_starts_runs_that_are_too_late(stack: ExitStack) -> None:
+    """The statement asks neither for the misfire grace nor for the start deadline."""
+    omit_conditions(stack, "in_time")
+
+
+@postgresql_guard
+def one_statement_ignores_limits(stack: ExitStack) -> None:
+    """The statement starts a run of a job with a limit."""
+    omit_conditions(stack, "job__limit", "limited")
+
+
+@postgresql_guard
+def one_statement_takes_no_slot(stack: ExitStack) -> None:
+    """The statement neither looks at the slot nor takes it."""
+
+    def condition(seen: Any) -> str:
+        return f"{seen(ordinary_start.ORDINARY)} AND NOT {seen('is_frozen')}"
+
+    def update(seen: Any) -> Update:
+        rows = transitions.run_that_may_become
+        return Update(
+            Run,
+            lambda: rows(State.RUNNING, Placeholder(Run, "id"), Placeholder(Run, "attempt")),
+            **transitions.start_columns(None),
+        )
+
+    replace_statement(stack, condition=condition, update=update)
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -220,6 +304,33 @@ def numbers_of_a_limit_are_given_again(stack: ExitStack) -> None:
         return list(range(1, number + 1))
 
     put(stack, limits, "places_to_give", all_places)
+
+
+@guard
+def runs_with_the_same_key_count_separately(stack: ExitStack) -> None:
+    """A run counts under a key of its own instead of the key that its arguments yield."""
+    put(stack, limits, "_key_of", lambda run, limit: str(run.pk))
+
+
+@guard
+def edits_of_a_limit_are_not_noticed(stack: ExitStack) -> None:
+    """Processes keep each limit as they have read it first."""
+    kept: dict[str, Any] = {}
+    engines: list[Any] = []
+
+    def lock(names: Collection[str]) -> dict[str, Any]:
+        if engines[-1:] != [primitives.engine]:  # another simulation
+            engines.append(primitives.engine)
+            kept.clear()
+        return {name: kept.setdefault(name, row) for name, row in real(names).items()}
+
+    real = put(stack, limits, "_lock", lock)
+
+
+@guard
+def starts_within_an_interval_are_not_counted(stack: ExitStack) -> None:
+    """A run starts without taking a number of its limit's interval."""
+    put(stack, limits, "_count_start", lambda line, limit: True)
 
 
 @guard

@@ -16,6 +16,8 @@ class Counts:
     """Simulated hours."""
     events: int = 0
     statements: int = 0
+    single_statement_starts: int = 0
+    """Statements that read a run and start it if it is ordinary. Only PostgreSQL has them."""
     occurrences: int = 0
     runs: int = 0
     starts: int = 0

@@ -1,7 +1,7 @@
-"""The simulated database: SQLite in memory, with virtual time, faults and an observer.
+"""The simulated database: SQLite or PostgreSQL, with virtual time, faults and an observer.
 
-All processes share one connection. Nobody else acts within a transaction, and anybody may act
-before and after each one. A process that dies within a transaction has it rolled back.
+Nobody else acts within a transaction, and anybody may act before and after each one. A process that
+dies within a transaction has it rolled back.
 
 Faults follow the behavior of a server: an aborted transaction refuses all further statements, and
 an answer that is lost leaves the changes committed.
@@ -9,16 +9,25 @@ an answer that is lost leaves the changes committed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import SimpleNamespace
+from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from django.db import InternalError, OperationalError, connection, connections
+from django.db import (
+    DataError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    connections,
+)
 from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
@@ -26,12 +35,12 @@ from django_dcron.db.statements import UpdateUnlocked
 from django_dcron.execution import pending_outcomes, unrecorded_outcome
 from django_dcron.models import statistics
 from django_dcron.runs import endings, pending_counts, transitions
-from tests.simulation import primitives
-from tests.simulation.cursor import direct_cursor
 from tests.simulation.engine import Engine, Killed, Process
 from tests.simulation.primitives import EPOCH
 
 WRITES = ("UPDATE", "INSERT", "DELETE", "REPLACE")
+MISTAKES = (ProgrammingError, DataError, InternalError, NotSupportedError)
+"""Errors that the server itself never raises, whatever happens to it."""
 ABORTS = ("deadlock detected", "could not serialize access due to concurrent update")
 
 
@@ -52,7 +61,12 @@ class Armed:
 
 
 class Database:
-    def __init__(self, engine: Engine, on_change: Callable[[str, tuple[Any, ...]], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_change: Callable[[str, tuple[Any, ...]], None],
+        on_mistake: Callable[[str], None],
+    ) -> None:
         self.engine = engine
         self.random = engine.random
         self.unreachable_until = 0.0
@@ -64,11 +78,18 @@ class Database:
         self.unreachable_for: dict[str, float] = {}
         """Until when the database is unreachable for the processes of this name."""
         self.statements = 0
+        self.single_statement_starts = 0
+        """How many of the statements read a run and start it if it is ordinary."""
         self._aborted = False
         self._postponed: Armed | None = None
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._on_change = on_change
+        self._on_mistake = on_mistake
         self._now_text = -1.0, ""
+        self.receive_changes: Callable[[Any], None] = lambda backend: None
+        """Reads the changes that the triggers have reported to this connection, if the connection
+        doesn't call ``changed`` itself.
+        """
 
     # --- faults at points -------------------------------------------------------------------------
 
@@ -133,7 +154,8 @@ class Database:
             raise Killed
         self.statements += 1
         inside = connection.in_atomic_block
-        writes = sql.startswith(WRITES)
+        writes = sql.startswith(WRITES) or is_write_in_with(sql)
+        self.single_statement_starts += sql.startswith("WITH seen ")
         if inside:
             self.engine.now += 0.0002
             if self._aborted and not sql.startswith("ROLLBACK"):
@@ -146,10 +168,14 @@ class Database:
             self._pass_time()
             if process.armed:
                 self.reach("before")
-        self._check_available(process, writes)
-        result = execute(sql, params, many, context)
+        self.check_available(process, writes)
+        try:
+            result = execute(sql, params, many, context)
+        except MISTAKES as error:
+            self._on_mistake(f"{process.name}: {type(error).__name__}: {error}\n{sql}")
+            raise
         if writes and not inside:
-            self._committed(process)
+            self._committed(connections["default"], process)
         return result
 
     def _pass_time(self) -> None:
@@ -161,7 +187,7 @@ class Database:
         else:
             self.engine.rest(self.random.random() * 0.2)
 
-    def _check_available(self, process: Process, writes: bool) -> None:
+    def check_available(self, process: Process, writes: bool) -> None:
         now = self.engine.now
         kind = process.name
         if now < self.unreachable_until or now < self.unreachable_for.get(kind, 0.0):
@@ -171,7 +197,22 @@ class Database:
             self._aborted = connection.in_atomic_block
             raise InternalError("cannot execute UPDATE in a read-only transaction")
 
-    def _commit(self) -> None:
+    @contextmanager
+    def watching(self, backend: Any) -> Iterator[None]:
+        """Let the faults and the observer act on the transactions of this connection."""
+        self.watch(backend)
+        try:
+            yield
+        finally:
+            del backend._commit, backend._rollback, backend.run_and_clear_commit_hooks
+            backend.run_on_commit = []
+
+    def watch(self, backend: Any) -> None:
+        backend._commit = lambda: self._commit(backend)
+        backend._rollback = lambda: self._rollback(backend)
+        backend.run_and_clear_commit_hooks = lambda: self._run_commit_hooks(backend)
+
+    def _commit(self, backend: Any) -> None:
         """Stands for the backend's commit."""
         task = self.engine.current
         if task is not None:
@@ -182,30 +223,31 @@ class Database:
                     raise OperationalError("the transaction was aborted")
                 if task.process.armed:
                     self.reach("commit")
-                self._check_available(task.process, False)
+                self.check_available(task.process, False)
             except Killed:
-                self._rollback()  # as the server does when it loses the connection
+                self._rollback(backend)  # as the server does when it loses the connection
                 raise
-        self._real_commit()
-        self._committed(task.process if task else None)
+        type(backend)._commit(backend)
+        self._committed(backend, task.process if task else None)
 
-    def _rollback(self) -> None:
+    def _rollback(self, backend: Any) -> None:
         self._aborted = False
         self._changes.clear()
-        connection.run_on_commit = []
-        self._real_rollback()
+        backend.run_on_commit = []
+        type(backend)._rollback(backend)
 
-    def _run_commit_hooks(self) -> None:
+    def _run_commit_hooks(self, backend: Any) -> None:
         """Stands for the connection's method, which Django calls right after a commit."""
         if (armed := self._postponed) is not None:
             self._postponed = None
-            hooks, connection.run_on_commit = connection.run_on_commit, []
+            hooks, backend.run_on_commit = backend.run_on_commit, []
             assert self.engine.current is not None
             self._happen(armed, self.engine.current.process, "after commit")
-            connection.run_on_commit = hooks
-        self._real_run_commit_hooks()
+            backend.run_on_commit = hooks
+        type(backend).run_and_clear_commit_hooks(backend)
 
-    def _committed(self, process: Process | None) -> None:
+    def _committed(self, backend: Any, process: Process | None) -> None:
+        self.receive_changes(backend)
         if self._changes:
             changes, self._changes = self._changes, []
             for kind, values in changes:
@@ -214,34 +256,10 @@ class Database:
             try:
                 self.reach("after")
             except Killed:
-                connection.run_on_commit = []
+                backend.run_on_commit = []
                 raise
 
-    # --- installation -----------------------------------------------------------------------------
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        connection.ensure_connection()
-        assert connection.connection is not None
-        # Time stands still within a statement, so SQLite needs to ask only once.
-        connection.connection.create_function("STRFTIME", 2, self._strftime, deterministic=True)
-        connection.connection.create_function("dcron_changed", -1, self._changed)
-        backend: Any = connections["default"]
-        self._real_commit, self._real_rollback = backend._commit, backend._rollback
-        backend._commit, backend._rollback = self._commit, self._rollback
-        self._real_run_commit_hooks = backend.run_and_clear_commit_hooks
-        backend.run_and_clear_commit_hooks = self._run_commit_hooks
-        only = SimpleNamespace(default=backend)  # There is one thread.
-        with (
-            patch.object(connections, "_connections", only),
-            direct_cursor(backend, self.statement),
-        ):
-            try:
-                yield
-            finally:
-                del backend._commit, backend._rollback
-                del backend.run_and_clear_commit_hooks
-                connection.run_on_commit = []
+    # --- locks of other sessions ------------------------------------------------------------------
 
     @contextmanager
     def locks_of_statistics(self) -> Iterator[None]:
@@ -249,8 +267,6 @@ class Database:
 
         SQLite has no SKIP LOCKED.
         """
-        assert connection.connection is not None
-        connection.connection.create_function("dcron_unlocked", 0, self._statistics_are_unlocked)
         real_rows, real_lock = UpdateUnlocked._rows, statistics.lock_countable
         real_locked_rows = pending_counts._lock_unlocked
 
@@ -259,10 +275,10 @@ class Database:
             return real_rows(update, *arguments).filter(unlocked)
 
         def lock_countable(*arguments: Any) -> list[int]:
-            return real_lock(*arguments) if self._statistics_are_unlocked() else []
+            return real_lock(*arguments) if self.statistics_are_unlocked() else []
 
         def lock_unlocked(*arguments: Any) -> Any:
-            return real_locked_rows(*arguments) if self._statistics_are_unlocked() else {}
+            return real_locked_rows(*arguments) if self.statistics_are_unlocked() else {}
 
         with (
             patch.object(UpdateUnlocked, "_rows", rows),
@@ -305,12 +321,11 @@ class Database:
     def _attempts_are_unlocked(self) -> bool:
         return self.engine.now >= self.attempts_locked_until
 
-    def _statistics_are_unlocked(self) -> bool:
+    def statistics_are_unlocked(self) -> bool:
         return self.engine.now >= self.statistics_locked_until
 
-    def _strftime(self, template: str, when: str) -> str:
-        if when != "NOW":
-            raise ValueError(f"STRFTIME of {when}")
+    def now_text(self) -> str:
+        """Return the database's time as a text in UTC."""
         at, text = self._now_text
         if at != self.engine.now:
             at, text = self.engine.now, f"{self.now:%Y-%m-%d %H:%M:%S.%f}"
@@ -323,165 +338,13 @@ class Database:
         at = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
         return at.replace(microsecond=at.microsecond // 1000 * 1000)
 
-    def _changed(self, kind: str, *values: Any) -> int:
-        if self.engine.current is not None:
+    def changed(self, kind: str, values: tuple[Any, ...]) -> None:
+        """A trigger reports a change, which is checked after the commit."""
+        if self.engine.current is not None or kind == "limit_defined":
             self._changes.append((kind, values))
-        return 0
 
 
-TRIGGERS = """
-CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron_run
-BEGIN SELECT dcron_changed('moved', new.id, new.job_id, old.state, old.attempt, new.state,
-    new.attempt, old.heartbeat_at, new.reason, new.cancel_requested_at, new.due_at,
-    new."trigger", old.slot IS 'running' AND new.slot IS NOT 'running',
-    old.slot IS NOT 'running' AND new.slot IS 'running', new.limited); END;
-CREATE TEMP TRIGGER sim_run_insert AFTER INSERT ON django_dcron_run
-BEGIN SELECT dcron_changed('made', new.id, new.job_id, new.state, new."trigger", new.scheduled_at);
-END;
-CREATE TEMP TRIGGER sim_run_delete AFTER DELETE ON django_dcron_run
-BEGIN SELECT dcron_changed('deleted', old.id, old.job_id, old.state, old.attempt, old."trigger");
-END;
-CREATE TEMP TABLE pruned_run AS SELECT * FROM django_dcron_run LIMIT 0;
-CREATE TEMP TABLE pruned_attempt AS SELECT * FROM django_dcron_attempt LIMIT 0;
-CREATE TEMP TRIGGER sim_run_prune BEFORE DELETE ON django_dcron_run
-WHEN old.state IN ('succeeded', 'failed', 'skipped', 'missed', 'cancelled')
-BEGIN INSERT INTO pruned_run SELECT * FROM django_dcron_run WHERE id = old.id; END;
-CREATE TEMP TRIGGER sim_attempt_prune BEFORE DELETE ON django_dcron_attempt
-BEGIN INSERT INTO pruned_attempt SELECT * FROM django_dcron_attempt WHERE id = old.id; END;
-CREATE TEMP TRIGGER sim_cursor AFTER UPDATE OF next_at ON django_dcron_cursor
-WHEN old.next_at IS NOT NULL AND new.next_at IS NOT old.next_at AND new.placed_at = old.placed_at
-    AND (new.schedule, new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at,
-        new.ends_at, new.enabled) IS (old.schedule, old.timezone, old.calendar_dates,
-        old.calendar_policy, old.starts_at, old.ends_at, old.enabled)
-BEGIN SELECT dcron_changed('claimed', new.job_id, old.next_at); END;
-CREATE TEMP TRIGGER sim_attempt AFTER INSERT ON django_dcron_attempt
-BEGIN SELECT dcron_changed('attempted', new.run_id, new.number, new.worker); END;
-"""
-
-
-WITH_PRUNED = {
-    "SELECT * FROM django_dcron_run": (
-        "SELECT * FROM django_dcron_run UNION ALL SELECT * FROM pruned_run"
-    ),
-    "SELECT * FROM django_dcron_attempt": (
-        "SELECT * FROM django_dcron_attempt UNION ALL SELECT * FROM pruned_attempt"
-    ),
-}
-
-
-ACCOUNTED = f"""
-SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]})
-WHERE job_id = ? AND (scheduled_at = ? OR (missed_from <= ? AND scheduled_at > ?))
-"""  # noqa: S608 (no values from outside)
-
-
-def is_accounted_for(job: int, scheduled_at: str) -> bool:
-    """Return whether the job's occurrence has a run, or a later run that counts it as missed."""
-    assert connection.connection is not None
-    values = (job, scheduled_at, scheduled_at, scheduled_at)
-    return connection.connection.execute(ACCOUNTED, values).fetchone() is not None
-
-
-EXCEEDED = """
-SELECT l.name || ': ' || COUNT(*) || ' running' FROM django_dcron_run r
-JOIN django_dcron_job j ON j.id = r.job_id JOIN django_dcron_limit l ON l.name = j.limit_id
-WHERE r.state = 'running' GROUP BY l.name, l.max_running HAVING COUNT(*) > l.max_running
-"""
-STARTED = """
-SELECT l.name || ': ' || COUNT(*) || ' started' FROM django_dcron_attempt a
-JOIN django_dcron_run r ON r.id = a.run_id JOIN django_dcron_job j ON j.id = r.job_id
-JOIN django_dcron_limit l ON l.name = j.limit_id
-JOIN django_dcron_attempt b ON b.run_id = ? AND b.number = ?
-WHERE (julianday(b.started_at) - julianday(a.started_at)) * 86400 BETWEEN 0
-    AND l.interval / 1000000.0 - 1
-GROUP BY l.name, l.max_started HAVING COUNT(*) > l.max_started
-"""
-
-
-def exceeded_limits(run: str, attempt: int) -> list[str]:
-    """Return the limits that committed runs exceed, now that this attempt has started.
-
-    The tolerance for the interval is a second, because SQLite's dates are that exact.
-    """
-    assert connection.connection is not None
-    execute = connection.connection.execute
-    rows = [*execute(EXCEEDED).fetchall(), *execute(STARTED, (run, attempt)).fetchall()]
-    return [text for (text,) in rows]
-
-
-FOLLOWERS = f"""
-SELECT l.job_id FROM django_dcron_link l
-JOIN django_dcron_job j ON j.id = l.job_id JOIN django_dcron_cursor c ON c.job_id = l.job_id
-WHERE l.after_id = ? AND l."on" IN (?, 'ended') AND j.enabled AND c.resumes_at IS NULL
-AND NOT EXISTS (SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]}) f
-    WHERE f.job_id = l.job_id AND f.idempotency_key = 'after run ' || ?)
-"""  # noqa: S608 (no values from outside)
-
-
-def missing_followers(run: str, job: int, state: str) -> list[int]:
-    """Return the jobs that should follow the ended run, and of which no run does.
-
-    Jobs that are paused, or that a node has enabled ahead of time, are omitted.
-    """
-    assert connection.connection is not None
-    values = (job, state, str(UUID(run)))
-    return [key for (key,) in connection.connection.execute(FOLLOWERS, values).fetchall()]
-
-
-class AllRows:
-    """A cursor for ``tests.verdict`` that also reads the rows that retention has deleted."""
-
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
-
-    @property
-    def description(self) -> Any:
-        return self._cursor.description
-
-    def execute(self, statement: str, /) -> Any:
-        return self._cursor.execute(WITH_PRUNED.get(statement, statement))
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._cursor.fetchall()
-        return rows
-
-
-def create() -> None:
-    """Create the tables and the triggers. Called once per operating system process."""
-    from django.core.management import call_command
-
-    call_command("migrate", verbosity=0, run_syncdb=True)
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA synchronous = OFF")
-        cursor.execute("PRAGMA temp_store = MEMORY")
-    assert connection.connection is not None
-    connection.connection.create_function("dcron_changed", -1, lambda *values: 0)
-    connection.connection.executescript(TRIGGERS)
-
-
-def clear() -> None:
-    """Delete all rows, and begin to count keys at 1 again."""
-    with connection.cursor() as cursor, connection.constraint_checks_disabled():
-        tables = [
-            table
-            for table in connection.introspection.table_names(cursor)
-            if table.startswith("django_dcron_")
-        ]
-        cursor.execute("UPDATE django_dcron_run SET rerun_of_id = NULL")
-        for table in tables:
-            cursor.execute(f"DELETE FROM {table}")  # noqa: S608 (our own tables)
-        cursor.execute("DELETE FROM pruned_run")
-        cursor.execute("DELETE FROM pruned_attempt")
-        cursor.execute("DELETE FROM sqlite_sequence WHERE name LIKE 'django_dcron_%'")
-
-
-__all__ = [
-    "Armed",
-    "Database",
-    "clear",
-    "create",
-    "exceeded_limits",
-    "is_accounted_for",
-    "missing_followers",
-    "primitives",
-]
+@lru_cache(maxsize=2000)
+def is_write_in_with(sql: str) -> bool:
+    """Return whether the statement is a WITH that changes rows."""
+    return sql.startswith("WITH") and re.search(r"\((UPDATE|INSERT|DELETE) ", sql) is not None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from tests.model.transitions import Transition, not_allowed
 from tests.simulation.engine import Engine
 from tests.simulation.plan import NODES, RUN_LEASE
 from tests.simulation.primitives import EPOCH
-from tests.verdict.history import Change
+from tests.verdict.history import Change, Limit
+from tests.verdict.limits import LimitLines, key_of
 
 UNSTARTED = frozenset({"pending", "queued", "waiting"})
 FINAL = frozenset({"succeeded", "failed", "skipped", "missed", "cancelled"})
@@ -26,8 +28,6 @@ class CommittedRows(Protocol):
     """What the observer asks the database right after a commit."""
 
     def is_accounted_for(self, job: int, scheduled_at: str) -> bool: ...
-
-    def exceeded_limits(self, run: str, attempt: int) -> list[str]: ...
 
     def missing_followers(self, run: str, job: int, state: str) -> list[int]: ...
 
@@ -49,6 +49,8 @@ class Observer:
         self.pending_since: dict[str, float] = {}
         """When each run became pending."""
         self.changes: list[Change] = []
+        self.limits: list[Limit] = []
+        self._lines = LimitLines()
         self._waiting: dict[int, set[tuple[str, str]]] = {}
         """The runs that wait for each job's slot, by when they were due."""
         self._attempts: set[tuple[str, int]] = set()
@@ -88,23 +90,31 @@ class Observer:
         frees_slot: int,
         takes_slot: int,
         limited: int,
+        limit: str | None,
+        template: str | None,
+        args: str,
+        kwargs: str,
     ) -> None:
         about = f"job {job}: run {run[-6:]} {old} -> {new}"
-        self.changes.append(
-            Change(
-                number=len(self.changes) + 1,
-                run=run,
-                job=job,
-                old=old,
-                new=new,
-                due_at=datetime.fromisoformat(due_at).replace(tzinfo=UTC),
-                trigger=trigger,
-                attempts=attempt - old_attempt,
-                frees_slot=bool(frees_slot),
-                takes_slot=bool(takes_slot),
-                limited=bool(limited),
-            )
+        change = Change(
+            number=self._next_number(),
+            run=run,
+            job=job,
+            old=old,
+            new=new,
+            due_at=datetime.fromisoformat(due_at).replace(tzinfo=UTC),
+            trigger=trigger,
+            attempts=attempt - old_attempt,
+            frees_slot=bool(frees_slot),
+            takes_slot=bool(takes_slot),
+            limited=bool(limited),
+            at=datetime.fromtimestamp(EPOCH + self.engine.now, UTC),
+            limit=limit or "",
+            key=key_of(template or "", json.loads(args), json.loads(kwargs)),
         )
+        self.changes.append(change)
+        for text in self._lines.change(change):
+            self.report(f"limits: {text} after the start of run {run[-6:]}")
         if old != new:
             self.pending_since[run] = self.engine.now
             self.tell(f"{about} attempt {attempt}{' ' + reason if reason else ''}")
@@ -126,6 +136,23 @@ class Observer:
             # A run that waits for its limit isn't in the line for the slot.
             waits = new == "waiting" and not limited
             self._waits(about, job, (due_at, run), old, waits, bool(takes_slot))
+
+    def _limit_defined(
+        self,
+        name: str,
+        key: str,
+        max_running: int | None,
+        max_started: int | None,
+        interval: int | None,
+    ) -> None:
+        length = None if interval is None else timedelta(microseconds=interval)
+        number = self._next_number()
+        self.limits.append(Limit(number, name, key, max_running, max_started, length))
+        self._lines.define(self.limits[-1])
+        self.tell(f"limit {name} {key}: {max_running} running, {max_started} started in {length}")
+
+    def _next_number(self) -> int:
+        return len(self.changes) + len(self.limits) + 1
 
     def _waits(
         self, about: str, job: int, turn: tuple[str, str], old: str, waits: bool, takes_slot: bool
@@ -171,8 +198,6 @@ class Observer:
         if (run, number) in self._attempts:
             self.report(f"run {run[-6:]} has two attempts {number}")
         self._attempts.add((run, number))
-        for text in self.rows.exceeded_limits(run, number):
-            self.report(f"limits: {text} after the start of run {run[-6:]}")
         self.tell(f"{worker} starts run {run[-6:]} attempt {number}")
 
     def witnessed(self, run: str, attempt: int) -> None:

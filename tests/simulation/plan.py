@@ -107,9 +107,7 @@ class Plan:
     jobs: tuple[dict[str, Any], ...]
     links: tuple[tuple[int, int, str], ...]
     """Tuples of the following job, the preceding job, and the end that links them."""
-    limit: dict[str, Any]
-    """The fields of the limit that the first ``limited`` jobs share. Empty: there is no limit."""
-    limited: int
+    limits: tuple[dict[str, Any], ...]
     items: tuple[Item, ...]
 
     @property
@@ -120,7 +118,9 @@ class Plan:
 def draw(seed: int, hours: float) -> Plan:
     random = Random(f"plan {seed}")
     nodes = random.choice((2, 2, 3))
-    jobs = tuple(_job(random, number) for number in range(random.randint(3, 6)))
+    limits = tuple(_limit(random, number) for number in range(random.choice((0, 1, 1, 1, 2))))
+    names = tuple(limit["name"] for limit in limits)
+    jobs = tuple(_job(random, number, names) for number in range(random.randint(3, 6)))
     links = []
     if random.random() < 0.4:
         on = random.choice(("succeeded", "failed", "ended"))
@@ -133,28 +133,44 @@ def draw(seed: int, hours: float) -> Plan:
         if random.random() < drawn.bursts:
             soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0, 120.0))
             if random.random() < 0.3:
-                items.append(_action(random, items[-1].at, len(jobs)))
+                items.append(_action(random, items[-1].at, len(jobs), names))
             else:
                 items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
     items += [
-        _action(random, random.random() * hours * HOUR, len(jobs))
+        _action(random, random.random() * hours * HOUR, len(jobs), names)
         for _ in range(int(drawn.actions * hours))
     ]
     items = [item for item in items if not _is_calm(item.at)]
     items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
     lock = random.choice(("redis", "redis", "database"))
-    limit, limited = _limit(random), random.randint(2, len(jobs))
-    return Plan(seed, hours, nodes, lock, jobs, tuple(links), limit, limited, tuple(items))
+    return Plan(seed, hours, nodes, lock, jobs, tuple(links), limits, tuple(items))
 
 
-def _limit(random: Random) -> dict[str, Any]:
-    most = random.choice((None, None, 1, 2, 3))
-    if most is None:
-        return {}
-    started = random.choice((None, None, 3))
-    interval = None if started is None else minutes(random, 2, 20)
-    return {"max_running": most, "max_started": started, "interval": interval}
+KEYS = ("", "customer:{kwargs[customer_id]}", "customer:{kwargs[customer_id]}", "{args[0]}")
+"""The keys of limits. Without one, all runs of a limit count together."""
+CUSTOMERS = (1, 2, 3)
+REGIONS = ("north", "south")
+
+
+def _limit(random: Random, number: int) -> dict[str, Any]:
+    limit = {"name": f"limit-{number}", "key": random.choice(KEYS)}
+    limit |= _max_running(random)
+    if random.random() < 0.4:
+        limit |= _max_started(random)
+    return limit
+
+
+def _max_running(random: Random) -> dict[str, Any]:
+    return {"max_running": random.choice((1, 1, 2, 3))}
+
+
+def _max_started(random: Random) -> dict[str, Any]:
+    return {"max_started": random.choice((1, 2, 3)), "interval": minutes(random, 2, 20)}
+
+
+def _customer(random: Random) -> dict[str, Any]:
+    return {"customer_id": random.choice(CUSTOMERS)}
 
 
 CALM_EVERY = 2
@@ -171,9 +187,12 @@ def minutes(random: Random, low: float, high: float) -> timedelta:
     return timedelta(seconds=random.randint(int(low * 60), int(high * 60)))
 
 
-def _job(random: Random, number: int) -> dict[str, Any]:
+def _job(random: Random, number: int, limits: tuple[str, ...]) -> dict[str, Any]:
     return {
         "name": f"job-{number}",
+        "args": [random.choice(REGIONS)],
+        "kwargs": _customer(random),
+        "limit_id": random.choice((*limits, *limits, None)),
         "schedule": random.choice(SCHEDULES),
         "misfire_policy": random.choice(("skip", "run_latest", "run_all")),
         "misfire_grace": minutes(random, 2, 20),
@@ -198,12 +217,21 @@ ACTIONS = (
     *("edit", "edit", "edit"),
     *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_without_save", "delete"),
 )
+ACTIONS_WITH_LIMITS = (*ACTIONS, "edit_limit", "edit_limit", "trigger_many", "trigger_many")
 
 
-def _action(random: Random, at: float, jobs: int) -> Item:
-    kind = random.choice(ACTIONS)
+def _action(random: Random, at: float, jobs: int, limits: tuple[str, ...]) -> Item:
+    kind = random.choice(ACTIONS_WITH_LIMITS if limits else ACTIONS)
     given: dict[str, Any] = {"job": random.randrange(jobs), "which": random.randrange(8)}
     match kind:
+        case "trigger":
+            given["kwargs"] = random.choice((None, _customer(random)))
+        case "trigger_many":
+            given = {"job": given["job"], "kwargs": [_customer(random) for _ in range(6)]}
+        case "edit_limit":
+            no_interval = {"max_started": None, "interval": None}
+            edits = (_max_running(random), _max_running(random), _max_started(random), no_interval)
+            given = {"name": random.choice(limits), "fields": random.choice(edits)}
         case "pause":
             given["seconds"] = random.choice((None, 60.0, 1200.0))
         case "freeze_jobs":
@@ -218,6 +246,8 @@ def _action(random: Random, at: float, jobs: int) -> Item:
                     {"schedule": random.choice(SCHEDULES)},
                     {"overlap_policy": random.choice(("allow", "skip", "queue_all"))},
                     {"max_attempts": random.randint(1, 4)},
+                    {"kwargs": _customer(random)},
+                    {"limit_id": random.choice((*limits, None))},
                 )
             )
         case "edit_without_save":

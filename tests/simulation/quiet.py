@@ -19,6 +19,7 @@ from django_dcron.conf import settings
 from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models.cursor import OWN_FIELDS
 from django_dcron.scheduler import backfill_release, rescue, tick
+from tests.simulation.servers import server
 
 RESCUABLE = """
 SELECT 1 FROM django_dcron_run AS run
@@ -44,7 +45,7 @@ SELECT 1 FROM django_dcron_job AS job
 LEFT JOIN django_dcron_cursor AS place ON place.job_id = job.id
 LEFT JOIN django_dcron_statistics AS number ON number.job_id = job.id
 WHERE place.job_id IS NULL
-    OR {" OR ".join(f"place.{name} IS NOT job.{name}" for name in OWN_FIELDS)}
+    OR {" OR ".join(f"place.{name} {server.DIFFERS} job.{name}" for name in OWN_FIELDS)}
     OR place.calendar_dates IS NOT NULL OR job.calendar_id IS NOT NULL
     OR number.consecutive_failures >= job.pause_after_failures
     OR (NOT job.enabled AND job.paused_until IS NOT NULL)

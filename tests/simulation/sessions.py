@@ -27,9 +27,9 @@ def prepare() -> None:
     """Set up Django and the database of this operating system process, once."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
     django.setup()
-    from tests.simulation import database
+    from tests.simulation.servers import server
 
-    database.create()
+    server.create()
     logging.disable(logging.CRITICAL)
     # The first simulation fills caches, such as that of the content types. No history may depend on
     # whether they are filled.
@@ -67,8 +67,11 @@ def results(
                 return
             yield simulate_seed(seed, each)
         return
-    # Each process of the pool begins with a copy of the database in memory.
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
+    from tests.simulation.servers import server
+
+    server.before_fork()
+    # Each process of the pool has its own copy of the database.
+    with multiprocessing.get_context("fork").Pool(processes, server.after_fork) as pool:
         pending: list[Any] = []
         while True:
             while len(pending) <= processes and time.monotonic() < until:

@@ -1,21 +1,40 @@
-"""Django settings of the simulator: one SQLite database in memory, and long intervals.
+"""Django settings of the simulator: an SQLite in memory or a PostgreSQL, and long intervals.
 
 The intervals of the cluster are 120 times their defaults. A simulated hour therefore has as many
 ticks and heartbeats as half a minute of a real cluster with the default settings. Jobs are due
 every few minutes, and faults last from seconds to hours.
 """
 
+import os
 from datetime import timedelta
+from typing import Any
 
 FACTOR = 120
 
-DATABASES = {
-    "default": {
+DATABASE = os.environ.get("DCRON_SIMULATION_DATABASE", "sqlite")
+"""``sqlite`` or ``postgresql``."""
+POSTGRESQL_DIRECTORY = os.environ.get("DCRON_SIMULATION_POSTGRESQL", "")
+"""Where the socket of the PostgreSQL server is."""
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "sqlite": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": ":memory:",
         "OPTIONS": {"cached_statements": 1000},
-    }
+    },
+    "postgresql": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "postgres",
+        "HOST": POSTGRESQL_DIRECTORY,
+        "USER": "postgres",
+        "CONN_MAX_AGE": None,
+        # Functions of the schema ``simulation`` replace those of PostgreSQL.
+        "OPTIONS": {
+            "options": "-c search_path=simulation,public,pg_catalog -c synchronous_commit=off"
+        },
+    },
 }
+DATABASES = {"default": ENGINES[DATABASE]}
 INSTALLED_APPS = [
     "django_dcron",
     "django.contrib.admin",

@@ -4,12 +4,15 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
+from django.db import ProgrammingError
 
 from tests.simulation import broken_guards, engine, plan, shrinking
+from tests.simulation.database import Database, is_write_in_with
 
 HOURS = "1"
 
@@ -47,6 +50,52 @@ def test_broken_guard_is_found_and_its_replay_fails() -> None:
     assert "attempts: job-" in replayed.stdout
 
 
+def test_simulation_on_postgresql_executes_the_statement_that_starts_a_run() -> None:
+    """Each operating system process has its own copy of the database."""
+    given = "--database", "postgresql"
+    simulated = simulate(*given, "--seed", "1", "--hours", HOURS, "--processes", "2")
+    replayed = simulate(*given, "--replay", "1")
+    assert digest_of(replayed) == digest_of(simulated)
+    assert "queued -> running" in replayed.stdout
+    number = re.search(r"single_statement_starts (\d+)", simulated.stdout)
+    assert number is not None
+    assert int(number[1]) > 0
+
+
+def test_error_in_a_statement_is_a_finding_whoever_catches_it() -> None:
+    """A node repeats a tick that fails, so the error could go unnoticed."""
+    found: list[str] = []
+    simulator = engine.Engine(Random(0), lambda task, error: None)
+    database = Database(simulator, lambda kind, values: None, found.append)
+
+    def execute(*given: object) -> None:
+        raise ProgrammingError("syntax error")
+
+    def work() -> None:
+        with suppress(ProgrammingError):
+            database.statement(execute, "SELECT 1 FROM", (), False, None)
+
+    engine.Process(simulator, "node-a").start("tick", work)
+    simulator.run_until(10.0)
+    assert found == ["node-a: ProgrammingError: syntax error\nSELECT 1 FROM"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "writes"),
+    [
+        (
+            "WITH seen (c0) AS (SELECT 1), changed AS (UPDATE t SET a = 1 RETURNING 1) SELECT 1",
+            True,
+        ),
+        ("WITH step AS (INSERT INTO t VALUES (1)) SELECT 1", True),
+        ("WITH seen AS (SELECT 1) SELECT 1 FROM seen", False),
+        ("SELECT 1 FROM (UPDATE t)", False),
+    ],
+)
+def test_with_that_changes_rows_is_a_write(sql: str, writes: bool) -> None:
+    assert is_write_in_with(sql) == writes
+
+
 def test_totals_are_printed_with_their_date_and_commit() -> None:
     kept = json.loads(Path("docs/contributing/simulation-totals.json").read_text())
     printed = simulate("--totals").stdout
@@ -67,11 +116,11 @@ def rows_of_broken_guards() -> list[list[str]]:
 
 def test_docs_list_each_broken_guard_once() -> None:
     source = Path("tests/simulation/broken_guards.py").read_text()
-    guards = re.findall(r"^@guard\ndef (\w+)", source, re.MULTILINE)
+    guards = re.findall(r"^@(?:postgresql_)?guard\ndef (\w+)", source, re.MULTILINE)
     assert sorted(row[0] for row in rows_of_broken_guards()) == sorted(guards)
 
 
-@pytest.mark.parametrize("name", broken_guards.GUARDS)
+@pytest.mark.parametrize("name", [*broken_guards.GUARDS, *broken_guards.POSTGRESQL_GUARDS])
 def test_guard_can_be_broken_and_restored(name: str) -> None:
     for _ in range(2):
         with broken_guards.broken(name):  # fails if the replaced code was renamed

@@ -33,7 +33,7 @@ from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs import start_facts
 from django_dcron.targets import functions
 from django_dcron.utils import sync_points
-from tests.simulation import database, primitives
+from tests.simulation import primitives, rows
 from tests.simulation.cluster import THIS_RELEASE, Child, Node, Worker, deliver
 from tests.simulation.counts import Result
 from tests.simulation.database import Armed, Database
@@ -42,6 +42,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.plan import CALM, HOUR, LEASE, NODES, WORKERS, Item, Plan, behavior
 from tests.simulation.primitives import EPOCH
 from tests.simulation.quiet import exact_questions
+from tests.simulation.servers import server
 from tests.simulation.services import Broker, LockServer
 from tests.verdict.history import History, Start
 from tests.verdict.judgement import Verdict, judge
@@ -77,8 +78,8 @@ class World:
         self.random = Random(f"run {plan.seed}")
         self.engine = Engine(self.random, self._task_failed)
         primitives.engine = self.engine
-        self.observer = Observer(self.engine, self.tell, database)
-        self.database = Database(self.engine, self.observer.changed)
+        self.observer = Observer(self.engine, self.tell, rows)
+        self.database = Database(self.engine, self.observer.changed, self.observer.report)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)
         self.broker.tell = self.tell
@@ -101,7 +102,7 @@ class World:
 
     def run(self, *, stop_at_first: bool) -> Result:
         plan, engine = self.plan, self.engine
-        database.clear()
+        server.clear()
         heartbeat._by_process.clear()
         pending_outcomes._by_process.clear()
         functions.registered[TARGET] = work
@@ -119,6 +120,7 @@ class World:
             hours=plan.hours,
             events=engine.events,
             statements=self.database.statements,
+            single_statement_starts=self.database.single_statement_starts,
             runs=self.observer.counts["made"],
             starts=len(self.starts),
             faults=self.faults,
@@ -136,16 +138,14 @@ class World:
 
     def _create_job(self, number: int) -> None:
         job = Job(target=TARGET, **self.plan.jobs[number])
-        if self.plan.limit and number < self.plan.limited:
-            job.limit_id = "limit"
         for later, earlier, on in self.plan.links:
             if later == number:
                 job.after = {f"job-{earlier}": on}
         control.save(job)
 
     def _begin(self) -> None:
-        if self.plan.limit:
-            control.save_limit(Limit(name="limit", **self.plan.limit))
+        for limit in self.plan.limits:
+            control.save_limit(Limit(**limit))
         for number in range(len(self.plan.jobs)):
             self._create_job(number)
         for name in NODES[: self.plan.nodes]:
@@ -264,7 +264,7 @@ class World:
     def _history(self) -> History:
         with connection.cursor() as cursor:
             read = read_history(
-                database.AllRows(cursor),
+                rows.AllRows(cursor),
                 FIRST,
                 FIRST + timedelta(seconds=self.plan.end),
                 self.starts,
@@ -275,6 +275,7 @@ class World:
             read,
             jobs=[replace(job, keep_runs=None, keep_for=None) for job in read.jobs],
             changes=self.observer.changes,
+            limits=self.observer.limits,
         )
 
     def _findings_of(self, verdict: Verdict) -> list[str]:
@@ -297,7 +298,7 @@ class World:
     def _installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(primitives.installed(self.random))
-            stack.enter_context(self.database.installed())
+            stack.enter_context(server.installed(self.database))
             stack.enter_context(exact_questions())
             stack.enter_context(self.database.locks_of_statistics())
             stack.enter_context(self.database.locks_of_attempts())
@@ -509,8 +510,19 @@ class World:
     def _until(self, seconds: float | None) -> datetime | None:
         return None if seconds is None else self.database.now + timedelta(seconds=seconds)
 
-    def _do_trigger(self, job: int, which: int) -> None:
-        control.trigger(self._job(job), idempotency_key=f"key-{which}" if which < 3 else None)
+    def _do_trigger(self, job: int, which: int, kwargs: dict[str, Any] | None) -> None:
+        key = f"key-{which}" if which < 3 else None
+        control.trigger(self._job(job), kwargs=kwargs, idempotency_key=key)
+
+    def _do_trigger_many(self, job: int, kwargs: list[dict[str, Any]]) -> None:
+        for each in kwargs:
+            control.trigger(self._job(job), kwargs=each)
+
+    def _do_edit_limit(self, name: str, fields: dict[str, Any]) -> None:
+        limit = Limit.objects.get(name=name)
+        for field, value in fields.items():
+            setattr(limit, field, value)
+        control.save_limit(limit)
 
     def _some_run(self, job: int, which: int, *, finished: bool) -> Run | None:
         runs = Run.objects.select_related("job").filter(job__name=f"job-{job}")
@@ -539,7 +551,7 @@ class World:
 
     def _do_edit(self, job: int, which: int, fields: dict[str, Any]) -> None:
         row = self._job(job)
-        if fields.keys() != {"description"}:
+        if not fields.keys() <= {"description", "kwargs"}:
             self.edited.add(row.name)
         for name, value in fields.items():
             setattr(row, name, value)
@@ -576,7 +588,7 @@ class _Teller(logging.Handler):
         self._of.tell(record.getMessage().partition("\n")[0])
 
 
-def work() -> str:
+def work(region: str, *, customer_id: int) -> str:
     """The code of all jobs: write to the witness log, and take some time."""
     run, engine = current_run(), world.engine
     about = behavior(world.plan.seed, str(run.job), run.scheduled_at, run.attempt)

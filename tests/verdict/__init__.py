@@ -19,8 +19,9 @@ Invariants:
 | ``witness`` | writes and reads the witness log |
 | ``occurrences`` | rules about occurrences and their rows: losses, duplicates, missed counts |
 | ``executions`` | rules about starts, attempts, retries, order and overlaps |
-| ``changes`` | records each change of a run, by a trigger |
+| ``changes`` | records each change of a run and of a limit, by triggers |
 | ``queues`` | a rule about the order of waiting runs |
+| ``limits`` | a rule about the runs of each limit and key |
 | ``accounts`` | rules about chains and statistics |
 | ``judgement`` | applies all rules |
 

@@ -148,6 +148,26 @@ class Change:
     """Whether the run gets the slot. A run that waits for its limit, or for a retry, keeps it."""
     limited: bool = False
     """Whether the run waits for its limit instead of the slot, or has a place in the limit."""
+    at: datetime | None = None
+    """The time of the change by the database's clock."""
+    limit: str = ""
+    """The limit of the run's job at that time. Empty: none."""
+    key: str = ""
+    """The key under which the run counts in the limit, by its arguments at that time."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A definition of a limit. It holds until the next one of the same name."""
+
+    number: int
+    """Its place in the order of the changes."""
+    name: str
+    key: str = ""
+    """The template of the keys under which runs count separately."""
+    max_running: int | None = None
+    max_started: int | None = None
+    interval: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +199,8 @@ class History:
     counters: list[Counters] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     """Empty if no trigger has recorded them."""
+    limits: list[Limit] = field(default_factory=list)
+    """The definitions of limits, recorded with the changes."""
     faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was injected. The verdict doesn't depend on it."""
     about: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.verdict import accounts, executions, occurrences, queues
+from tests.verdict import accounts, executions, limits, occurrences, queues
 from tests.verdict.finding import Finding
 from tests.verdict.history import History
 
@@ -27,6 +27,7 @@ RULES: tuple[Callable[[History], list[Finding]], ...] = (
     executions.overlaps,
     executions.fences,
     queues.turns,
+    limits.limits,
     accounts.chains,
     accounts.statistics,
 )

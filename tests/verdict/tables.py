@@ -6,13 +6,25 @@ MariaDB has times without a zone, in UTC. PostgreSQL has a type for each.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from tests.verdict.history import Attempt, Change, Counters, History, Job, Link, Run, Start
+from tests.verdict.history import (
+    Attempt,
+    Change,
+    Counters,
+    History,
+    Job,
+    Limit,
+    Link,
+    Run,
+    Start,
+)
+from tests.verdict.limits import key_of
 
 
 class Cursor(Protocol):
@@ -66,12 +78,25 @@ def read_history(
         starts=list(starts),
         counters=_counters(_rows(cursor, "statistics"), _rows(cursor, "pendingcount")),
         changes=_changes(cursor) if with_changes else [],
+        limits=_limits(cursor) if with_changes else [],
     )
 
 
 def _changes(cursor: Cursor) -> list[Change]:
     rows = _read(cursor, "SELECT * FROM verdict_change ORDER BY number")
-    return [Change(**{**row, "run": _id(row["run"])}) for row in rows]
+    return [_change(**{**row, "run": _id(row["run"])}) for row in rows]
+
+
+def _change(*, template: Any, args: Any, kwargs: Any, limit: Any, **fields: Any) -> Change:
+    if limit is None:
+        return Change(**fields)
+    key = key_of(template, json.loads(args), json.loads(kwargs))
+    return Change(**fields, limit=limit, key=key)
+
+
+def _limits(cursor: Cursor) -> list[Limit]:
+    rows = _read(cursor, "SELECT * FROM verdict_limit ORDER BY number")
+    return [Limit(**{**row, "interval": _duration(row["interval"])}) for row in rows]
 
 
 def _rows(cursor: Cursor, table: str) -> list[Row]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.verdict.history import Attempt, Change, Counters, History, Job, Link, Run, Start
+from tests.verdict.history import Attempt, Change, Counters, History, Job, Limit, Link, Run, Start
 
 SECOND = timedelta(seconds=1)
 MOMENT = timedelta(milliseconds=10)
@@ -157,7 +157,8 @@ def good_history() -> History:
         runs=rows.runs,
         attempts=with_fences(rows.attempts),
         starts=rows.starts,
-        changes=_changes(),
+        changes=[*_changes(), *_changes_in_a_limit()],
+        limits=LIMITS,
         counters=[
             Counters(PLAIN, succeeded=10),
             Counters(RETRIED, succeeded=1, failed=1, consecutive_failures=1, late_successes=1),
@@ -202,6 +203,38 @@ def _changes() -> list[Change]:
             takes_slot=slot == "takes",
         )
         for number, (run, old, new, second, slot) in enumerate(told, 1)
+    ]
+
+
+_LIMIT = Limit(13, "api", "customer:{kwargs[customer]}", 1, max_started=2, interval=10 * SECOND)
+LIMITS = [_LIMIT, replace(_LIMIT, number=19, max_running=2)]
+
+
+def _changes_in_a_limit() -> list[Change]:
+    """Runs of two customers start. A second run of the first one waits until the first one ends."""
+    told = [
+        (14, "a", "queued", "running", 1, "customer:7"),
+        (15, "b", "queued", "running", 2, "customer:8"),
+        (16, "c", "queued", "waiting", 2, "customer:7"),
+        (17, "a", "running", "succeeded", 3, "customer:7"),
+        (18, "c", "waiting", "pending", 3, "customer:7"),
+        (20, "c", "pending", "running", 4, "customer:7"),
+    ]
+    return [
+        Change(
+            number,
+            run,
+            PLAIN,
+            old,
+            new,
+            T,
+            "manual",
+            limited=True,
+            at=T + second * SECOND,
+            limit="api",
+            key=key,
+        )
+        for number, run, old, new, second, key in told
     ]
 
 

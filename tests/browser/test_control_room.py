@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from django_dcron.models import Job
 from tests.browser.conftest import Browse
 from tests.browser.pages import dcron_url
+from tests.browser.sample import make_sample
 from tests.factories import make_idle_job, make_job
 
 pytestmark = pytest.mark.browser
@@ -164,3 +165,18 @@ def test_filter_is_saved_followed_and_deleted(browse: Browse, has_scripts: bool)
     expect(page).to_have_url(re.compile(r"\?q=grind$"))
     menu.click()
     expect(page.get_by_text("No saved filters yet.")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1024, 1280, 1440])
+def test_job_list_fits_the_window(browse: Browse, width: int) -> None:
+    """Nothing of a row is hidden on a laptop, not even a long schedule in another time zone."""
+    make_sample()
+    rule = "@rrule 2026-01-02T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"
+    make_job(name="Send invoices to all customers", schedule=rule, timezone="America/New_York")
+    page = browse(width=width)
+    page.goto(dcron_url("job_changelist"))
+    row = page.get_by_role("row", name="Send invoices")
+    expect(row).to_contain_text("FREQ=WEEKLY")
+    sizes = "element => [element.scrollWidth, element.clientWidth]"
+    content, shown = page.locator(".results").evaluate(sizes)
+    assert content <= shown

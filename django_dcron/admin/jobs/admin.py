@@ -92,7 +92,7 @@ class JobAdmin(
         deletion.delete_selected,
     ]
 
-    list_display = ("label", "status", "last_outcome", "next_run", "when")
+    list_display = ("label", "status", "last_outcome", "next_run")
     list_select_related = ("cursor", "statistics", "calendar")
     list_per_page = 50  # each row draws 30 runs
     list_filter = (
@@ -177,22 +177,20 @@ class JobAdmin(
             context["countdown"] = countdown_texts()
         return response
 
-    @admin.display(description=gettext_lazy("schedule"), ordering="schedule")
-    def when(self, job: Job) -> str:
-        lines = format_html_join(
-            SafeString("<br>"), "<code>{}</code>", ((line,) for line in job.schedule.splitlines())
-        )
-        return format_html("{}{}", lines, render_muted(schedule_in_words(job)))
-
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")
     def next_run(self, job: Job) -> str:
+        """Show the next run and the schedule in one column, so that the list fits a laptop."""
         at, zone = next_run_of(job), schedule_zone_name(job)
         text = render_time(at, near=clock.now())
         if at is not None:
             text = format_html("{}{}", text, render_muted(countdown(at)))
-        if at is None or zone is None or zone == get_current_timezone_name():
-            return text
-        return format_html("{}{}", text, render_muted(time_in_zone(at, zone)))
+            if zone is not None and zone != get_current_timezone_name():
+                text = format_html("{}{}", text, render_muted(time_in_zone(at, zone)))
+        lines = format_html_join(
+            SafeString("<br>"), "<code>{}</code>", ((line,) for line in job.schedule.splitlines())
+        )
+        schedule = format_html("{}{}", lines, render_muted(schedule_in_words(job)))
+        return format_html('{}<div class="dcron-row-schedule">{}</div>', text, schedule)
 
     @admin.display(
         description=gettext_lazy("last outcome"), ordering="statistics__last_finished_at"

@@ -75,8 +75,17 @@ def live_server(policy: None, live_server: LiveServer) -> LiveServer:
 
 
 @pytest.fixture
+def watch(live_server: LiveServer) -> Watch:
+    return Watch(live_server.url)
+
+
+@pytest.fixture
 def browse(
-    request: pytest.FixtureRequest, chromium: Browser, live_server: LiveServer, admin_user: User
+    request: pytest.FixtureRequest,
+    chromium: Browser,
+    live_server: LiveServer,
+    admin_user: User,
+    watch: Watch,
 ) -> Iterator[Browse]:
     """Return a function that opens a window, logged in as a superuser.
 
@@ -89,7 +98,6 @@ def browse(
         "value": client.cookies[settings.SESSION_COOKIE_NAME].value,
     }
     health.remembered.clear()  # of an earlier test
-    watch = Watch(live_server.url)
     contexts: list[BrowserContext] = []
     pages = request.node.stash.setdefault(PAGES, [])
 

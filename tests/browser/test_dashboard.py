@@ -1,5 +1,6 @@
 """Test that the dashboard refreshes itself: new contents appear and the rest stays untouched."""
 
+import re
 from itertools import count
 
 import pytest
@@ -9,6 +10,7 @@ from playwright.sync_api import Page, Response, expect
 from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import dcron_url
+from tests.browser.watch import Watch
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.browser
@@ -73,6 +75,28 @@ def test_button_pauses_refreshes_of_all_pages_in_the_tab(page: Page) -> None:
     button.click()
     with page.expect_response(is_live_response):
         pass
+
+
+def test_page_says_that_its_refreshes_fail(page: Page, watch: Watch) -> None:
+    """Otherwise, the page would look calm while the database is down."""
+    make_idle_job(name="grind")
+    page.goto(dcron_url("dashboard_changelist"))
+    note = page.locator("[data-dcron-refresh-failed]")
+    live = "**/live/**"
+    page.route(live, lambda route: route.fulfill(status=500, body="<h1>Server Error (500)</h1>"))
+    expect(note).to_be_hidden()
+    poll = "() => htmx.trigger(document.querySelector('[data-dcron-live]'), 'dcron-poll')"
+    for _ in range(2):
+        with page.expect_response(is_live_response):
+            page.evaluate(poll)
+    expect(note).to_contain_text(re.compile(r"\d:\d\d:\d\d"))
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
+    assert all("500" in complaint for complaint in watch.complaints)
+    watch.complaints.clear()
+    page.unroute(live)
+    with page.expect_response(is_live_response):
+        page.evaluate(poll)
+    expect(note).to_be_hidden()
 
 
 def test_timeline_on_phone_shows_now_and_keeps_scroll_position(

@@ -22,7 +22,7 @@ from django.db import connections
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import cluster_alerts, job_alerts, outbox, rules
 from django_dcron.contrib.alerts.overdue import OverdueCheck
-from django_dcron.db.errors import in_one_line
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import AlertCheck
@@ -119,7 +119,7 @@ class Alerter:
                     self._membership.name,
                     step,
                     in_one_line(error),
-                    exc_info=True,
+                    exc_info=not isinstance(error, UNAVAILABLE),
                     extra={"event": "alerts_late"},
                 )
             self._failed.add(step)

@@ -23,17 +23,41 @@ function isWorkingIn(part) {
     return selecting || (part.contains(focused) && !focused.hasAttribute("data-dcron-keeps-place"));
 }
 
+const isRefreshed = (element) => element.hasAttribute("data-dcron-part") || element.hasAttribute("data-dcron-live");
+
 // htmx refreshes parts of a page, except while the page is hidden or the user is working in the part.
 document.addEventListener("htmx:beforeRequest", (event) => {
     const element = event.detail.elt;
-    const isPart = element.hasAttribute("data-dcron-part");
-    if (!isPart && !element.hasAttribute("data-dcron-live")) {
+    if (!isRefreshed(element)) {
         return;
     }
+    const isPart = element.hasAttribute("data-dcron-part");
     if (isPaused() || document.hidden || (isPart && isWorkingIn(element))) {
         event.preventDefault();
     }
 });
+
+// While refreshes fail, the page says so. Otherwise, it would look calm during an outage. A single
+// failure doesn't count, because the server may just have been restarted.
+const failedNote = document.querySelector("[data-dcron-refresh-failed]");
+if (failedNote) {
+    let refreshedAt = new Date();
+    let failures = 0;
+    document.addEventListener("htmx:afterRequest", (event) => {
+        if (!isRefreshed(event.detail.elt)) {
+            return;
+        }
+        const { status } = event.detail.xhr; // 0: no response
+        if (status >= 200 && status < 400) {
+            refreshedAt = new Date();
+            failures = 0;
+        } else {
+            failures += 1;
+        }
+        failedNote.hidden = failures < 2;
+        failedNote.querySelector("time").textContent = refreshedAt.toLocaleTimeString(document.documentElement.lang);
+    });
+}
 
 // One request refreshes all parts of the dashboard. It contains the digests of the shown parts, and
 // the response contains the parts that have changed. A part that the user is working in keeps its

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import OperationalError, connections
 from pytest_django import Settings
 
 from django_dcron import node
@@ -208,7 +208,13 @@ def test_invalid_rules_are_logged_and_ignored(
     assert logged(caplog, "alert_rules", "DCRON_ALERTS", "rule 1: ", "'nothing'")
 
 
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [(ZeroDivisionError("a bug"), True), (OperationalError("no database"), False)],
+)
 def test_alerter_thread_survives_errors_and_logs_them_once(
+    error: Exception,
+    has_traceback: bool,
     service: Service,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
@@ -220,7 +226,7 @@ def test_alerter_thread_survives_errors_and_logs_them_once(
 
     def fails() -> None:
         looks.append(1)
-        raise ZeroDivisionError("a bug")
+        raise error
 
     monkeypatch.setattr(alerter, "check", fails)
 
@@ -238,5 +244,7 @@ def test_alerter_thread_survives_errors_and_logs_them_once(
         stopping.set()
         thread.join(TIMEOUT)
     assert not thread.is_alive()
-    assert len(logged(caplog, "alerts_late", "=here ", "a bug")) == 1
+    assert len(logged(caplog, "alerts_late", "=here ", str(error))) == 1
+    (record,) = [record for record in caplog.records if "alerts delayed" in record.msg]
+    assert bool(record.exc_info) is has_traceback
     assert not Alert.objects.exists()

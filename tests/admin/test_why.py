@@ -3,11 +3,13 @@
 import html
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils.html import strip_tags
+from pytest_django import Settings
 
 from django_dcron.admin.jobs.why import BADGES
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -68,6 +70,22 @@ def test_time_accepts_offset_and_seconds(admin_client: Client, job: Job, at: str
     run = make_run(job, NOON, state="skipped", finished_at=NOON)
 
     assert ask(admin_client, job, at).context["answer"].run == run
+
+
+def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
+    admin_client: Client, job: Job, settings: Settings
+) -> None:
+    """Lists of runs show times in the site's zone, and people copy them."""
+    settings.TIME_ZONE = "Asia/Tokyo"
+    Job.objects.update(timezone="America/New_York", schedule="0 17 * * *")
+    due = datetime(2026, 3, 2, 17, tzinfo=ZoneInfo("America/New_York"))
+    in_tokyo = f"{due.astimezone(ZoneInfo('Asia/Tokyo')):%Y-%m-%dT%H:%M}"
+    answered = ask(admin_client, job, in_tokyo).context
+    assert (answered["answer"].occurrence, "Asia/Tokyo" in answered["note"]) == (due, True)
+    answered = ask(admin_client, job, "2026-03-02T17:00").context
+    assert (answered["answer"].occurrence, "note" in answered) == (due, False)
+    answered = ask(admin_client, job, f"{in_tokyo}Z").context
+    assert "note" not in answered
 
 
 def test_answer_links_to_neighbouring_occurrences(admin_client: Client, job: Job) -> None:

@@ -20,13 +20,14 @@ from django.urls import reverse
 from django.utils import dateformat
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.display import badge, link, may_view, state_badge
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.explanation import Answer, explain_local
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Job, Node, Run
@@ -87,8 +88,9 @@ def why_view(
         "error": error,
     }
     if requested and not error:
+        in_site, _error = _parse_requested_time(request.GET["at"], get_current_timezone())
         try:
-            context |= _explanation_context(request, job, requested, site)
+            context |= _explanation_context(request, job, requested, in_site or requested, site)
         except ValueError:
             context["error"] = _out_of_range(context["at"])
     request.current_app = site.name
@@ -96,14 +98,25 @@ def why_view(
 
 
 def _explanation_context(
-    request: HttpRequest, job: Job, requested: datetime, site: admin.AdminSite
+    request: HttpRequest,
+    job: Job,
+    requested: datetime,
+    in_site: datetime,
+    site: admin.AdminSite,
 ) -> dict[str, Any]:
     scope = admin_scope(request, site)
     show_nodes = may_view(request, Node, site) and not scope.narrows(Node)
-    answer = explain(job, requested, show_nodes=show_nodes)
+    answer = explain_local(job, requested, in_site, show_nodes=show_nodes)
     if answer.run is not None and not scope.sees(answer.run):
         return {"error": _("You don't have permission to view the run at that time.")}
-    return _answer_context(answer, requested, job, site, scope)
+    if answer.instant == requested:
+        return _answer_context(answer, requested, job, site, scope)
+    params = {"zone": requested.tzinfo, "site": in_site.tzinfo}
+    note = _(
+        "The job has no due run at that time in its own time zone, %(zone)s. The answer is about "
+        "that time in %(site)s."
+    )
+    return {**_answer_context(answer, in_site, job, site, scope), "note": note % params}
 
 
 def why_url(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:

@@ -56,6 +56,10 @@ LATER_READ_LIMIT = 10
 FREEZE_CODES = {"frozen_all", "frozen_namespace"}
 
 
+UNMATCHED = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED)
+"""Verdicts about a time that the schedule may not match."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     instant: datetime
@@ -102,6 +106,23 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
         data.nearby.before,
         later,
     )
+
+
+def explain_local(
+    job: Job, in_job_zone: datetime, in_site_zone: datetime, *, show_nodes: bool = True
+) -> Answer:
+    """Explain a local time, given in the job's and in the site's time zone.
+
+    The job's zone counts, unless only the site's zone leads to an occurrence that was due. Lists of
+    runs show times in the site's zone. Raises ``ValueError`` like ``explain``.
+    """
+    answer = explain(job, in_job_zone, show_nodes=show_nodes)
+    no_match = answer.occurrence is None and answer.verdict in UNMATCHED
+    if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
+        other = explain(job, in_site_zone, show_nodes=show_nodes)
+        if other.occurrence is not None and other.verdict is not answer.verdict:
+            return other
+    return answer
 
 
 def explain_latest(job: Job, now: datetime) -> Answer:

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
+from django_dcron.diagnosis.why.explanation import Answer, explain_latest, explain_local
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.management.dcron import option_values
@@ -41,8 +41,6 @@ why shop/import-orders 2026-12-01T08:05:00Z
 why nightly-report 03:30
 why nightly-report 6h --json
 """
-UNMATCHED = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED)
-"""Verdicts about a time that the schedule may not match."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -74,20 +72,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
     """Explain what the job did at the time ``text``.
 
-    Also return a sentence with the full time if the text is ambiguous. A time without an offset is
-    in the job's zone. If the job has no occurrence at that time, but one at the same time in the
-    site's zone, the answer explains that one, because other commands show times in the site's zone.
+    Also return a sentence with the full time if the text is ambiguous.
     """
     zone, site = schedule_zone_of(job), timezone.get_current_timezone()
     instant, in_site = _time_of(text, now, zone), _time_of(text, now, site)
-    answer = explain(job, instant)
-    if in_site != instant and answer.occurrence is None and answer.verdict in UNMATCHED:
-        other = explain(job, in_site)
-        if other.occurrence is not None and other.verdict is not answer.verdict:
-            return other, (
-                f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no "
-                f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
-            )
+    answer = explain_local(job, instant, in_site)
+    if answer.instant != instant:
+        return answer, (
+            f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no due "
+            f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
+        )
     is_clock_time = option_values.last_clock_time(text, now, zone) is not None
     return answer, f"{text} means {instant:%Y-%m-%d %H:%M:%S} ({zone})." if is_clock_time else ""
 

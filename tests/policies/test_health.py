@@ -238,6 +238,20 @@ def test_missed_runs_that_never_started_reveal_missing_workers(
     assert found(workers=workers, last_start=last_start, never_started=never_started) == expected
 
 
+@pytest.mark.parametrize(("running", "last_start"), [(0, LONG_AGO), (1, LONG_AGO), (0, LATELY)])
+def test_idle_workers_are_not_called_too_slow(running: int, last_start: datetime) -> None:
+    """They may have discarded the messages. More workers wouldn't help."""
+    issue = only(
+        workers=(worker(),),
+        queues=(queue(last=last_start),),
+        running=running,
+        last_start=last_start,
+    )
+    says_idle = "start no runs" in str(issue.summary)
+    assert issue.problem is P.WORKERS_BEHIND
+    assert says_idle is (not running and last_start == LONG_AGO)
+
+
 def test_unanswered_worker_ping_is_ignored_if_busy_or_idle() -> None:
     assert found(workers=(), last_start=LONG_AGO, running=1) == []
     assert found(workers=(), last_start=LONG_AGO, enabled_jobs=0) == []

@@ -192,7 +192,18 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     since = _oldest(facts, queues)
     is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
     figures = {"queued": facts.queued, "missed": facts.missed}
-    if facts.dispatcher == "thread":
+    text = _("Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s missed.")
+    if is_stalled and facts.workers and not facts.running:
+        text = _(
+            "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s missed."
+        )
+        remedy = TranslatableText(
+            _(
+                "If other tasks keep the workers busy, start more workers. If the workers are "
+                "idle, the messages were lost, and the nodes send them again within minutes."
+            )
+        )
+    elif facts.dispatcher == "thread":
         remedy = TranslatableText(
             _("Raise DCRON_THREADS, start more nodes, or find out what keeps the threads busy.")
         )
@@ -204,10 +215,7 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         Problem.WORKERS_BEHIND,
         Severity.ERROR if is_stalled else Severity.WARNING,
         TranslatableText(
-            _(
-                "Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s "
-                "missed."
-            ),
+            text,
             queued=bounded_number(facts.queued),
             age=age_text(facts.now - since),
             missed=bounded_number(facts.missed),

@@ -13,11 +13,14 @@ class Progress:
     total: int | None
     note: str
     is_running: bool
-    """Whether the attempt is still running. Without a total, its percentage is unknown."""
+    """Whether the attempt is still running."""
 
     @property
     def percent(self) -> int | None:
-        """Rounded down, so that 100 means that all work is done."""
+        """The percentage, rounded down, so that 100 means that all work is done.
+
+        None if the attempt hasn't reported a total.
+        """
         if self.done is None or not self.total:
             return None
         return min(100 * self.done // self.total, 100)

@@ -154,7 +154,7 @@ def _worst(*conditions: Q, after: datetime, until: datetime) -> timedelta:
 
 
 def test_frozen_nodes_cause_no_blocked_or_duplicate_runs(cluster: Cluster) -> None:
-    """Each node freezes within another step. Some hold locks, and one is frozen at a random moment.
+    """Each node freezes within a different step. Some hold locks. One is frozen at a random moment.
 
     The other nodes lead meanwhile and can claim every job. When the frozen nodes resume, they
     continue with outdated data.

@@ -106,7 +106,11 @@ class JobViewSet(BulkJobViewSet):
         return Response(JobSerializer(job).data, status=201, headers=headers)
 
     @operation(
-        "read_job", "A job", {200: JobSerializer()}, permissions=("view_job",), headers=(ETAG,)
+        "read_job",
+        "Get a job",
+        {200: JobSerializer()},
+        permissions=("view_job",),
+        headers=(ETAG,),
     )
     def retrieve(self, request: Request, job_id: str) -> Response:
         return _response(self._job(job_id))

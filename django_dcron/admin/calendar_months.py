@@ -1,4 +1,4 @@
-"""The months next to a calendar's form: the days that the typed dates exclude.
+"""The months below a calendar's form: the days that the typed dates exclude.
 
 Invariants:
 

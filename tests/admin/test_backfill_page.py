@@ -225,7 +225,7 @@ def test_preview_of_paused_job_shows_notice(admin_client: Client) -> None:
 def test_invalid_field_shows_its_error(
     admin_client: Client, sent: dict[str, str], field: str, code: str
 ) -> None:
-    response = _post(admin_client, make_job(), **sent, make="1")
+    response = _post(admin_client, make_job(), **sent, create="1")
 
     assert response.status_code == 200
     assert _codes(response) == {field: [code]}

@@ -182,8 +182,8 @@ def test_pages_work_with_unsupported_time_in_database(
     admin_client: Client, schedule: str, day: datetime
 ) -> None:
     job = make_job(schedule=schedule)
-    off = {"starts_at": day, "ends_at": day, "enabled": True}
-    Job.objects.filter(pk=job.pk).update(**off)
+    unsupported = {"starts_at": day, "ends_at": day, "enabled": True}
+    Job.objects.filter(pk=job.pk).update(**unsupported)
     for step in (
         lambda: None,
         lambda: move_outdated_cursors(database_now("default"), Job.objects.all()),

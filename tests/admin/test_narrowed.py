@@ -102,10 +102,10 @@ class Crawler:
                     f"{shown[max(at - 80, 0) : at + 60]!r}"
                 )
         if response.status_code >= 500:
-            self.breaches.append(f"{method} {url} {sent or ''} is answered {response.status_code}")
+            self.breaches.append(f"{method} {url} {sent or ''} returns {response.status_code}")
         return response
 
-    def refused(self, response: Any, what: Any) -> None:
+    def check_refused(self, response: Any, what: Any) -> None:
         """Record a breach unless the response refuses: a 403, a 404, a redirect or a reload."""
         to_index = response.status_code == 302 and response["Location"] == reverse("admin:index")
         is_reload = (
@@ -114,10 +114,10 @@ class Crawler:
             and not response.content
         )
         if not (to_index or is_reload or response.status_code in (403, 404)):
-            self.breaches.append(f"{what} is answered {response.status_code}")
+            self.breaches.append(f"{what} returns {response.status_code}")
 
 
-def _kinds() -> list[tuple[str, list[str]]]:
+def _list_actions() -> list[tuple[str, list[str]]]:
     """Return the models whose lists have actions, with these actions."""
     return [
         (
@@ -159,7 +159,7 @@ def _queries(rows: Rows) -> list[str]:
 
 def _crawl_addresses(crawler: Crawler) -> None:
     for endpoint in ENDPOINTS:
-        method, reached = endpoint.method, 403 if endpoint.needs in NEVER else endpoint.status
+        method, expected = endpoint.method, 403 if endpoint.needs in NEVER else endpoint.status
         response = crawler.request(method, endpoint.url(crawler.world.mine), endpoint.post)
         refused_here = {
             ("django_dcron_calendar_delete", "POST"),  # a job refers to the calendar
@@ -168,12 +168,10 @@ def _crawl_addresses(crawler: Crawler) -> None:
             ("django_dcron_limit_delete", "GET"),
             ("django_dcron_freeze_add", "POST"),  # it would affect hidden jobs
         }
-        if response.status_code != reached and (endpoint.name, method) not in refused_here:
-            crawler.breaches.append(
-                f"{endpoint} is answered {response.status_code} for one's own row"
-            )
+        if response.status_code != expected and (endpoint.name, method) not in refused_here:
+            crawler.breaches.append(f"{endpoint} returns {response.status_code} for one's own row")
         if endpoint.rows:
-            crawler.refused(
+            crawler.check_refused(
                 crawler.request(method, endpoint.url(crawler.world.theirs), endpoint.post), endpoint
             )
 
@@ -224,7 +222,7 @@ def _crawl_other_urls(crawler: Crawler) -> None:
 
 
 def _crawl_actions(crawler: Crawler) -> None:
-    for model, actions in _kinds():
+    for model, actions in _list_actions():
         key = getattr(crawler.world.theirs, model).pk
         for action in actions:
             sent = {
@@ -342,7 +340,7 @@ def test_planned_load_counts_visible_jobs_only(world: World, on_site: Any) -> No
     assert counted(narrowed_sites.teams) == 1
 
 
-def test_run_page_links_hidden_node_neither_by_scope_nor_without_permission(
+def test_run_page_does_not_link_node_that_user_may_not_view(
     world: World, on_site: Any, staff_with: StaffWith
 ) -> None:
     Run.objects.filter(pk=world.mine.ended.pk).update(node=world.theirs.node.pk)
@@ -486,7 +484,7 @@ def test_narrowed_run_admin_shows_no_hidden_runs(world: World, on_site: Any) -> 
                 "ended",
                 "attempt",
             }:
-                crawler.refused(response, endpoint)
+                crawler.check_refused(response, endpoint)
     assert not crawler.breaches, "\n".join(crawler.breaches)
 
 
@@ -495,7 +493,7 @@ def test_object_permissions_of_jobs_apply_to_every_url(world: World, on_site: An
     crawler = Crawler(on_site(narrowed_sites.guarded), World(world.mine, world.theirs, {}))
     for endpoint in ENDPOINTS:
         if {*endpoint.rows.values()} & {"job", "paused", "run", "ended", "attempt", "alert"}:
-            crawler.refused(
+            crawler.check_refused(
                 crawler.request(endpoint.method, endpoint.url(world.theirs), endpoint.post),
                 endpoint,
             )

@@ -22,7 +22,7 @@ from tests.admin.conftest import (
 )
 
 QUERIES = 10
-"""The most queries of one request, with those of the session and the permissions."""
+"""The maximum number of queries per request, including those of session and permissions."""
 
 
 def find(client: Client, text: str) -> list[str]:

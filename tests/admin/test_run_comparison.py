@@ -100,7 +100,7 @@ def test_comparison_shows_workers_only_with_permission(staff_with: StaffWith, jo
     assert "celery@" not in html
 
 
-def test_long_history_costs_no_more(admin_client: Client, job: Job) -> None:
+def test_long_history_needs_no_more_queries(admin_client: Client, job: Job) -> None:
     def queries(run: Run) -> int:
         admin_client.get(run_url(run))
         with CaptureQueriesContext(connection) as captured:

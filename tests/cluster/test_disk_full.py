@@ -1,4 +1,4 @@
-"""The disk of PostgreSQL is full for a while: first only tables can't grow, then the WAL neither.
+"""The disk of PostgreSQL is full for a while: tables can't grow, and later nor can the WAL.
 
 If a table can't grow, statements fail. If the WAL can't grow, the server panics and can't recover
 before there is space. The data directory is on a small tmpfs, which needs the right to mount.

@@ -154,7 +154,7 @@ def _worst(*conditions: Q, after: datetime, until: datetime) -> timedelta:
 
 
 def test_suspended_nodes_cause_no_blocked_or_duplicate_runs(cluster: Cluster) -> None:
-    """Each node is suspended within another step. Some have locks.
+    """Each node is suspended within a different step. Some hold locks.
 
     One node is suspended at a random moment.
 

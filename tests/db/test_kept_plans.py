@@ -65,4 +65,4 @@ def test_constants_are_literals_unless_they_need_quoting() -> None:
     compiled = query.compiled_for(connection)
     assert text in compiled.parameters
     assert compiled.names == {"name"}
-    assert not {True, False} & {each for each in compiled.parameters if isinstance(each, bool)}
+    assert not any(isinstance(each, bool) for each in compiled.parameters)

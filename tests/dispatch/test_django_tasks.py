@@ -304,7 +304,7 @@ class TestSetup:
             call_command("runcron", once=True)
 
     @pytest.mark.django_db
-    def test_triggered_run_is_left_to_a_node_with_an_unsuitable_backend(
+    def test_unsuitable_backend_leaves_a_triggered_run_to_a_node(
         self,
         backend: Callable[..., None],
         settings: Settings,

@@ -41,8 +41,8 @@ def readme() -> str:
     return str(block)
 
 
-def job_calls(source: str, call: Callable[[Any], object]) -> int:
-    """Return how many invoices the README's job sends, called by ``call``."""
+def invoices_sent(source: str, call: Callable[[Any], object]) -> int:
+    """Return how many invoices the README's job sends if ``call`` calls it."""
     invoices = Invoices()
     names: dict[str, Any] = {"__name__": "readme_job", "Invoice": invoices}
     with targets.isolated_registry():
@@ -60,14 +60,14 @@ def eager_celery() -> Iterator[None]:
 
 
 def test_readme_job_can_be_called_directly() -> None:
-    assert job_calls(readme(), lambda job: job()) == 2
+    assert invoices_sent(readme(), lambda job: job()) == 2
 
 
 @pytest.mark.usefixtures("eager_celery")
 def test_readme_job_can_be_called_by_delay_as_a_celery_task() -> None:
     source = readme().replace("def send_invoices", "@shared_task\ndef send_invoices")
     source = f"from celery import shared_task\n{source}"
-    assert job_calls(source, lambda job: job.delay().get()) == 2
+    assert invoices_sent(source, lambda job: job.delay().get()) == 2
 
 
 def test_readme_job_is_checked_by_mypy() -> None:

@@ -146,7 +146,7 @@ class TestServerRefuses:
     @pytest.fixture(autouse=True)
     def recovered(self, redis_server: services.Server) -> Iterator[None]:
         yield
-        redis_server.kill()  # the fixture then starts it again, with its configuration
+        redis_server.kill()  # discards the configuration that the test has changed
         redis_server.start()
 
     @pytest.mark.parametrize(

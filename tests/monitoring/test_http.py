@@ -142,10 +142,10 @@ def test_invalid_url_returns_404(server: HttpServer) -> None:
 def test_failed_request_is_logged_and_hides_error(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secrets = iter([ZeroDivisionError("the password is x")])
+    errors = iter([ZeroDivisionError("the password is x")])
 
     def route(accept: str) -> RenderedResponse:
-        for error in secrets:
+        for error in errors:
             raise error
         return RenderedResponse(200, "text/plain", b"well\n")
 

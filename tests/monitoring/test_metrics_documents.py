@@ -205,8 +205,8 @@ def test_dashboard_uses_chosen_data_source() -> None:
     used = set(re.findall(r"\$\{?([a-z]\w+)", json.dumps(DASHBOARD["panels"])))
     assert used == set(names)
     for panel in panels():
-        for asking in (panel, *panel["targets"]):
-            assert asking["datasource"]["uid"] == "${datasource}", panel["title"]
+        for each in (panel, *panel["targets"]):
+            assert each["datasource"]["uid"] == "${datasource}", panel["title"]
 
 
 def test_every_alert_has_severity_summary_and_description() -> None:

@@ -353,16 +353,16 @@ def test_provider_that_cannot_be_loaded_is_ignored(
 
 
 class SpanObserver(SpanProcessor):
-    """Records the result of ``look`` when a span of this name ends."""
+    """Records the result of ``measure`` when a span of this name ends."""
 
-    def __init__(self, name: str, look: Callable[[], int]):
+    def __init__(self, name: str, measure: Callable[[], int]):
         self.name = name
-        self.look = look
+        self.measure = measure
         self.seen: list[int] = []
 
     def on_end(self, span: ReadableSpan) -> None:
         if span.name == self.name:
-            self.seen.append(self.look())
+            self.seen.append(self.measure())
 
 
 def test_spans_are_recorded_after_claim_and_dispatch(
@@ -388,7 +388,7 @@ def test_spans_are_recorded_after_claim_and_dispatch(
     assert dispatches.seen == [waiting] * waiting
 
 
-def test_only_dispatched_runs_are_noted(spans: Spans) -> None:
+def test_only_dispatched_runs_get_spans(spans: Spans) -> None:
     pipeline = Pipeline()
     pipeline.dispatcher.room["full"] = 0
     pipeline.agenda.add([due_run("a", run_id=new_run_id(), target="full")])

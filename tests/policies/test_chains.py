@@ -49,23 +49,23 @@ def _reached(before: dict[int, set[int]], job: int) -> set[int]:
 @given(GRAPHS)
 def test_cycle_is_found_if_and_only_if_one_exists(before: dict[int, set[int]]) -> None:
     for job in range(8):
-        way = find_cycle(before, job)
-        assert bool(way) == (job in _reached(before, job))
-        if way:
-            assert way[0] == way[-1] == job
-            assert all(earlier in before[later] for earlier, later in pairwise(way))
-            assert len(set(way)) == len(way) - 1, "no detours"
+        cycle = find_cycle(before, job)
+        assert bool(cycle) == (job in _reached(before, job))
+        if cycle:
+            assert cycle[0] == cycle[-1] == job
+            assert all(earlier in before[later] for earlier, later in pairwise(cycle))
+            assert len(set(cycle)) == len(cycle) - 1, "no detours"
 
 
 @given(GRAPHS)
 def test_jobs_are_saved_after_their_predecessors(before: dict[int, set[int]]) -> None:
     ordered = in_dependency_order(before)
     assert sorted(ordered) == sorted(before)
-    place = {job: number for number, job in enumerate(ordered)}
+    position = {job: number for number, job in enumerate(ordered)}
     for job, others in before.items():
         for other in others & before.keys():
             if not find_cycle(before, job) and not find_cycle(before, other):
-                assert place[other] < place[job]
+                assert position[other] < position[job]
 
 
 def test_jobs_without_predecessors_keep_their_order() -> None:
@@ -80,7 +80,7 @@ def test_chain_of_thousands_of_jobs_is_supported() -> None:
 
 
 @pytest.mark.parametrize("label", ["nightly", "shop/nightly", "a b.c@d:e-f"])
-def test_key_of_and_label_of_are_inverse(label: str) -> None:
+def test_split_label_and_label_of_are_inverse(label: str) -> None:
     assert label_of(*split_label(label)) == label
 
 

@@ -184,14 +184,14 @@ def test_run_that_loses_the_slot_meanwhile_does_not_start(policy: str, left: str
         return bool(start_attempt(run.pk, 1, token=uuid4(), worker="w"))
 
     with keeping_open(lambda: start(first)):
-        (blocked,) = in_threads(lambda: _sent(second))
+        (blocked,) = in_threads(lambda: _is_blocked(second))
     assert start(second) is False
     assert blocked
     assert sorted(run.state for run in Run.objects.all()) == sorted(["running", left])
 
 
-def _sent(run: Run) -> bool:
-    """Whether the statement waits for the other transaction until it gives up."""
+def _is_blocked(run: Run) -> bool:
+    """Return whether the statement waits for the other transaction until it gives up."""
     try:
         start_at_once(run)
     except OperationalError:

@@ -1,4 +1,4 @@
-"""Schedules as values: @every, @at, attributes, limits of the calendar, and cost."""
+"""Schedules as values: @every, @at, attributes, limits of datetime, and cost."""
 
 import pickle
 import re
@@ -167,7 +167,7 @@ def test_schedule_is_immutable_hashable_and_picklable() -> None:
         ("0 0 0 1 1 ? *", "2099-06-01", ["2100-01-01"]),
     ],
 )
-def test_occurrences_years_ahead_are_found_up_to_fifty_years(
+def test_occurrences_up_to_fifty_years_ahead_are_found(
     text: str, start: str, expected: list[str]
 ) -> None:
     found = list(

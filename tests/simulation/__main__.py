@@ -158,7 +158,8 @@ def _replay(given: argparse.Namespace) -> int:
             print(_command(given.replay, left, given))
             drawn = shrinking.only(drawn, left)
         result = world.simulate(drawn, with_story=True)
-    print("\n".join(shrinking.about(result) if result.findings and not given.all else result.story))
+    is_shortened = result.findings and not given.all
+    print("\n".join(shrinking.relevant_lines(result) if is_shortened else result.story))
     print(f"history {result.digest}, findings {len(result.findings)}", *result.findings, sep="\n")
     return int(bool(result.findings))
 

@@ -1,7 +1,7 @@
 """Make quiet ticks cheap, without omitting what they would find.
 
 A node regularly looks for runs to rescue or release, and for changed jobs. In the simulation, it
-asks first whether there may be any: one plain statement with the same conditions as the queries
+first checks whether there may be any: one plain statement with the same conditions as the queries
 that would follow, or with fewer. All other code is unchanged.
 """
 
@@ -63,8 +63,8 @@ def _text(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S.%f}"
 
 
-class _Question:
-    """Stands for the coarse question of ``rescue``."""
+class _Check:
+    """Replaces the coarse check of ``rescue``, ``_ANY_CANDIDATE``."""
 
     def __init__(self) -> None:
         self.statement = ""
@@ -75,9 +75,9 @@ class _Question:
 
 
 @contextmanager
-def exact_questions() -> Iterator[None]:
-    """Ask the exact questions within the block."""
-    rescuable = _Question()
+def exact_checks() -> Iterator[None]:
+    """Use the exact checks within the block."""
+    rescuable = _Check()
     real_rescue, real_release = rescue.rescue, backfill_release.release
     real_changes = tick.Ticker._apply_changes
 
@@ -90,8 +90,8 @@ def exact_questions() -> Iterator[None]:
 
     def release(shards: Any, *rest: Any, **options: Any) -> int:
         led = ", ".join(map(str, sorted(shards)))
-        question = RELEASABLE.format(shards=settings.SHARDS, led=led)
-        return real_release(shards, *rest, **options) if _any(question, EXHAUSTED) else 0
+        statement = RELEASABLE.format(shards=settings.SHARDS, led=led)
+        return real_release(shards, *rest, **options) if _any(statement, EXHAUSTED) else 0
 
     def apply_changes(ticker: tick.Ticker) -> None:
         if _any(CHANGED):

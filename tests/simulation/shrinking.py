@@ -47,7 +47,7 @@ def shrink(plan: Plan, seconds: float = SHRINK_TIME) -> list[int]:
     return left
 
 
-def about(result: Result) -> list[str]:
+def relevant_lines(result: Result) -> list[str]:
     """Return the lines of the story that concern the runs and jobs of the findings."""
     text = " ".join(result.findings)
     words = {word.strip("():,") for word in text.split()}

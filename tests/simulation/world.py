@@ -41,7 +41,7 @@ from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.observer import Observer
 from tests.simulation.plan import CALM, HOUR, LEASE, NODES, WORKERS, Item, Plan, behavior
 from tests.simulation.primitives import EPOCH
-from tests.simulation.quiet import exact_questions
+from tests.simulation.quiet import exact_checks
 from tests.simulation.servers import server
 from tests.simulation.services import Broker, LockServer
 from tests.verdict.history import History, Start
@@ -299,7 +299,7 @@ class World:
         with ExitStack() as stack:
             stack.enter_context(primitives.installed(self.random))
             stack.enter_context(server.installed(self.database))
-            stack.enter_context(exact_questions())
+            stack.enter_context(exact_checks())
             stack.enter_context(self.database.locks_of_statistics())
             stack.enter_context(self.database.locks_of_attempts())
             stack.enter_context(

@@ -51,8 +51,10 @@ LEAST_ROUNDS = 4
 """Minimum number of rounds, so that nodes process changes made without ``control.save``."""
 ROUNDS = 200
 AMPLE = 10
-"""The maximum of each limit at the end. With a lower one, the schedules may have more occurrences
-than the limit allows, and then backfilled runs wait forever.
+"""The maximum of each limit at the end.
+
+With a lower one, the schedules may have more occurrences than the limit allows, and then backfilled
+runs wait forever.
 """
 T = TypeVar("T")
 ENDINGS: dict[str, Callable[[], BaseException]] = {
@@ -269,10 +271,11 @@ class World(Users):
             self._repair(which)
         for name in LIMITS:
             self.do("set_limit", {"name": name, "maximum": AMPLE})
-        asked = self.clock.now()
+        began_at = self.clock.now()
         left: list[RunRow] = []
         for done in range(ROUNDS):
-            due = [run for run in self.guarantees.rows.runs.values() if run.scheduled_at <= asked]
+            runs = self.guarantees.rows.runs.values()
+            due = [run for run in runs if run.scheduled_at <= began_at]
             left = [run for run in due if run.state not in FINAL]
             if not left and done > LEAST_ROUNDS:
                 return

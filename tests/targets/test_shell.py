@@ -35,9 +35,9 @@ def gone(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").exists() and " Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
-def wait_for(true: Any, seconds: float = 10) -> None:
+def wait_for(condition: Any, seconds: float = 10) -> None:
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
 

@@ -19,7 +19,8 @@ COUNTED_BY_ROW = ("succeeded", "failed", "skipped", "cancelled")
 def chains(history: History) -> list[Finding]:
     """Each run that ends as a link says has one run of the following job, after it. None has two.
 
-    Only ends since both definitions hold are judged. The following jobs must not be paused.
+    Only runs that ended after the last change of both jobs are judged. The following jobs must not
+    be paused.
     """
     followers = Tally(
         (run.job, run.idempotency_key) for run in history.runs if run.trigger == "chain"

@@ -19,17 +19,20 @@ FAILED = frozenset({"failed", "timed_out", "lost"})
 """Outcomes after which another attempt may follow."""
 CONTENTION = timedelta(seconds=1)
 """The longest wait after one of the first three database contention errors."""
-ATTEMPTS_ON_RECORD = {
-    # How many attempts a run has, less its current attempt.
+EXTRA_ATTEMPTS = {
     "running": {0},
     "succeeded": {0},
     "failed": {0, -1},  # -1: it couldn't be dispatched
     "cancelled": {0, -1},
 }
+"""The number of a run's attempts minus the number of its current attempt, by state.
+
+For all other states, it is -1: the current attempt hasn't started.
+"""
 
 
 def starts(history: History) -> list[Finding]:
-    """Each witnessed start has its attempt, each attempt starts once, each success was a start."""
+    """Each witnessed start has its attempt, each attempt starts once, each success has a start."""
     found = []
     for (run_id, number), times in Counter(
         (start.run, start.attempt) for start in history.starts
@@ -98,7 +101,7 @@ def _wrong_attempts(run: Run, job: Job | None, tried: list[Attempt]) -> Iterator
         yield f"numbers {numbers}"
     if job is not None and len(tried) > job.max_attempts:
         yield f"{len(tried)} attempts of at most {job.max_attempts}"
-    if len(tried) - run.attempt not in ATTEMPTS_ON_RECORD.get(run.state, {-1}):
+    if len(tried) - run.attempt not in EXTRA_ATTEMPTS.get(run.state, {-1}):
         yield f"{run.state} at attempt {run.attempt} with {len(tried)} attempts"
     if not tried:
         return

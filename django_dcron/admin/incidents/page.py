@@ -84,7 +84,10 @@ class IncidentPage:
 
     @cached_property
     def texts(self) -> list[AttemptText]:
-        """The message and the traceback of the latest attempt, if the user may see them."""
+        """The traceback of the latest attempt, or else its message, in a list of at most one.
+
+        Empty if the user may not see attempts.
+        """
         if self.latest is None:
             return []
         texts = texts_of(self.latest, self._site)

@@ -17,9 +17,9 @@ class Progress:
 
     @property
     def percent(self) -> int | None:
-        """The percentage of work done; None without a total.
+        """The percentage, rounded down, so that 100 means that all work is done.
 
-        Rounded down, so that 100 means that all work is done.
+        None if the attempt hasn't reported a total.
         """
         if self.done is None or not self.total:
             return None

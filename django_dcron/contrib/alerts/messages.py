@@ -54,7 +54,7 @@ def late_message(run: Run, within: timedelta) -> AlertContent:
         f"The run at {format_site_time(run.scheduled_at)} hasn't finished within "
         f"{write_duration(within)}. Its state is {run.state}."
     )
-    text = _join_sentences(text, run.reason, _link("run", run.pk))
+    text = _join_lines(text, run.reason, _link("run", run.pk))
     return AlertContent(f"{run.job} is late", text)
 
 
@@ -67,7 +67,7 @@ def silence_message(job: Job, since: datetime, span: timedelta) -> AlertContent:
     text = f"No run has succeeded for {write_duration(span)}, since {format_site_time(since)}."
     return AlertContent(
         f"{job} has had no success for {write_duration(span)}",
-        lambda: _join_sentences(text, _job_text(job, None)),
+        lambda: _join_lines(text, _job_text(job, None)),
     )
 
 
@@ -76,7 +76,7 @@ def node_loss_message(node: Node) -> AlertContent:
         f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
         f"was at {format_site_time(node.heartbeat_at)}."
     )
-    text = _join_sentences(text, "Other live nodes take over its shards.")
+    text = _join_lines(text, "Other live nodes take over its shards.")
     return AlertContent(f"node {node.name} is lost", text)
 
 
@@ -90,12 +90,12 @@ def degraded_message(name: str, since: datetime) -> AlertContent:
 
 def unhealthy_message(issue: Issue) -> AlertContent:
     """Return the problem as the subject, and the remedy as the text."""
-    text = _join_sentences(str(issue.remedy), _url("admin:django_dcron_dashboard_changelist"))
+    text = _join_lines(str(issue.remedy), _url("admin:django_dcron_dashboard_changelist"))
     return AlertContent(str(issue.summary), text)
 
 
 def _job_text(job: Job, state: State | None, text: str = "") -> str:
-    return _join_sentences(text, *_run(job, state), _link("job", job.pk))
+    return _join_lines(text, *_latest_run_lines(job, state), _link("job", job.pk))
 
 
 def _failure_text(job: Job, found: ReportedFailures) -> str:
@@ -104,10 +104,10 @@ def _failure_text(job: Job, found: ReportedFailures) -> str:
     lines = [*_lines_about(found.run, State.FAILED)]
     if found.incident is not None:
         lines.append(_link("incident", found.incident.pk))
-    return _join_sentences(*lines, _link("job", job.pk))
+    return _join_lines(*lines, _link("job", job.pk))
 
 
-def _run(job: Job, state: State | None) -> Iterator[str]:
+def _latest_run_lines(job: Job, state: State | None) -> Iterator[str]:
     """Yield lines about the job's latest run in ``state``, if the latest runs include one."""
     runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
     run = next((run for run in runs[:LATEST] if state is None or run.state == state), None)
@@ -142,7 +142,7 @@ def _url(name: str, *args: object) -> str:
     return settings.SITE_URL.rstrip("/") + path
 
 
-def _join_sentences(*parts: str) -> str:
+def _join_lines(*parts: str) -> str:
     return "\n".join(filter(None, parts))
 
 

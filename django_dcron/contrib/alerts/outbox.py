@@ -188,7 +188,7 @@ def _may_send(
     It may not in these cases:
 
     - The last message is too recent.
-    - Another process is sending to the destination.
+    - Another process began to send to the destination less than ``FIRST_WAIT`` ago.
     - The destination refused an alert, and the retry is due soon.
     """
     alerts = Alert.objects.using(using).filter(channel=destination)

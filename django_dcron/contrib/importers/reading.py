@@ -49,10 +49,12 @@ class SourceEntry:
     name: str
     """The job's name, once ``names.with_distinct_names`` has processed it."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The job's fields that the source has. Empty if there is a reason."""
+    """The job's fields that the source has. Empty if the entry is refused or omitted."""
     warnings: tuple[str, ...] = ()
     refused: str = ""
+    """Why the entry can't be imported. Empty if it can."""
     omitted: str = ""
+    """Why the entry need not be imported. Empty if it isn't omitted."""
     namespace: str = ""
     """Empty: the requested namespace."""
     suffix: str = ""
@@ -76,7 +78,7 @@ class SourceCalendar:
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The calendar's other fields. Empty if there is a reason."""
+    """The calendar's other fields. Empty if the calendar is refused."""
     refused: str = ""
 
 

@@ -57,7 +57,10 @@ class Difference:
     at: datetime
     kind: DifferenceKind
     other: datetime | None = None
-    """For a late run, probably the other scheduler's run. For a duplicate, the shadow run."""
+    """For a late run, its probable counterpart on the other side. For a duplicate, the shadow run.
+
+    None for other kinds.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 }
 """The options of the command that a scheduler's ``read`` accepts."""
 OPTIONS_OF_SOURCES = frozenset().union(*OPTIONS.values())
-SOURCE_OPTIONS: Mapping[str, tuple[str, ...]] = {
+FILES_OF_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "app": (),
     "format": ("files",),
     "timezone": ("crontab files",),
@@ -83,7 +83,7 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Sour
         schedulers = [scheduler for scheduler, accepted in OPTIONS.items() if option in accepted]
         raise SourceProblem(
             f"--{option} can't be used with {name}, only with "
-            f"{', '.join([*schedulers, *SOURCE_OPTIONS[option]])}."
+            f"{', '.join([*schedulers, *FILES_OF_OPTIONS[option]])}."
         )
     return SCHEDULERS[name].read(now, **options)
 

@@ -118,7 +118,7 @@ def _value(argument: Any) -> Any:
 
 
 def _timeout(seconds: int | None) -> timedelta | None:
-    """Return the timeout. -1 means no timeout. The scheduler's default applies to other tasks."""
+    """Return the timeout. -1 means none. A task without a value has the scheduler's default."""
     if not seconds:
         seconds = import_module("scheduler.settings").SCHEDULER_CONFIG.DEFAULT_JOB_TIMEOUT
     return timedelta(seconds=seconds) if seconds > 0 else None

@@ -176,7 +176,7 @@ def _is_running_shadow(plan: EntryPlan) -> bool:
 
 
 def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
-    """Save the jobs that start as if they had been paused until the source's last run.
+    """Save the jobs that start now, as if they had been paused until the source's last run.
 
     The end of a pause is where the occurrences of a job begin to count.
     """

@@ -31,7 +31,7 @@ from django_dcron.contrib.importers.entry_plans import (
     EntryPlan,
 )
 from django_dcron.contrib.importers.reading import SourceContents, SourceProblem
-from django_dcron.contrib.importers.sources import OPTIONS, SCHEDULERS, SOURCE_OPTIONS, FileFormat
+from django_dcron.contrib.importers.sources import FILES_OF_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
     refuse_without_calendar,
@@ -346,7 +346,7 @@ def read_source(options: dict[str, Any]) -> SourceContents:
     source = options["source"]
     try:
         if source in SCHEDULERS:
-            source_options = {name: options[name] for name in SOURCE_OPTIONS if options[name]}
+            source_options = {name: options[name] for name in FILES_OF_OPTIONS if options[name]}
             return sources.read_scheduler(source, database_now(alias_for(Job)), source_options)
         if options["app"]:
             raise usage_error(f"--app can't be used with a file. Sources: {', '.join(SCHEDULERS)}.")

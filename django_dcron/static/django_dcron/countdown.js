@@ -30,12 +30,12 @@
             return;
         }
         const now = Date.now() + clockOffset;
-        for (const place of document.querySelectorAll("[data-dcron-countdown]")) {
-            const current = text(Math.ceil((Date.parse(place.dateTime) - now) / 1000));
-            if (place.textContent !== current) {
+        for (const element of document.querySelectorAll("[data-dcron-countdown]")) {
+            const current = text(Math.ceil((Date.parse(element.dateTime) - now) / 1000));
+            if (element.textContent !== current) {
                 // A shorter text keeps the width, so that no column moves.
-                place.style.minWidth ||= `${place.offsetWidth}px`;
-                place.textContent = current;
+                element.style.minWidth ||= `${element.offsetWidth}px`;
+                element.textContent = current;
             }
         }
     }

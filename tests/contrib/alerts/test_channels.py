@@ -9,9 +9,9 @@ from tests.contrib.alerts.mail_server import MailServer
 HOSTILE = '<a href="https://evil.example">log in again</a> <img src="https://evil.example/seen"> [here](https://evil.example)'
 
 
-@pytest.mark.parametrize("text", ["", "&format=html", "&format=markdown"])
-def test_mail_is_sent_as_plain_text(mail_server: MailServer, text: str) -> None:
-    url = f"mailto://127.0.0.1:{mail_server.port}?from=dcron@shop.example&to=ops@shop.example&mode=insecure{text}"
+@pytest.mark.parametrize("options", ["", "&format=html", "&format=markdown"])
+def test_mail_is_sent_as_plain_text(mail_server: MailServer, options: str) -> None:
+    url = f"mailto://127.0.0.1:{mail_server.port}?from=dcron@shop.example&to=ops@shop.example&mode=insecure{options}"
 
     channels.send({"apprise": [url]}, "report failed", f"ValueError: {HOSTILE}", "failure")
 

@@ -68,9 +68,7 @@ def test_lost_node_is_reported_once(
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
     make_node("well", timedelta())
-    make_node(
-        "slow", settings.DCRON_LEASE if hasattr(settings, "DCRON_LEASE") else timedelta(seconds=7)
-    )
+    make_node("slow", dcron.LEASE)
     make_node("gone", timedelta(hours=1))
     for _ in range(2):
         check_twice_a_lease_apart(monkeypatch)
@@ -146,21 +144,21 @@ def test_lasting_health_error_is_reported_once(
     other.shards -= {0}
     alerters = [Alerter(each, lambda: assess(facts["now"])) for each in (leader, other)]
 
-    def look(*, after: timedelta = timedelta()) -> None:
+    def check_at(*, after: timedelta = timedelta()) -> None:
         monkeypatch.setattr(
             "django_dcron.contrib.alerts.alerter.database_now", lambda using: now + after
         )
         for alerter in alerters:
             alerter.check_and_send()
 
-    look()
+    check_at()
     facts["now"] = replace(
         well, degraded=NamedCount(1, ("node-a",)), unserved=NamedCount(1, ("billing",))
     )
-    look(after=timedelta(seconds=1))
+    check_at(after=timedelta(seconds=1))
     assert service.received == [], "the problem may be temporary"
-    look(after=timedelta(seconds=11))
-    look(after=timedelta(seconds=30))
+    check_at(after=timedelta(seconds=11))
+    check_at(after=timedelta(seconds=30))
     assert service.subjects == [
         "[dcron] Namespaces with enabled jobs but no running node: billing."
     ]
@@ -168,10 +166,10 @@ def test_lasting_health_error_is_reported_once(
     assert "https://shop.example/admin/django_dcron/dashboard/" in service.received[0]["message"]
 
     facts["now"] = well
-    look(after=timedelta(minutes=1))
+    check_at(after=timedelta(minutes=1))
     facts["now"] = replace(well, unserved=NamedCount(1, ("billing",)))
-    look(after=timedelta(minutes=2))
-    look(after=timedelta(minutes=3))
+    check_at(after=timedelta(minutes=2))
+    check_at(after=timedelta(minutes=3))
     assert len(service.received) == 2, "the error occurred again"
 
 
@@ -222,10 +220,10 @@ def test_alerter_thread_survives_errors_and_logs_them_once(
 ) -> None:
     monkeypatch.setattr("django_dcron.contrib.alerts.alerter.CHECK_EVERY", 0.001)
     alerter, stopping = Alerter(Leader()), threading.Event()
-    looks = []
+    checks = []
 
     def fails() -> None:
-        looks.append(1)
+        checks.append(1)
         raise error
 
     monkeypatch.setattr(alerter, "check", fails)
@@ -239,7 +237,7 @@ def test_alerter_thread_survives_errors_and_logs_them_once(
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        wait_until(lambda: len(looks) > 3)
+        wait_until(lambda: len(checks) > 3)
     finally:
         stopping.set()
         thread.join(TIMEOUT)

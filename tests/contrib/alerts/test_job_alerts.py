@@ -438,7 +438,7 @@ def test_alert_links_to_its_incident_job_and_run(service: Service, settings: Set
         assert f"https://shop.example/admin/django_dcron/{model}/{key}/change/" in text
 
 
-def test_muted_incident_sends_no_alerts_also_not_about_recovery(
+def test_muted_incident_sends_no_alerts_not_even_about_recovery(
     service: Service, settings: Settings
 ) -> None:
     settings.DCRON_ALERTS = [{"on": kind, "to": ["ops"]} for kind in ("failed", "recovered")]

@@ -71,8 +71,8 @@ Theirs = dict[datetime, list[datetime]]
 
 
 @cache
-def begins(zone: str) -> list[datetime]:
-    """Return ``NOW``, and a day and an hour before each clock change of the year."""
+def begin_times(zone: str) -> list[datetime]:
+    """Return ``NOW``, and about 25 hours and 90 minutes before each clock change of the year."""
     hours = [NOW + HOUR * number for number in range(365 * 24)]
     offsets = [at.astimezone(ZoneInfo(zone)).utcoffset() for at in hours]
     changes = [
@@ -102,7 +102,7 @@ def of_celery(entry: Entry) -> Theirs:
     if key not in of_celery_cache:
         of_celery_cache[key] = {
             begin: list(islice(test_celery_config.theirs(celery_schedule(entry), begin), COUNT))
-            for begin in begins(entry.zone)
+            for begin in begin_times(entry.zone)
         }
     return of_celery_cache[key]
 
@@ -117,24 +117,26 @@ def of_django_cron(entry: Entry) -> Theirs:
     found = {midnight + DAY * number + time for number in range(COUNT + 1) for time in times}
     if every := entry.schedule.get("run_every_mins"):
         found |= {NOW + timedelta(minutes=every) * number for number in range(1, COUNT + 1)}
-    return once(sorted(at for at in found if at > NOW))
+    return from_now(sorted(at for at in found if at > NOW))
 
 
-def once(found: Iterable[datetime]) -> Theirs:
+def from_now(found: Iterable[datetime]) -> Theirs:
     return {NOW: list(islice(found, COUNT))}
 
 
 THEIRS: dict[str, Callable[[Entry], Theirs]] = {
     "celery": of_celery,
     "django-celery-beat": of_celery,
-    "huey": lambda entry: once(test_huey.theirs(entry.schedule, COUNT, FAR)),
-    "procrastinate": lambda entry: once(test_procrastinate.theirs(entry.schedule)),
-    "django-crontab": lambda entry: once(
+    "huey": lambda entry: from_now(test_huey.theirs(entry.schedule, COUNT, FAR)),
+    "procrastinate": lambda entry: from_now(test_procrastinate.theirs(entry.schedule)),
+    "django-crontab": lambda entry: from_now(
         vixie.minutes(entry.schedule, NOW.astimezone(ZoneInfo(entry.zone)), COUNT)
     ),
     "django-cron": of_django_cron,
-    "django-q2": lambda entry: once(test_django_q.of_croniter(entry.schedule)),
-    "django-apscheduler": lambda entry: once(test_apscheduler.theirs(apscheduler_trigger(entry))),
+    "django-q2": lambda entry: from_now(test_django_q.of_croniter(entry.schedule)),
+    "django-apscheduler": lambda entry: from_now(
+        test_apscheduler.theirs(apscheduler_trigger(entry))
+    ),
 }
 
 

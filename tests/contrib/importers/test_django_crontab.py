@@ -108,7 +108,7 @@ def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
 
 
 def test_new_schedule_or_second_entry_keeps_the_first_job(settings: Settings) -> None:
-    """Neither a new schedule nor another entry of the function makes a second job."""
+    """The job follows its entry. Other entries of the function become other jobs."""
     settings.CRONJOBS = [("0 1 * * *", ECHO)]
     assert call("import", "django-crontab", "--apply").code == 0
     before = Job.objects.get()
@@ -202,7 +202,7 @@ def test_time_zone_of_the_machine_wins_over_the_setting(files: Path, settings: S
     assert django_crontab.machine_zone() == "Europe/Berlin"
 
 
-def test_copied_zone_file_is_named_by_the_other_file(files: Path) -> None:
+def test_zone_of_a_copied_localtime_is_read_from_the_timezone_file(files: Path) -> None:
     (files / "localtime").touch()
     with pytest.raises(SourceProblem):
         django_crontab.machine_zone()

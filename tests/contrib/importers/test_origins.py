@@ -40,7 +40,7 @@ VALUES: dict[str, Any] = {
 NOW = datetime(2083, 1, 1, 12, tzinfo=UTC)
 
 
-def found(
+def entry(
     name: str = "a", key: str = "1", *, due: datetime | None = None, **values: Any
 ) -> SourceEntry:
     return SourceEntry(f"row {name}", name, VALUES | values, key=key, next_due=due)
@@ -69,47 +69,47 @@ def kinds(plans: list[EntryPlan]) -> list[ImportOutcome]:
 
 
 def test_job_stores_its_source_and_key() -> None:
-    import_entries(found("nightly (old) ", "7"))
+    import_entries(entry("nightly (old) ", "7"))
     job = Job.objects.get()
     assert (job.name, job.import_source, job.import_key) == ("nightly old", SOURCE, "7")
-    assert kinds(plan(found("nightly (old) ", "7"))) == [ImportOutcome.SAME]
+    assert kinds(plan(entry("nightly (old) ", "7"))) == [ImportOutcome.SAME]
 
 
-@pytest.mark.parametrize("again", [found("a", "1"), found("a", "2"), found("b", "1")])
+@pytest.mark.parametrize("again", [entry("a", "1"), entry("a", "2"), entry("b", "1")])
 def test_deleted_job_is_not_imported_again(again: SourceEntry) -> None:
     """The entry has the same key or the same name."""
-    import_entries(found("a", "1"))
+    import_entries(entry("a", "1"))
     control.delete(Job.objects.get())
-    (deleted, other) = import_entries(again, found("other", "9"))
+    (deleted, other) = import_entries(again, entry("other", "9"))
     assert (deleted.outcome, other.outcome) == (ImportOutcome.DELETED, ImportOutcome.CREATE)
     assert [job.name for job in Job.objects.all()] == ["other"]
 
 
 def test_deleted_job_is_imported_again_on_request() -> None:
-    import_entries(found("a", "1"), found("b", "2"))
+    import_entries(entry("a", "1"), entry("b", "2"))
     for job in Job.objects.all():
         control.delete(job)
-    assert kinds(plan(found("a", "1"), found("b", "2"), restore=["*a"])) == [
+    assert kinds(plan(entry("a", "1"), entry("b", "2"), restore=["*a"])) == [
         ImportOutcome.CREATE,
         ImportOutcome.DELETED,
     ]
-    import_entries(found("a", "1"), found("b", "2"), restore=["default/*"])
-    assert kinds(plan(found("a", "1"), found("b", "2"))) == [ImportOutcome.SAME, ImportOutcome.SAME]
+    import_entries(entry("a", "1"), entry("b", "2"), restore=["default/*"])
+    assert kinds(plan(entry("a", "1"), entry("b", "2"))) == [ImportOutcome.SAME, ImportOutcome.SAME]
     control.delete(Job.objects.get(name="a"))
-    assert kinds(plan(found("a", "1"))) == [ImportOutcome.DELETED]
+    assert kinds(plan(entry("a", "1"))) == [ImportOutcome.DELETED]
 
 
 def test_deletion_does_not_concern_other_sources() -> None:
-    import_entries(found())
+    import_entries(entry())
     control.delete(Job.objects.get())
-    assert kinds(plan(found(), source="django-q2")) == [ImportOutcome.CREATE]
-    assert kinds(plan(found(), source="")) == [ImportOutcome.CREATE]
+    assert kinds(plan(entry(), source="django-q2")) == [ImportOutcome.CREATE]
+    assert kinds(plan(entry(), source="")) == [ImportOutcome.CREATE]
 
 
 @pytest.mark.parametrize("take_over", [True, False])
 def test_second_import_at_the_same_time_creates_no_job_again(take_over: bool) -> None:
     """Both imports compare before one of them writes."""
-    entries = [replace(found(name, key), last_run=NOW) for name, key in (("a", "1"), ("b", "2"))]
+    entries = [replace(entry(name, key), last_run=NOW) for name, key in (("a", "1"), ("b", "2"))]
     first, second = (plan(*entries, take_over=take_over) for _ in range(2))
     assert kinds(list(apply_entry_plans(first[1:]))) == [ImportOutcome.CREATE]
     created, refused = apply_entry_plans(second)
@@ -120,49 +120,49 @@ def test_second_import_at_the_same_time_creates_no_job_again(take_over: bool) ->
 
 
 def test_renamed_and_moved_job_is_not_imported_twice() -> None:
-    import_entries(found())
+    import_entries(entry())
     edit(name="b", namespace="shop")
-    (imported,) = import_entries(found(schedule="@hourly"))
+    (imported,) = import_entries(entry(schedule="@hourly"))
     assert (imported.outcome, str(imported)) == (ImportOutcome.CHANGE, "shop/b")
     assert imported.kept == {"name": ("b", "a")}
     job = Job.objects.get()
     assert (str(job), job.schedule) == ("shop/b", "@hourly")
-    import_entries(found(schedule="@hourly"), overwrite=["name"])
+    import_entries(entry(schedule="@hourly"), overwrite=["name"])
     assert Job.objects.get().name == "a"
-    assert kinds(plan(found(schedule="@hourly"))) == [ImportOutcome.SAME]
+    assert kinds(plan(entry(schedule="@hourly"))) == [ImportOutcome.SAME]
 
 
 def test_entry_renamed_in_the_source_is_not_imported_twice() -> None:
-    import_entries(found("a", "1"))
-    (imported,) = import_entries(found("b", "1"))
+    import_entries(entry("a", "1"))
+    (imported,) = import_entries(entry("b", "1"))
     assert (imported.outcome, imported.kept, jobs_without_entry(SOURCE, [imported])) == (
         ImportOutcome.KEPT,
         {"name": ("a", "b")},
         [],
     )
     assert Job.objects.get().name == "a"
-    assert kinds(plan(found("b", "1"))) == [ImportOutcome.SAME]
+    assert kinds(plan(entry("b", "1"))) == [ImportOutcome.SAME]
 
 
 def test_name_reused_by_another_entry_gets_its_definition() -> None:
     """Row 1 was renamed, and a new row has its old name."""
-    import_entries(found("a", "1"))
-    import_entries(found("b", "1", schedule="@hourly"), found("a", "2"))
+    import_entries(entry("a", "1"))
+    import_entries(entry("b", "1", schedule="@hourly"), entry("a", "2"))
     jobs = Job.objects.order_by("name").values_list("name", "schedule", "import_key")
     assert [*jobs] == [("a", "@daily", "2"), ("b", "@hourly", "1")]
 
 
 def test_entries_with_new_keys_are_recognized_by_their_names() -> None:
     """The tables of the source were restored, and the keys now belong to other rows."""
-    import_entries(found("a", "1"), found("b", "2", schedule="@hourly"))
-    import_entries(found("b", "1", schedule="@hourly"), found("a", "2"))
+    import_entries(entry("a", "1"), entry("b", "2", schedule="@hourly"))
+    import_entries(entry("b", "1", schedule="@hourly"), entry("a", "2"))
     jobs = Job.objects.order_by("name").values_list("name", "schedule", "import_key")
     assert [*jobs] == [("a", "@daily", "2"), ("b", "@hourly", "1")]
 
 
 def test_refused_job_does_not_take_the_key_of_another() -> None:
-    import_entries(found("a", "1"), found("b", "2"))
-    plans = plan(found("a", "2"), found("b", "1"))
+    import_entries(entry("a", "1"), entry("b", "2"))
+    plans = plan(entry("a", "2"), entry("b", "1"))
     a = Job.objects.get(name="a")
     a.max_attempts = 5
     control.save(a)
@@ -172,26 +172,26 @@ def test_refused_job_does_not_take_the_key_of_another() -> None:
 
 
 def test_jobs_missing_from_the_source_are_listed() -> None:
-    import_entries(found("a", "1"), found("b", "2"))
-    plans = import_entries(found("a", "1"), found("c", "3"))
+    import_entries(entry("a", "1"), entry("b", "2"))
+    plans = import_entries(entry("a", "1"), entry("c", "3"))
     assert [job.name for job in jobs_without_entry(SOURCE, plans)] == ["b"]
     assert [job.name for job in jobs_without_entry("django-q2", [])] == []
 
 
 def test_entry_with_the_name_of_a_renamed_job_gets_another_name() -> None:
-    import_entries(found("a", "1"))
+    import_entries(entry("a", "1"))
     edit(name="b")
-    plans = import_entries(found("a", "1"), found("b", "2"))
+    plans = import_entries(entry("a", "1"), entry("b", "2"))
     assert kinds(plans) == [ImportOutcome.KEPT, ImportOutcome.CREATE]
     names = set(Job.objects.values_list("name", "import_key"))
     assert names == {("b", "1"), (plans[1].name, "2")}
     assert plans[1].name.startswith("b-")
-    assert kinds(plan(found("a", "1"), found("b", "2"))) == [ImportOutcome.KEPT, ImportOutcome.SAME]
+    assert kinds(plan(entry("a", "1"), entry("b", "2"))) == [ImportOutcome.KEPT, ImportOutcome.SAME]
 
 
 def test_job_of_another_source_is_a_conflict() -> None:
-    import_entries(found())
-    (imported,) = import_entries(found(schedule="@hourly"), source="django-q2")
+    import_entries(entry())
+    (imported,) = import_entries(entry(schedule="@hourly"), source="django-q2")
     assert (imported.outcome, imported.changes) == (
         ImportOutcome.CONFLICT,
         {"schedule": ("@daily", "@hourly")},
@@ -202,93 +202,93 @@ def test_job_of_another_source_is_a_conflict() -> None:
 
 def test_job_created_by_a_user_is_a_conflict_unless_overwritten() -> None:
     make_job(name="a", schedule="@hourly", target=VALUES["target"])
-    (imported,) = import_entries(found())
+    (imported,) = import_entries(entry())
     assert (imported.outcome, imported.changes) == (
         ImportOutcome.CONFLICT,
         {"schedule": ("@hourly", "@daily")},
     )
-    (imported,) = import_entries(found(), overwrite=["schedule"])
+    (imported,) = import_entries(entry(), overwrite=["schedule"])
     assert (imported.outcome, Job.objects.get().import_key) == (ImportOutcome.CHANGE, "1")
 
 
 def test_identical_job_created_by_a_user_gets_the_key() -> None:
     make_job(name="a", schedule="@daily", target=VALUES["target"])
-    assert kinds(import_entries(found())) == [ImportOutcome.SAME]
+    assert kinds(import_entries(entry())) == [ImportOutcome.SAME]
     edit(name="b")
-    assert kinds(import_entries(found())) == [ImportOutcome.KEPT]
+    assert kinds(import_entries(entry())) == [ImportOutcome.KEPT]
 
 
 # --- Changes by users -----------------------------------------------------------------------------
 
 
 def test_edited_field_is_kept_and_others_follow_the_source() -> None:
-    import_entries(found(priority=1))
+    import_entries(entry(priority=1))
     edit(schedule="@weekly")
-    (imported,) = import_entries(found(schedule="@hourly", priority=2))
+    (imported,) = import_entries(entry(schedule="@hourly", priority=2))
     assert (imported.changes, imported.kept) == (
         {"priority": (1, 2)},
         {"schedule": ("@weekly", "@hourly")},
     )
     job = Job.objects.get()
     assert (job.schedule, job.priority) == ("@weekly", 2)
-    assert plan(found(priority=2))[0].kept == {"schedule": ("@weekly", "@daily")}
-    import_entries(found(schedule="@hourly", priority=2), overwrite=["schedule"])
+    assert plan(entry(priority=2))[0].kept == {"schedule": ("@weekly", "@daily")}
+    import_entries(entry(schedule="@hourly", priority=2), overwrite=["schedule"])
     assert Job.objects.get().schedule == "@hourly"
 
 
 def test_field_set_to_the_source_value_follows_the_source_again() -> None:
-    import_entries(found())
+    import_entries(entry())
     edit(schedule="@weekly")
-    assert kinds(import_entries(found(schedule="@weekly"))) == [ImportOutcome.SAME]
-    import_entries(found(schedule="@hourly"))
+    assert kinds(import_entries(entry(schedule="@weekly"))) == [ImportOutcome.SAME]
+    import_entries(entry(schedule="@hourly"))
     assert Job.objects.get().schedule == "@hourly"
 
 
 def test_pause_by_a_user_is_not_ended() -> None:
-    import_entries(found())
+    import_entries(entry())
     control.pause(Job.objects.get(), "ask Ann")
-    (imported,) = import_entries(found(schedule="@hourly"))
+    (imported,) = import_entries(entry(schedule="@hourly"))
     assert imported.kept == {"enabled": (False, True)}
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason, job.schedule) == (False, "ask Ann", "@hourly")
-    import_entries(found(schedule="@hourly"), overwrite=["enabled"])
+    import_entries(entry(schedule="@hourly"), overwrite=["enabled"])
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
 
 
 def test_pause_by_a_user_is_not_ended_after_a_disabled_import() -> None:
-    import_entries(found("a", "1"), found("b", "2"), disabled=True)
+    import_entries(entry("a", "1"), entry("b", "2"), disabled=True)
     control.pause(Job.objects.get(name="a"), "ask Ann")
-    import_entries(found("a", "1"), found("b", "2"), take_over=True)
+    import_entries(entry("a", "1"), entry("b", "2"), take_over=True)
     jobs = Job.objects.order_by("name").values_list("name", "enabled", "pause_reason")
     assert [*jobs] == [("a", False, "ask Ann"), ("b", True, "")]
 
 
 def test_job_is_paused_and_resumed_with_its_entry() -> None:
     off = {"enabled": False, "pause_reason": "was disabled there"}
-    import_entries(found())
-    import_entries(found(**off))
+    import_entries(entry())
+    import_entries(entry(**off))
     job = Job.objects.get()
     assert (job.enabled, job.pause_reason) == (False, "was disabled there")
-    import_entries(found())
+    import_entries(entry())
     job.refresh_from_db()
     assert job.enabled
 
 
 def test_job_resumed_by_a_user_stays_enabled() -> None:
     off = {"enabled": False, "pause_reason": "was disabled there"}
-    import_entries(found(**off))
+    import_entries(entry(**off))
     control.resume(Job.objects.get())
-    assert import_entries(found(**off))[0].kept == {"enabled": (True, False)}
+    assert import_entries(entry(**off))[0].kept == {"enabled": (True, False)}
     assert Job.objects.get().enabled
 
 
 def test_job_imported_disabled_is_enabled_with_its_entry() -> None:
     off = {"enabled": False, "pause_reason": "was disabled there"}
-    import_entries(found(), disabled=True)
-    import_entries(found(**off), take_over=True)
+    import_entries(entry(), disabled=True)
+    import_entries(entry(**off), take_over=True)
     assert Job.objects.get().pause_reason == ARRIVED_PAUSED
-    import_entries(found(), take_over=True)
+    import_entries(entry(), take_over=True)
     assert Job.objects.get().enabled
 
 
@@ -311,63 +311,63 @@ def test_only_a_handover_starts_imported_jobs(
     first: dict[str, bool], again: dict[str, bool], expected: tuple[bool, str]
 ) -> None:
     """Otherwise both schedulers would run them. A shadow runs nothing."""
-    import_entries(found(), **first)
-    plans = import_entries(found(schedule="7 * * * *"), **again)
+    import_entries(entry(), **first)
+    plans = import_entries(entry(schedule="7 * * * *"), **again)
     after = Job.objects.get()
     assert after.schedule == "7 * * * *"
     assert (after.enabled, after.target) == expected
     assert awaiting_handover(plans) == [after]
-    import_entries(found(schedule="7 * * * *"), take_over=True)
+    import_entries(entry(schedule="7 * * * *"), take_over=True)
     started = Job.objects.get()
     assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")
 
 
 @pytest.mark.parametrize("first", [{"disabled": True}, {"shadow": True}], ids=str)
 def test_new_entry_waits_for_the_handover_as_others_do(first: dict[str, bool]) -> None:
-    import_entries(found(), **first)
-    both = (found(), found("b", "2"))
+    import_entries(entry(), **first)
+    both = (entry(), entry("b", "2"))
     import_entries(*both)
     new = Job.objects.get(name="b")
     assert (new.enabled, new.pause_reason) == (False, WAITS_FOR_HANDOVER)
     assert new in awaiting_handover(plan(*both))
     import_entries(*both, take_over=True)
     assert Job.objects.filter(enabled=True, target="tests.app.tasks.echo").count() == 2
-    import_entries(*both, found("c", "3"))
+    import_entries(*both, entry("c", "3"))
     assert Job.objects.get(name="c").enabled, "no other job waits"
 
 
 def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
-    import_entries(found(schedule="@at 2083-01-01T00:00Z"))
+    import_entries(entry(schedule="@at 2083-01-01T00:00Z"))
     Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
-    assert kinds(plan(found(schedule="@at 2083-01-01T00:00Z"))) == [ImportOutcome.SAME]
-    import_entries(found(schedule="@at 2083-02-01T00:00Z"))
+    assert kinds(plan(entry(schedule="@at 2083-01-01T00:00Z"))) == [ImportOutcome.SAME]
+    import_entries(entry(schedule="@at 2083-02-01T00:00Z"))
     assert Job.objects.get().enabled
 
 
 def test_refused_entry_with_a_last_run_does_not_end_the_handover() -> None:
-    gone = replace(found("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
-    plans = import_entries(found("a", "1"), gone, found("z", "3"), take_over=True)
+    gone = replace(entry("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
+    plans = import_entries(entry("a", "1"), gone, entry("z", "3"), take_over=True)
     assert kinds(plans) == [ImportOutcome.CREATE, ImportOutcome.REFUSED, ImportOutcome.CREATE]
     assert [job.name for job in Job.objects.order_by("name")] == ["a", "z"]
 
 
 def test_shadow_target_changed_by_a_user_is_kept() -> None:
-    import_entries(found("a", "1"), found("b", "2"), shadow=True)
+    import_entries(entry("a", "1"), entry("b", "2"), shadow=True)
     changed = Job.objects.get(name="a")
     changed.target = "shadow:tests.app.tasks.ok"
     control.save(changed)
-    plans = import_entries(found("a", "1"), found("b", "2"), take_over=True)
+    plans = import_entries(entry("a", "1"), entry("b", "2"), take_over=True)
     assert kinds(plans) == [ImportOutcome.KEPT, ImportOutcome.CHANGE]
     assert [job.name for job in shadows_left(plans)] == ["a"]
     assert Job.objects.get(name="b").target == "tests.app.tasks.echo"
 
 
 def test_shadows_of_omitted_or_refused_entries_are_listed() -> None:
-    import_entries(found("a", "1"), found("b", "2"), found("c", "3"), shadow=True)
+    import_entries(entry("a", "1"), entry("b", "2"), entry("c", "3"), shadow=True)
     plans = import_entries(
         SourceEntry("row a", "a", omitted="has run", key="1"),
         SourceEntry("row b", "b", refused="no", key="2"),
-        found("c", "3"),
+        entry("c", "3"),
     )
     assert [job.name for job in shadows_left(plans)] == ["a", "b"]
 
@@ -379,7 +379,7 @@ def test_long_interval_is_next_due_as_in_the_source() -> None:
     week = timedelta(days=7)
     due = next_due(NOW - timedelta(days=6), week, NOW)["next_due"]
     assert due == NOW + timedelta(days=1)
-    import_entries(found(schedule="@every 168h", due=due))
+    import_entries(entry(schedule="@every 168h", due=due))
     job = Job.objects.get()
     assert (job.starts_at, job.cursor.next_at) == (due, due)
 
@@ -394,12 +394,12 @@ def test_overdue_interval_is_due_now_and_short_interval_has_no_phase() -> None:
 
 
 def interval(due: datetime, **values: Any) -> SourceEntry:
-    entry = found(schedule="@every 24h", due=due, **values)
+    whole = entry(schedule="@every 24h", due=due, **values)
     return SourceEntry(
-        entry.origin,
-        entry.name,
-        {name: value for name, value in entry.values.items() if name != "starts_at"},
-        key=entry.key,
+        whole.origin,
+        whole.name,
+        {name: value for name, value in whole.values.items() if name != "starts_at"},
+        key=whole.key,
         next_due=due,
     )
 

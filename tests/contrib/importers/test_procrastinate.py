@@ -138,8 +138,8 @@ def test_retry_waits_match_procrastinate_or_are_reported(
         wait = policy.retry_after(failure, attempt)
         assert (decision is None) == (wait is None)
         if decision is not None and wait is not None and decision.retry_at is not None:
-            longest = min(decision.retry_at - now, timedelta(hours=1))
-            difference = wait - longest
+            expected = min(decision.retry_at - now, timedelta(hours=1))
+            difference = wait - expected
             assert difference > timedelta(seconds=-30)
             assert not same or difference < timedelta(seconds=1)
     assert same == (not any("waits" in warning for warning in warnings))

@@ -43,7 +43,7 @@ VALUES = {
 }
 
 
-def found(**values: Any) -> SourceEntry:
+def entry(**values: Any) -> SourceEntry:
     return SourceEntry("row a", "a", VALUES | values)
 
 
@@ -91,21 +91,21 @@ def test_run_of_a_shadow_is_recorded_but_not_executed(
 
 
 def test_job_is_a_shadow_until_the_handover() -> None:
-    list(apply_entry_plans(compare_entries([found()], options=ComparisonOptions(shadow=True))))
+    list(apply_entry_plans(compare_entries([entry()], options=ComparisonOptions(shadow=True))))
     job = Job.objects.get()
     assert job.target == "shadow:tests.app.tasks.echo"
     assert [
-        plan.outcome for plan in compare_entries([found()], options=ComparisonOptions(shadow=True))
+        plan.outcome for plan in compare_entries([entry()], options=ComparisonOptions(shadow=True))
     ] == [ImportOutcome.SAME]
-    assert [plan.outcome for plan in compare_entries([found()])] == [ImportOutcome.SAME]
-    (switch,) = compare_entries([found()], options=ComparisonOptions(take_over=True))
+    assert [plan.outcome for plan in compare_entries([entry()])] == [ImportOutcome.SAME]
+    (switch,) = compare_entries([entry()], options=ComparisonOptions(take_over=True))
     assert dict(switch.changes) == {
         "target": ("shadow:tests.app.tasks.echo", "tests.app.tasks.echo")
     }
     list(apply_entry_plans([switch]))
     # The job isn't turned into a shadow again.
     assert [
-        plan.outcome for plan in compare_entries([found()], options=ComparisonOptions(shadow=True))
+        plan.outcome for plan in compare_entries([entry()], options=ComparisonOptions(shadow=True))
     ] == [ImportOutcome.SAME]
     job.refresh_from_db()
     assert job.target == "tests.app.tasks.echo"
@@ -114,26 +114,26 @@ def test_job_is_a_shadow_until_the_handover() -> None:
 def test_job_imported_paused_becomes_a_shadow_but_an_enabled_one_does_not() -> None:
     list(
         apply_entry_plans(
-            compare_entries([found()], options=ComparisonOptions(disabled=True, source="celery"))
+            compare_entries([entry()], options=ComparisonOptions(disabled=True, source="celery"))
         )
     )
-    (shadow,) = compare_entries([found()], options=ComparisonOptions(shadow=True, source="celery"))
+    (shadow,) = compare_entries([entry()], options=ComparisonOptions(shadow=True, source="celery"))
     assert {*shadow.changes} == {"target", "enabled", "pause_reason"}
     list(apply_entry_plans([shadow]))
     job = Job.objects.get()
     assert (job.target, job.enabled) == ("shadow:tests.app.tasks.echo", True)
     list(
         apply_entry_plans(
-            compare_entries([found()], options=ComparisonOptions(take_over=True, source="celery"))
+            compare_entries([entry()], options=ComparisonOptions(take_over=True, source="celery"))
         )
     )
     assert Job.objects.get().target == "tests.app.tasks.echo"
-    (same,) = compare_entries([found()], options=ComparisonOptions(shadow=True, source="celery"))
+    (same,) = compare_entries([entry()], options=ComparisonOptions(shadow=True, source="celery"))
     assert same.outcome is ImportOutcome.SAME
 
 
 def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:
-    (plan,) = compare_entries([found(target="gone")], options=ComparisonOptions(shadow=True))
+    (plan,) = compare_entries([entry(target="gone")], options=ComparisonOptions(shadow=True))
     assert plan.outcome is ImportOutcome.REFUSED
 
 
@@ -156,7 +156,7 @@ def report(
     theirs: list[datetime], *, complete: bool = True, since: datetime = START
 ) -> ShadowComparison:
     (one,) = compare_shadows(
-        [found()], "default", SourceRuns({"row a": theirs}, complete), since, NOW
+        [entry()], "default", SourceRuns({"row a": theirs}, complete), since, NOW
     )
     return one
 
@@ -279,7 +279,7 @@ def test_runs_before_the_shadow_was_created_are_ignored() -> None:
 
 def test_report_omits_jobs_that_are_not_shadows() -> None:
     make_job(name="a", target="tests.app.tasks.echo")
-    assert compare_shadows([found()], "default", SourceRuns({}, True), START, NOW) == []
+    assert compare_shadows([entry()], "default", SourceRuns({}, True), START, NOW) == []
 
 
 def test_report_omits_entries_that_were_not_imported() -> None:

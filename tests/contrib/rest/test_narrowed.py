@@ -78,7 +78,7 @@ def test_rows_outside_the_queryset_are_neither_shown_nor_changed(world: World, a
                 request.method, sent, request.body_for(_keys(rows)), **request.headers
             )
             if rows is world.theirs and "{" in path and response.status_code != 404:
-                walk.breaches.append(f"{name} is answered {response.status_code}")
+                walk.breaches.append(f"{name} returns {response.status_code}")
     theirs = world.theirs
     for query in (
         "namespace=hush",

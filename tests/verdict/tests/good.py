@@ -243,32 +243,32 @@ def with_fences(attempts: list[Attempt]) -> list[Attempt]:
 
     The second attempt of the retried job was lost, and its worker has reported a success later.
     """
-    in_order = sorted(range(len(attempts)), key=lambda place: attempts[place].started_at)
-    fences = {place: 7 + 3 * number for number, place in enumerate(in_order)}
+    in_order = sorted(range(len(attempts)), key=lambda index: attempts[index].started_at)
+    fences = {index: 7 + 3 * number for number, index in enumerate(in_order)}
     return [
         replace(
             attempt,
-            fence=fences[place],
+            fence=fences[index],
             late_outcome="succeeded" if attempt.outcome == "lost" else "",
         )
-        for place, attempt in enumerate(attempts)
+        for index, attempt in enumerate(attempts)
     ]
 
 
-def change(history: History, kind: str, place: int, /, **fields: Any) -> History:
-    """Return the history with other fields of the item ``place`` of the list ``kind``."""
+def change(history: History, kind: str, index: int, /, **fields: Any) -> History:
+    """Return the history with other fields of the item ``index`` of the list ``kind``."""
     items = list(getattr(history, kind))
-    items[place] = replace(items[place], **fields)
+    items[index] = replace(items[index], **fields)
     return replace(history, **{kind: items})
 
 
-def drop(history: History, kind: str, number: int) -> History:
+def drop(history: History, kind: str, index: int) -> History:
     items = list(getattr(history, kind))
-    del items[number]
+    del items[index]
     return replace(history, **{kind: items})
 
 
-def repeat(history: History, kind: str, place: int, /, **fields: Any) -> History:
+def repeat(history: History, kind: str, index: int, /, **fields: Any) -> History:
     """Return the history with a copy of the item, with other fields."""
     items = list(getattr(history, kind))
-    return replace(history, **{kind: [*items, replace(items[place], **fields)]})
+    return replace(history, **{kind: [*items, replace(items[index], **fields)]})

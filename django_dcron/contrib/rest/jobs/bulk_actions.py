@@ -53,12 +53,13 @@ class SwitchedJobsSerializer(BulkResponseSerializer):
     skipped = UnchangedJobSerializer(
         many=True,
         read_only=True,
-        help_text="Matching jobs to which the action doesn't apply, such as paused jobs.",
+        help_text="Matching jobs to which the action doesn't apply, such as jobs to pause that are "
+        "already paused.",
     )
 
 
 class TriggeredJobsSerializer(BulkResponseSerializer):
-    results = ReceiptSerializer(many=True, read_only=True, help_text="The runs, one of each job.")
+    results = ReceiptSerializer(many=True, read_only=True, help_text="The runs, one per job.")
 
 
 def switch_jobs(

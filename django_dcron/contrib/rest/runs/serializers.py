@@ -82,7 +82,7 @@ class RunPageSerializer(AnySerializer):
 
 
 class DefinitionChangeSerializer(AnySerializer):
-    """A field of the job that has changed since."""
+    """A field of the job that has changed since the attempt started."""
 
     field = serializers.CharField(read_only=True)
     then = fields.StrictJsonField(read_only=True, allow_null=True)
@@ -154,7 +154,9 @@ class RunDetailSerializer(RunSerializer):
         read_only=True, allow_null=True, help_text="Null if the run uses the job's arguments."
     )
     kwargs = fields.JsonObjectField(
-        read_only=True, allow_null=True, help_text="Null if the run uses the job's arguments."
+        read_only=True,
+        allow_null=True,
+        help_text="Null if the run uses the job's keyword arguments.",
     )
     attempts = AttemptSerializer(
         source="shown_attempts",

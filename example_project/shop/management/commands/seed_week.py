@@ -145,7 +145,7 @@ STORIES = [
     ),
     Story("weekly-books", REPORT, "0 6 * * MON", 1_320, job=BERLIN),
 ]
-SOLD = {"target": SALE, "timezone": "Europe/Berlin"}
+SALE_FIELDS = {"target": SALE, "timezone": "Europe/Berlin"}
 
 
 class Command(BaseCommand):
@@ -191,8 +191,10 @@ class Week:
             runs.append(self.underway(occurrences[-1]))
         elif self.story.always_underway:
             # Only occurrences fall on a whole second.
-            pressed = (self.now - 40 * SECOND).replace(microsecond=250_000)
-            runs.append(self.underway(pressed, claimed_at=pressed, trigger=Trigger.MANUAL))
+            triggered_at = (self.now - 40 * SECOND).replace(microsecond=250_000)
+            runs.append(
+                self.underway(triggered_at, claimed_at=triggered_at, trigger=Trigger.MANUAL)
+            )
         Run.objects.bulk_create(runs, batch_size=500)
         Attempt.objects.bulk_create(self.attempts, batch_size=500)
         last = runs[len(ended) - 1]
@@ -328,7 +330,7 @@ def start_node(name: str, now: datetime) -> Node:
 
 def make_sale(name: str, category: str, schedule: str) -> Job:
     kwargs = {"category": category, "percent": 20}
-    return control.save(Job(name=name, kwargs=kwargs, schedule=schedule, **SOLD))
+    return control.save(Job(name=name, kwargs=kwargs, schedule=schedule, **SALE_FIELDS))
 
 
 def change_since_it_ran(job: Job) -> None:
@@ -347,15 +349,15 @@ def fill_a_limit(job: Job, now: datetime) -> None:
         Run(
             id=uuid.UUID(int=number, version=4),
             job=job,
-            scheduled_at=pressed,
-            due_at=pressed,
-            claimed_at=pressed,
+            scheduled_at=triggered_at,
+            due_at=triggered_at,
+            claimed_at=triggered_at,
             state=State.WAITING,
             trigger=Trigger.MANUAL,
             reason=f"waits for limit {limit.name}: 1 of 1 running",
             limited=True,
         )
-        for number, pressed in enumerate((now - 31.5 * SECOND, now - 12.25 * SECOND), start=1)
+        for number, triggered_at in enumerate((now - 31.5 * SECOND, now - 12.25 * SECOND), start=1)
     ]
     Run.objects.bulk_create(waiting)
     LimitPlace.objects.bulk_create(

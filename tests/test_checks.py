@@ -722,6 +722,15 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
 # --- W019 to W024 ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def own_tasks() -> Iterator[None]:
+    """Forget the Celery tasks that the test defines."""
+    before = set(current_app.tasks)
+    yield
+    for name in set(current_app.tasks) - before:
+        current_app.tasks.unregister(name)
+
+
 @pytest.mark.parametrize(
     ("place", "other"),
     [("package_of_settings", ""), ("package_beside_it", "CRON_CLASSES = []  # django_dcron")],
@@ -775,6 +784,7 @@ def test_missing_broker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids() == ["django_dcron.W020"]
 
 
+@pytest.mark.usefixtures("own_tasks")
 def test_declared_job_without_a_required_argument_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -783,13 +793,19 @@ def test_declared_job_without_a_required_argument_is_reported(
 
     def needs(x: int) -> None: ...
 
-    cron("@daily", name="given", args=[1])(needs)
+    def needs_too(x: int) -> None: ...
+
+    task = shared_task(name="shop.needs")(needs_too)
+    for each in (needs, task):
+        cron("@daily", name=f"given {each.__class__.__name__}", args=[1])(each)
     assert checks.check_declarations(None) == []
-    cron("@daily")(needs)
-    (found,) = checks.check_declarations(None)
-    assert (found.id, "'x'" in found.msg) == ("django_dcron.W021", True)
+    for each in (needs, task):
+        cron("@daily", name=f"missing {each.__class__.__name__}")(each)
+    found = checks.check_declarations(None)
+    assert [(each.id, "'x'" in each.msg) for each in found] == [("django_dcron.W021", True)] * 2
 
 
+@pytest.mark.usefixtures("own_tasks")
 def test_function_of_a_task_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declaration, "_declared", {})
     monkeypatch.setattr(functions, "registered", {})

@@ -34,7 +34,7 @@ W017      django_dcron is after django.contrib.admin, so the admin's index lacks
 W018      a job declared in code runs after a job that no code declares
 W019      a cron.py in the settings' package or beside it is in no app of INSTALLED_APPS
 W020      runs are dispatched to Celery, but the project sets no broker
-W021      the function of a job declared in code doesn't accept the job's arguments
+W021      the function or task of a declared job doesn't accept the job's arguments
 W022      an alert channel needs the package apprise, which isn't installed
 W023      DCRON_AUTOSTART executes runs in web processes, though the project has a Celery app
 W024      a job declared in code calls the function of a Celery task, not the task

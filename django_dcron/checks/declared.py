@@ -82,12 +82,13 @@ def _unknown() -> Iterator[CheckMessage]:
 
 
 def _wrong_arguments() -> Iterator[CheckMessage]:
-    """Report the functions that don't accept the arguments of their job: sync refuses the job.
+    """Report functions and Celery tasks that don't accept the arguments of their job.
 
-    Tasks aren't checked, because finding one imports the task modules.
+    Sync refuses these jobs. A declared task has been imported with its declaration.
     """
     for declaration in targets.declarations():
-        target = functions.find(declaration.target)
+        key = declaration.target
+        target = functions.find(key) or celery_tasks.find_imported(key)
         if target is None:
             continue
         args, kwargs = declaration.fields.get("args", []), declaration.fields.get("kwargs", {})

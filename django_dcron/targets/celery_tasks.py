@@ -272,6 +272,12 @@ def is_celery_task(value: object) -> bool:
     return isinstance(value, Task)
 
 
+def find_imported(key: str) -> CeleryTarget | None:
+    """Return the task, if its module has been imported already. Doesn't import any."""
+    task = app_or_default().tasks.get(key)
+    return CeleryTarget(task) if task is not None else None
+
+
 def task_of(function: object) -> Task[..., Any] | None:
     """Return the task that calls ``function``, if one of the tasks known so far does."""
     tasks: dict[str, Task[..., Any]] = app_or_default().tasks

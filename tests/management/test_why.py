@@ -9,6 +9,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from tests.diagnosis.conftest import System, system
 from tests.factories import make_idle_job, make_job
@@ -104,6 +105,15 @@ def test_why_explains_a_job_without_occurrences(system: System, time: list[str])
     assert document["verdict"] == "no_occurrence"
     assert "@never" in document["sentences"][0]
     assert len(document["sentences"]) == 2, "the creation is no change"
+
+
+def test_why_explains_a_one_off_job_that_has_run(system: System) -> None:
+    """Its schedule has ended, so the job is disabled."""
+    at = f"@at {system.latest:%Y-%m-%dT%H:%M:%S}"
+    disabled = {"enabled": False, "pause_reason": EXHAUSTED, "schedule": at, "timezone": "UTC"}
+    Job.objects.filter(pk=system.job.pk).update(**disabled)
+    document = call("why", str(system.job), "--json").json
+    assert document["run"] == str(Run.objects.get(scheduled_at=system.latest).pk)
 
 
 def test_why_without_time_explains_last_occurrence(system: System) -> None:

@@ -5,6 +5,8 @@ Invariants:
 - A job is paused only if the source has stored the job's last run. Otherwise it stays enabled and
   continues here.
 - If one job fails, the others are still handed back.
+- The pause creates runs for occurrences that were due and that no node has claimed, because no node
+  is running. The source runs these occurrences, so the runs end as missed in the same transaction.
 - Repeating it is safe. The source's last run isn't moved back.
 """
 
@@ -38,10 +40,14 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs.locking import lock_cursors
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.models import Cursor, Job, Run
-from django_dcron.policies.lifecycle import Trigger
+from django_dcron.policies.lifecycle import State, Trigger, states_before
+from django_dcron.runs import endings
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.targets.shadow import PREFIX
+
+LEFT_TO_SOURCE = "handed back before a node claimed it; {} runs it"
+"""The reason of a run that the source executes instead."""
 
 SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
 """The fields whose edits here are reported, because the source runs its entry without them."""
@@ -163,6 +169,9 @@ def _hand_back_batch(batch: Sequence[Handback], source: HandbackSource, using: s
         if refused := control.pause_many(jobs, HANDED_BACK):
             raise next(iter(refused.values()))
         cursors = Cursor.objects.using(using).in_bulk([job.pk for job in jobs])
+        _leave_to_source(
+            {pk: at for pk, at in next_at.items() if at and at <= cursors[pk].placed_at}, using
+        )
         ahead = _claimed_ahead(jobs, using)
         ran_until = {
             each.key: _ran_until(
@@ -173,6 +182,22 @@ def _hand_back_batch(batch: Sequence[Handback], source: HandbackSource, using: s
         }
         if gone := {*ran_until} - source.hand_back(ran_until):
             raise _EntriesMissing(gone)
+
+
+def _leave_to_source(unclaimed_since: Mapping[int, datetime], using: str) -> None:
+    """End the runs that the pause has created, without starting them.
+
+    ``unclaimed_since``: the first unclaimed occurrence of each job that has one.
+    """
+    runs = Run.objects.using(using).filter(
+        job__in=[*unclaimed_since],
+        trigger=Trigger.SCHEDULE,
+        state__in=states_before(State.MISSED),
+    )
+    runs = runs.select_related("job")
+    for run in runs if unclaimed_since else ():
+        if run.scheduled_at >= unclaimed_since[run.job_id]:
+            endings.end_unstarted(run, State.MISSED, LEFT_TO_SOURCE.format(run.job.import_source))
 
 
 def _ran_until(
@@ -195,6 +220,8 @@ def _ran_until(
         return each.source_schedule.previous_before(min(next_at or not_run, not_run))
     if interval is None:
         return paused_at
+    if next_at is not None and next_at <= paused_at:  # no node has claimed it
+        return next_at - interval
     if cursor.previous_at is None:
         first = next_at or cursor.starts_at
         return paused_at if first is None else min(first - interval, paused_at)

@@ -47,6 +47,7 @@ from django_dcron.diagnosis.why.run_sentences import (
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
@@ -148,7 +149,8 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     pause = tuple(present_pause_sentences(data))
     if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
         return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
-    if not data.job.enabled or latest is None:
+    is_paused = not data.job.enabled and data.job.pause_reason != EXHAUSTED
+    if is_paused or latest is None:
         return present
     answer = explain(data.job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:

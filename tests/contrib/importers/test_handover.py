@@ -300,6 +300,28 @@ def test_occurrence_that_no_node_claimed_is_executed_by_the_source() -> None:
     row.refresh_from_db()
     assert row.last_run_at == unclaimed - timedelta(days=1)
     assert due_at_beat() == ["a"]
+    assert_left_to_the_source(unclaimed)
+
+
+def test_occurrences_of_an_interval_that_no_node_claimed_are_executed_by_the_source() -> None:
+    interval_row("a", hours=1)
+    call("import", SOURCE, "--apply")
+    set_last_run(timedelta(days=3))
+    unclaimed = (datetime.now(UTC) - timedelta(hours=3)).replace(microsecond=0)
+    before = unclaimed - timedelta(hours=1)
+    Cursor.objects.update(next_at=unclaimed, previous_at=before)
+    assert hand_back() == (0, {"jobs": ["a"]})
+    assert last_run_of(name="a") == before
+    assert due_at_beat() == ["a"]
+    assert_left_to_the_source(unclaimed)
+
+
+def assert_left_to_the_source(first: datetime) -> None:
+    """The occurrences from ``first`` on are accounted for, and none of them runs here, too."""
+    runs = list(Run.objects.order_by("scheduled_at"))
+    assert {run.state for run in runs} == {State.MISSED}
+    assert min(run.missed_from or run.scheduled_at for run in runs) == first
+    assert SOURCE in runs[-1].reason
 
 
 def test_source_continues_with_its_own_schedule() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from datetime import datetime, timedelta
@@ -52,6 +53,10 @@ EXCLUDED_MIDDLEWARE = ("django_dcron.contrib.checkins.",)
 """Middleware that would contact external services."""
 ONE_SHARD_PER_JOB = 2**62
 """A number of shards so high that each job has its own shard. A node can then lead single jobs."""
+NO_JOBS = (
+    "run_due: the test's database has no jobs. Pass the functions or tasks with @cron in jobs=, or "
+    "create jobs first."
+)
 
 
 def run_due(
@@ -73,7 +78,7 @@ def run_due(
     ``jobs`` and ``namespace`` restrict the call. Each of ``jobs`` is a job, or a function or task
     with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
     exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
-    the past.
+    the past. Warns if there are no jobs at all.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -96,7 +101,10 @@ def run_due(
             None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
         )
         with _test_settings(single_jobs=chosen is not None), recording_exceptions() as exceptions:
-            return _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
+            ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
+        if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
+            warnings.warn(NO_JOBS, stacklevel=2)
+        return ended
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def test_project_database_is_not_touched(project: Path) -> None:
     (project / "test_bakery.py").write_text(
         "from django.db import connection\n\n"
         "def test_it(dcron_run_due):\n"
-        "    assert dcron_run_due() == []\n"
+        "    assert dcron_run_due(jobs=[]) == []\n"
         "    assert 'own.sqlite3' not in connection.settings_dict['NAME']\n"
     )
     done = pytest_in(project, DJANGO_SETTINGS_MODULE="project_settings")

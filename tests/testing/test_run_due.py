@@ -41,6 +41,7 @@ def times(runs: list[Run]) -> list[datetime]:
 
 
 def test_returns_no_runs_when_nothing_is_due() -> None:
+    make_idle_job()
     assert run_due() == []
 
 
@@ -592,3 +593,11 @@ def test_runs_start_when_the_interval_of_a_limit_allows(
     starts = [run.started_at for run in runs if run.started_at]
     assert starts == [NINE + HOUR] * 2 + [NINE + HOUR + MINUTE] * 2
     assert states(run_due(at=until + MINUTE, jobs=jobs if only_these else None)) == ["succeeded"]
+
+
+def test_call_without_any_job_warns() -> None:
+    """A test may forget that declared jobs aren't in its database."""
+    with pytest.warns(UserWarning, match="jobs="):
+        assert run_due() == []
+    make_idle_job()
+    assert run_due() == []

@@ -30,6 +30,7 @@ from django_dcron.contrib.importers.reading import SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, process_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -120,13 +121,16 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     if left := _not_taken_over(result):
         raise negative_result(
             f"The handover is incomplete: {here}, but {number_of(left, 'imported job')} can't take "
-            f"over, so neither scheduler runs them{above}."
+            f"over, so neither scheduler runs {'it' if left == 1 else 'them'}{above}."
         )
     if out.is_json:
         return
     if result.problems:
         refused = number_of(result.problems, "entry", "entries")
-        out.line(f"! {refused} can't be imported, so neither scheduler runs them{above}.", WARNING)
+        them = "it" if result.problems == 1 else "them"
+        out.line(
+            f"! {refused} can't be imported, so neither scheduler runs {them}{above}.", WARNING
+        )
     if paused := sum(plan.kept.get("enabled", (True,))[0] is False for plan in result.plans):
         number = number_of(paused, "job stays", "jobs stay")
         out.line(
@@ -244,7 +248,8 @@ def _how_to_start(source: str) -> str:
 
 def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -> None:
     for job in paused_here:
-        out.line(f"! {job} is paused here, but enabled in {source}", WARNING)
+        state = "has run for the last time" if job.pause_reason == EXHAUSTED else "is paused"
+        out.line(f"! {job} {state} here, but is enabled in {source}", WARNING)
     them = "it" if len(paused_here) == 1 else "them"
     out.line(
         f"! {source} runs {them} once it starts. To prevent this, disable {them} there first.",

@@ -80,7 +80,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
         raise usage_error(
             f"Too little to compare: compared {coverage.compared} of {coverage.due} shadows that "
             f"ran, but --at-least is {options['at_least']} %. Wait for more runs, or use an "
-            "earlier --since."
+            "earlier --since. Without workers, shadows never run: see manage.py dcron doctor."
         )
 
 

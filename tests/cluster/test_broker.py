@@ -59,9 +59,8 @@ class BadWire:
 
     def _deliver(self, message: bytes) -> None:
         envelope = json.loads(message)
-        envelope["properties"]["delivery_tag"] = str(
-            uuid.uuid4()
-        )  # the broker numbers each delivery
+        # The broker numbers each delivery.
+        envelope["properties"]["delivery_tag"] = str(uuid.uuid4())
         self._redis.lpush(DESTINATION, json.dumps(envelope))
 
     @contextmanager

@@ -168,9 +168,8 @@ def test_refused_statement_is_executed_even_if_the_project_prepares_statements(
 def test_statement_is_executed_without_its_plan_after_the_table_has_changed() -> None:
     warm_up()
     alter = b"ALTER TABLE plan_cache_rows ALTER COLUMN number TYPE bigint"
-    connection.connection.pgconn.exec_(
-        alter
-    )  # as if by another session, so the driver doesn't know
+    # This looks like another session's statement: the driver doesn't notice it.
+    connection.connection.pgconn.exec_(alter)
     assert execute() == [(2,), (3,)]
     assert execute() == [(2,), (3,)]
 

@@ -187,9 +187,8 @@ def test_second_signal_ends_the_node_at_once(
     assert node.running
 
     def ended() -> bool:
-        node.send(
-            signal.SIGINT
-        )  # again and again, because two signals in quick succession count as one
+        # This is repeated because two signals in quick succession count as one.
+        node.send(signal.SIGINT)
         return not node.running
 
     wait_until(ended, what="the node to exit", interval=0.2)

@@ -671,9 +671,8 @@ def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
 
     asker = threading.Thread(target=ask)
     with transaction.atomic():
-        assert transitions.mark_cancel_requested(
-            holder.pk, ""
-        )  # locks the run first, like the end of a run
+        # This locks the run first, like the end of a run.
+        assert transitions.mark_cancel_requested(holder.pk, "")
         asker.start()
         asker.join(
             0.5

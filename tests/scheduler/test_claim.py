@@ -215,9 +215,8 @@ def test_number_of_queries_does_not_grow_with_the_number_of_jobs(
         return len(captured)
 
     few, many = queries(10), queries(200)
-    if (
-        connection.features.max_query_params
-    ):  # SQLite limits the number of parameters of one statement
+    # SQLite limits the number of parameters of one statement.
+    if connection.features.max_query_params:
         assert many <= few + 400 * 30 // connection.features.max_query_params
     else:
         assert few == many <= limit

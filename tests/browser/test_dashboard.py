@@ -75,9 +75,7 @@ def test_button_pauses_refreshes_of_all_pages_in_the_tab(page: Page) -> None:
         pass
 
 
-def test_timeline_on_phone_shows_now_and_keeps_scroll_position(
-    browse: Browse,
-) -> None:
+def test_timeline_on_phone_shows_now_and_keeps_scroll_position(browse: Browse) -> None:
     page = browse(width=PHONE)
     make_idle_job(name="grind")
     page.goto(dcron_url("dashboard_changelist"))

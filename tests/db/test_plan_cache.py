@@ -133,9 +133,7 @@ def test_statement_of_another_client_is_never_executed(numbers: range) -> None:
     assert len(prepared()) == bool(numbers)
 
 
-def test_statement_that_was_executed_is_not_executed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_statement_that_was_executed_is_not_executed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the execution, psycopg deallocates an older statement, which the server has forgotten.
 
     That error doesn't cause a second execution.

@@ -223,9 +223,7 @@ def test_shards_of_a_dead_node_move_when_its_leases_expire(lock: Lock, settings:
     assert a.shards == frozenset(), "it doesn't trust expired leases"
 
 
-def test_frozen_node_leads_nothing_until_its_next_heartbeat(
-    lock: Lock,
-) -> None:
+def test_frozen_node_leads_nothing_until_its_next_heartbeat(lock: Lock) -> None:
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     monotonic = a._clock.monotonic
@@ -249,9 +247,7 @@ def test_namespaces_have_separate_rings(lock: Lock, caplog: pytest.LogCaptureFix
     assert events(caplog, "namespaces_overlap") == []
 
 
-def test_overlap_of_served_namespaces_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_overlap_of_served_namespaces_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     lock = FailingLock()
     everything, shop = node(lock, "a"), node(lock, "b", "shop")
     beat(everything, shop, times=3)

@@ -580,9 +580,7 @@ def test_rescue_happens_while_a_row_is_locked(node: NodeUnderTest) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_single_tick_raises_contention_and_resets_lock_timeout(
-    node: NodeUnderTest,
-) -> None:
+def test_single_tick_raises_contention_and_resets_lock_timeout(node: NodeUnderTest) -> None:
     locked = node.make_run(make_idle_job())
     node.agenda.add([due_run("locked", run_id=locked.pk)])
     node.clock.advance(1)

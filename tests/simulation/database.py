@@ -26,7 +26,6 @@ from django_dcron.db.statements import UpdateUnlocked
 from django_dcron.execution import pending_outcomes, unrecorded_outcome
 from django_dcron.models import statistics
 from django_dcron.runs import endings, pending_counts, transitions
-from tests.simulation import primitives
 from tests.simulation.cursor import direct_cursor
 from tests.simulation.engine import Engine, Killed, Process
 from tests.simulation.primitives import EPOCH
@@ -36,7 +35,7 @@ ABORTS = ("deadlock detected", "could not serialize access due to concurrent upd
 
 
 @dataclass
-class Armed:
+class ArmedFault:
     """A fault that waits for a point of a process."""
 
     fault: str
@@ -48,7 +47,7 @@ class Armed:
     skip: int = 0
     """How many such points to let pass."""
     seconds: float = 0.0
-    about: Callable[[str], None] = lambda text: None
+    report: Callable[[str], None] = lambda text: None
 
 
 class Database:
@@ -65,7 +64,7 @@ class Database:
         """Until when the database is unreachable for the processes of this name."""
         self.statements = 0
         self._aborted = False
-        self._postponed: Armed | None = None
+        self._postponed: ArmedFault | None = None
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._on_change = on_change
         self._now_text = -1.0, ""
@@ -73,7 +72,7 @@ class Database:
     # --- faults at points -------------------------------------------------------------------------
 
     def reach(self, point: str) -> None:
-        """A process has reached a point where an armed fault may happen."""
+        """Let an armed fault of the current process happen if it waits for ``point``."""
         task = self.engine.current
         if task is None:
             return
@@ -89,7 +88,7 @@ class Database:
             self._happen(armed, task.process, point)
             return
 
-    def _happen(self, armed: Armed, process: Process, point: str) -> None:
+    def _happen(self, armed: ArmedFault, process: Process, point: str) -> None:
         inside = connection.in_atomic_block
         if armed.fault in ("freeze", "stall") and not connection.autocommit:
             # Nobody else could use the connection meanwhile.
@@ -99,11 +98,11 @@ class Database:
                 armed.where = "after"
                 process.armed.append(armed)
             return
-        if armed.fault == "lost_answer" and point != "after":  # that of this transaction
+        if armed.fault == "lost_answer" and point != "after":  # the answer of this transaction
             armed.where = "after"
             process.armed.append(armed)
             return
-        armed.about(f"{process.name}: {armed.fault} at {point}")
+        armed.report(f"{process.name}: {armed.fault} at {point}")
         match armed.fault:
             case "crash":
                 process.kill()
@@ -163,8 +162,7 @@ class Database:
 
     def _check_available(self, process: Process, writes: bool) -> None:
         now = self.engine.now
-        kind = process.name
-        if now < self.unreachable_until or now < self.unreachable_for.get(kind, 0.0):
+        if now < self.unreachable_until or now < self.unreachable_for.get(process.name, 0.0):
             self._aborted = connection.in_atomic_block
             raise OperationalError("connection to server failed: Connection refused")
         if writes and now < self.read_only_until:
@@ -231,9 +229,9 @@ class Database:
         backend._commit, backend._rollback = self._commit, self._rollback
         self._real_run_commit_hooks = backend.run_and_clear_commit_hooks
         backend.run_and_clear_commit_hooks = self._run_commit_hooks
-        only = SimpleNamespace(default=backend)  # There is one thread.
+        for_every_thread = SimpleNamespace(default=backend)  # there is one thread
         with (
-            patch.object(connections, "_connections", only),
+            patch.object(connections, "_connections", for_every_thread),
             direct_cursor(backend, self.statement),
         ):
             try:
@@ -382,12 +380,12 @@ def is_accounted_for(job: int, scheduled_at: str) -> bool:
     return connection.connection.execute(ACCOUNTED, values).fetchone() is not None
 
 
-EXCEEDED = """
+TOO_MANY_RUNNING = """
 SELECT l.name || ': ' || COUNT(*) || ' running' FROM django_dcron_run r
 JOIN django_dcron_job j ON j.id = r.job_id JOIN django_dcron_limit l ON l.name = j.limit_id
 WHERE r.state = 'running' GROUP BY l.name, l.max_running HAVING COUNT(*) > l.max_running
 """
-STARTED = """
+TOO_MANY_STARTED = """
 SELECT l.name || ': ' || COUNT(*) || ' started' FROM django_dcron_attempt a
 JOIN django_dcron_run r ON r.id = a.run_id JOIN django_dcron_job j ON j.id = r.job_id
 JOIN django_dcron_limit l ON l.name = j.limit_id
@@ -405,7 +403,10 @@ def exceeded_limits(run: str, attempt: int) -> list[str]:
     """
     assert connection.connection is not None
     execute = connection.connection.execute
-    rows = [*execute(EXCEEDED).fetchall(), *execute(STARTED, (run, attempt)).fetchall()]
+    rows = [
+        *execute(TOO_MANY_RUNNING).fetchall(),
+        *execute(TOO_MANY_STARTED, (run, attempt)).fetchall(),
+    ]
     return [text for (text,) in rows]
 
 
@@ -476,12 +477,11 @@ def clear() -> None:
 
 
 __all__ = [
-    "Armed",
+    "ArmedFault",
     "Database",
     "clear",
     "create",
     "exceeded_limits",
     "is_accounted_for",
     "missing_followers",
-    "primitives",
 ]

@@ -167,9 +167,8 @@ ROOT_URLCONF = "tests.urls"
 STATIC_URL = "/static/"
 ALLOWED_HOSTS = ["*"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-PASSWORD_HASHERS = [
-    "django.contrib.auth.hashers.MD5PasswordHasher"
-]  # fast and insecure: these passwords protect nothing
+# This is fast and insecure, but these passwords protect nothing.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 SECRET_KEY = "only for tests"
 MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
 USE_TZ = True

@@ -160,24 +160,24 @@ class World:
         )
 
 
-Asked = tuple[str, str, "str | bytes"]
+Candidate = tuple[str, str, "str | bytes"]
 """A route or a URL, one of its parameters, and the value of that parameter."""
 
 
-def by_parameter(all_routes: list[str]) -> Iterator[Asked]:
+def by_parameter(all_routes: list[str]) -> Iterator[Candidate]:
     for route in all_routes:
         for name in PARAMETER.findall(route):
             yield from ((route, name, value) for value in HOSTILE)
 
 
-def by_query(all_routes: list[str]) -> Iterator[Asked]:
+def by_query(all_routes: list[str]) -> Iterator[Candidate]:
     for route in all_routes:
         if route != "dcron/schema/":  # takes no parameter, and is slow
             for name in OWN:
                 yield from ((route, name, value) for value in HOSTILE)
 
 
-def by_column() -> Iterator[Asked]:
+def by_column() -> Iterator[Candidate]:
     for model in admin.site._registry:
         if model._meta.app_label == "django_dcron":
             url = f"admin/django_dcron/{model._meta.model_name}/"
@@ -235,8 +235,8 @@ def test_hostile_urls_cause_no_server_error(client: Client) -> None:
     urls = list(ALWAYS)
     for route, name, value in chance.sample(list(by_parameter(all_routes)), BUDGET // 3):
         urls.append(world.url(route, name, value))
-    for walk in (by_query(all_routes), by_column()):
-        for route, name, value in chance.sample(list(walk), BUDGET // 3):
+    for candidates in (by_query(all_routes), by_column()):
+        for route, name, value in chance.sample(list(candidates), BUDGET // 3):
             urls.append(f"{world.url(route)}?{name}={quoted(value)}")
     assert errors(client, urls) == {}
 

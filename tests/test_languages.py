@@ -146,9 +146,7 @@ def refusal(text: object, zone: str = "UTC") -> InvalidSchedule:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_schedule_errors_are_translated_and_logged_in_english(
-    language: str,
-) -> None:
+def test_schedule_errors_are_translated_and_logged_in_english(language: str) -> None:
     refused = [refusal(text) for text, *_ in REFUSALS]
     refused += [refusal(None), refusal("@daily", "Mars"), refusal("@daily", "Europe/Berlim")]
     refused.append(refusal("@at 2011-12-30T12:00", "Pacific/Apia"))

@@ -37,10 +37,7 @@ def modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(django_dcron.__path__, "django_dcron."):
         try:
             yield importlib.import_module(found.name)
-        except (
-            ImportError,
-            RuntimeError,
-        ):  # an extra or a Django version that isn't installed here
+        except (ImportError, RuntimeError):  # needs an extra or a Django version
             yield ModuleType(found.name)
 
 

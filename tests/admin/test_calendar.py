@@ -211,9 +211,7 @@ def test_deletion_refused_by_control_keeps_calendar(
     assert Calendar.objects.exists()
 
 
-def test_list_counts_jobs_and_calendar_in_use_is_not_deleted(
-    admin_client: Client,
-) -> None:
+def test_list_counts_jobs_and_calendar_in_use_is_not_deleted(admin_client: Client) -> None:
     calendar = make_calendar()
     make_calendar(name="other")
     job = make_job(calendar=calendar)

@@ -102,9 +102,7 @@ def test_confirmation_excludes_inapplicable_rows_with_reason(admin_client: Clien
     assert _ask(admin_client, "pause", job).content.decode().count("dcron-chosen") == 1
 
 
-def test_cancel_confirmation_button_is_not_labeled_cancel(
-    admin_client: Client,
-) -> None:
+def test_cancel_confirmation_button_is_not_labeled_cancel(admin_client: Client) -> None:
     """Users would take it for the button that closes the dialog."""
     job = make_job()
     runs = [make_run(job, NOON.replace(hour=hour)) for hour in (1, 2)]

@@ -96,13 +96,13 @@ def test_next_run_includes_claimed_occurrence(admin_client: Client, schedule: st
     ahead = coming + timedelta(seconds=10)
     Cursor.objects.filter(job=job).update(next_at=ahead, previous_at=ahead - timedelta(seconds=5))
 
-    page = admin_client.get(job_url(job)).context["page"].status
+    status = admin_client.get(job_url(job)).context["page"].status
 
-    # the next occurrence may have passed in the meantime
-    assert page.next_run - coming in (timedelta(), timedelta(seconds=5))
-    assert next_run_of(Job.objects.get(pk=job.pk)) == page.next_run or now() >= page.next_run
-    assert f"{page.next_run:%H:%M:%S}" in admin_client.get(list_url("job")).content.decode() or (
-        now() >= page.next_run
+    # The next occurrence may have passed in the meantime.
+    assert status.next_run - coming in (timedelta(), timedelta(seconds=5))
+    assert next_run_of(Job.objects.get(pk=job.pk)) == status.next_run or now() >= status.next_run
+    assert f"{status.next_run:%H:%M:%S}" in admin_client.get(list_url("job")).content.decode() or (
+        now() >= status.next_run
     )
 
 
@@ -138,9 +138,6 @@ def test_paused_job_has_no_next_run(db: None) -> None:
 def test_number_of_queries_is_constant(
     admin_client: Client, django_assert_num_queries: Any
 ) -> None:
-    from django.db import connection
-    from django.test.utils import CaptureQueriesContext
-
     make_job("first")
     admin_client.get(list_url("job"))  # caches content types and the like
     with CaptureQueriesContext(connection) as one:
@@ -173,9 +170,9 @@ def test_job_list_is_filtered_and_searched(
 ) -> None:
     failed = make_job("a")
     control.pause(make_job("b", overlap_policy="allow"), "")
-    problem = make_job("c", namespace="shop", description="about-money")
+    quarantined = make_job("c", namespace="shop", description="about-money")
     Statistics.objects.filter(job=failed).update(last_state="failed")
-    Cursor.objects.filter(pk=problem.pk).update(problem="bad")
+    Cursor.objects.filter(pk=quarantined.pk).update(problem="bad")
 
     assert _names(admin_client, query) == expected
 

@@ -39,8 +39,8 @@ def status_url(job: Job) -> str:
 
 
 def shown(client: Client, job: Job) -> StatusPanel:
-    page: StatusPanel = client.get(job_url(job)).context["page"].status
-    return page
+    panel: StatusPanel = client.get(job_url(job)).context["page"].status
+    return panel
 
 
 def status_text(client: Client, job: Job) -> str:
@@ -418,7 +418,7 @@ def test_chart_links_runs_and_has_table(admin_client: Client, job: Job) -> None:
 # --- query counts ---------------------------------------------------------------------------------
 
 
-def _queries(client: Client, url: str) -> list[str]:
+def queries_of(client: Client, url: str) -> list[str]:
     with CaptureQueriesContext(connection) as captured:
         assert client.get(url).status_code == 200
     return [query["sql"] for query in captured]
@@ -427,13 +427,15 @@ def _queries(client: Client, url: str) -> list[str]:
 def test_number_of_queries_is_constant(admin_client: Client, job: Job) -> None:
     (run,) = make_history(job, 1)
     admin_client.get(job_url(job))  # caches content types and the like
-    few, few_of_part = (len(_queries(admin_client, url)) for url in (job_url(job), status_url(job)))
+    few, few_of_part = (
+        len(queries_of(admin_client, url)) for url in (job_url(job), status_url(job))
+    )
     make_history(make_job("other"), *[1] * 30)
     for number in range(1, 130):
         at = run.scheduled_at + number * SECOND
         make_run(job, at, state="succeeded", started_at=at, finished_at=at + SECOND)
 
-    many, part = _queries(admin_client, job_url(job)), _queries(admin_client, status_url(job))
+    many, part = queries_of(admin_client, job_url(job)), queries_of(admin_client, status_url(job))
 
     assert len(many) == few
     assert len(part) == few_of_part == 7

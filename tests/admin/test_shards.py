@@ -57,8 +57,8 @@ def test_job_page_links_node_that_leads_its_shard(admin_client: Client, job: Job
         make_node(name)
     make_node("dead", -LIVE)
     make_node("other", namespace="elsewhere")
-    named = cluster.assigned_shards(cluster.nodes())
-    (leader,) = (node for node in "abc" if job.pk % 64 in named[f"{node}-1"])
+    assigned = cluster.assigned_shards(cluster.nodes())
+    (leader,) = (node for node in "abc" if job.pk % 64 in assigned[f"{node}-1"])
 
     page = admin_client.get(job_url(job)).content.decode()
 
@@ -202,20 +202,20 @@ def test_dashboard_shows_shards_of_each_node(admin_client: Client, job: Job) -> 
     for name in "abc":
         make_node(name)
     make_node("dead", -LIVE)
-    named = cluster.assigned_shards(cluster.nodes())
-    Node.objects.filter(name="a").update(shards=len(named["a-1"]))
+    assigned = cluster.assigned_shards(cluster.nodes())
+    Node.objects.filter(name="a").update(shards=len(assigned["a-1"]))
     Node.objects.filter(name="b").update(shards=1)
 
     response = admin_client.get(section_url("cluster"))
 
     rows = {row.node.name: row for row in response.context["rows"]}
     for name in "abc":
-        ranges = cluster.shard_ranges(named[f"{name}-1"])
+        ranges = cluster.shard_ranges(assigned[f"{name}-1"])
         assert len(ranges) > 6
         assert rows[name].ranges == ", ".join([*ranges[:6], "\N{HORIZONTAL ELLIPSIS}"])
         assert f'title="{", ".join(ranges)}"' in response.content.decode()
     shown = " ".join(strip_tags(response.content.decode()).split())
-    assert f"{len(named['a-1'])} of 64 {rows['a'].ranges}" in shown
+    assert f"{len(assigned['a-1'])} of 64 {rows['a'].ranges}" in shown
     ranges = re.escape(rows["b"].ranges)
-    assert re.search(rf" 1 of 64 {len(named['b-1'])}\D+: {ranges}", shown)
+    assert re.search(rf" 1 of 64 {len(assigned['b-1'])}\D+: {ranges}", shown)
     assert rows["dead"].ranges == ""

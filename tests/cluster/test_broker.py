@@ -36,8 +36,8 @@ class BadWire:
 
     def _carry(self) -> None:
         while not self._cut.is_set():
-            if taken := self._redis.brpop([WIRE], timeout=0.2):
-                self._pass_on(taken[1])
+            if item := self._redis.brpop([WIRE], timeout=0.2):
+                self._pass_on(item[1])
             elif self._held:
                 self._deliver(self._held.pop())
 
@@ -59,9 +59,8 @@ class BadWire:
 
     def _deliver(self, message: bytes) -> None:
         envelope = json.loads(message)
-        envelope["properties"]["delivery_tag"] = str(
-            uuid.uuid4()
-        )  # the broker numbers each delivery
+        # The broker numbers each delivery.
+        envelope["properties"]["delivery_tag"] = str(uuid.uuid4())
         self._redis.lpush(DESTINATION, json.dumps(envelope))
 
     @contextmanager
@@ -83,16 +82,16 @@ def test_lost_duplicate_and_reordered_messages_start_each_run_once(
         cluster.start(
             jobs=8, node_env=impatient, worker_env=impatient, queue=WIRE, kwargs={"seconds": 0.1}
         )
-        begun = Run.objects.exclude(state__in=("pending", "waiting"))
+        dispatched = Run.objects.exclude(state__in=("pending", "waiting"))
         wait_until(
-            lambda: len(set(wire.lost)) >= 10 and begun.count() >= 30,
+            lambda: len(set(wire.lost)) >= 10 and dispatched.count() >= 30,
             TIMEOUT,
-            what="messages to be lost and runs to begin",
+            what="messages to be lost and runs to be dispatched",
             interval=0.2,
         )
         wire.loses = False
         cluster.account()
-    assert set(begun.values_list("state", "attempt")) == {("succeeded", 1)}
-    assert wire.repeated >= begun.count() >= 30
-    assert begun.filter(pk__in=wire.lost).count() == len(set(wire.lost)) >= 10
+    assert set(dispatched.values_list("state", "attempt")) == {("succeeded", 1)}
+    assert wire.repeated >= dispatched.count() >= 30
+    assert dispatched.filter(pk__in=wire.lost).count() == len(set(wire.lost)) >= 10
     assert not Attempt.objects.exclude(outcome="succeeded").exists()

@@ -133,9 +133,7 @@ def test_statement_of_another_client_is_never_executed(numbers: range) -> None:
     assert len(prepared()) == bool(numbers)
 
 
-def test_statement_that_was_executed_is_not_executed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_statement_that_was_executed_is_not_executed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the execution, psycopg deallocates an older statement, which the server has forgotten.
 
     That error doesn't cause a second execution.
@@ -168,9 +166,8 @@ def test_refused_statement_is_executed_even_if_the_project_prepares_statements(
 def test_statement_is_executed_without_its_plan_after_the_table_has_changed() -> None:
     warm_up()
     alter = b"ALTER TABLE plan_cache_rows ALTER COLUMN number TYPE bigint"
-    connection.connection.pgconn.exec_(
-        alter
-    )  # as if by another session, so the driver doesn't know
+    # This looks like another session's statement: the driver doesn't notice it.
+    connection.connection.pgconn.exec_(alter)
     assert execute() == [(2,), (3,)]
     assert execute() == [(2,), (3,)]
 

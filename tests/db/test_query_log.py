@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def _debug(settings: Settings) -> None:
+def debug(settings: Settings) -> None:
     settings.DEBUG = True
 
 

@@ -144,9 +144,7 @@ def test_select_returns_the_same_values_as_the_orm() -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"id": uuid4()}, {"id": uuid4(), "reason": "", "state": "failed"}]
 )
-def test_missing_or_extra_values_are_refused_before_any_query(
-    values: dict[str, Any],
-) -> None:
+def test_missing_or_extra_values_are_refused_before_any_query(values: dict[str, Any]) -> None:
     update = Update(
         Run,
         lambda: Run.objects.filter(pk=Placeholder(Run, "id")),

@@ -269,9 +269,7 @@ def test_crowded_minute_is_found_at_any_hour(schedule: str) -> None:
         {"schedule": "H(0-0) 4 * * *"},
     ],
 )
-def test_every_minute_and_spread_jobs_do_not_count_as_crowd(
-    fields: dict[str, Any],
-) -> None:
+def test_every_minute_and_spread_jobs_do_not_count_as_crowd(fields: dict[str, Any]) -> None:
     for _ in range(CROWDED_FROM):
         make_job(**fields)
 

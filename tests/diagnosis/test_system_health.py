@@ -253,9 +253,8 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
     well = job_with(0)
     assert problems() == {Problem.JOBS_FAILING}
     assert read_facts().failing.names == (str(failing),)
-    Statistics.objects.filter(pk=well.pk).update(
-        last_state="skipped"
-    )  # a skipped run says nothing about success
+    # A skipped run says nothing about success.
+    Statistics.objects.filter(pk=well.pk).update(last_state="skipped")
     assert problems() == {Problem.EVERY_RUN_FAILS}
 
 

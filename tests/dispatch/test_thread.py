@@ -41,9 +41,7 @@ def work() -> Work:
     return Work()
 
 
-def test_number_of_concurrent_runs_is_limited_to_the_threads(
-    work: Work,
-) -> None:
+def test_number_of_concurrent_runs_is_limited_to_the_threads(work: Work) -> None:
     dispatcher = ThreadDispatcher(work, 3)
     runs = [due_run(f"{n}") for n in range(10)]
     dispatcher.publish([dispatcher.prepare(run) for run in runs])
@@ -99,9 +97,7 @@ def test_publish_fails_after_close(work: Work) -> None:
     assert not dispatcher._submitted
 
 
-def test_escaped_error_is_logged_and_the_thread_survives(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_escaped_error_is_logged_and_the_thread_survives(caplog: pytest.LogCaptureFixture) -> None:
     seen = []
 
     def execute(run_id: UUID, attempt: int, **options: Any) -> None:

@@ -54,9 +54,8 @@ def test_reconnect_pauses_are_short_and_patience_is_unchanged(slept: list[float]
     retries = 4
     with pytest.raises(Exception, match=r"nowhere|No such file"):
         consumer(broker_connection_max_retries=retries).connection_for_read()
-    tries = sum(
-        1 for seconds in slept if seconds < 1
-    )  # each pause ends with a fraction of a second
+    # Each pause ends with a fraction of a second.
+    tries = sum(1 for seconds in slept if seconds < 1)
     assert tries == retries * MORE_TRIES
     celerys_patience = sum(min(2.0 * (number + 1), 30.0) for number in range(retries))
     assert celerys_patience <= sum(slept) <= tries * LONGEST_PAUSE

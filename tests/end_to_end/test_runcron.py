@@ -176,9 +176,7 @@ def test_sigterm_drains_and_lets_running_runs_finish(start_runcron: StartProcess
     assert f"node stopping: node=a running=1 jobs={slow.name};" in node.log
 
 
-def test_second_signal_ends_the_node_at_once(
-    start_runcron: StartProcess,
-) -> None:
+def test_second_signal_ends_the_node_at_once(start_runcron: StartProcess) -> None:
     stuck = make_run(make_idle_job(target="tests.app.tasks.slow", args=[300.0]))
     node = start_runcron("--embedded", "--name", "a")
     wait_until(lambda: Run.objects.filter(state="running").exists(), what="the run to start")
@@ -187,9 +185,8 @@ def test_second_signal_ends_the_node_at_once(
     assert node.running
 
     def ended() -> bool:
-        node.send(
-            signal.SIGINT
-        )  # again and again, because two signals in quick succession count as one
+        # This is repeated because two signals in quick succession count as one.
+        node.send(signal.SIGINT)
         return not node.running
 
     wait_until(ended, what="the node to exit", interval=0.2)

@@ -221,9 +221,7 @@ def test_heartbeat_raises_at_once_after_a_cancel(make_target: MakeTarget) -> Non
 
 
 @pytest.mark.usefixtures("every_beat")
-def test_heartbeat_raises_at_once_after_the_attempt_was_lost(
-    make_target: MakeTarget,
-) -> None:
+def test_heartbeat_raises_at_once_after_the_attempt_was_lost(make_target: MakeTarget) -> None:
     def target() -> None:
         run = django_dcron.current_run()
         endings.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)

@@ -505,9 +505,7 @@ def test_repeated_start_renews_the_heartbeat(
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_start_gives_up_after_its_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_start_gives_up_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "START_TIMEOUT", 0.0)
     monkeypatch.setattr(
         executor, "start_attempt", failing(9, OperationalError("gone"), executor.start_attempt)
@@ -536,9 +534,7 @@ def test_run_delivered_early_starts_when_it_is_due(monkeypatch: pytest.MonkeyPat
     assert state_of(run) == State.SUCCEEDED
 
 
-def test_run_cancelled_before_its_due_time_does_not_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_cancelled_before_its_due_time_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(
         make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5)
     )
@@ -548,9 +544,7 @@ def test_run_cancelled_before_its_due_time_does_not_start(
     assert not Attempt.objects.exists()
 
 
-def test_run_withdrawn_before_its_due_time_is_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_withdrawn_before_its_due_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(
         make_idle_job(), "queued", due_at=database_now("default") + timedelta(seconds=1.5)
     )

@@ -280,9 +280,8 @@ def test_run_without_heartbeats_continues_if_configured_or_locked(
     """While the run's row is locked, no node can declare the run lost."""
     settings.DCRON_RUN_LEASE = timedelta(seconds=0.3)
     settings.DCRON_STOP_WITHOUT_HEARTBEAT_AFTER = timeout
-    monkeypatch.setattr(
-        heartbeat_loss, "_lock_allowance", lambda: 3600.0
-    )  # a slow machine may delay the next attempt
+    # A slow machine may delay the next attempt.
+    monkeypatch.setattr(heartbeat_loss, "_lock_allowance", lambda: 3600.0)
     tries: list[int] = []
 
     def counted(*given: Any) -> bool:

@@ -115,9 +115,7 @@ def test_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
     assert_alive(process)
 
 
-def test_run_of_a_killed_worker_process_is_retried_at_once(
-    worker: StartWorker,
-) -> None:
+def test_run_of_a_killed_worker_process_is_retried_at_once(worker: StartWorker) -> None:
     process = worker()
     run = trigger("witness", LONG, max_attempts=2, retry_backoff=timedelta())
     child = wait_for_witness(run).worker_pid

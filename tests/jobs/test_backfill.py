@@ -425,9 +425,7 @@ def test_backfill_in_a_long_transaction_does_not_block_claims_of_other_jobs() ->
         claims.join(TIMEOUT)
 
 
-def test_run_created_after_planning_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_created_after_planning_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     job = hourly()
     plan = module._plan
 

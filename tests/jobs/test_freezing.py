@@ -477,9 +477,7 @@ def test_a_freeze_waits_for_starts_in_progress(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif("not connection.features.has_select_for_update_skip_locked")
-def test_hanging_start_does_not_prevent_a_freeze(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hanging_start_does_not_prevent_a_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freezing, "START_TIMEOUT", SECOND)
     run = make_run(make_idle_job(), "queued")
     with keeping_locked(Run.objects.filter(pk=run.pk)):

@@ -255,9 +255,7 @@ def test_interval_keeps_its_phase_when_edited_after_an_outage() -> None:
     assert (next_at - since) % timedelta(minutes=7) == timedelta()
 
 
-def test_invalid_old_definition_does_not_prevent_a_change(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_invalid_old_definition_does_not_prevent_a_change(caplog: pytest.LogCaptureFixture) -> None:
     job = make_job(schedule="* * * * *")
     since = leave_unclaimed(job, minutes=30)
     Cursor.objects.update(timezone="Mars/Olympus")
@@ -613,9 +611,7 @@ def test_only_a_deletion_blocks_the_creation_of_runs(verb: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["rename", "resume", "pause longer", "update without save"])
-def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(
-    change: str,
-) -> None:
+def test_occurrences_since_the_end_of_a_pause_survive_a_concurrent_change(change: str) -> None:
     job = paused_until(end := seconds_ago(30), schedule="* * * * * *", misfire_policy="run_all")
     if change == "rename":
         job.name, job.enabled = "renamed", True
@@ -646,9 +642,7 @@ def test_pause_ends_ahead_by_the_claim_look_ahead() -> None:
 
 
 @pytest.mark.parametrize("how", ["saved", "written without save", "saved twice"])
-def test_change_just_before_the_end_of_a_pause_does_not_shorten_it(
-    how: str,
-) -> None:
+def test_change_just_before_the_end_of_a_pause_does_not_shorten_it(how: str) -> None:
     now = database_now("default")
     end = now + 8 * SECOND
     with set_clock(now):
@@ -1046,9 +1040,7 @@ def failing(**fields: Any) -> Job:
     return job
 
 
-def test_job_that_keeps_failing_is_paused_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_job_that_keeps_failing_is_paused_once(caplog: pytest.LogCaptureFixture) -> None:
     """A worker may be killed after it recorded the failure and before it paused the job."""
     job, healthy = failing(), make_idle_job(pause_after_failures=2)
     assert pausing.open_circuits(Job.objects.using("default")) == 1

@@ -415,9 +415,7 @@ def test_invalid_update_leaves_the_row_unchanged() -> None:
     assert (the_job().schedule, the_job().enabled) == ("@daily", True)
 
 
-def test_no_job_is_disabled_if_task_modules_fail_to_import(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_job_is_disabled_if_task_modules_fail_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
     with code():
         synced()
     monkeypatch.setattr(targets, "discovery_problem", lambda: "ImportError: shpo")

@@ -193,9 +193,7 @@ def test_run_stops_waiting_if_no_node_is_live(
     assert fake_time.passed >= 90, "a time limit is kept"
 
 
-def test_run_keeps_waiting_while_node_restarts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_keeps_waiting_while_node_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
     absent = FoundAbsence(Absence.NODE, "gone")
     answers = iter([*[absent] * 3, None, *[absent] * 99])
@@ -730,9 +728,7 @@ def test_backfill_rejects_invalid_range(
     assert not Run.objects.exists()
 
 
-def test_backfill_explains_delay_and_ctrl_c_stops_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_backfill_explains_delay_and_ctrl_c_stops_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 

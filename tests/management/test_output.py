@@ -24,7 +24,7 @@ x            7  a b
 """
 
 
-def make(stream: StringIO | None = None, **options: Any) -> tuple[Output, StringIO]:
+def make_output(stream: StringIO | None = None, **options: Any) -> tuple[Output, StringIO]:
     stream = stream or StringIO()
     return Output(
         BaseCommand(stdout=stream, force_color=options.get("force_color", False)), options
@@ -37,7 +37,7 @@ class Terminal(StringIO):
 
 
 def test_table_without_terminal_is_aligned_with_spaces() -> None:
-    out, stream = make()
+    out, stream = make_output()
     out.table(COLUMNS, ROWS)
     assert out.console is None
     assert stream.getvalue() == ALIGNED
@@ -46,23 +46,23 @@ def test_table_without_terminal_is_aligned_with_spaces() -> None:
 def test_rich_fits_table_to_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    out, stream = make(Terminal())
+    out, stream = make_output(Terminal())
     out.table(COLUMNS, [["job-of-a-very-long-name-indeed", "1 s", "a note that needs a few lines"]])
     lines = stream.getvalue().splitlines()
     assert len(lines) > 2
     assert "\x1b[1m" in lines[0]
     monkeypatch.setenv("COLUMNS", "24")
-    narrow, stream = make(Terminal())
+    narrow, stream = make_output(Terminal())
     narrow.table(COLUMNS, ROWS)
     assert "nightly  3.4 s" in stream.getvalue(), "too narrow, so aligned as in a pipe"
     monkeypatch.setenv("COLUMNS", "40")
-    forced, stream = make(force_color=True)
+    forced, stream = make_output(force_color=True)
     forced.table(COLUMNS, ROWS)
     assert "\x1b[1;31mfailed" in stream.getvalue()
 
 
 def test_rich_is_not_used_with_no_color() -> None:
-    out, stream = make(Terminal(), no_color=True)
+    out, stream = make_output(Terminal(), no_color=True)
     out.table(COLUMNS, ROWS)
     assert stream.getvalue() == ALIGNED
 
@@ -78,7 +78,7 @@ def test_terminal_without_rich_gets_aligned_columns(monkeypatch: pytest.MonkeyPa
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without_rich)
-    out, stream = make(Terminal(), force_color=True)
+    out, stream = make_output(Terminal(), force_color=True)
     out.table(COLUMNS, ROWS)
     assert out.console is None
     shown = stream.getvalue()
@@ -88,7 +88,7 @@ def test_terminal_without_rich_gets_aligned_columns(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("terminal", [StringIO, Terminal])
 def test_control_characters_are_escaped(terminal: type[StringIO]) -> None:
-    out, stream = make(terminal())
+    out, stream = make_output(terminal())
     evil = "a\x1b[2Jb\x07\u202ec\x9b[red]d[/red]"
     out.line(evil)
     out.table([Column(evil, wraps=True)], [[evil]])
@@ -102,13 +102,13 @@ def test_control_characters_are_escaped(terminal: type[StringIO]) -> None:
 
 
 def test_line_breaks_and_tabs_are_kept() -> None:
-    out, stream = make()
+    out, stream = make_output()
     out.line("one\r\ntwo\tthree\n")
     assert stream.getvalue() == "one\ntwo\tthree\n"
 
 
 def test_fields_are_aligned_and_empty_ones_omitted() -> None:
-    out, stream = make()
+    out, stream = make_output()
     out.fields(
         [
             ("state", "enabled"),
@@ -124,7 +124,7 @@ def test_fields_are_aligned_and_empty_ones_omitted() -> None:
 
 
 def test_json_is_ascii_with_times_in_utc() -> None:
-    out, stream = make(json=True)
+    out, stream = make_output(json=True)
     berlin = NOW.astimezone(timezone(timedelta(hours=1)))
     out.json({"at": berlin, "length": timedelta(minutes=1, milliseconds=5), "words": "für\x1b"})
     assert json.loads(stream.getvalue()) == {

@@ -167,9 +167,7 @@ def test_scrape_does_not_wait_for_stalled_database(monkeypatch: pytest.MonkeyPat
     assert wait_until(reading.get) == "True"
 
 
-def test_concurrent_scrapes_share_one_reading(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_concurrent_scrapes_share_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "BUDGET", 60)
     monkeypatch.setattr(readings, "FRESH", 3600)
     read: list[str] = []

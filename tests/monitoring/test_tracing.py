@@ -259,9 +259,7 @@ def test_sending_sets_trace_of_run_as_current(spans: Spans) -> None:
 # --- sampling -------------------------------------------------------------------------------------
 
 
-def test_sampler_records_all_or_no_spans_of_a_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sampler_records_all_or_no_spans_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's ratio uses the lower half of a trace id.
 
     In a UUID, the first bits of that half are constant.
@@ -365,9 +363,7 @@ class SpanObserver(SpanProcessor):
             self.seen.append(self.measure())
 
 
-def test_spans_are_recorded_after_claim_and_dispatch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spans_are_recorded_after_claim_and_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor may block on a collector that hangs.
 
     By then, the claimed runs are on the agenda and the dispatched runs are marked.

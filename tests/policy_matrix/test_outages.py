@@ -51,9 +51,7 @@ def test_hours_without_workers_leave_no_backlog(
     assert world.outcomes() == expected
 
 
-def test_late_runs_of_a_skip_job_are_missed_without_a_worker(
-    make_world: MakeWorld,
-) -> None:
+def test_late_runs_of_a_skip_job_are_missed_without_a_worker(make_world: MakeWorld) -> None:
     world = make_world(misfire_policy="skip")
     without_workers(world, 4)
     assert [run.state for run in Run.objects.order_by("scheduled_at")] == ["missed"] * 3 + [

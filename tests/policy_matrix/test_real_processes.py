@@ -69,6 +69,7 @@ class Jobs:
         return {name: outcomes(job, self.first) for name, job in self.jobs.items()}
 
     def settle(self, node: Process) -> None:
+        """Wait until all due runs have ended, stop the node and check its work."""
         due = Run.objects.filter(scheduled_at__lte=database_now("default"))
         wait_until(due.exists, what="claims")
         unfinished = due.exclude(state__in=FINAL)
@@ -160,13 +161,13 @@ def test_cancel_running_stops_the_run_on_the_worker_at_once(
         assert run.reason.startswith("replaced by the run of")
     job.refresh_from_db()
     control.pause(job)
-    left = Run.objects.filter(job=job).exclude(state__in=FINAL)
+    unfinished = Run.objects.filter(job=job).exclude(state__in=FINAL)
 
     def cancelled_by_hand() -> bool:
-        for run in left.all():
+        for run in unfinished.all():
             with suppress(NotPossible):  # the run has just ended
                 control.cancel(run, "by hand")
-        return not left.exists()
+        return not unfinished.exists()
 
     wait_until(cancelled_by_hand, what="the last run to be cancelled by hand", interval=0.2)
     node.terminate()

@@ -215,9 +215,8 @@ def test_worker_is_notified_of_a_cancel_at_once(worker: Callable[..., Process], 
         assert (attempt.outcome, attempt.result) == ("cancelled", '"in order; cancelled: True"')
         wait_for_state(trigger("ok"), "succeeded")
         assert not Attempt.objects.filter(run=prefetched).exists()
-        if (
-            pool == "prefork"
-        ):  # Celery passes prefetched messages to its threads, and the start drops them
+        # With threads, Celery passes them the prefetched messages, and the start drops these.
+        if pool == "prefork":
             assert f"Discarding revoked task: {prefetched.job}[{prefetched.pk}.1]" in process.log
     assert process.running
     assert " ERROR" not in process.log

@@ -418,9 +418,7 @@ def test_concurrent_pruners_delete_each_run_once(small_batches: None) -> None:
     assert not Attempt.objects.exclude(run=kept).exists()
 
 
-def test_run_referenced_by_a_protected_row_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_referenced_by_a_protected_row_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_idle_job()
     ended(job, 40), ended(job, 1)
 

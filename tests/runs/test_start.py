@@ -503,9 +503,7 @@ def test_holder_keeps_the_slot_while_it_waits_for_its_retry(
     assert deliver(reread(holder))
 
 
-def test_cancel_running_cancels_a_holder_that_waits_for_its_retry(
-    now: datetime,
-) -> None:
+def test_cancel_running_cancels_a_holder_that_waits_for_its_retry(now: datetime) -> None:
     holder, [newcomer] = holder_and_newcomers("cancel_running", max_attempts=2)
     wait_for_retry(holder, now)
     assert deliver(newcomer)
@@ -680,9 +678,7 @@ def test_cancel_running_skips_a_run_older_than_the_holder() -> None:
     assert reread(holder).cancel_requested_at is None
 
 
-def test_lock_on_the_slot_is_limited_to_the_run_lease(
-    settings: Settings,
-) -> None:
+def test_lock_on_the_slot_is_limited_to_the_run_lease(settings: Settings) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=7)
     _, [newcomer] = holder_and_newcomers("skip")
     with mock.patch.object(module, "brief_transaction", wraps=module.brief_transaction) as begun:

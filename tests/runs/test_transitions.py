@@ -127,7 +127,7 @@ TABLE = [(name, state) for name in CASES for state in State]
 
 
 def all_rows() -> list[Any]:
-    """All rows that a transition might have changed."""
+    """Return all rows that a transition might have changed."""
     return [
         list(model.objects.order_by("pk").values())  # type: ignore[attr-defined]
         for model in (Run, Attempt, Statistics)
@@ -623,7 +623,7 @@ def test_late_success_is_counted_once_and_not_as_succeeded(late: Outcome, counte
     assert (row.late_successes, row.succeeded, row.failed) == (counted, 0, 1)
 
 
-def test_withdraw_deletes_only_future_scheduled_runs() -> None:
+def test_only_pending_scheduled_runs_ahead_are_deleted() -> None:
     job, other = make_idle_job(), make_idle_job()
     second = timedelta(seconds=1)
     kept = [
@@ -645,9 +645,9 @@ def test_withdraw_deletes_only_future_scheduled_runs() -> None:
 def test_lock_holder_returns_the_run_with_the_slot() -> None:
     job = make_idle_job()
     holder = make_run(job, "running", slot=Slot.RUNNING, scheduled_at=NOW)
-    next_one = make_run(job, "waiting", slot=Slot.NEXT_IN_LINE, scheduled_at=LATER)
+    next_in_line = make_run(job, "waiting", slot=Slot.NEXT_IN_LINE, scheduled_at=LATER)
     with transaction.atomic():
-        assert transitions.runs().lock_holder(Slot.NEXT_IN_LINE, job.pk) == next_one
+        assert transitions.runs().lock_holder(Slot.NEXT_IN_LINE, job.pk) == next_in_line
         assert transitions.runs().lock_holder(Slot.RUNNING, job.pk) == holder
         assert transitions.runs().exclude(pk=holder.pk).lock_holder(Slot.RUNNING, job.pk) is None
         assert transitions.runs().lock_holder(Slot.RUNNING, job.pk + 1) is None
@@ -671,14 +671,11 @@ def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
 
     asker = threading.Thread(target=ask)
     with transaction.atomic():
-        assert transitions.mark_cancel_requested(
-            holder.pk, ""
-        )  # locks the run first, like the end of a run
+        # This locks the run first, like the end of a run.
+        assert transitions.mark_cancel_requested(holder.pk, "")
         asker.start()
-        asker.join(
-            0.5
-            # By now it waits for the run. If it doesn't, this test passes without proving anything.
-        )
+        # Then it waits for the run. If it doesn't, this test passes without proving anything.
+        asker.join(0.5)
         assert endings.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None)
     asker.join(TIMEOUT)
     assert len(found) == 1

@@ -199,9 +199,8 @@ def test_unexpected_publish_error_is_attributed_to_its_run(
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b", "c"]
     assert not agenda.broker_unreachable
-    assert (
-        agenda.add([runs["faulty"]]) == []
-    )  # known until it is taken, so it isn't dispatched again
+    # The run is known until it is taken, so it isn't dispatched again.
+    assert agenda.add([runs["faulty"]]) == []
     assert len(agenda) == 0
     refused = [
         (runs["faulty"], "ZeroDivisionError: the driver fails for faulty"),

@@ -172,9 +172,7 @@ def test_total_of_released_runs_is_limited_per_node(settings: Settings, now: dat
     assert Run.objects.finished().count() == 2 * len(jobs)
 
 
-def test_job_with_unknown_policy_releases_one_run_at_a_time(
-    now: datetime,
-) -> None:
+def test_job_with_unknown_policy_releases_one_run_at_a_time(now: datetime) -> None:
     job, other = backfilled(2), backfilled(2)
     Job.objects.filter(pk=job.pk).update(overlap_policy="one_per_weekday")
     assert release(ALL, now) == 3
@@ -239,9 +237,7 @@ def test_exclusive_job_releases_one_run_at_a_time(now: datetime, policy: str) ->
     assert hours() == [0]
 
 
-def test_run_is_not_released_before_the_end_of_a_pause_that_a_node_has_ended(
-    now: datetime,
-) -> None:
+def test_run_is_not_released_before_the_end_of_a_pause_that_a_node_has_ended(now: datetime) -> None:
     """A node ends a pause ahead of time, so that an occurrence at its end is on time."""
     job = backfilled(1)
     until = now + 8 * SECOND

@@ -125,9 +125,7 @@ def test_interval_keeps_its_phase_after_an_outage() -> None:
     assert next_at(job) == T + 1015 * SECOND
 
 
-def test_oldest_cursors_are_claimed_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_oldest_cursors_are_claimed_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_claim, "CLAIMED_AT_ONCE", 3)
     jobs = [job_due_at(T - n * MINUTE, schedule="* * * * *") for n in range(7)]
     first = claim_at(T)
@@ -215,9 +213,8 @@ def test_number_of_queries_does_not_grow_with_the_number_of_jobs(
         return len(captured)
 
     few, many = queries(10), queries(200)
-    if (
-        connection.features.max_query_params
-    ):  # SQLite limits the number of parameters of one statement
+    # SQLite limits the number of parameters of one statement.
+    if connection.features.max_query_params:
         assert many <= few + 400 * 30 // connection.features.max_query_params
     else:
         assert few == many <= limit
@@ -349,9 +346,7 @@ def test_change_of_job_without_save_is_noticed(change: dict[str, object]) -> Non
     assert placement.matches_definition(Cursor.objects.get(pk=job.pk), Job.objects.get(pk=job.pk))
 
 
-def test_job_with_unreadable_schedule_is_quarantined(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_job_with_unreadable_schedule_is_quarantined(caplog: pytest.LogCaptureFixture) -> None:
     bad, good = job_due_at(T), job_due_at(T)
     for rows in (Job.objects.filter(pk=bad.pk), Cursor.objects.filter(pk=bad.pk)):
         rows.update(timezone="Mars/Olympus")
@@ -519,9 +514,7 @@ def test_batch_size_is_reasonable() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_concurrent_claims_create_each_run_exactly_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_concurrent_claims_create_each_run_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_claim, "CLAIMED_AT_ONCE", 7)
     jobs = [make_job() for _ in range(30)]
     Cursor.objects.update(next_at=T)

@@ -249,9 +249,7 @@ def test_namespaces_have_separate_rings(lock: Lock, caplog: pytest.LogCaptureFix
     assert events(caplog, "namespaces_overlap") == []
 
 
-def test_overlap_of_served_namespaces_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_overlap_of_served_namespaces_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     lock = FailingLock()
     everything, shop = node(lock, "a"), node(lock, "b", "shop")
     beat(everything, shop, times=3)

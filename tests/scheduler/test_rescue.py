@@ -116,9 +116,7 @@ def test_run_is_kept_if_its_worker_shows_activity_before_the_update(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_run_is_kept_while_a_lock_delayed_its_heartbeat(
-    now: datetime,
-) -> None:
+def test_run_is_kept_while_a_lock_delayed_its_heartbeat(now: datetime) -> None:
     clock = StillClock(now)
     delayed = DelayedHeartbeats(clock.monotonic)
     run = make_run(make_idle_job(), "running", heartbeat_at=now - 10 * SECOND)
@@ -340,9 +338,7 @@ def test_redelivered_runs_are_logged_in_one_line(
     assert logged(caplog, "redelivered", f"={60 + many}s", job=str(oldest), runs=many)
 
 
-def test_queued_run_past_its_start_deadline_is_missed(
-    now: datetime,
-) -> None:
+def test_queued_run_past_its_start_deadline_is_missed(now: datetime) -> None:
     job = make_idle_job(start_deadline=timedelta(seconds=70))
     late, in_time, retry = (
         make_run(

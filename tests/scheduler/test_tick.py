@@ -230,10 +230,8 @@ def test_job_resumes_when_its_pause_ends(node: NodeUnderTest) -> None:
     over, lasting = (
         pausing.pause(node.make_job(), "deploy", now + 3600 * SECOND) for _ in range(2)
     )
-    before = (
-        states(over),
-        states(lasting),
-    )  # the run that became due between the save and the pause, if any
+    # A run may have become due between the save and the pause.
+    before = (states(over), states(lasting))
     node.ticker.tick()
     assert (len(states(over)), len(states(lasting))) == (len(before[0]), len(before[1]))
     Job.objects.filter(pk=over.pk).update(paused_until=now)
@@ -434,9 +432,8 @@ def test_run_woken_before_it_was_marked_is_dispatched_again(node: NodeUnderTest)
     node.agenda.publish_due()  # it is published; the next tick marks it
     assert transitions.mark_waiting(run, slot=None, reason="")
     assert transitions.wake_next(job.pk)
-    node.ticker._adopt(
-        also_own=False
-    )  # another step of that tick, before the agenda reported the dispatch
+    # This step of the tick precedes the agenda's report of the dispatch.
+    node.ticker._adopt(also_own=False)
     node.ticker.mark_dispatched()
     run.refresh_from_db()
     assert (run.state, run.deliveries) == ("pending", 0)
@@ -583,9 +580,7 @@ def test_rescue_happens_while_a_row_is_locked(node: NodeUnderTest) -> None:
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_single_tick_raises_contention_and_resets_lock_timeout(
-    node: NodeUnderTest,
-) -> None:
+def test_single_tick_raises_contention_and_resets_lock_timeout(node: NodeUnderTest) -> None:
     locked = node.make_run(make_idle_job())
     node.agenda.add([due_run("locked", run_id=locked.pk)])
     node.clock.advance(1)

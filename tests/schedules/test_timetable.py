@@ -252,9 +252,7 @@ def test_backlog_of_exactly_the_maximum_count_is_exact() -> None:
     assert late.newest == NOON + (MAX_COUNTED - 1) * SECOND
 
 
-def test_punctual_occurrences_are_claimed_in_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_punctual_occurrences_are_claimed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PLANNED_RUNS", 4)
     timetable = Timetable(parse_schedule("* * * * * *"))
     misfire = Misfire(MisfirePolicy.SKIP, GRACE, 1)

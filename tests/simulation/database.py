@@ -45,7 +45,7 @@ ABORTS = ("deadlock detected", "could not serialize access due to concurrent upd
 
 
 @dataclass
-class Armed:
+class ArmedFault:
     """A fault that waits for a point of a process."""
 
     fault: str
@@ -57,7 +57,7 @@ class Armed:
     skip: int = 0
     """How many such points to let pass."""
     seconds: float = 0.0
-    about: Callable[[str], None] = lambda text: None
+    report: Callable[[str], None] = lambda text: None
 
 
 class Database:
@@ -81,7 +81,7 @@ class Database:
         self.single_statement_starts = 0
         """How many of the statements read a run and start it if it is ordinary."""
         self._aborted = False
-        self._postponed: Armed | None = None
+        self._postponed: ArmedFault | None = None
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._on_change = on_change
         self._on_mistake = on_mistake
@@ -94,7 +94,7 @@ class Database:
     # --- faults at points -------------------------------------------------------------------------
 
     def reach(self, point: str) -> None:
-        """A process has reached a point where an armed fault may happen."""
+        """Let an armed fault of the current process happen if it waits for ``point``."""
         task = self.engine.current
         if task is None:
             return
@@ -110,7 +110,7 @@ class Database:
             self._happen(armed, task.process, point)
             return
 
-    def _happen(self, armed: Armed, process: Process, point: str) -> None:
+    def _happen(self, armed: ArmedFault, process: Process, point: str) -> None:
         inside = connection.in_atomic_block
         if armed.fault in ("freeze", "stall") and not connection.autocommit:
             # Nobody else could use the connection meanwhile.
@@ -120,11 +120,11 @@ class Database:
                 armed.where = "after"
                 process.armed.append(armed)
             return
-        if armed.fault == "lost_answer" and point != "after":  # that of this transaction
+        if armed.fault == "lost_answer" and point != "after":  # the answer of this transaction
             armed.where = "after"
             process.armed.append(armed)
             return
-        armed.about(f"{process.name}: {armed.fault} at {point}")
+        armed.report(f"{process.name}: {armed.fault} at {point}")
         match armed.fault:
             case "crash":
                 process.kill()
@@ -189,8 +189,7 @@ class Database:
 
     def check_available(self, process: Process, writes: bool) -> None:
         now = self.engine.now
-        kind = process.name
-        if now < self.unreachable_until or now < self.unreachable_for.get(kind, 0.0):
+        if now < self.unreachable_until or now < self.unreachable_for.get(process.name, 0.0):
             self._aborted = connection.in_atomic_block
             raise OperationalError("connection to server failed: Connection refused")
         if writes and now < self.read_only_until:

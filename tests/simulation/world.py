@@ -36,7 +36,7 @@ from django_dcron.utils import sync_points
 from tests.simulation import primitives, rows
 from tests.simulation.cluster import THIS_RELEASE, Child, Node, Worker, deliver
 from tests.simulation.counts import Result
-from tests.simulation.database import Armed, Database
+from tests.simulation.database import ArmedFault, Database
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.observer import Observer
 from tests.simulation.plan import CALM, HOUR, LEASE, NODES, WORKERS, Item, Plan, behavior
@@ -388,7 +388,7 @@ class World:
     def _fault_at_point(
         self, process: str, fault: str, where: str, skip: int, seconds: float
     ) -> None:
-        def about(text: str) -> None:
+        def report(text: str) -> None:
             self.faults[fault] += 1
             self.tell(f"* {text}")
 
@@ -399,7 +399,7 @@ class World:
             targets = [child.process for child in self._worker(process).children]
         for target in targets:
             del target.armed[:-3]
-            target.armed.append(Armed(fault, where, skip, seconds, about))
+            target.armed.append(ArmedFault(fault, where, skip, seconds, report))
 
     def _fault_slow_rescue(self, fault: str, seconds: float) -> None:
         """Each node takes long between the read of an old heartbeat and the end of the attempt."""

@@ -314,9 +314,8 @@ class Guarantees:
             return False
         owed.intersection_update([instant for instant in owed if instant <= now])
         owed.update(instant for instant in _walk(old, until=None, limit=now) if instant <= now)
-        if over and not (
-            new.next_at and new.next_at <= now
-        ):  # otherwise the pause has just ended, and they are still to be claimed
+        # If the new cursor is due, the pause has just ended, and the occurrences will be claimed.
+        if over and not (new.next_at and new.next_at <= now):
             owed.update(_since_pause(old, now))
         early = _pause_ends(old, by=now + settings.LOOK_AHEAD)
         self._check_first_place(new, _end_of_pause(old) if early else now)
@@ -327,9 +326,8 @@ class Guarantees:
 
         Occurrences count from ``since`` on if the pause ended by itself, otherwise from now on.
         """
-        kept = [
-            run.scheduled_at for run in self.rows.runs.values() if run.job_id == job.pk
-        ]  # such as runs cancelled ahead
+        # There may be runs already, such as runs cancelled ahead.
+        kept = [run.scheduled_at for run in self.rows.runs.values() if run.job_id == job.pk]
         self.changed_at = max(
             self.changed_at, self._clock.now(), *kept, *([since] if since else [])
         )

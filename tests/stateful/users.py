@@ -95,10 +95,8 @@ class Users:
 
     def freeze(self, namespace: str | None, seconds: float | None) -> None:
         """Freeze scheduling for this many seconds, or until someone ends the freeze."""
-        with (
-            _ignoring_refusals(),
-            suppress(ValueError),
-        ):  # other events may outlast it, or there are no jobs
+        # Another event may outlast it, or there are no jobs.
+        with _ignoring_refusals(), suppress(ValueError):
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
             control.freeze("by hand", namespace, until)
 

@@ -75,9 +75,7 @@ def test_retry_without_delay_raises_the_exception_for_the_retry_policy(app: cele
     assert caught.value.__context__ is None
 
 
-def test_retry_without_delay_or_exception_leaves_the_delay_to_the_job(
-    app: celery.Celery,
-) -> None:
+def test_retry_without_delay_or_exception_leaves_the_delay_to_the_job(app: celery.Celery) -> None:
     @app.task(bind=True)
     def fetch(self: Any) -> None:
         raise self.retry(throw=False)
@@ -119,9 +117,7 @@ def test_autoretry_with_backoff_uses_the_delay_of_celery(app: celery.Celery) -> 
     assert isinstance(retried(fetch).__cause__, Down)
 
 
-def test_autoretry_without_backoff_raises_the_exception(
-    app: celery.Celery,
-) -> None:
+def test_autoretry_without_backoff_raises_the_exception(app: celery.Celery) -> None:
     @app.task(autoretry_for=(Down,))
     def fetch() -> None:
         raise Down("no answer")

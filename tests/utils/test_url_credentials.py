@@ -71,9 +71,7 @@ def test_problem_with_malformed_broker_url_shows_no_password(broker: Any, url: s
     assert not any(secret in message for secret in SECRETS), message
 
 
-def test_transport_error_is_shown_without_the_broker_url(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_transport_error_is_shown_without_the_broker_url(monkeypatch: pytest.MonkeyPatch) -> None:
     def get_transport_cls(connection: Connection) -> None:
         raise KeyError("No such transport in redis://:hunter2@host")
 

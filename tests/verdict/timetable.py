@@ -55,7 +55,7 @@ class Field:
     low: int
     high: int
     names: tuple[str, ...]
-    of: Callable[[datetime], int]
+    value_at: Callable[[datetime], int]
     """The field's value at a local time."""
 
     def number(self, text: str) -> int:
@@ -137,7 +137,7 @@ def _rules(
     calendar: str | None,
     policy: str,
 ) -> tuple[Callable[[datetime], bool], timedelta]:
-    """Return whether an instant is an occurrence, and the distance of the instants to try."""
+    """Return a check for occurrences, and the distance of the instants to try."""
     lines = schedule.strip().split("\n")
     if len(lines) > 1 and re.search(r"(?:^|[ ,\n])H", schedule.upper()):
         raise NotJudged("H in one of several lines")
@@ -165,7 +165,7 @@ def _rule(
     phase: datetime | None,
     known: Iterable[datetime],
 ) -> tuple[Callable[[datetime], bool], timedelta]:
-    """Return whether an instant is an occurrence, and the distance of the instants to try."""
+    """Return a check for occurrences, and the distance of the instants to try."""
     prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", schedule)
     zone = ZoneInfo(prefix[1] if prefix else timezone)
     text = " ".join(schedule[prefix.end() :].split() if prefix else schedule.split())
@@ -233,8 +233,8 @@ class _Cron:
             self.working_day = self.texts[DAY_OF_MONTH]
             self.texts[DAY_OF_MONTH] = "1"  # replaced in ``matches``
         for field, text in zip(FIELDS, self.texts, strict=False):
-            seen = Counter(map(field.of, local))
-            choices = [_values(field, text, first) for first in _firsts(field, text)]
+            seen = Counter(map(field.value_at, local))
+            choices = [_values(field, text, drawn) for drawn in _possible_draws(field, text)]
             self.values.append(
                 max(choices, key=lambda values: sum(seen[value] for value in values))
             )
@@ -270,7 +270,7 @@ class _Cron:
         starred = False
         day_fits = []
         for number, (field, values) in enumerate(zip(FIELDS, self.values, strict=False)):
-            fits = field.of(local) in values
+            fits = field.value_at(local) in values
             if number == DAY_OF_MONTH and self.working_day:
                 fits = _is_working_day(local.date(), self.working_day[3:])
             if number in (DAY_OF_MONTH, DAY_OF_WEEK):
@@ -310,7 +310,7 @@ def _is_working_day(day: date, wanted: str) -> bool:
     return day in days[int(wanted) - 1 : int(wanted)]
 
 
-def _firsts(field: Field, text: str) -> range:
+def _possible_draws(field: Field, text: str) -> range:
     """Return the values that ``H`` may stand for."""
     step = re.fullmatch(r"H(?:/(\d+))?", text)
     if step is None:

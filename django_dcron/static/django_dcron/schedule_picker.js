@@ -17,7 +17,7 @@
     const step = (number) => (number === "1" ? "*" : `*/${number}`);
 
     // Return the schedule text of the choices, or null while they are incomplete.
-    function written() {
+    function chosenSchedule() {
         const unit = input("unit").value;
         if (unit === "minutes") {
             return `${step(input("minutes").value)} * * * *`;
@@ -104,8 +104,8 @@
         showInputs();
     }
 
-    function write() {
-        const text = written();
+    function writeSchedule() {
+        const text = chosenSchedule();
         picker.querySelector("[data-dcron-incomplete]").hidden = text !== null;
         if (text === null || text === schedule.value) {
             return;
@@ -119,13 +119,13 @@
     schedule.addEventListener("input", (event) => event.isTrusted && showSchedule());
     picker.addEventListener("toggle", () => {
         if (picker.open && !schedule.value.trim()) {
-            write();
+            writeSchedule();
         }
     });
     picker.addEventListener("input", (event) => {
         event.stopPropagation();  // the schedule's own event updates the preview
         showInputs();
-        write();
+        writeSchedule();
     });
     picker.addEventListener("change", (event) => event.stopPropagation());
     showInputs();

@@ -157,9 +157,7 @@ def test_concurrent_senders_send_each_alert_once(service: Service) -> None:
     assert texts.count("no more beans") == 50
 
 
-def test_new_alert_is_not_abandoned_with_an_old_one(
-    service: Service,
-) -> None:
+def test_new_alert_is_not_abandoned_with_an_old_one(service: Service) -> None:
     service.status = 503
     store_alerts([message(1)])
     Alert.objects.update(tries=outbox.MAX_TRIES - 1)
@@ -210,9 +208,7 @@ def test_claim_period_starts_when_the_claim_is_made(service: Service, settings: 
     assert claims["ops"] > 2 * outbox.CLAIM_TIMEOUT
 
 
-def test_long_message_is_cut_but_names_as_many_jobs_as_possible(
-    service: Service,
-) -> None:
+def test_long_message_is_cut_but_names_as_many_jobs_as_possible(service: Service) -> None:
     store_alerts(
         Message(AlertKind.FAILED, f"{number}", f"job {number} failed", "x" * 1000, to=("ops",))
         for number in range(100)

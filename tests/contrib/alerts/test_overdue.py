@@ -42,9 +42,7 @@ def make_silent(job: Job, span: timedelta) -> None:
     Job.objects.filter(pk=job.pk).update(updated_at=database_now("default") - span)
 
 
-def test_invalid_job_rules_are_logged_with_the_job_name(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_invalid_job_rules_are_logged_with_the_job_name(caplog: pytest.LogCaptureFixture) -> None:
     make_idle_job(name="roast", namespace="shop")
     Job.objects.update(alerts=[{"on": "failed", "to": ["gone"]}])
     check(OverdueCheck())

@@ -269,9 +269,7 @@ def test_old_and_excess_check_ins_are_dropped(
     assert len(logged(caplog, "check_in_lost", f"{checkins.MAX_AGE:g} s")) == 2
 
 
-def test_worker_process_flushes_check_ins_at_shutdown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_worker_process_flushes_check_ins_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     timeouts: list[float] = []
     monkeypatch.setattr(checkins.sender, "flush", timeouts.append)
     worker_process_shutdown.send(sender="worker")

@@ -447,9 +447,7 @@ def test_crontab_of_friday_the_13th_is_refused() -> None:
         celery_entry.crontab_text(schedules.crontab(day_of_month="13", day_of_week="fri"))
 
 
-def test_many_rows_are_compared_in_few_queries(
-    django_assert_max_num_queries: Any,
-) -> None:
+def test_many_rows_are_compared_in_few_queries(django_assert_max_num_queries: Any) -> None:
     from django_celery_beat.models import PeriodicTask
 
     every = interval()

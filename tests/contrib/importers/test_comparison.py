@@ -88,9 +88,8 @@ def test_disabled_import_creates_a_paused_job() -> None:
     apply(found())
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
-    assert (
-        plan_for(disabled=True).outcome is ImportOutcome.SAME
-    )  # ``disabled`` doesn't pause an enabled job
+    # ``disabled`` doesn't pause an enabled job.
+    assert plan_for(disabled=True).outcome is ImportOutcome.SAME
 
 
 def test_pause_is_one_line() -> None:

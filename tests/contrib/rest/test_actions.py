@@ -440,9 +440,7 @@ def test_cancelling_a_run_deleted_meanwhile_is_a_conflict(
     assert "deleted" in problem(api.post(f"runs/{run.pk}/cancel/"), 409)["detail"]
 
 
-def test_finished_run_is_not_cancelled_and_running_run_is_not_rerun(
-    api: Api,
-) -> None:
+def test_finished_run_is_not_cancelled_and_running_run_is_not_rerun(api: Api) -> None:
     job = make_idle_job()
     ended, running = make_run(job, "failed"), make_run(job, "running")
 

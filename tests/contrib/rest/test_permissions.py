@@ -306,9 +306,7 @@ def test_post_with_session_authentication_requires_a_csrf_token(
     assert Job.objects.get(pk=keys["job"]).enabled
 
 
-def test_arguments_and_job_filters_require_permission_to_view_jobs(
-    api_with: ApiWith,
-) -> None:
+def test_arguments_and_job_filters_require_permission_to_view_jobs(api_with: ApiWith) -> None:
     job = make_idle_job(target="tests.app.tasks.echo", args=["secret"], tags=["hidden"])
     run = make_run(job, "failed")
     api = api_with("view_run")

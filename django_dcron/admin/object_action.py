@@ -22,7 +22,7 @@ class ActionResult:
     text: str
     """The message to the user, which says what the action did."""
     created: Model | None = None
-    """The row that the action created. The message links to it, and the button leads to it."""
+    """The row that the action created. The message links to it, and the button opens its page."""
     caution: str = ""
     """A warning about the created row; empty if there is none."""
 

@@ -7,8 +7,8 @@ Invariants:
 - Each step is a transaction or a guarded update. A failed tick is repeated as a whole.
 - No step waits long for a lock, because the holder may be suspended. A blocked step is skipped
   (``steps``), and a later tick makes up for it.
-- The database limits the node's transactions, so a suspended node keeps no locks for longer than
-  its shards.
+- The database ends a transaction that is idle for longer than the lease (at least 5 s), so a
+  suspended node doesn't keep its locks. SQLite has no such limit.
 - No run is declared lost until ticks have succeeded without a long gap for a whole run lease.
   Before that, the database may have delayed heartbeats.
 - A database that stalls without an error is detected by the duration of a tick.
@@ -51,7 +51,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 logger = logging.getLogger("django_dcron.scheduler")
 
 MARK, CHANGES, INCIDENTS, COUNT = "mark", "changes", "incidents", "count"
-"""The names of the steps that other steps refer to."""
+"""The names of the steps that methods refer to."""
 APPLY_CHANGES_EVERY = 5.0
 RETRY_QUARANTINED_EVERY = 300.0
 RESCUE_EVERY = 2.0

@@ -1,7 +1,7 @@
 """Management commands that ``DCRON_COMMANDS`` allows as targets, with the key ``command:NAME``.
 
-The command's own parser checks the arguments. The check takes the path that runs the command,
-``call_command``, but with an empty ``execute``.
+The command's own parser checks the arguments. The check calls ``call_command``, as a run does, but
+with an ``execute`` that does nothing.
 
 Invariants:
 
@@ -42,7 +42,11 @@ COMMON_OPTIONS = frozenset(
         "--skip-checks",
     }
 )
-"""Options of every command. They change only its output, or only print text, which is refused."""
+"""Options of every command, which ``DCRON_COMMANDS`` needn't list.
+
+They change only the output and whether Django's system checks run. ``check_arguments`` refuses
+``--help`` and ``--version``, with which the command would do nothing.
+"""
 
 
 class CommandTarget(Target):

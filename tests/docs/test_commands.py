@@ -141,7 +141,7 @@ def test_each_exception_to_execution_matches_a_command() -> None:
 NAMES = sorted(
     {
         *("nightly-report", "import-orders", "imports", "invoices", "stocktake", "order_flour"),
-        *("bake_bread", "bake_cake", "send-payment-reminders", "shop/import-orders"),
+        *("bake_bread", "bake_cake", "send_payment_reminders", "shop/import-orders"),
         "shop/sync-stock",
     }
 )

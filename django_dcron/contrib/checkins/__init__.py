@@ -117,7 +117,7 @@ def _exception_text(exception: BaseException) -> str:
 
 
 def _slug(job: Job) -> str:
-    """Return the slug of a job's check: letters, digits and dashes.
+    """Return the slug of a job's check: letters, digits, dashes and underscores.
 
     If the slug doesn't contain the whole name, it ends with a hash of the name.
     """

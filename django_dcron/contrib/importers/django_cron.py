@@ -55,7 +55,9 @@ KNOWN_OPTIONS = frozenset(
         "run_tolerance_seconds",
     }
 )
-"""The options of a schedule. Forks call ``run_on_days`` ``run_weekly_on_days`` and add options."""
+"""The options of a schedule. Forks add options, and call ``run_on_days`` by another name:
+``run_weekly_on_days``.
+"""
 HOUR, DAY = 60, 24 * 60
 Time = tuple[int, int]
 """Hour and minute."""

@@ -156,23 +156,23 @@ def test_idempotency_key_of_a_chain_is_refused(change: Callable[[str], str]) -> 
 def test_concurrent_triggers_with_one_key_create_one_run(dispatcher: MemoryDispatcher) -> None:
     job = make_idle_job()
     together = threading.Barrier(5)
-    made: list[Any] = []
+    results: list[Any] = []
 
-    def program() -> None:
+    def trigger_once() -> None:
         together.wait(TIMEOUT)
         try:
-            made.append(control.trigger(job, idempotency_key="order-7").pk)
+            results.append(control.trigger(job, idempotency_key="order-7").pk)
         except BaseException as error:
-            made.append(error)
+            results.append(error)
         finally:
             connections.close_all()
 
-    threads = [threading.Thread(target=program) for _ in range(5)]
+    threads = [threading.Thread(target=trigger_once) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(TIMEOUT)
-    assert made == [Run.objects.get().pk] * 5
+    assert results == [Run.objects.get().pk] * 5
     assert len(dispatcher.dispatched) == 1
 
 
@@ -259,14 +259,14 @@ def test_run_woken_before_it_was_marked_stays_pending(
     """A worker has used up the message. If marked as queued, the run would wait for redelivery."""
     job = make_idle_job(overlap_policy="queue_all")
 
-    class Quick(MemoryDispatcher):
+    class WakingDispatcher(MemoryDispatcher):
         def publish(self, prepared: Any) -> None:
             assert transitions.mark_waiting(
                 Run.objects.get(pk=prepared[0].run_id), slot=None, reason=""
             )
             assert transitions.wake_next(job.pk)
 
-    monkeypatch.setattr(best_effort, "shared_dispatcher", Quick)
+    monkeypatch.setattr(best_effort, "shared_dispatcher", WakingDispatcher)
     with django_capture_on_commit_callbacks(execute=True):
         run = control.trigger(job)
     run.refresh_from_db()
@@ -317,10 +317,10 @@ def test_unstarted_run_is_cancelled_at_once(state: str) -> None:
 
 def test_cancel_of_a_running_run_is_requested_once() -> None:
     run = control.cancel(make_run(make_idle_job(), "running"), "first")
-    asked = run.cancel_requested_at
-    assert (run.state, run.reason, asked is None) == ("running", "first", False)
+    requested_at = run.cancel_requested_at
+    assert (run.state, run.reason, requested_at is None) == ("running", "first", False)
     again = control.cancel(run, "second")
-    assert (again.cancel_requested_at, again.reason) == (asked, "first")
+    assert (again.cancel_requested_at, again.reason) == (requested_at, "first")
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))

@@ -19,10 +19,15 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
 FAULT = 8 * SECOND
 """Duration of a fault: longer than the lease (6 s) and than the shortened run lease."""
-QUICK = {"REDELIVER_AFTER": 5, "RUN_LEASE": 5}
-GONE = ["black hole", "black hole, requests only", "black hole, answers only", "delay of 0.3 s"]
+SHORTER = {"REDELIVER_AFTER": 5, "RUN_LEASE": 5}
+LASTING_FAULTS = [
+    "black hole",
+    "black hole, requests only",
+    "black hole, answers only",
+    "delay of 0.3 s",
+]
 RESETS = 3
-BROKEN = ["half-open", "reset within an answer"]
+MOMENTARY_FAULTS = ["half-open", "reset within an answer"]
 
 
 class Links:
@@ -39,7 +44,7 @@ class Links:
                 stack.callback(proxy.close)
 
     def env(self, who: str) -> dict[str, str]:
-        return shorter_durations(**QUICK) | {
+        return shorter_durations(**SHORTER) | {
             "DCRON_TEST_DATABASE_PORT": str(self.proxies[who, "database"].port),
             "DCRON_TEST_REDIS": f"127.0.0.1:{self.proxies[who, 'Redis'].port}",
         }
@@ -56,7 +61,7 @@ def links(redis_server: services.Server) -> Iterator[Links]:
 
 
 def break_link(cluster: Cluster, proxy: FaultProxy, fault: str) -> None:
-    """Inject the fault. If it lasts, restore it after ``FAULT``."""
+    """Inject the fault. If it lasts, restore the link after ``FAULT``."""
     if fault == "half-open":
         proxy.half_open()
         return
@@ -85,7 +90,7 @@ def test_connections_are_reset_in_the_middle_of_an_answer(cluster: Cluster, link
 
 @pytest.mark.timeout(240)
 def test_workers_give_up_half_open_connections_to_redis(cluster: Cluster, links: Links) -> None:
-    """Also those of Celery's pool, on which they answer the nodes' pings.
+    """This includes the connections of Celery's pool, on which workers answer the nodes' pings.
 
     kombu checks its connections every 25 s by default. Here it checks them every 5 s.
     """
@@ -119,7 +124,7 @@ def test_no_run_is_lost_on_a_broken_link(
     cluster: Cluster, links: Links, who: str, server: str
 ) -> None:
     links.start(cluster)
-    for fault in [*GONE, *BROKEN]:
+    for fault in [*LASTING_FAULTS, *MOMENTARY_FAULTS]:
         break_link(cluster, links.proxies[who, server], fault)
         cluster.wait_for_recovery(f"{who} - {server}: {fault}")
     cluster.account()

@@ -28,13 +28,13 @@ class World:
         return self.truth.timestamp() + self.skew
 
     def reading(self, way_there: float, way_back: float) -> Callable[[], datetime]:
-        """Read the database's clock over a network with these delays, in seconds."""
+        """Return a function that reads the clock over a network with these delays, in seconds."""
 
         def read() -> datetime:
             self.elapsed += way_there
-            message = self.truth
+            answer = self.truth
             self.elapsed += way_back
-            return message
+            return answer
 
         return read
 
@@ -82,24 +82,24 @@ def test_sample_is_timed_at_midpoint_of_round_trip() -> None:
     assert world.clock.skew == timedelta(seconds=601)
 
 
-def seen(cluster: float, monotonic: float, round_trip: float = 0.0) -> ClockSample:
+def sample_at(cluster: float, monotonic: float, round_trip: float = 0.0) -> ClockSample:
     return ClockSample(NOON + timedelta(seconds=cluster), monotonic, round_trip, timedelta())
 
 
 @pytest.mark.parametrize(
     ("one", "other", "contradict"),
     [
-        (seen(0, 0), seen(0, 0), False),
-        (seen(100, 1100), seen(40, 1040), False),
-        (seen(0.05, 0), seen(0, 0), False),  # drift may explain this difference
-        (seen(0.051, 0), seen(0, 0), True),
-        (seen(10.5, 10), seen(0, 0), True),
-        (seen(10, 10.5), seen(0, 0), True),
+        (sample_at(0, 0), sample_at(0, 0), False),
+        (sample_at(100, 1100), sample_at(40, 1040), False),
+        (sample_at(0.05, 0), sample_at(0, 0), False),  # drift may explain this difference
+        (sample_at(0.051, 0), sample_at(0, 0), True),
+        (sample_at(10.5, 10), sample_at(0, 0), True),
+        (sample_at(10, 10.5), sample_at(0, 0), True),
         # Up to half of each round trip may be an error.
-        (seen(10.34, 10, 0.2), seen(0, 0, 0.4), False),
-        (seen(10.36, 10, 0.2), seen(0, 0, 0.4), True),
-        (seen(10.34, 10, 0.6), seen(0, 0), False),
-        (seen(10.36, 10, 0.6), seen(0, 0), True),
+        (sample_at(10.34, 10, 0.2), sample_at(0, 0, 0.4), False),
+        (sample_at(10.36, 10, 0.2), sample_at(0, 0, 0.4), True),
+        (sample_at(10.34, 10, 0.6), sample_at(0, 0), False),
+        (sample_at(10.36, 10, 0.6), sample_at(0, 0), True),
     ],
 )
 def test_samples_contradict_when_difference_exceeds_error_bounds(
@@ -224,11 +224,11 @@ def test_failed_sample_leaves_clock_unchanged() -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))
 
-    def away() -> datetime:
+    def unreachable() -> datetime:
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        world.clock.sample(away)
+        world.clock.sample(unreachable)
     assert world.error == 0
 
 

@@ -24,7 +24,7 @@ def load(**chosen: str) -> Load:
     return planned_load(MONDAY, BERLIN, JobSelection(**chosen))
 
 
-def at(found: Load) -> dict[str, int]:
+def counts_by_hour(found: Load) -> dict[str, int]:
     return {
         f"{found.start_of(hour):%a %H}": number for hour, number in enumerate(found.hours) if number
     }
@@ -35,7 +35,7 @@ def test_occurrences_of_all_zones_are_counted_in_site_hours() -> None:
     make_job(schedule="0 3 * * TUE", timezone="UTC")
     make_job(schedule="CRON_TZ=Asia/Tokyo 0 3 * * TUE")
     found = load()
-    assert at(found) == {"Mon 20": 1, "Tue 03": 2, "Tue 05": 1}
+    assert counts_by_hour(found) == {"Mon 20": 1, "Tue 03": 2, "Tue 05": 1}
     assert (found.jobs, len(found.hours)) == (3, 168)
 
 
@@ -61,8 +61,8 @@ def test_counts_match_listed_occurrences() -> None:
         if schedule.interval:
             known = job.cursor.next_at
             after = known + (after - known) // schedule.interval * schedule.interval
-        for found in schedule.occurrences(after, begin + hours * timedelta(hours=1) - second):
-            expected[(found - begin) // timedelta(hours=1)] += 1
+        for occurrence in schedule.occurrences(after, begin + hours * timedelta(hours=1) - second):
+            expected[(occurrence - begin) // timedelta(hours=1)] += 1
     counted = planned_load(MONDAY, KOLKATA).hours[:hours]
     assert list(counted) == [expected[hour] for hour in range(hours)]
     assert all(expected[hour] > 2 * 3600 for hour in range(hours))
@@ -82,7 +82,7 @@ def test_unscheduled_jobs_are_not_counted() -> None:
         ends_at=day + timedelta(hours=12),
     )
     make_job(schedule="0 5 * * *", starts_at=day + timedelta(days=30))
-    assert at(load()) == {"Wed 04": 1}
+    assert counts_by_hour(load()) == {"Wed 04": 1}
 
 
 def test_load_is_limited_to_selection() -> None:
@@ -91,10 +91,10 @@ def test_load_is_limited_to_selection() -> None:
         name="Import stock", namespace="shop", schedule="0 2 * * MON", timezone="Europe/Berlin"
     )
     make_job(name="report", namespace="shop", schedule="0 3 * * MON", timezone="Europe/Berlin")
-    assert at(load(namespace="shop")) == {"Mon 02": 1, "Mon 03": 1}
-    assert at(load(name="IMPORT")) == {"Mon 01": 1, "Mon 02": 1}
-    assert at(load(name="import", namespace="shop")) == {"Mon 02": 1}
-    assert at(load(namespace="none")) == {}
+    assert counts_by_hour(load(namespace="shop")) == {"Mon 02": 1, "Mon 03": 1}
+    assert counts_by_hour(load(name="IMPORT")) == {"Mon 01": 1, "Mon 02": 1}
+    assert counts_by_hour(load(name="import", namespace="shop")) == {"Mon 02": 1}
+    assert counts_by_hour(load(namespace="none")) == {}
 
 
 def test_week_with_clock_change_has_one_hour_less_or_more() -> None:
@@ -111,9 +111,7 @@ def test_load_is_cached_until_a_job_changes() -> None:
     other = make_job(schedule="0 2 * * MON", timezone="Europe/Berlin")
 
     def queries() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             load()
         return len(captured)
 
@@ -121,15 +119,15 @@ def test_load_is_cached_until_a_job_changes() -> None:
     job.refresh_from_db()
     job.schedule = "0 5 * * MON"
     control.save(job)
-    assert at(load()) == {"Mon 02": 1, "Mon 05": 1}
+    assert counts_by_hour(load()) == {"Mon 02": 1, "Mon 05": 1}
     control.pause(other)
-    assert at(load()) == {"Mon 05": 1}
+    assert counts_by_hour(load()) == {"Mon 05": 1}
     control.resume(other)
     control.pause(job)
-    assert at(load()) == {"Mon 02": 1}
+    assert counts_by_hour(load()) == {"Mon 02": 1}
     make_job(schedule="0 6 * * MON", timezone="Europe/Berlin")
     other.delete()
-    assert at(load()) == {"Mon 06": 1}
+    assert counts_by_hour(load()) == {"Mon 06": 1}
     assert queries() == 1
 
 

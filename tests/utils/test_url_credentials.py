@@ -1,7 +1,6 @@
 """No part of a password is shown, even if the text that contains it is malformed."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from celery import current_app
@@ -52,7 +51,7 @@ def test_system_checks_show_no_part_of_a_password(settings: Settings, url: str) 
 
 
 @pytest.fixture
-def broker() -> Iterator[Any]:
+def use_broker() -> Iterator[Callable[[str], None]]:
     before = current_app.conf.broker_url
 
     def use(url: str) -> None:
@@ -65,8 +64,10 @@ def broker() -> Iterator[Any]:
 @pytest.mark.parametrize(
     "url", [*URLS, "hunter2.x://h", "x+hunter2://", "redis//:hunter2@host", ":hunter2@host:6379/0"]
 )
-def test_problem_with_malformed_broker_url_shows_no_password(broker: Any, url: str) -> None:
-    broker(url)
+def test_problem_with_malformed_broker_url_shows_no_password(
+    use_broker: Callable[[str], None], url: str
+) -> None:
+    use_broker(url)
     message = transport_problem() or ""
     assert not any(secret in message for secret in SECRETS), message
 

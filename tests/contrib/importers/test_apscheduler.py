@@ -69,13 +69,13 @@ def store(trigger: Any, **options: Any) -> None:
     DjangoJobStore().add_job(job)
 
 
-def found() -> SourceEntry:
-    (one,) = apscheduler.read(NOW).entries
-    return one
+def read_entry() -> SourceEntry:
+    (entry,) = apscheduler.read(NOW).entries
+    return entry
 
 
 def test_job_with_all_options_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As @cron does.
+    # ``@cron`` registers a function like this.
     monkeypatch.setitem(functions.registered, "tests.contrib.importers.plain.report", plain.report)
     trigger = CronTrigger.from_crontab("30 3 * * mon-fri", timezone="Europe/Berlin")
     trigger.jitter = 20
@@ -99,7 +99,7 @@ def test_job_with_all_options_is_imported(monkeypatch: pytest.MonkeyPatch) -> No
     assert "Unknown target 'tests.contrib.importers.plain.report'" in again
     assert again.endswith("1 same.\n")
     (entry,) = call("import", "django-apscheduler", "--json").json["jobs"]
-    assert len(entry["warnings"]) > len(found().warnings)
+    assert len(entry["warnings"]) > len(read_entry().warnings)
 
 
 def test_documented_registration_keeps_the_function_for_apscheduler(
@@ -122,7 +122,7 @@ def test_documented_registration_keeps_the_function_for_apscheduler(
         job = scheduler.add_job(jobs.import_orders, CronTrigger(hour=3), id="a")
         job._modify(next_run_time=FAR, misfire_grace_time=1, coalesce=True, max_instances=1)
         DjangoJobStore().add_job(job)  # pickles the reference to the function
-        assert found().values["target"] == target.key
+        assert read_entry().values["target"] == target.key
         assert call("import", "django-apscheduler", "--apply").code == 0
     finally:
         for name in ("sales", "sales.jobs", "sales.cron"):
@@ -134,7 +134,7 @@ def test_interval_keeps_its_start_end_and_phase() -> None:
     start = datetime(2026, 12, 1, 7, 10, 5, tzinfo=BERLIN)
     trigger = IntervalTrigger(minutes=7, start_date=start, end_date=FAR, timezone=BERLIN)
     store(trigger)
-    values = found().values
+    values = read_entry().values
     assert (values["schedule"], values["starts_at"], values["ends_at"]) == ("@every 7m", start, FAR)
     timetable = Timetable(
         parse_schedule(values["schedule"]), values["starts_at"], values["ends_at"]
@@ -144,20 +144,20 @@ def test_interval_keeps_its_start_end_and_phase() -> None:
 
 def test_date_trigger_becomes_an_at_schedule() -> None:
     store(DateTrigger(FAR))
-    assert found().values["schedule"] == "@at 2090-05-04T09:30:00Z"
+    assert read_entry().values["schedule"] == "@at 2090-05-04T09:30:00Z"
 
 
 def test_past_date_trigger_is_refused() -> None:
     store(DateTrigger(NOW))
-    assert "has passed" in found().refused
+    assert "has passed" in read_entry().refused
 
 
 def test_paused_job_with_several_instances_is_imported() -> None:
     store(IntervalTrigger(hours=1), next_run_time=None, max_instances=3, executor="threads")
-    values = found().values
+    values = read_entry().values
     assert (values["enabled"], values["overlap_policy"]) == (False, "allow")
-    assert "max_instances=3" in " ".join(found().warnings)
-    assert "executor 'threads'" in found().warnings[0]
+    assert "max_instances=3" in " ".join(read_entry().warnings)
+    assert "executor 'threads'" in read_entry().warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_triggers_without_an_equivalent_are_refused(
     trigger: Callable[[], Any], message: str
 ) -> None:
     store(trigger())
-    assert message in found().refused
+    assert message in read_entry().refused
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,13 @@ def test_triggers_without_an_equivalent_are_refused(
 def test_cron_trigger_is_converted(fields: dict[str, Any], text: str) -> None:
     trigger = CronTrigger(**fields, timezone=UTC)
     store(trigger)
-    assert found().values["schedule"] == text
-    assert list(parse_schedule(text).occurrences(NOW, FAR, 5)) == list(islice(theirs(trigger), 5))
+    assert read_entry().values["schedule"] == text
+    assert list(parse_schedule(text).occurrences(NOW, FAR, 5)) == list(
+        islice(fire_times(trigger), 5)
+    )
 
 
-def theirs(trigger: Any) -> Iterator[datetime]:
+def fire_times(trigger: Any) -> Iterator[datetime]:
     previous, now = None, NOW + timedelta(microseconds=1)
     while (fire := trigger.get_next_fire_time(previous, now)) is not None:
         yield fire.astimezone(UTC)
@@ -237,7 +239,7 @@ def test_converted_cron_trigger_matches_apscheduler(**fields: str) -> None:
     except (ValueError, EntryRefused, InvalidSchedule):
         assume(False)
     ours = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
-    assert ours == list(islice(theirs(trigger), len(ours)))
+    assert ours == list(islice(fire_times(trigger), len(ours)))
 
 
 def test_executions_are_read() -> None:
@@ -249,7 +251,7 @@ def test_executions_are_read() -> None:
             job_id="a", run_time=NOW + timedelta(hours=hours), status=DjangoJobExecution.SUCCESS
         )
     source_runs = apscheduler.runs_since(NOW + timedelta(hours=1))
-    assert sorted(source_runs.times[found().origin]) == [
+    assert sorted(source_runs.times[read_entry().origin]) == [
         NOW + timedelta(hours=hours) for hours in (1, 2)
     ]
     assert source_runs.complete
@@ -267,7 +269,7 @@ class Evil:
 
 
 @pytest.mark.parametrize(
-    ("call_", "message"),
+    ("evil_call", "message"),
     [
         ((os.system, "touch evil"), "system"),
         ((builtins.eval, "1"), "eval"),
@@ -276,26 +278,26 @@ class Evil:
         ((builtins.__import__, "os"), "__import__"),
     ],
 )
-def test_pickle_that_would_run_code_is_refused(call_: tuple[Any, ...], message: str) -> None:
+def test_pickle_that_would_run_code_is_refused(evil_call: tuple[Any, ...], message: str) -> None:
     from django_apscheduler.models import DjangoJob
 
-    if call_[0] is builtins.getattr and call_[1] is os:
+    if evil_call[0] is builtins.getattr and evil_call[1] is os:
         pickled = b"cos\nsystem\n."
     else:
-        pickled = pickle.dumps({"func": "x:y", "trigger": Evil(*call_)})
+        pickled = pickle.dumps({"func": "x:y", "trigger": Evil(*evil_call)})
     DjangoJob.objects.create(id="evil", job_state=pickled, next_run_time=FAR)
-    assert message in found().refused
+    assert message in read_entry().refused
     assert not os.path.exists("evil")
 
 
 def test_arguments_of_custom_classes_are_refused() -> None:
     store(IntervalTrigger(hours=1), args=(SourceEntry("a", "b"),))
-    assert "django_dcron.contrib.importers.reading.SourceEntry" in found().refused
+    assert "django_dcron.contrib.importers.reading.SourceEntry" in read_entry().refused
 
 
 def test_date_argument_is_refused() -> None:
     store(IntervalTrigger(hours=1), args=(date(2027, 1, 1),))
-    assert "not a JSON value" in found().refused
+    assert "not a JSON value" in read_entry().refused
 
 
 @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(7), pickle.dumps({})])
@@ -303,7 +305,7 @@ def test_invalid_job_state_is_refused(state: bytes) -> None:
     from django_apscheduler.models import DjangoJob
 
     DjangoJob.objects.create(id="odd", job_state=state, next_run_time=FAR)
-    assert "state" in found().refused
+    assert "state" in read_entry().refused
 
 
 def test_pickle_cannot_set_class_attributes() -> None:
@@ -389,10 +391,10 @@ def test_malformed_entries_do_not_stop_the_import(monkeypatch: pytest.MonkeyPatc
 def test_public_schedules_match_apscheduler(given: dict[str, Any]) -> None:
     trigger = CronTrigger(**given, timezone=UTC)
     store(trigger)
-    values = found().values
+    values = read_entry().values
     ours = parse_schedule(values["schedule"], values["timezone"])
     assert list(ours.occurrences(NOW, FAR, public.COUNT)) == list(
-        islice(theirs(trigger), public.COUNT)
+        islice(fire_times(trigger), public.COUNT)
     )
 
 
@@ -400,8 +402,8 @@ def test_public_schedules_match_apscheduler(given: dict[str, Any]) -> None:
 def test_public_intervals_match_apscheduler(given: dict[str, int]) -> None:
     trigger = IntervalTrigger(**given, start_date=NOW, timezone=UTC)
     store(trigger)
-    timetable = placement.timetable_of(Job(name="a", **found().values))
-    expected = list(islice(theirs(trigger), public.COUNT))
+    timetable = placement.timetable_of(Job(name="a", **read_entry().values))
+    expected = list(islice(fire_times(trigger), public.COUNT))
     ours = [timetable.first_after(NOW)]
     while len(ours) < public.COUNT:
         ours.append(timetable.next_after(ours[-1]))  # type: ignore[arg-type]

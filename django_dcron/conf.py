@@ -82,7 +82,7 @@ def _is_channel(value: Any) -> bool:
 
 
 class Settings:
-    """All settings, ordered by the life of a run."""
+    """All settings, grouped as in ``docs/reference/settings.md``."""
 
     # Scheduler
     AUTOSTART = flag()
@@ -176,9 +176,9 @@ class Settings:
     )
     """The release of the project's code, such as a Git revision. Each attempt records it."""
     LOG_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
-    """The maximum number of characters stored of an attempt's log, traceback and message each."""
+    """The maximum number of characters of an attempt's log, of its message and of its traceback."""
     RESULT_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
-    """The maximum number of characters stored of an attempt's result, as JSON."""
+    """The maximum number of characters of an attempt's result, as JSON."""
 
     # Alerts
     ALERT_CHANNELS: Setting[Mapping[str, Mapping[str, Any]]] = Setting(

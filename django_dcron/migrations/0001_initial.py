@@ -1887,7 +1887,7 @@ class Migration(migrations.Migration):
                             ("lost", "Lost"),
                             ("cancelled", "Cancelled"),
                         ],
-                        help_text="Outcome that the worker reported after the attempt was declared lost. It has no effect.",
+                        help_text="Outcome that the worker reported after the attempt was declared lost or had timed out. It has no effect.",
                         max_length=10,
                         verbose_name="late outcome",
                     ),

@@ -65,8 +65,8 @@ class Attempt(models.Model):
         choices=OUTCOME_LABELS,
         blank=True,
         help_text=_(
-            "Outcome that the worker reported after the attempt was declared lost. It has no "
-            "effect."
+            "Outcome that the worker reported after the attempt was declared lost or had timed "
+            "out. It has no effect."
         ),
     )
     exception_class = models.CharField(_("exception"), max_length=255, blank=True)

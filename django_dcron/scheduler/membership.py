@@ -81,6 +81,11 @@ def server_node_name(host: str, pid: int) -> str:
     return f"{host[:100]}-{pid}"
 
 
+def delete_dead_nodes() -> None:
+    """Delete the rows of nodes that died more than ``KEEP_DEAD_NODES_FOR`` ago."""
+    Node.objects.using(alias_for(Node)).expired(KEEP_DEAD_NODES_FOR).delete()
+
+
 class Membership:
     def __init__(self, name: str, namespace: str, lock: Lock, clock: ClusterClock):
         self.name = name
@@ -158,7 +163,7 @@ class Membership:
             skew=self._clock.skew,
             shard_count=settings.SHARDS,
         )
-        Node.objects.using(using).expired(KEEP_DEAD_NODES_FOR).delete()
+        delete_dead_nodes()
         self._delete_predecessors()
         self._registered_at = self._clock.monotonic()
         self.beat(agenda=0)

@@ -2,8 +2,8 @@
 
 It also removes the rows of deleted jobs whose runs are all deleted.
 
-The node that leads shard 0 also deletes expired entries of the audit log, and definitions that no
-run or job needs.
+The node that leads shard 0 also deletes expired entries of the audit log, definitions that no run
+or job needs, and the rows of nodes that died long ago.
 
 ``runs.retention`` decides which runs have expired.
 
@@ -36,7 +36,7 @@ from django_dcron.jobs.deletion import remove_jobs_without_history
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import retention
-from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.membership import Membership, delete_dead_nodes
 from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -101,6 +101,7 @@ class Pruner:
         if 0 in self._membership.shards:
             self._prune_audit_log()
             self._prune_definitions()
+            delete_dead_nodes()
 
     def _prune_audit_log(self) -> None:
         if deleted := self._delete_all(prune_audit_log(self._clock.now)):

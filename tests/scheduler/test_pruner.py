@@ -15,7 +15,7 @@ from django.db.models.signals import post_delete
 from pytest_django import Settings
 
 from django_dcron.db.now import database_now
-from django_dcron.models import Job, Run
+from django_dcron.models import Job, Node, Run
 from django_dcron.runs import retention
 from django_dcron.scheduler import pruner as module
 from django_dcron.scheduler.pruner import FIRST_AFTER, ROUND_EVERY, Pruner
@@ -102,6 +102,26 @@ def test_only_led_shards_and_served_namespace_are_pruned(world: World, settings:
     world.rests.clear()
     world.run()
     assert world.rests == [FIRST_AFTER, ROUND_EVERY]
+
+
+@pytest.mark.parametrize(("shards", "left"), [(ALL, {"recent"}), (ALL - {0}, {"recent", "old"})])
+def test_leader_of_shard_0_deletes_rows_of_nodes_that_died_a_day_ago(
+    world: World, shards: frozenset[int], left: set[str]
+) -> None:
+    now = database_now("default")
+    for name, hours in (("recent", 23), ("old", 25)):
+        Node.objects.create(
+            id=name,
+            name=name,
+            host="h",
+            pid=1,
+            release="0",
+            started_at=now - timedelta(days=2),
+            heartbeat_at=now - timedelta(hours=hours),
+        )
+    world.membership.shards = shards
+    world.run()
+    assert set(Node.objects.values_list("name", flat=True)) == left
 
 
 def test_pruner_rests_nine_times_as_long_as_it_works(world: World) -> None:

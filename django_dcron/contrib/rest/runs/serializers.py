@@ -111,7 +111,7 @@ class AttemptSerializer(StrictModelSerializer):
         ["", *(outcome.value for outcome in Outcome)],
         read_only=True,
         help_text="The outcome that the worker reported after the attempt was declared "
-        "lost. It has no effect.",
+        "lost or had timed out. It has no effect.",
     )
     message = serializers.CharField(
         source="message_start",

@@ -1,13 +1,12 @@
 """The recipes in the docs declare the presets of the admin."""
 
 import re
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from pytest_django import Settings
 
-from django_dcron import cron, targets
+from django_dcron import targets
 from django_dcron.models import Job
 from django_dcron.policies.presets import PRESETS
 from tests.docs.test_documents import ROOT
@@ -19,7 +18,7 @@ RECIPES, COMMANDS = BLOCKS[: len(PRESETS)], BLOCKS[len(PRESETS) :]
 
 @pytest.mark.parametrize(("name", "block"), list(zip(PRESETS, RECIPES, strict=True)))
 def test_recipe_declares_the_fields_of_its_preset(name: str, block: str) -> None:
-    names: dict[str, Any] = {"cron": cron, "timedelta": timedelta, "__name__": "recipes"}
+    names: dict[str, Any] = {"__name__": "recipes"}
     with targets.isolated_registry():
         exec(compile(block, "recipes.md", "exec"), names)  # noqa: S102
         [declared] = targets.declarations()

@@ -57,15 +57,12 @@ def read(
     """
     contents = SourceContents(source=f"{CRONTAB}{path}")
     lines = list(read_lines(text, timezone, system, contents))
-    suffixes = _suffixes(lines)
-    shell_names = _shell_names(lines, suffixes)
+    shell_names = _shell_names(lines)
     lines_by_command = Counter(tuple(line.argv) for line in lines)
     times: Counter[str] = Counter()
     for line in lines:
         shell_name = shell_names[tuple(line.argv)]
-        is_repeated = lines_by_command[tuple(line.argv)] > 1
-        suffix = "" if is_repeated else suffixes[tuple(line.argv)]
-        entry = _entry_of(line, shell_name, suffix, times)
+        entry = _entry_of(line, shell_name, lines_by_command[tuple(line.argv)] > 1, times)
         contents.entries.append(entry)
         if entry.values and entry.values["target"].startswith(shell.PREFIX):
             contents.shell[shell_name] = line.argv
@@ -76,13 +73,10 @@ def read(
     return contents
 
 
-def _shell_names(
-    lines: list[CrontabLine], suffixes: dict[tuple[str, ...], str]
-) -> dict[tuple[str, ...], str]:
+def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
     """Return the ``DCRON_SHELL`` name of each command.
 
-    Commands of one program are distinguished by their arguments if these differ. A command that is
-    already in the setting keeps its name, even if lines are added or removed.
+    A command that is already in the setting keeps its name, even if lines are added or removed.
     """
     defined: dict[tuple[str, ...], str] = {}
     for name in sorted(settings.SHELL):
@@ -91,20 +85,8 @@ def _shell_names(
     times = Counter(programs.values())
     return {
         argv: defined.get(argv)
-        or (program if times[program] == 1 else f"{program}-{suffixes[argv]}")
+        or (program if times[program] == 1 else f"{program}-{name_digest(str(list(argv)))}")
         for argv, program in programs.items()
-    }
-
-
-def _suffixes(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
-    """Return what distinguishes each command from the others of its program."""
-    names = {tuple(line.argv): f"{line.program}-{line.arguments}" for line in lines}
-    times = Counter([*names.values(), *{line.program for line in lines}])
-    return {
-        tuple(line.argv): line.arguments
-        if line.arguments and times[names[tuple(line.argv)]] == 1
-        else name_digest(str(line.argv))
-        for line in lines
     }
 
 
@@ -170,23 +152,27 @@ def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
     )
 
 
-def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[str]) -> SourceEntry:
+def _entry_of(
+    line: CrontabLine, shell_name: str, is_repeated: bool, times: Counter[str]
+) -> SourceEntry:
     """Translate a line.
 
-    ``suffix``: that of the command in ``DCRON_SHELL``, or empty if other lines have the same
-    command. ``times``: how often each key was found before.
+    ``is_repeated``: whether other lines have the same command. ``times``: how often each key and
+    suffix was found before.
 
     The key doesn't contain the schedule, so a job follows its line when the schedule changes. The
-    key doesn't depend on lines with other commands.
+    suffix is that of the command in ``DCRON_SHELL``, unless the command is repeated. Key and suffix
+    don't depend on lines with other commands.
     """
-    command = f"{line.outer_program} {name_digest(str(line.argv))}"
+    digest = name_digest(str(line.argv))
+    command = f"{line.outer_program} {digest}"
     when = f"{command} {line.schedule} {line.timezone}"
     times.update((command, when))
     return translate_entry(
         f"line {line.number}",
         line.program,
         partial(_job, line, shell_name),
-        suffix=suffix or name_digest(_with_number(when, times[when])),
+        suffix=name_digest(_with_number(when, times[when])) if is_repeated else digest,
         key=_with_number(command, times[command]),
     )
 

@@ -32,9 +32,6 @@ _NOT_FOR_CALLS = re.compile(r"--(?:settings|pythonpath)\b")
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _SCRIPT_ENDING = re.compile(r"\.(?:bash|js|ksh|php|pl|py|rb|sh|zsh)$")
 _PROGRAM = re.compile(r"[\w.@:-]+")
-_END_OF_CALL = re.compile(r"\s\d?>|[|;&<>]")
-"""What ends the arguments of a program in a shell command."""
-LONGEST_ARGUMENTS = 30
 _BEFORE_COMMAND = re.compile(
     r"""
     cd\s+\S+\s*(?:&&|;)\s*
@@ -81,8 +78,6 @@ class CrontabLine:
     environment: tuple[tuple[str, str], ...]
     shell: str
     comment: str
-    arguments: str
-    """The program's arguments, shortened for a name. Empty if there are none."""
 
     @property
     def management_call(self) -> ManagementCall | None:
@@ -144,7 +139,6 @@ def read_lines(
             ),
             shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
-            arguments=_arguments_for_name(parts.command),
         )
 
 
@@ -226,20 +220,6 @@ def _program_name(command: str) -> str:
     """Return the name of the program, or of the program that ``sh -c`` runs."""
     inner = _command_of_shell(command[_start_of_program(command) :])
     return _program_name(inner) if inner and inner.strip() else _outer_program_name(command)
-
-
-def _arguments_for_name(command: str) -> str:
-    """Return the arguments of the program, without dashes and directories, for a name."""
-    start = _start_of_program(command)
-    inner = _command_of_shell(command[start:])
-    if inner and inner.strip():
-        return _arguments_for_name(inner)
-    management = _MANAGEMENT.search(command)
-    call = command[management.start(1) if management else start :]
-    words = _END_OF_CALL.split(call, maxsplit=1)[0].split()[1:]
-    names = (word.strip("'\"").rsplit("/", 1)[-1].lstrip("-") for word in words)
-    text = "-".join(filter(None, names))
-    return clean_name(text)[:LONGEST_ARGUMENTS].rstrip("-. ") if text else ""
 
 
 def _command_of_shell(call: str) -> str | None:

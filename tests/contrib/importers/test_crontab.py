@@ -284,31 +284,6 @@ def test_line_is_named_for_its_script(command: str, name: str) -> None:
     assert only(f"@daily {command}").name == name
 
 
-@pytest.mark.parametrize(
-    ("commands", "names"),
-    [
-        (["backup.sh shop", "backup.sh --all /srv/mail"], ["backup-shop", "backup-all-mail"]),
-        (["sh -c 'cd /srv; ./b.sh x' >log", "b.sh y 2>&1"], ["b-x", "b-y"]),
-        (["manage.py send a | tee x", "manage.py send 'b c'"], ["send-a", "send-b-c"]),
-        (["backup.sh x", "backup.sh x >log"], [r"backup-[0-9a-f]{6}"] * 2),
-        (
-            ["backup.sh x", "backup.sh y", "backup-x"],
-            [r"backup-[0-9a-f]{6}", "backup-y", "backup-x"],
-        ),
-        (["backup.sh", "backup.sh x"], [r"backup-[0-9a-f]{6}", "backup-x"]),
-    ],
-)
-def test_commands_of_one_program_are_named_for_their_arguments(
-    commands: list[str], names: list[str]
-) -> None:
-    found = read("".join(f"5 3 * * * {command}\n" for command in commands))
-    entries = with_distinct_names(found.entries)
-    assert len({entry.name for entry in entries}) == len(commands)
-    for entry, name in zip(entries, names, strict=True):
-        assert re.fullmatch(name, entry.name)
-        assert entry.values["target"] == f"shell:{entry.name}"
-
-
 def test_names_do_not_depend_on_the_order_of_lines() -> None:
     def targets(text: list[str]) -> dict[str, str]:
         entries = with_distinct_names(read("\n".join(text)).entries)

@@ -18,6 +18,7 @@ from django_dcron.checks.reporting import node_starts, with_docs_link
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.policies.chains import JobKey, find_cycle, label_of, split_label
 from django_dcron.targets import celery_tasks, functions
+from django_dcron.targets.base import Target
 from django_dcron.utils.suggestions import did_you_mean
 
 
@@ -84,11 +85,14 @@ def _unknown() -> Iterator[CheckMessage]:
 def _wrong_arguments() -> Iterator[CheckMessage]:
     """Report functions and Celery tasks that don't accept the arguments of their job.
 
-    Sync refuses these jobs. A declared task has been imported with its declaration.
+    Sync refuses these jobs. Tasks are checked once the Celery app is finalized, as in a node.
     """
+    tasks = celery_tasks.known_tasks(finalize=node_starts())
     for declaration in targets.declarations():
         key = declaration.target
-        target = functions.find(key) or celery_tasks.find_imported(key)
+        target: Target | None = functions.find(key)
+        if target is None and key in tasks:
+            target = celery_tasks.CeleryTarget(tasks[key])
         if target is None:
             continue
         args, kwargs = declaration.fields.get("args", []), declaration.fields.get("kwargs", {})
@@ -105,9 +109,12 @@ def _wrong_arguments() -> Iterator[CheckMessage]:
 
 def _functions_of_tasks() -> Iterator[CheckMessage]:
     """Report ``@cron`` below ``@shared_task``: the job calls the function and not the task."""
+    tasks = celery_tasks.tasks_by_function(
+        celery_tasks.known_tasks(finalize=node_starts()).values()
+    )
     for declaration in targets.declarations():
         target = functions.find(declaration.target)
-        task = celery_tasks.task_of(target.function) if target is not None else None
+        task = tasks.get(target.function) if target is not None else None
         if task is not None:
             yield Warning(
                 f"@cron job {declaration}: it calls the function {declaration.target}, and not the "

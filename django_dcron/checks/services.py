@@ -38,11 +38,11 @@ def _is_left_to_embedded_nodes() -> bool:
     """
     if node_starts() or any(hasattr(django_settings, name) for name in SETTINGS_OF_SERVICES):
         return False
-    if any(cache["BACKEND"] == REDIS_CACHE for cache in django_settings.CACHES.values()):
+    if any("redis" in cache["BACKEND"].lower() for cache in django_settings.CACHES.values()):
         return False
     from django_dcron.dispatch.celery_setup import has_app, has_broker
 
-    return not (has_app() and has_broker())
+    return not (has_app() or has_broker())
 
 
 def check_dispatcher() -> Iterator[CheckMessage]:

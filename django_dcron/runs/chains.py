@@ -39,7 +39,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.sync_points import reach_sync_point
-from django_dcron.utils.time_format import format_site_time
+from django_dcron.utils.time_format import format_time_to_store
 
 FOLLOWER_KEY_PREFIX = "after run "
 MAX_TRIES = 20
@@ -145,7 +145,7 @@ def _rows_of_followers(
     rows = []
     for run in ended:
         reason = (
-            f"Started because the run of {run.job} at {format_site_time(run.scheduled_at)} "
+            f"Started because the run of {run.job} at {format_time_to_store(run.scheduled_at)} "
             f"{'was ' if state is State.CANCELLED else ''}{state} (run {run.pk})"
         )
         for job in following.get(run.job_id, ()):

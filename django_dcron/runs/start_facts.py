@@ -47,7 +47,7 @@ from django_dcron.policies.start_decision import (
 from django_dcron.runs import transitions
 from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.utils.sync_points import reach_sync_point
-from django_dcron.utils.time_format import format_site_time
+from django_dcron.utils.time_format import format_time_to_store
 
 _clock = clock.ClusterClock()
 """Detects jumps of the database's clock between two starts of runs in this process."""
@@ -259,4 +259,4 @@ def _unfinished_reason(other: Run) -> str:
 
 
 def run_label(run: Run) -> str:
-    return f"the run of {format_site_time(run.scheduled_at)} ({run.pk})"
+    return f"the run of {format_time_to_store(run.scheduled_at)} ({run.pk})"

@@ -186,9 +186,12 @@ def draw_fields(text: str, hash_key: str) -> str:
 def _texts(text: str) -> list[tuple[FieldKind, str]]:
     """Return the kind and text of each field, seconds first."""
     texts = text.upper().split()
-    if len(texts) > 1 and len(texts[0]) > 1 and texts[0].isalpha() and "*" not in text:
+    begins_with_word = len(texts) > 1 and len(texts[0]) > 1 and texts[0].isalpha()
+    if begins_with_word and "*" not in text:
         _raise_for_sentence(text)
     if not 5 <= len(texts) <= 7:
+        if schedule_of_sentence(text):
+            _raise_for_sentence(text)
         raise InvalidSchedule(
             _ONE_FIELD if len(texts) == 1 else _FIELDS,
             value=repr(text),

@@ -87,9 +87,18 @@ def _normalize(text: str) -> str:
     words = re.sub(r"[\u2010-\u2015]", "-", words)
     words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
     words = re.sub(r"\bo'?clock\b", "", words)
-    words = " ".join(_NUMBERS.get(word, word) for word in words.split())
+    words = _with_digits(words.split())
     *others, last = words.split() or [""]  # the last word may be a unit: "every second"
     return " ".join([*(_ORDINALS.get(word, word) for word in others), last])
+
+
+def _with_digits(words: list[str]) -> str:
+    """Replace number words. Two in a row may be a time, such as nine thirty, and stay unknown."""
+    is_number = [False, *(word in _NUMBERS or word.isdigit() for word in words), False]
+    return " ".join(
+        word if is_number[at] or is_number[at + 2] else _NUMBERS.get(word, word)
+        for at, word in enumerate(words)
+    )
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -272,17 +273,21 @@ def is_celery_task(value: object) -> bool:
     return isinstance(value, Task)
 
 
-def find_imported(key: str) -> CeleryTarget | None:
-    """Return the task, if its module has been imported already. Doesn't import any."""
-    task = app_or_default().tasks.get(key)
-    return CeleryTarget(task) if task is not None else None
+def known_tasks(*, finalize: bool) -> dict[str, Task[..., Any]]:
+    """Return the tasks known so far. Imports no module.
+
+    Only a finalized app knows its tasks. With ``finalize``, finalize it, which runs the project's
+    handlers of Celery's signal.
+    """
+    app: Any = app_or_default()
+    return dict(app.tasks) if finalize or app.finalized else {}
 
 
-def task_of(function: object) -> Task[..., Any] | None:
-    """Return the task that calls ``function``, if one of the tasks known so far does."""
-    tasks: dict[str, Task[..., Any]] = app_or_default().tasks
-    wrapping = (task for task in tasks.values() if getattr(task, "__wrapped__", None) is function)
-    return next(wrapping, None)
+def tasks_by_function(tasks: Iterable[Task[..., Any]]) -> dict[Any, Task[..., Any]]:
+    """Return the tasks by the function that each of them calls."""
+    wrapped = ((getattr(task, "__wrapped__", None), task) for task in tasks)
+    # The function of a task with bind=True is a method.
+    return {getattr(each, "__func__", each): task for each, task in wrapped if each is not None}
 
 
 def text_of_crontab(value: object) -> str:

@@ -174,6 +174,10 @@ def _not_a_schedule(value: object) -> str:
     interval = getattr(value, "run_every", value)  # Celery's schedule has one
     if not text and isinstance(interval, timedelta) and interval > timedelta():
         text = f"@every {write_duration(interval)}"
+    try:
+        parse_schedule(text, "UTC")
+    except InvalidSchedule:
+        text = ""
     advice = f'Use "{text}".' if text else 'Use a schedule such as "*/5 * * * *".'
     return f"@cron: the first argument must be text, not {value!r:.100}. {advice}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django.utils.timezone import get_current_timezone
+from django.utils.timezone import get_current_timezone, get_default_timezone
 
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
@@ -54,6 +54,11 @@ def format_time(value: datetime, zone: ZoneInfo) -> str:
 def format_site_time(value: datetime) -> str:
     """Format a time in the site's time zone, with the zone's abbreviation."""
     return format_time(value, get_current_timezone())
+
+
+def format_time_to_store(value: datetime) -> str:
+    """Format a time for stored text, in ``TIME_ZONE``, whatever zone is active for this user."""
+    return format_time(value, get_default_timezone())
 
 
 def format_time_of_day(value: datetime) -> str:

@@ -84,6 +84,11 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
     assert (answered["answer"].occurrence, "Asia/Tokyo" in answered["note"]) == (due, True)
     answered = ask(admin_client, job, "2026-03-02T17:00").context
     assert (answered["answer"].occurrence, "note" in answered) == (due, False)
+    manual = make_run(
+        job, due.replace(tzinfo=ZoneInfo("America/New_York"), day=3, hour=7), trigger="manual"
+    )
+    answered = ask(admin_client, job, "2026-03-03T07:00").context
+    assert answered["answer"].run == manual, "a run in the job's zone counts more"
     answered = ask(admin_client, job, f"{in_tokyo}Z").context
     assert "note" not in answered
 

@@ -260,6 +260,7 @@ def test_error_for_unknown_field_or_wrong_type_names_the_field(
         (timedelta(0), r'"\*/5'),
         (5, r'"\*/5'),
         (schedule(30), '"@every 30s"'),
+        (schedule(10.5), r'"\*/5'),
         (crontab(minute="*/15", hour={8, 9}, day_of_week="mon-fri"), r'"\*/15 8,9 \* \* mon-fri"'),
         (crontab(minute=0, hour=0, day_of_month=13, day_of_week="fri"), r'"\*/5'),
         (crontab(minute=0, hour=0, day_of_week="monday"), r'"\*/5'),

@@ -6,8 +6,9 @@ three minutes later. The running workers know at once which tasks they have rece
 Invariants:
 
 - A message names only its task. It belongs to an entry only if no other entry has this task.
-- An entry has at most one time, the latest. Otherwise, one run would count twice, as stored and as
-  received.
+- An entry has at most one time. Otherwise, one run would count twice, as stored and as received.
+- A message may have waited in its queue. So a stored time counts instead of a message that workers
+  received shortly afterwards, and without stored times, a late message is no difference.
 - Workers forget their messages when they restart. If only messages are known, a missing run
   therefore proves nothing.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django_dcron.contrib.importers import celery_beat, celery_config
 from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem, SourceRuns
@@ -24,6 +25,12 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job
+
+WRITE_DELAY = timedelta(minutes=5)
+"""How long a scheduler that stores only the latest run may take to write it.
+
+Beat takes up to three minutes.
+"""
 
 
 def runs_to_compare(source: str, entries: Iterable[SourceEntry], since: datetime) -> SourceRuns:
@@ -60,7 +67,9 @@ def with_received(
     for task, at in received.items():
         keys = keys_by_task.get(task, set())
         if len(keys) == 1 and at >= since and (origin := origins.get(*keys)):
-            times[origin] = [max([at, *times.get(origin, ())])]
+            stored_at = max(times.get(origin, ()), default=None)
+            if stored_at is None or at - stored_at > WRITE_DELAY:
+                times[origin] = [at]
     indistinct = {
         origins[key]: task
         for task, keys in keys_by_task.items()

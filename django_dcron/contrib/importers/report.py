@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from django_dcron.contrib.importers.origins import match_entries
 from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
+from django_dcron.contrib.importers.received_runs import WRITE_DELAY
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -31,11 +32,6 @@ from django_dcron.targets.shadow import PREFIX
 LATE = timedelta(seconds=60)
 EARLY = timedelta(seconds=1)
 """The tolerance for different clocks of two machines."""
-WRITE_DELAY = timedelta(minutes=5)
-"""How long a scheduler that stores only the latest run may take to write it.
-
-Beat takes up to three minutes.
-"""
 JOBS_AT_ONCE = 500
 
 
@@ -78,6 +74,8 @@ class ShadowComparison:
     """The greatest delay of a matching source run. Zero for intervals, whose phases differ."""
     runs: int = 0
     """The number of shadow runs since the start of the comparison."""
+    shared_task: str = ""
+    """The task that other entries run, too, so that the job can't be compared. Usually empty."""
 
     @property
     def differs(self) -> bool:
@@ -136,7 +134,6 @@ def compare_shadows(
         for matched in match_entries(entries, namespace, source)
         if not matched.entry.omitted
         and matched.entry.origin not in source_runs.unread
-        and matched.entry.origin not in source_runs.indistinct
         and matched.job is not None
         and matched.job.target.startswith(PREFIX)
     }
@@ -149,6 +146,7 @@ def compare_shadows(
             source_runs,
             max(since, job.created_at + LATE),
             now,
+            source_runs.indistinct.get(origin, ""),
         )
         for origin, job in shadows.items()
     ]
@@ -173,6 +171,7 @@ def _compare(
     source_runs: SourceRuns,
     since: datetime,
     now: datetime,
+    shared_task: str,
 ) -> ShadowComparison:
     """Compare one shadow job with its ``source_times``, which are part of ``source_runs``."""
     interval = job.parsed_schedule.interval or timedelta()
@@ -194,13 +193,17 @@ def _compare(
         for due in candidates
         if source_runs.absence_counts and begin <= due <= now - timeout
     ]
+    matched = len(compared) - len(only_in_source)
+    if not source_runs.absence_counts:  # the message may have waited in its queue
+        only_in_source = [each for each in only_in_source if each.kind is not DifferenceKind.LATE]
     return ShadowComparison(
         job,
-        len(compared) - len(only_in_source),
+        matched,
         tuple(only_in_source),
         tuple(only_in_shadow),
         max(latest, timedelta()),
         runs=len(_between(shadow_times, since, now)),
+        shared_task=shared_task,
     )
 
 

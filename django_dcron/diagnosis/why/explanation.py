@@ -118,10 +118,12 @@ def explain_local(
     runs show times in the site's zone. Raises ``ValueError`` like ``explain``.
     """
     answer = explain(job, in_job_zone, show_nodes=show_nodes)
-    no_match = answer.occurrence is None and answer.verdict in UNMATCHED
+    nothing_found = answer.occurrence is None and answer.run is None
+    no_match = nothing_found and answer.verdict in UNMATCHED
     if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
         other = explain(job, in_site_zone, show_nodes=show_nodes)
-        if other.occurrence is not None and other.verdict is not answer.verdict:
+        known = (answer.verdict, WhyVerdict.NOT_DUE)
+        if other.occurrence is not None and other.verdict not in known:
             return other
     return answer
 

@@ -47,7 +47,7 @@ def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]
                 "and never_retry_on of the job. PermanentFailure is never retried."
             )
             if may_be_listed
-            else _("The job allows %(most)d attempts, but this failure is never retried.")
+            else _("The job allows %(most)d attempts, but this failure wasn't retried.")
         )
         yield Sentence("not_retried", text, most=run.job.max_attempts)
     if run.reason:

@@ -19,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
+from django_dcron.contrib.importers.comparison import shadows_left
 from django_dcron.contrib.importers.entry_plans import PROBLEMS, awaits_handover
 from django_dcron.contrib.importers.handback import (
     HANDBACK_SOURCES,
@@ -38,7 +39,6 @@ from django_dcron.management.dcron.import_output import does_work
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
-from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 
 HELP = (
@@ -115,13 +115,18 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     """
     if not out.is_json:
         _show_next_step(out, source)
-    running = sum(does_work(plan.job or plan.existing) for plan in result.plans)
+    running = sum(
+        does_work(plan.job or plan.existing)
+        for plan in result.plans
+        if plan.outcome not in PROBLEMS
+    )
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
     above = "" if out.is_json else "; see above"
-    if left := _not_taken_over(result):
+    left = _not_taken_over(result)
+    if left or (result.problems and not running):
         raise negative_result(
-            f"The handover is incomplete: {here}, but {number_of(left, 'imported job')} can't take "
-            f"over, so neither scheduler runs {'it' if left == 1 else 'them'}{above}."
+            f"The handover is incomplete: {here}. {number_of(left, 'imported job')} can't take "
+            f"over, and {number_of(result.problems, 'entry', 'entries')} can't be imported{above}."
         )
     if out.is_json:
         return
@@ -134,21 +139,21 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     if paused := sum(plan.kept.get("enabled", (True,))[0] is False for plan in result.plans):
         number = number_of(paused, "job stays", "jobs stay")
         out.line(
-            f"! {number} paused, because a person paused them here. To run them: manage.py dcron "
-            f"resume --source {source}",
+            f"! {number} paused, as before. The reasons are in manage.py dcron list --source "
+            f"{source}. To run all of them: manage.py dcron resume --source {source}",
             WARNING,
         )
     out.line(f"The handover is complete: {here}.", GOOD)
 
 
 def _not_taken_over(result: import_.ImportResult) -> int:
-    """Return the number of jobs that still wait for the handover, because of a problem."""
-    return sum(
-        plan.outcome in PROBLEMS
-        and plan.existing is not None
-        and (plan.existing.target.startswith(PREFIX) or awaits_handover(plan.existing))
+    """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
+    waiting = [
+        plan
         for plan in result.plans
-    )
+        if plan.outcome in PROBLEMS and plan.existing and awaits_handover(plan.existing)
+    ]
+    return len(shadows_left(result.plans)) + len(waiting)
 
 
 def _show_next_step(out: Output, source: str) -> None:

@@ -43,7 +43,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
         raise usage_error(str(error)) from error
     namespace = options["namespace"] or "default"
     shadows = compare_shadows(contents.entries, namespace, source_runs, since, now, contents.source)
-    if not (shadows or source_runs.unread or source_runs.indistinct):
+    if not (shadows or source_runs.unread):
         raise usage_error(
             "There are no shadow jobs. To create them: manage.py dcron import "
             f"{options['source']} --shadow --apply"
@@ -52,18 +52,18 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     if out.is_json:
         document = _report_document(options, since, now, shadows)
         document["unread"] = dict(source_runs.unread)
-        document["indistinct"] = dict(source_runs.indistinct)
         document["coverage"] = asdict(coverage)
         out.json(document)
     else:
         for origin, problem in source_runs.unread.items():
             out.line(f"unread {origin}: {problem}", BAD)
-        for origin, task in sorted(source_runs.indistinct.items()):
-            out.line(
-                f"! {origin} isn't compared: other entries also run {task}, and workers only know "
-                "the task that they received from beat",
-                WARNING,
-            )
+        for shadow in shadows:
+            if shadow.shared_task:
+                out.line(
+                    f"! {shadow.job} isn't compared: other entries also run {shadow.shared_task}, "
+                    "and workers only know the task that they received from beat",
+                    WARNING,
+                )
         _show_report(out, since, shadows, coverage)
         if not source_runs.absence_counts:
             out.line(
@@ -150,6 +150,7 @@ def _report_document(
             "only_in_source": [_difference(difference) for difference in shadow.only_in_source],
             "only_in_shadow": [_difference(difference) for difference in shadow.only_in_shadow],
             "late": shadow.late / SECOND,
+            "shared_task": shadow.shared_task,
         }
         for shadow in shadows
     ]

@@ -41,21 +41,29 @@ document.addEventListener("htmx:beforeRequest", (event) => {
 // failure doesn't count, because the server may just have been restarted.
 const failedNote = document.querySelector("[data-dcron-refresh-failed]");
 if (failedNote) {
-    let refreshedAt = new Date();
-    let failures = 0;
+    const lastSuccess = new Map(); // by the id of the refreshed element
+    const failures = new Map();
+    const opened = new Date();
     document.addEventListener("htmx:afterRequest", (event) => {
-        if (!isRefreshed(event.detail.elt)) {
+        // The element itself may have been replaced, and then its parent gets the event.
+        const element = event.detail.requestConfig.elt;
+        if (!isRefreshed(element)) {
             return;
         }
         const { status } = event.detail.xhr; // 0: no response
         if (status >= 200 && status < 400) {
-            refreshedAt = new Date();
-            failures = 0;
+            lastSuccess.set(element.id, new Date());
+            failures.delete(element.id);
         } else {
-            failures += 1;
+            failures.set(element.id, (failures.get(element.id) || 0) + 1);
         }
-        failedNote.hidden = failures < 2;
-        failedNote.querySelector("time").textContent = refreshedAt.toLocaleTimeString(document.documentElement.lang);
+        const failing = [...failures].filter(([, count]) => count > 1).map(([id]) => id);
+        failedNote.hidden = failing.length === 0;
+        if (failing.length) {
+            const times = failing.map((id) => lastSuccess.get(id) || opened);
+            const oldest = times.reduce((first, other) => (other < first ? other : first));
+            failedNote.querySelector("time").textContent = oldest.toLocaleTimeString(document.documentElement.lang);
+        }
     });
 }
 

@@ -16,7 +16,7 @@ from django_dcron.contrib.importers.reading import SourceEntry
 from django_dcron.db.now import database_now
 from django_dcron.dispatch.base import BeatTask, DispatchFailed, WorkerReply
 from django_dcron.dispatch.celery import CeleryDispatcher
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
 from django_dcron.schedules.schedule import parse_schedule
 from tests.app import tasks
 from tests.celery_app import app
@@ -209,11 +209,16 @@ def test_report_compares_shadows_with_the_messages_that_workers_received(
     )
     found = call("import", "celery", "--report", "--json")
     assert found.code == 0
-    assert set(found.json["indistinct"].values()) == {ECHO}
-    assert [(each["name"], each["matched"], each["compared"]) for each in found.json["jobs"]] == [
-        ("ok", 1, 1)
-    ]
+    shown = {each["name"]: (each["compared"], each["shared_task"]) for each in found.json["jobs"]}
+    assert shown == {"ok": (1, ""), "echo": (0, ECHO), "echo-too": (0, ECHO)}
+    make_run(Job.objects.get(name="echo"), "succeeded", scheduled_at=due)
+    too_little = call("import", "celery", "--report", "--at-least", "100")
+    assert (too_little.code, "! echo isn't compared" in too_little.out) == (2, True)
     replies[0] = WorkerReply("w", ("celery",), True, (), (BeatTask("tests.app.tasks.ok", 60),))
+    late = call("import", "celery", "--report", "--json")
+    assert late.code == 2, "the message may have waited in its queue, so nothing is compared"
+    assert late.json["coverage"]["compared"] == 0
+    Run.objects.all().delete()
     assert call("import", "celery", "--report").code == 1, "the shadow wasn't due then"
 
 

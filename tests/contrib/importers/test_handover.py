@@ -636,7 +636,24 @@ def test_doctor_names_the_jobs_that_the_source_still_runs() -> None:
     assert "other_scheduler_runs" not in {each["code"] for each in later}
 
 
-def test_handover_names_the_jobs_that_a_person_paused() -> None:
+def test_handover_without_any_running_job_fails() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("refused", **twelve_hours_from_now())
+    PeriodicTask.objects.update(task="tests.app.tasks.unknown")
+    assert call("handover", SOURCE, "--apply").code == 1
+
+
+def test_handover_fails_if_a_shadow_stays_a_shadow() -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", "--shadow").code == 0
+    Job.objects.filter(name="b").update(target="shadow:tests.app.tasks.ok")
+    done = call("handover", SOURCE, "--apply")
+    assert (done.code, "1 job runs here" in done.err) == (1, True)
+
+
+def test_handover_names_the_jobs_that_stay_paused() -> None:
     for name in ("a", "b"):
         crontab_row(name, **twelve_hours_from_now())
     assert call("handover", SOURCE, "--apply").code == 0

@@ -135,7 +135,7 @@ THEIRS: dict[str, Callable[[Entry], Theirs]] = {
     "django-cron": of_django_cron,
     "django-q2": lambda entry: from_now(test_django_q.of_croniter(entry.schedule)),
     "django-apscheduler": lambda entry: from_now(
-        test_apscheduler.fire_times(apscheduler_trigger(entry))
+        test_apscheduler.theirs(apscheduler_trigger(entry))
     ),
 }
 

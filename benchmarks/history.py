@@ -27,13 +27,13 @@ CLAIMED = 500
 PAGEFUL = 60
 """Runs per job that fill an admin page with the runs of that job alone."""
 
-Timed = dict[str, float]
+Medians = dict[str, float]
 
 
 def measure(place: Place, runs: int, jobs: int) -> dict[str, Any]:
     far = datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC)
-    made = make_jobs(jobs, far, schedule="0 0 1 1 *")
-    first, last = made[0].pk, made[-1].pk
+    created = make_jobs(jobs, far, schedule="0 0 1 1 *")
+    first, last = created[0].pk, created[-1].pk
     empty = _time_tick(first)
     fill_history(PAGEFUL * jobs, jobs, first)
     small = _time_pages(last)
@@ -49,17 +49,17 @@ def measure(place: Place, runs: int, jobs: int) -> dict[str, Any]:
     }
 
 
-def _pairs(before: Timed, after: Timed) -> dict[str, list[float]]:
+def _pairs(before: Medians, after: Medians) -> dict[str, list[float]]:
     return {name: [before[name], after[name]] for name in before}
 
 
-def _time_tick(first_job: int) -> Timed:
+def _time_tick(first_job: int) -> Medians:
     return {name: _median(part) for name, part in _tick()} | {
         f"claim {CLAIMED}": _median_claim(first_job)
     }
 
 
-def _time_pages(job: int) -> Timed:
+def _time_pages(job: int) -> Medians:
     return {name: _median(page) for name, page in _pages(job)}
 
 
@@ -158,7 +158,7 @@ def fill_history(runs: int, jobs: int, first_job: int) -> None:
     Attempt.objects.all()._raw_delete("default")
     Run.objects.all()._raw_delete("default")
     at = in_seconds(0) - timedelta(days=365)
-    one = Run.objects.create(
+    template_run = Run.objects.create(
         job=Job.objects.get(pk=first_job),
         scheduled_at=at,
         due_at=at,
@@ -169,10 +169,10 @@ def fill_history(runs: int, jobs: int, first_job: int) -> None:
         state=State.SUCCEEDED,
         node="bench-00000000",
     )
-    its = Attempt.objects.create(
-        run=one,
+    template_attempt = Attempt.objects.create(
+        run=template_run,
         number=1,
-        token=one.pk,
+        token=template_run.pk,
         worker="celery@bench",
         started_at=at,
         finished_at=at,
@@ -197,15 +197,21 @@ def fill_history(runs: int, jobs: int, first_job: int) -> None:
         "generate_series(0, %(runs)s - 1) AS n, (SELECT date_trunc('minute', now()) -"
         " (%(runs)s / %(jobs)s + 10) * interval '1 minute' AS start) AS m"
     )
-    numbers = {"runs": runs, "jobs": jobs, "first": first_job, "run": one.pk, "attempt": its.pk}
+    numbers = {
+        "runs": runs,
+        "jobs": jobs,
+        "first": first_job,
+        "run": template_run.pk,
+        "attempt": template_attempt.pk,
+    }
     # now() is the start of the transaction, so both tables get the same time.
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_copies(Run, run_columns, source, "template.id = %(run)s"), numbers)
         cursor.execute(
             _copies(Attempt, attempt_columns, source, "template.id = %(attempt)s"), numbers
         )
-        its.delete()
-        Run.objects.filter(pk=one.pk)._raw_delete("default")
+        template_attempt.delete()
+        Run.objects.filter(pk=template_run.pk)._raw_delete("default")
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
 

@@ -70,8 +70,8 @@ def measure(place: Place, messages: int, rounds: int, threads: int) -> dict[str,
     figures: dict[str, Any] = {"messages": messages}
     for name, tasks in (("new_connections", 0), ("kept_connection", KEPT)):
         os.environ["BENCH_DB_REUSE_MAX"] = str(tasks)
-        taken = [(_dcron(messages, server), plain.round(messages, server)) for _ in range(rounds)]
-        ours, theirs = zip(*taken, strict=True)
+        pairs = [(_dcron(messages, server), plain.round(messages, server)) for _ in range(rounds)]
+        ours, theirs = zip(*pairs, strict=True)
         figures[name] = {"dcron": _median(ours), "plain": _median(theirs)}
     if threads:
         pool = ("--pool", "threads", "--concurrency", str(threads))
@@ -111,7 +111,9 @@ def _dcron(messages: int, server: int, pool: tuple[str, ...] = PREFORK) -> Round
     make_jobs(messages, due_at)
     _claim_and_publish(due_at)
     settings = {"DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
-    return _work(sys.executable, "tests.celery_app", settings, messages, _ours, server, pool)
+    return _work(
+        sys.executable, "tests.celery_app", settings, messages, _completed_runs, server, pool
+    )
 
 
 def _embedded(messages: int, threads: int, server: int) -> Round:
@@ -125,7 +127,7 @@ def _embedded(messages: int, threads: int, server: int) -> Round:
         "BENCH_CONN_MAX_AGE": str(KEPT),
     }
     program = [sys.executable, "-m", "django", "runcron", "--embedded"]
-    return _until_done(program, settings, messages, _ours, server)
+    return _until_done(program, settings, messages, _completed_runs, server)
 
 
 def _claim_and_publish(due_at: datetime) -> None:
@@ -143,16 +145,16 @@ def _claim_and_publish(due_at: datetime) -> None:
     dispatcher.close()
 
 
-def _ours() -> Completed:
+def _completed_runs() -> Completed:
     from django.db.models import Count, Max, Min
 
     from django_dcron.models import Run
     from django_dcron.policies.lifecycle import State
 
     found = Run.objects.filter(state=State.SUCCEEDED).aggregate(
-        n=Count("pk"), a=Min("finished_at"), b=Max("finished_at")
+        number=Count("pk"), first=Min("finished_at"), last=Max("finished_at")
     )
-    return found["n"], found["a"], found["b"]
+    return found["number"], found["first"], found["last"]
 
 
 # --- a plain task -------------------------------------------------------------------------------
@@ -173,15 +175,20 @@ class _Plain:
 
     def round(self, messages: int, server: int) -> Round:
         Queue().empty()
-        ours = variables_of(DATABASE, django=True) | {"BENCH_RESULT_BACKEND": "django-db"}
+        variables = variables_of(DATABASE, django=True) | {"BENCH_RESULT_BACKEND": "django-db"}
         program = [self._python, "-m", "benchmarks.contestants.results_messages", str(messages)]
-        subprocess.run(program, cwd=ROOT, env={**os.environ, **ours}, check=True)
+        subprocess.run(program, cwd=ROOT, env={**os.environ, **variables}, check=True)
         return _work(
-            self._python, "benchmarks.contestants.celery_app", ours, messages, _recorded, server
+            self._python,
+            "benchmarks.contestants.celery_app",
+            variables,
+            messages,
+            _completed_tasks,
+            server,
         )
 
 
-def _recorded() -> Completed:
+def _completed_tasks() -> Completed:
     import psycopg
     from django.db import connection
 

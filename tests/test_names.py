@@ -1,7 +1,7 @@
 """Public classes and functions at the top level of modules have one meaning each.
 
-A search for a name finds one definition. Modules that implement the same
-interface, of which a caller picks one by name, are the exception.
+A search for a name finds one definition. Modules that implement the same interface, of which a
+caller picks one by name, are the exception.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ MAX_VALUES = 20_000
 """The limit that ``Limits.of`` sets for a pickle of 1,000 characters."""
 
 
-def definition(name: str) -> Callable[[str], object]:
-    """Return a parser that validates this field of the model.
+def job_field(name: str) -> Callable[[str], object]:
+    """Return a parser that validates a job's field of this name.
 
     The admin, the REST API, imports and code share this validation.
     """
@@ -81,7 +81,8 @@ def definition(name: str) -> Callable[[str], object]:
     return lambda text: Job(**values | {name: text}).clean_fields()
 
 
-def listed(name: str) -> Callable[[str], object]:
+def item_of_job_field(name: str) -> Callable[[str], object]:
+    """Return a parser that validates an item of the list in a job's field."""
     return lambda text: Job(
         name="report", target="x", schedule="@never", **{name: [text]}
     ).clean_fields()
@@ -119,7 +120,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "duration of a command line": lambda text: option_values.parse_duration_option(
         "--timeout", text
     ),
-    "jitter": definition("jitter"),
+    "jitter": job_field("jitter"),
     "instant of a form": InstantField().clean,
     "instant of a document": partial(from_json, ValueFormat.TIME),
     "instant of the REST API": UtcTimeField().to_internal_value,
@@ -130,7 +131,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "end of a pause": UntilField().clean,
     "number of a command line": parse_whole_number(1, 500),
     "schedule": parse_schedule,
-    "schedule of a job": definition("schedule"),
+    "schedule of a job": job_field("schedule"),
     "interval": lambda text: parse_schedule(f"@every {text}"[:255]),
     "moment": lambda text: parse_schedule(f"@at {text}"[:255]),
     "zone of a schedule": lambda text: parse_schedule(f"CRON_TZ={text} * * * * *"[:255]),
@@ -142,7 +143,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "croniter's schedule": from_croniter,
     "Celery's schedule": crontab_of_beat,
     "time zone": check_zone,
-    "time zone of a job": definition("timezone"),
+    "time zone of a job": job_field("timezone"),
     "calendar": read_dates,
     "icalendar": read_events,
     "holidays": lambda text: read_dates(f"holidays DE-{text}"),
@@ -152,12 +153,12 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "name of a calendar": CALENDAR_NAME,
     "name of an import": names.clean_name,
     "target": get,
-    "target of a job": definition("target"),
+    "target of a job": job_field("target"),
     "arguments of a command": lambda text: targets.check_arguments(
         "command:dcron_stock", [text], {}
     ),
-    "retry on": listed("retry_on"),
-    "tags": listed("tags"),
+    "retry on": item_of_job_field("retry_on"),
+    "tags": item_of_job_field("tags"),
     "after": lambda text: Job(
         name="a", target="x", schedule="@never", after={text: "ended"}
     ).clean_fields(),
@@ -311,8 +312,7 @@ def too_long(parser: Callable[[str], object], text: str, allowed: float) -> str:
 
 @pytest.fixture(params=PARSERS.values(), ids=PARSERS)
 def parser(request: pytest.FixtureRequest) -> Iterator[Callable[[str], object]]:
-    first_use = suppress(Exception)  # imports, caches
-    with first_use:
+    with suppress(Exception):  # the first use imports modules and fills caches
         request.param("1")
     logging.disable(logging.CRITICAL)
     yield request.param

@@ -113,10 +113,10 @@ class Broker:
         if after:
             self.engine.after(after, lambda: self.put(message))
             return
-        place = len(self.queue)
+        index = len(self.queue)
         if self.queue and self.engine.random.random() < 0.1:
-            place = self.engine.random.randrange(len(self.queue))  # reordered
-        self.queue.insert(place, message)
+            index = self.engine.random.randrange(len(self.queue))  # reordered
+        self.queue.insert(index, message)
         self.on_message()
 
     def take(self) -> Message:

@@ -30,8 +30,8 @@ def install(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
     """
     with ExitStack() as stack:
 
-        def one(app: str, label: str = "", **its_settings: Any) -> None:
-            # First, because the app reads its settings on import.
+        def install_app(app: str, label: str = "", **its_settings: Any) -> None:
+            # This comes first because the app reads its settings on import.
             stack.enter_context(override_settings(**its_settings))
             stack.enter_context(override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, app]))
             config = apps.get_app_config(label or app)
@@ -51,4 +51,4 @@ def install(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
 
             stack.callback(drop)
 
-        yield one
+        yield install_app

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Page, Response, Route, expect
 
 from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
@@ -97,6 +97,25 @@ def test_page_says_that_its_refreshes_fail(page: Page, watch: Watch) -> None:
     with page.expect_response(is_live_response):
         page.evaluate(poll)
     expect(note).to_be_hidden()
+
+
+def test_bar_disappears_from_a_page_whose_parts_are_replaced(page: Page, watch: Watch) -> None:
+    run = make_run(make_idle_job(name="grind"), "running")
+
+    def fail_refreshes(route: Route) -> None:
+        if "hx-request" in route.request.headers:
+            route.fulfill(status=500)
+        else:
+            route.continue_()
+
+    page.route("**/*", fail_refreshes)
+    page.goto(dcron_url("run_change", run.pk))
+    note = page.locator("[data-dcron-refresh-failed]")
+    expect(note).to_be_visible()
+    watch.complaints.clear()
+    page.unroute("**/*")
+    expect(note).to_be_hidden()
+    watch.complaints.clear()  # a refresh may have failed meanwhile
 
 
 def test_timeline_on_phone_shows_now_and_keeps_scroll_position(

@@ -350,8 +350,7 @@ def test_report_knows_at_once_what_workers_received(
     at = NOW + timedelta(seconds=stored)
     PeriodicTask.objects.filter(name__in=["alone", "shared"]).update(last_run_at=at)
     ages = {
-        task: -timedelta(seconds=received)
-        for task in ("tests.app.tasks.ok", "tests.app.tasks.echo")
+        f"tests.app.tasks.{name}": -timedelta(seconds=received) for name in ("ok", "echo", "fail")
     }
     monkeypatch.setattr(celery_config, "sent_by_beat", lambda: ages)
     monkeypatch.setattr(received_runs, "database_now", lambda using: NOW)

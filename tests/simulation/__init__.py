@@ -8,7 +8,7 @@
 | ``servers`` | chooses one of the two databases |
 | ``sqlite`` | SQLite in memory, with triggers that report changes |
 | ``cursor`` | the short way from the ORM to SQLite |
-| ``postgresql`` | a real server, with a connection per process and the same triggers |
+| ``postgresql`` | a real server, with a connection per thread and the same triggers |
 | ``rows`` | committed rows, for the observer and the verdict |
 | ``services`` | the lock server and the broker |
 | ``cluster`` | nodes and workers |

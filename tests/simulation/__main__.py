@@ -116,7 +116,7 @@ def _find_broken(given: argparse.Namespace) -> int:
     guards = GUARDS if given.database == "sqlite" else POSTGRESQL_GUARDS
     missed = 0
     for name in guards if given.broken == "all" else given.broken.split(","):
-        result, hours = sessions.find_broken(name, given.hours, given.each)
+        result, hours = sessions.find_broken(name, given.seed or 1, given.hours, given.each)
         found = result.findings[0].splitlines()[0] if result.findings else "NOT FOUND"
         missed += not result.findings
         print(f"| `{name}` | {hours:g} | {result.seed} | {found} |", flush=True)

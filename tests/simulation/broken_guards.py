@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from django_dcron.conf import settings
+from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.read_and_change import ReadAndChange
 from django_dcron.db.statements import Placeholder, Select, Update
@@ -224,6 +226,31 @@ def runs_start_without_the_slot(stack: ExitStack) -> None:
     real = put(stack, start, "decide_start", without_slot)
 
 
+@guard
+def runs_start_during_a_freeze(stack: ExitStack) -> None:
+    """Neither the decision nor the UPDATE asks whether a freeze holds back the run."""
+
+    def careless(facts: Any) -> Any:
+        return real(replace(facts, is_frozen=False))
+
+    real = put(stack, start, "decide_start", careless)
+    statement = ChangeSequence(
+        Update(
+            Run,
+            lambda: transitions.run_that_may_become(
+                State.RUNNING, Placeholder(Run, "id"), Placeholder(Run, "attempt")
+            ),
+            **transitions.start_columns(Placeholder(Run, "slot")),
+        ),
+        transitions._START._changes[1],
+    )
+
+    def insert(*, namespace: str, **values: Any) -> int | None:
+        return statement.insert(**values)
+
+    put(stack, transitions, "_START", SimpleNamespace(insert=insert))
+
+
 # --- start by one statement, on PostgreSQL --------------------------------------------------------
 
 
@@ -267,6 +294,18 @@ def one_statement_starts_runs_that_are_too_late(stack: ExitStack) -> None:
 def one_statement_ignores_limits(stack: ExitStack) -> None:
     """The statement starts a run of a job with a limit."""
     omit_conditions(stack, "job__limit", "limited")
+
+
+@postgresql_guard
+def one_statement_ignores_freezes(stack: ExitStack) -> None:
+    """The statement starts a run that a freeze holds back."""
+
+    def condition(seen: Any) -> str:
+        names = {"is_frozen": "false"}
+        return real(lambda name: names.get(name) or seen(name))
+
+    real = ordinary_start._condition
+    replace_statement(stack, condition=condition)
 
 
 @postgresql_guard

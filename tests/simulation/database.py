@@ -38,6 +38,8 @@ from django_dcron.runs import endings, pending_counts, transitions
 from tests.simulation.engine import Engine, Killed, Process
 from tests.simulation.primitives import EPOCH
 
+SLOW_STATEMENTS = 0.2
+"""The share of the statements of a slow process that wait."""
 WRITES = ("UPDATE", "INSERT", "DELETE", "REPLACE")
 MISTAKES = (ProgrammingError, DataError, InternalError, NotSupportedError)
 """Errors that the server itself never raises, whatever happens to it."""
@@ -57,7 +59,8 @@ class ArmedFault:
     skip: int = 0
     """How many such points to let pass."""
     seconds: float = 0.0
-    report: Callable[[str], None] = lambda text: None
+    report: Callable[[str, str], None] = lambda fault, text: None
+    """Called with the kind of the fault and a text when it happens."""
 
 
 class Database:
@@ -124,7 +127,7 @@ class Database:
             armed.where = "after"
             process.armed.append(armed)
             return
-        armed.report(f"{process.name}: {armed.fault} at {point}")
+        armed.report(armed.fault, f"{process.name}: {armed.fault} at {point}")
         match armed.fault:
             case "crash":
                 process.kill()
@@ -165,7 +168,7 @@ class Database:
                 self.reach("inside")
         else:
             self._aborted = False
-            self._pass_time()
+            self._pass_time(process)
             if process.armed:
                 self.reach("before")
         self.check_available(process, writes)
@@ -178,8 +181,11 @@ class Database:
             self._committed(connections["default"], process)
         return result
 
-    def _pass_time(self) -> None:
+    def _pass_time(self, process: Process) -> None:
         drawn = self.random.random()
+        if self.engine.now < process.slow_until and drawn < SLOW_STATEMENTS:
+            self.engine.rest(self.random.random() * process.slowness)
+            return
         if drawn < 0.5:
             self.engine.now += 0.0003
         elif drawn < 0.98:

@@ -42,6 +42,12 @@ class Process:
         self.pid = next(engine.pids)
         self.alive = True
         self.frozen_until = 0.0
+        self.frozen_for = 0.0
+        """How long the process has been frozen, or will have been after its freeze."""
+        self.slow_until = 0.0
+        """Until when some statements of the process wait, up to ``slowness`` seconds."""
+        self.slowness = 0.0
+        """How long a statement may wait, or might at an earlier time."""
         self.tasks: list[Task] = []
         self.held: list[tuple[float, int, Task, int]] = []
         """What its tasks would have continued with, if the process weren't frozen."""
@@ -76,11 +82,14 @@ class Process:
             self.engine.reap.append(self)
 
     def freeze(self, seconds: float) -> None:
+        began = max(self.frozen_until, self.engine.now)
         self.frozen_until = max(self.frozen_until, self.engine.now + seconds)
+        self.frozen_for += self.frozen_until - began
 
     def thaw(self) -> None:
         """End the freeze of the process, and the stalls of its threads."""
-        self.frozen_until = self.engine.now
+        self.frozen_for -= max(self.frozen_until - self.engine.now, 0.0)
+        self.frozen_until = self.slow_until = self.engine.now
         for task in self.tasks:
             task.stalled_until = self.engine.now
         self.engine.resume_held(self.held)

@@ -29,6 +29,8 @@ class CommittedRows(Protocol):
 
     def is_accounted_for(self, job: int, scheduled_at: str) -> bool: ...
 
+    def is_frozen(self, run: str, now: str) -> bool: ...
+
     def missing_followers(self, run: str, job: int, state: str) -> list[int]: ...
 
 
@@ -198,6 +200,9 @@ class Observer:
         if (run, number) in self._attempts:
             self.report(f"run {run[-6:]} has two attempts {number}")
         self._attempts.add((run, number))
+        now = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
+        if self.rows.is_frozen(run, f"{now:%Y-%m-%d %H:%M:%S.%f}"):
+            self.report(f"freezes: run {run[-6:]} starts during a freeze")
         self.tell(f"{worker} starts run {run[-6:]} attempt {number}")
 
     def witnessed(self, run: str, attempt: int) -> None:
@@ -208,5 +213,7 @@ class Observer:
 
     def published(self, run: Any) -> None:
         early = run.due_at.timestamp() - EPOCH - self.engine.now
-        if early > 0.3:
+        # A node knows the database's clock to within half the time that its statements take.
+        slowness = self.engine.current.process.slowness if self.engine.current else 0.0
+        if early > 0.3 + slowness / 2:
             self.report(f"run {str(run.run_id)[-6:]} was published {early:.1f} s early")

@@ -69,7 +69,7 @@ class Style:
     kinds: tuple[str, ...]
     """The kinds of faults, each as often as its share requires."""
     bursts: float
-    """The share of faults that are followed by another one, or by an action, at once."""
+    """The share of faults and actions that are followed by another one at once."""
     around_lease: float
     """The share of faults that last about as long as a run lease."""
     durations: tuple[float, ...]
@@ -85,9 +85,9 @@ def style(seed: int) -> Style:
     random = Random(f"style {seed}")
     kinds = []
     for kind, share in FAULTS.items():
-        kinds += [kind] * (share * random.choice((0, 1, 1, 1, 4)))
+        kinds += [kind] * (share * random.choice((0, 0, 1, 1, 4)))
     return Style(
-        faults=random.choice((2.0, 5.0, 9.0, 12.0)),
+        faults=random.choice((3.0, 6.0, 12.0, 18.0)),
         actions=random.choice((0.0, 2.0, 6.0)),
         kinds=tuple(kinds or FAULTS),
         bursts=random.choice((0.0, 0.2, 0.5)),
@@ -136,10 +136,11 @@ def draw(seed: int, hours: float) -> Plan:
                 items.append(_action(random, items[-1].at, len(jobs), names))
             else:
                 items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
-    items += [
-        _action(random, random.random() * hours * HOUR, len(jobs), names)
-        for _ in range(int(drawn.actions * hours))
-    ]
+    for _ in range(int(drawn.actions * hours)):
+        items.append(_action(random, random.random() * hours * HOUR, len(jobs), names))
+        if random.random() < drawn.bursts:
+            soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0))
+            items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
     items = [item for item in items if not _is_calm(item.at)]
     items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
@@ -162,7 +163,7 @@ def _limit(random: Random, number: int) -> dict[str, Any]:
 
 
 def _max_running(random: Random) -> dict[str, Any]:
-    return {"max_running": random.choice((1, 1, 2, 3))}
+    return {"max_running": random.choice((1, 2, 3))}
 
 
 def _max_started(random: Random) -> dict[str, Any]:
@@ -192,7 +193,7 @@ def _job(random: Random, number: int, limits: tuple[str, ...]) -> dict[str, Any]
         "name": f"job-{number}",
         "args": [random.choice(REGIONS)],
         "kwargs": _customer(random),
-        "limit_id": random.choice((*limits, *limits, None)),
+        "limit_id": random.choice((*limits, None)),
         "schedule": random.choice(SCHEDULES),
         "misfire_policy": random.choice(("skip", "run_latest", "run_all")),
         "misfire_grace": minutes(random, 2, 20),
@@ -262,7 +263,7 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
     node = random.choice(NODES[:nodes])
     worker = random.choice(WORKERS)
     given: dict[str, Any] = {}
-    if kind in ("freeze", "freeze_child") and random.random() < 0.6:
+    if kind in ("freeze", "freeze_child", "database_unreachable") and random.random() < 0.6:
         drawn = replace(drawn, around_lease=1.0)
     match kind:
         case "at_point":
@@ -279,9 +280,14 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
             everybody = random.random() < 0.5
             given = {"process": "" if everybody else random.choice((node, worker))}
             given["seconds"] = _duration(random, drawn)
+        case "slow":
+            given = {"process": random.choice(("", node, worker))}
+            given["seconds"] = random.choice((LEASE, RUN_LEASE, 3 * RUN_LEASE))
+            given["slowness"] = random.choice((5.0, 60.0, 600.0))
         case "slow_rescue":
             given = {"fault": random.choice(("freeze", "stall"))}
-            given["seconds"] = random.uniform(60, RUN_LEASE)
+            given["pause"] = random.uniform(60, 1.5 * RUN_LEASE)
+            given["seconds"] = random.choice((2 * RUN_LEASE, 4 * RUN_LEASE))
         case "database_read_only":
             given = {"seconds": _duration(random, drawn)}
         case "clock_stepped":
@@ -305,12 +311,13 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
 FAULTS = {
     "at_point": 24,
     "kill": 2,
-    "freeze": 4,
+    "freeze": 5,
     "kill_child": 3,
-    "freeze_child": 6,
-    "slow_rescue": 4,
+    "freeze_child": 9,
+    "slow_rescue": 8,
+    "slow": 4,
     "drain": 1,
-    "database_unreachable": 2,
+    "database_unreachable": 4,
     "database_read_only": 1,
     "broker_unreachable": 1,
     "locks_unreachable": 1,
@@ -331,7 +338,7 @@ FAULTS = {
 
 def _duration(random: Random, drawn: Style) -> float:
     if random.random() < drawn.around_lease:
-        return random.uniform(0.8 * RUN_LEASE, 1.5 * RUN_LEASE)
+        return random.uniform(0.9 * RUN_LEASE, 1.9 * RUN_LEASE)
     return random.choice(
         (
             random.uniform(1, 30),

@@ -1,4 +1,4 @@
-"""The PostgreSQL of a simulation: a real server, and one connection per simulated process.
+"""The PostgreSQL of a simulation: a real server, and one connection per simulated thread.
 
 Triggers report changes by NOTIFY, so the session that commits them gets them with the commit. The
 simulated time is a setting of the session, which a function returns instead of the server's time.
@@ -22,11 +22,13 @@ from unittest.mock import patch
 from django.db import connections
 
 from tests.simulation.database import Database
-from tests.simulation.engine import Killed, Process
+from tests.simulation.engine import Killed, Process, Task
 
 TIMED = ("STATEMENT_TIMESTAMP", "dcron_unlocked")
 """Functions whose results the simulation sets before a statement that calls them."""
 
+UNNAMED = ("timer", "thread")
+"""Names that several threads of a process have at the same time."""
 DIFFERS = "IS DISTINCT FROM"
 """The operator that also compares NULL."""
 
@@ -134,20 +136,25 @@ EXECUTE FUNCTION cursor_moved();
 
 
 class Connections:
-    """Stands for Django's connections of a thread: each simulated process has its own."""
+    """Stands for Django's connections of a thread: each simulated thread has its own.
+
+    A thread that starts again under the same name continues with its connection, as the thread of a
+    worker does that executes one message after the other.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._by_process: dict[Process | None, Any] = {}
-        """The connection of None serves what happens outside of processes."""
+        self._by_thread: dict[tuple[Process | None, Any], Any] = {}
+        """The connection without a process serves what happens outside of processes."""
 
     @property
     def default(self) -> Any:
         task = self._database.engine.current
         process = task.process if task else None
-        if (backend := self._by_process.get(process)) is None:
+        thread = task if task and task.name in UNNAMED else task and task.name
+        if (backend := self._by_thread.get((process, thread))) is None:
             self._close_those_of_the_dead()
-            backend = self._by_process[process] = self._new(process)
+            backend = self._by_thread[process, thread] = self._new(process)
         return backend
 
     def _new(self, process: Process | None) -> Any:
@@ -193,15 +200,16 @@ class Connections:
         self._database.changed(kind, tuple(values))
 
     def _close_those_of_the_dead(self) -> None:
-        for process in list(self._by_process):
-            if process is not None and not process.alive and not process.tasks:
-                self._by_process.pop(process).close()
+        for process, thread in list(self._by_thread):
+            is_dead = process is not None and not process.alive and not process.tasks
+            if is_dead or (isinstance(thread, Task) and thread.ended):
+                self._by_thread.pop((process, thread)).close()
 
     def close(self) -> None:
-        for backend in self._by_process.values():
+        for backend in self._by_thread.values():
             if backend.connection is not None:
                 backend.connection.close()
-        self._by_process.clear()
+        self._by_thread.clear()
 
 
 @contextmanager

@@ -82,14 +82,14 @@ def exact_checks() -> Iterator[None]:
     real_changes = tick.Ticker._apply_changes
 
     def rescue_runs(shards: Any, now: datetime, lease: timedelta, *rest: Any) -> int:
-        led = ", ".join(map(str, sorted(shards)))
+        led = ", ".join(map(str, sorted(shards))) or "NULL"
         rescuable.statement = RESCUABLE.format(shards=settings.SHARDS, led=led)
         overdue = _text(now - settings.REDELIVER_AFTER)
         rescuable.values = (_text(now - lease / 2), overdue, overdue)
         return real_rescue(shards, now, lease, *rest)
 
     def release(shards: Any, *rest: Any, **options: Any) -> int:
-        led = ", ".join(map(str, sorted(shards)))
+        led = ", ".join(map(str, sorted(shards))) or "NULL"
         statement = RELEASABLE.format(shards=settings.SHARDS, led=led)
         return real_release(shards, *rest, **options) if _any(statement, EXHAUSTED) else 0
 

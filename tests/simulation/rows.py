@@ -45,6 +45,18 @@ def missing_followers(run: str, job: int, state: str) -> list[int]:
     return [key for (key,) in server.query(FOLLOWERS, (job, state, str(UUID(run))))]
 
 
+FROZEN = """
+SELECT 1 FROM django_dcron_run r, django_dcron_freeze f
+WHERE r.id = %s AND r."trigger" IN ('schedule', 'chain', 'backfill')
+AND (f.until IS NULL OR f.until > %s)
+"""
+
+
+def is_frozen(run: str, now: str) -> bool:
+    """Return whether a freeze holds back the run. All freezes concern all namespaces."""
+    return bool(server.query(FROZEN, (run, now)))
+
+
 class AllRows:
     """A cursor for ``tests.verdict`` that also reads the rows that retention has deleted."""
 

@@ -83,8 +83,8 @@ def results(
             yield pending.pop(0).get()
 
 
-def find_broken(name: str, hours: float, each: float) -> tuple[Result, float]:
-    """Simulate with a broken guard until it is found.
+def find_broken(name: str, first: int, hours: float, each: float) -> tuple[Result, float]:
+    """Simulate with a broken guard until it is found, from the seed ``first`` on.
 
     Returns the last result and the number of simulated hours.
     """
@@ -92,10 +92,10 @@ def find_broken(name: str, hours: float, each: float) -> tuple[Result, float]:
     from tests.simulation import broken_guards
 
     with broken_guards.broken(name):
-        seed, last = 1, max(round(hours / each), 1)
+        seed, last = first, first + max(round(hours / each), 1) - 1
         while not (result := simulate_seed(seed, each)).findings and seed < last:
             seed += 1
-    return result, seed * each
+    return result, (seed - first + 1) * each
 
 
 def record(result: Result, commit: str) -> None:

@@ -43,9 +43,9 @@ def test_different_seeds_have_different_histories() -> None:
 
 def test_broken_guard_is_found_and_its_replay_fails() -> None:
     name = "attempts_stay_open"
-    found = simulate("--broken", name, "--hours", HOURS)
-    assert f"| `{name}` | 1 | 1 | attempts" in found.stdout, found.stdout + found.stderr
-    replayed = simulate("--replay", "1", "--broken", name)
+    found = simulate("--broken", name, "--hours", HOURS, "--seed", "2")
+    assert f"| `{name}` | 1 | 2 | attempts" in found.stdout, found.stdout + found.stderr
+    replayed = simulate("--replay", "2", "--broken", name)
     assert replayed.returncode == 1
     assert "attempts: job-" in replayed.stdout
 
@@ -156,8 +156,8 @@ def test_history_without_a_finding_is_not_shrunk(monkeypatch: pytest.MonkeyPatch
 
 
 def test_broken_guard_shrinks_to_a_shorter_history_that_fails_each_time() -> None:
-    given = ["--replay", "1", "--broken", "attempts_stay_open"]
-    number = len(plan.draw(1, float(HOURS)).items)
+    given = ["--replay", "2", "--broken", "attempts_stay_open"]
+    number = len(plan.draw(2, float(HOURS)).items)
     shrunk = [simulate(*given, "--shrink") for _ in range(2)]
     commands = {each.stdout.splitlines()[0] for each in shrunk}
     assert len(commands) == 1

@@ -16,6 +16,7 @@ from unittest.mock import patch
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, connection
+from django.db.models import Q
 
 from django_dcron import control
 from django_dcron.db.clock import ClusterClock
@@ -92,6 +93,9 @@ class World:
         self.faults: Counter[str] = Counter()
         self.edited: set[str] = set()
         """The names of jobs whose schedule or policies have changed."""
+        self.slow_rescues_until = 0.0
+        self.slow_rescues = ArmedFault("stall", "rescue.silent")
+        """What each node suffers until then, whenever it has read an old heartbeat."""
         self.quiet = False
         """Whether the last fault is over."""
         self._last_process: Process | None = None
@@ -191,7 +195,7 @@ class World:
             process.armed.clear()
             process.thaw()
         self.broker.troubles.lose = self.broker.troubles.delay = 0
-        self.broker.troubles.return_until = now
+        self.broker.troubles.return_until = self.slow_rescues_until = now
         self.broker.on_message()
 
     def _begin_calm(self) -> None:
@@ -207,7 +211,9 @@ class World:
         """
         nodes = [node.process for node in self.nodes.values()]
         works = any(process.alive and process.started_at < began for process in nodes)
-        if self.quiet or not works or Freeze.objects.exists():
+        frozen_until = self.database.now - timedelta(seconds=CALM)
+        is_frozen = Freeze.objects.filter(Q(until=None) | Q(until__gt=frozen_until)).exists()
+        if self.quiet or not works or is_frozen:
             return
         for run in Run.objects.pending():
             due = run.due_at.timestamp() - EPOCH
@@ -316,6 +322,9 @@ class World:
             yield
 
     def _reach(self, point: str) -> None:
+        if point == "rescue.silent" and self.engine.now < self.slow_rescues_until:
+            process = primitives.process()
+            process.armed.append(replace(self.slow_rescues))
         self.database.reach(point)
 
     def _switch_globals(self, process: Process) -> None:
@@ -385,13 +394,13 @@ class World:
     def _worker(self, name: str) -> Worker:
         return next(worker for worker in self.workers if worker.name == name)
 
+    def _count(self, fault: str, text: str) -> None:
+        self.faults[fault] += 1
+        self.tell(f"* {text}")
+
     def _fault_at_point(
         self, process: str, fault: str, where: str, skip: int, seconds: float
     ) -> None:
-        def report(text: str) -> None:
-            self.faults[fault] += 1
-            self.tell(f"* {text}")
-
         if process in NODES:
             self.nodes[process].restart_after = min(seconds, 900.0)
             targets = [self.nodes[process].process]
@@ -399,12 +408,18 @@ class World:
             targets = [child.process for child in self._worker(process).children]
         for target in targets:
             del target.armed[:-3]
-            target.armed.append(ArmedFault(fault, where, skip, seconds, report))
+            target.armed.append(ArmedFault(fault, where, skip, seconds, self._count))
 
-    def _fault_slow_rescue(self, fault: str, seconds: float) -> None:
+    def _fault_slow_rescue(self, fault: str, pause: float, seconds: float) -> None:
         """Each node takes long between the read of an old heartbeat and the end of the attempt."""
-        for name in self.nodes:
-            self._fault_at_point(name, fault, "rescue.silent", 0, seconds)
+        self.slow_rescues_until = self.engine.now + seconds
+        self.slow_rescues = ArmedFault(fault, "rescue.silent", seconds=pause, report=self._count)
+
+    def _fault_slow(self, process: str, seconds: float, slowness: float) -> None:
+        """The machine of one process, or of all, is slow: some statements take long."""
+        for each in self._processes():
+            if process in ("", each.name):
+                each.slow_until, each.slowness = self.engine.now + seconds, slowness
 
     def _fault_kill(self, process: str, seconds: float) -> None:
         if process in NODES:
@@ -621,11 +636,12 @@ def work(region: str, *, customer_id: int) -> str:
 
 
 def _take(seconds: float, *, ignores: bool) -> None:
-    engine = world.engine
-    end = engine.now + seconds
-    while engine.now < end:
+    """Compute for this long. While the process is frozen, the code makes no progress."""
+    engine, process = world.engine, primitives.process()
+    end = engine.now + seconds - process.frozen_for
+    while (left := end + process.frozen_for - engine.now) > 0:
         try:
-            engine.rest(end - engine.now)
+            engine.rest(left)
         except Killed:
             raise
         except Exception:

@@ -12,6 +12,7 @@ import atexit
 import json
 import os
 import shutil
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -259,9 +260,20 @@ def start_server() -> None:
         from tests import services
 
         server = services.postgresql_server()
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+
+    def stop() -> None:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def end(*_: Any) -> None:
+        if os.getpid() == owner:
+            stop()
+        os._exit(128 + signal.SIGTERM)
+
+    owner = os.getpid()
+    atexit.register(stop)
+    signal.signal(signal.SIGTERM, end)
     server.start()
-    atexit.register(server.stop)
     settings.DATABASES["default"]["HOST"] = str(server.answers_at.parent)
 
 

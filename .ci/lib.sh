@@ -46,8 +46,9 @@ section() {
         heading "$title"
         "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
-    [ "$verdict" = ok ] || { echo "--- $title" && grep -E '^E  |^(FAILED|ERROR) ' "$log" | uniq |
-        head -n 30; } >>"$work/first_errors"
+    [ "$verdict" = ok ] || { echo "--- $title" && # grep may find nothing
+        { grep -E '^E  |^(FAILED|ERROR) |^seed .* fails' "$log" || true; } | uniq | head -n 30; } \
+        >>"$work/first_errors"
     { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
     [ "$verdict" = FAILED ] || ! grep -q '^NOT RUN ' "$log" || verdict=PARTLY
     { grep '^FLAKY ' "$log" || true; } | sed "s/^FLAKY \(.*\)/\1 ($title)/" >>"$work/flaky"

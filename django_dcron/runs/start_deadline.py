@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from django.db.models import Q
+
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Freeze, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
@@ -66,8 +68,12 @@ def freeze_reason(
 
 
 def _newer_due(run: Run, now: datetime) -> bool:
+    """Return whether a newer run was due. A run that waits for its retry was due before."""
     newer = transitions.runs().filter(
-        job=run.job_id, trigger=Trigger.SCHEDULE, scheduled_at__gt=run.scheduled_at, due_at__lte=now
+        Q(due_at__lte=now) | Q(attempt__gt=1),
+        job=run.job_id,
+        trigger=Trigger.SCHEDULE,
+        scheduled_at__gt=run.scheduled_at,
     )
     return newer.exclude(state__in=(State.MISSED, State.SKIPPED, State.CANCELLED)).exists()
 

@@ -296,6 +296,13 @@ def test_run_latest_ignores_runs_that_are_not_due_yet(now: datetime) -> None:
     assert deliver(late)
 
 
+def test_run_latest_counts_a_newer_run_that_waits_for_its_retry(now: datetime) -> None:
+    late, newer = backlog(now - MINUTE, 2, misfire_policy="run_latest")
+    Run.objects.filter(pk=newer.pk).update(attempt=2, due_at=now + MINUTE)
+    assert not deliver(late)
+    assert state_of(late) == State.MISSED
+
+
 def test_run_latest_ignores_newer_runs_that_were_missed(now: datetime) -> None:
     late, newer = backlog(now - MINUTE, 2, misfire_policy="run_latest")
     Run.objects.filter(pk=newer.pk).update(state="missed")

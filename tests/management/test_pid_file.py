@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from django.core.management.base import CommandError
 
@@ -224,6 +225,8 @@ def test_stop_is_requested_only_once(
     process = hold()
     assert message(process) == "held"
     os.kill(process.pid, signal.SIGSTOP)
+    # The signal takes effect later. Until then, the process could still end.
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     file = PidFile(path)
     with file.open_holder() as holder:
         assert holder is not None

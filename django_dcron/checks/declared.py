@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ def check_declarations(
     """
     if node_starts() or _unknown_names():
         targets.discovery_problem()
-    found = [*_unknown(), *_cycles(), *_not_installed(), *_wrong_arguments()]
-    found += _functions_of_tasks()
+    tasks = celery_tasks.known_tasks(finalize=node_starts())
+    found = [*_unknown(), *_cycles(), *_not_installed(), *_wrong_arguments(tasks)]
+    found += _functions_of_tasks(tasks)
     return [*map(with_docs_link, found)]
 
 
@@ -82,12 +83,11 @@ def _unknown() -> Iterator[CheckMessage]:
         )
 
 
-def _wrong_arguments() -> Iterator[CheckMessage]:
+def _wrong_arguments(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
     """Report functions and Celery tasks that don't accept the arguments of their job.
 
     Sync refuses these jobs. Tasks are checked once the Celery app is finalized, as in a node.
     """
-    tasks = celery_tasks.known_tasks(finalize=node_starts())
     for declaration in targets.declarations():
         key = declaration.target
         target: Target | None = functions.find(key)
@@ -107,14 +107,12 @@ def _wrong_arguments() -> Iterator[CheckMessage]:
             )
 
 
-def _functions_of_tasks() -> Iterator[CheckMessage]:
+def _functions_of_tasks(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
     """Report ``@cron`` below ``@shared_task``: the job calls the function and not the task."""
-    tasks = celery_tasks.tasks_by_function(
-        celery_tasks.known_tasks(finalize=node_starts()).values()
-    )
+    by_function = celery_tasks.tasks_by_function(tasks.values())
     for declaration in targets.declarations():
         target = functions.find(declaration.target)
-        task = tasks.get(target.function) if target is not None else None
+        task = by_function.get(target.function) if target is not None else None
         if task is not None:
             yield Warning(
                 f"@cron job {declaration}: it calls the function {declaration.target}, and not the "

@@ -53,7 +53,7 @@ class _Handler(logging.Handler):
 
 
 def _has_others(name: str) -> bool:
-    """Return whether the logger's records reach another handler than ours."""
+    """Return whether the logger's records reach a handler other than ``_handler``."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(handler is not _handler for handler in logger.handlers):

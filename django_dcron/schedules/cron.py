@@ -14,7 +14,6 @@ Invariants:
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from datetime import datetime, time
-from typing import NoReturn
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY, DayRule, Days
@@ -187,24 +186,20 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     """Return the kind and text of each field, seconds first."""
     texts = text.upper().split()
     begins_with_word = len(texts) > 1 and len(texts[0]) > 1 and texts[0].isalpha()
-    if begins_with_word and "*" not in text:
-        _raise_for_sentence(text)
-    if not 5 <= len(texts) <= 7:
-        if schedule_of_sentence(text):
-            _raise_for_sentence(text)
+    looks_like_sentence = begins_with_word and "*" not in text
+    has_fields = 5 <= len(texts) <= 7
+    value = repr(text)
+    if (looks_like_sentence or not has_fields) and (schedule := schedule_of_sentence(text)):
+        raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
+    if looks_like_sentence:
+        raise InvalidSchedule(_UNKNOWN_SENTENCE, value=value, code="unknown_sentence")
+    if not has_fields:
         raise InvalidSchedule(
             _ONE_FIELD if len(texts) == 1 else _FIELDS,
-            value=repr(text),
+            value=value,
             count=len(texts),
             code="field_count",
         )
     if len(texts) == 5:
         texts.insert(0, "0")
     return list(zip(_KINDS, texts, strict=False))
-
-
-def _raise_for_sentence(text: str) -> NoReturn:
-    value = repr(text)
-    if schedule := schedule_of_sentence(text):
-        raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
-    raise InvalidSchedule(_UNKNOWN_SENTENCE, value=value, code="unknown_sentence")

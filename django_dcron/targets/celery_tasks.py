@@ -29,9 +29,8 @@ from celery.fixups.django import DjangoFixup
 from celery.schedules import crontab
 from django.apps import apps
 
-from django_dcron.exceptions import InvalidSchedule, PermanentFailure, RetryLater
+from django_dcron.exceptions import PermanentFailure, RetryLater
 from django_dcron.policies.retry import refused_retry_message
-from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
@@ -291,9 +290,10 @@ def tasks_by_function(tasks: Iterable[Task[..., Any]]) -> dict[Any, Task[..., An
 
 
 def text_of_crontab(value: object) -> str:
-    """Return Celery's ``crontab`` as schedule text, or "" if it has no simple equivalent.
+    """Return the fields of Celery's ``crontab`` as they were written, or "" if cron differs.
 
-    In Celery, both the day of the month and the day of the week must match. In cron, one suffices.
+    The text may be invalid, because Celery accepts other names. In Celery, both the day of the
+    month and the day of the week must match. In cron, one suffices.
     """
     if not isinstance(value, crontab):
         return ""
@@ -301,15 +301,12 @@ def text_of_crontab(value: object) -> str:
         vars(value)[f"_orig_{name}"]
         for name in ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
     ]
-    text = " ".join(
+    if "*" not in (fields[2], fields[4]):
+        return ""
+    return " ".join(
         ",".join(map(str, field)) if isinstance(field, set | list | tuple) else str(field)
         for field in fields
     )
-    try:
-        parse_schedule(text, "UTC")
-    except InvalidSchedule:
-        return ""
-    return text if "*" in (fields[2], fields[4]) else ""
 
 
 def discovered_app() -> Celery:

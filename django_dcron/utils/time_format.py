@@ -57,7 +57,7 @@ def format_site_time(value: datetime) -> str:
 
 
 def format_time_to_store(value: datetime) -> str:
-    """Format a time for stored text, in ``TIME_ZONE``, whatever zone is active for this user."""
+    """Format a time for stored text, in ``TIME_ZONE``, regardless of the active time zone."""
     return format_time(value, get_default_timezone())
 
 

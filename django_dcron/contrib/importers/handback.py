@@ -189,13 +189,14 @@ def _leave_to_source(unclaimed_since: Mapping[int, datetime], using: str) -> Non
 
     ``unclaimed_since``: the first unclaimed occurrence of each job that has one.
     """
+    if not unclaimed_since:
+        return
     runs = Run.objects.using(using).filter(
         job__in=[*unclaimed_since],
         trigger=Trigger.SCHEDULE,
         state__in=states_before(State.MISSED),
     )
-    runs = runs.select_related("job")
-    for run in runs if unclaimed_since else ():
+    for run in runs.select_related("job"):
         if run.scheduled_at >= unclaimed_since[run.job_id]:
             endings.end_unstarted(run, State.MISSED, LEFT_TO_SOURCE.format(run.job.import_source))
 

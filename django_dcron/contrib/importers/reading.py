@@ -97,6 +97,13 @@ class SourceContents:
     """Identifies the source. Empty for an export, whose values always replace those of the jobs."""
 
 
+WRITE_DELAY = timedelta(minutes=5)
+"""How long a scheduler that stores only the latest run may take to write it.
+
+Beat takes up to three minutes.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceRuns:
     """When the other scheduler ran its entries."""

@@ -17,20 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django_dcron.contrib.importers import celery_beat, celery_config
-from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem, SourceRuns
+from django_dcron.contrib.importers.reading import (
+    WRITE_DELAY,
+    SourceEntry,
+    SourceProblem,
+    SourceRuns,
+)
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job
-
-WRITE_DELAY = timedelta(minutes=5)
-"""How long a scheduler that stores only the latest run may take to write it.
-
-Beat takes up to three minutes.
-"""
 
 
 def runs_to_compare(source: str, entries: Iterable[SourceEntry], since: datetime) -> SourceRuns:
@@ -39,12 +38,12 @@ def runs_to_compare(source: str, entries: Iterable[SourceEntry], since: datetime
     if source == celery_config.SOURCE:
         nothing_stored = SourceRuns({}, complete=False, absence_counts=False)
         keys = celery_config.entries_by_task()
-        return with_received(nothing_stored, origins, keys, _received_from_beat(), since)
+        return _with_received(nothing_stored, origins, keys, _received_from_beat(), since)
     stored = SCHEDULERS[source].runs_since(since)
     if source == celery_beat.SOURCE:
         with suppress(SourceProblem):  # the stored runs suffice
             keys = celery_beat.entries_by_task()
-            return with_received(stored, origins, keys, _received_from_beat(), since)
+            return _with_received(stored, origins, keys, _received_from_beat(), since)
     return stored
 
 
@@ -55,7 +54,7 @@ def _received_from_beat() -> dict[str, datetime]:
     return {task: now - age for task, age in ages.items()}
 
 
-def with_received(
+def _with_received(
     stored: SourceRuns,
     origins: Mapping[str, str],
     keys_by_task: Mapping[str, set[str]],

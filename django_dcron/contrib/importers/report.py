@@ -22,8 +22,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from django_dcron.contrib.importers.origins import match_entries
-from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
-from django_dcron.contrib.importers.received_runs import WRITE_DELAY
+from django_dcron.contrib.importers.reading import WRITE_DELAY, SourceEntry, SourceRuns
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Trigger

@@ -269,8 +269,8 @@ def _report(job: Job, differences: Differences, findings: Findings) -> None:
             subject,
             f"The run at {format_moment(row.scheduled_at)} counts "
             f"{number_of(row.missed_before, 'missed occurrence')} since "
-            f"{format_moment(row.missed_from)}, "
-            "but the schedule has a different number. Report a bug.",
+            f"{format_moment(row.missed_from)}, but the schedule has a different number. Report a "
+            "bug.",
             at=row.scheduled_at,
         )
 

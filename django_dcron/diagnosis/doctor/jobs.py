@@ -81,9 +81,8 @@ class JobExaminer:
             yield (
                 Code.CURSOR_OVERDUE,
                 f"The occurrence at {format_moment(cursor.next_at)} is {_span(late)} overdue, "
-                "and no node "
-                "has claimed it: no node leads the job's shard, or its ticks fail. See the "
-                "findings about nodes and the logs of the nodes.",
+                "and no node has claimed it: no node leads the job's shard, or its ticks fail. See "
+                "the findings about nodes and the logs of the nodes.",
             )
         yield from _cursor_position_problems(
             timetable, cursor, accountable_since(cursor, self._window)

@@ -45,9 +45,8 @@ def _add_dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
         Code.NODE_DEAD,
         _node_subject(node),
         f"The last heartbeat was at {format_moment(node.heartbeat_at)}: process {node.pid} on "
-        f"{node.host} "
-        f"died or hangs. {takeover}Start the node again. If a node of another name has replaced "
-        "it, delete its row in the admin, or wait: the row is removed after 24 hours.",
+        f"{node.host} died or hangs. {takeover}Start the node again. If a node of another name has "
+        "replaced it, delete its row in the admin, or wait: the row is removed after 24 hours.",
     )
 
 

@@ -125,8 +125,8 @@ def _overdue_text(run: Run) -> str:
     where = f"on the agenda of {run.node}" if run.node else "on no agenda"
     return (
         f"Due since {format_moment(run.due_at)} but still pending, {where}: no node leads the "
-        "job's shard, "
-        "or the broker accepts no messages. See the findings about nodes and the logs of the nodes."
+        "job's shard, or the broker accepts no messages. See the findings about nodes and the logs "
+        "of the nodes."
     )
 
 
@@ -142,36 +142,32 @@ def _undelivered_text(run: Run) -> str:
 def _stuck_text(run: Run) -> str:
     return (
         "Running, but the last heartbeat of its worker was at "
-        f"{format_moment(run.heartbeat_at)}, and no "
-        "node has rescued it: no node leads the job's shard, or the rescue fails. See the "
-        "findings about nodes and the logs of the nodes."
+        f"{format_moment(run.heartbeat_at)}, and no node has rescued it: no node leads the job's "
+        "shard, or the rescue fails. See the findings about nodes and the logs of the nodes."
     )
 
 
 def _waiting_text(run: Run) -> str:
     return (
         f"Waiting since {format_moment(run.due_at)}, although no other run of the job occupies "
-        "the slot: no "
-        "node leads the job's shard, or the rescue fails. See the findings about nodes and the "
-        "logs of the nodes."
+        "the slot: no node leads the job's shard, or the rescue fails. See the findings about "
+        "nodes and the logs of the nodes."
     )
 
 
 def _waiting_limit_text(run: Run) -> str:
     return (
         f"Waiting since {format_moment(run.due_at)} for a place in a limit, although no run has "
-        "one: no "
-        "node leads the limit's shard, or its ticks fail. See the findings about nodes and the "
-        "logs of the nodes."
+        "one: no node leads the limit's shard, or its ticks fail. See the findings about nodes and "
+        "the logs of the nodes."
     )
 
 
 def _waiting_backfill_text(run: Run) -> str:
     return (
         f"Backfilled at {format_moment(run.claimed_at)} and still waiting, although no other "
-        "run of the job "
-        "is in progress: no node leads the job's shard, or its ticks fail. See the findings "
-        "about nodes and the logs of the nodes."
+        "run of the job is in progress: no node leads the job's shard, or its ticks fail. See the "
+        "findings about nodes and the logs of the nodes."
     )
 
 

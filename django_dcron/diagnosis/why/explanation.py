@@ -122,8 +122,8 @@ def explain_local(
     no_match = nothing_found and answer.verdict in UNMATCHED
     if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
         other = explain(job, in_site_zone, show_nodes=show_nodes)
-        known = (answer.verdict, WhyVerdict.NOT_DUE)
-        if other.occurrence is not None and other.verdict not in known:
+        is_better = other.verdict not in (answer.verdict, WhyVerdict.NOT_DUE)
+        if other.occurrence is not None and is_better:
             return other
     return answer
 

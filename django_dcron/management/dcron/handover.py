@@ -148,12 +148,12 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
 
 def _not_taken_over(result: import_.ImportResult) -> int:
     """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
-    waiting = [
-        plan
+    waiting = {
+        plan.existing.pk
         for plan in result.plans
         if plan.outcome in PROBLEMS and plan.existing and awaits_handover(plan.existing)
-    ]
-    return len(shadows_left(result.plans)) + len(waiting)
+    }
+    return len(waiting | {job.pk for job in shadows_left(result.plans)})
 
 
 def _show_next_step(out: Output, source: str) -> None:

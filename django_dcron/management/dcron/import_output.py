@@ -107,7 +107,7 @@ def show_entry_plans(
 
 
 def _how_to_run_once(source: str) -> str:
-    """Return how to avoid that the source's scheduler runs the jobs, too; empty for an export."""
+    """Return how to keep the source's scheduler from running the jobs, too; empty for an export."""
     if source.startswith(CRONTAB):
         return (
             "Remove the lines from the crontab at the same time. Otherwise, cron runs them, too. "

@@ -67,7 +67,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
         _show_report(out, since, shadows, coverage)
         if not source_runs.absence_counts:
             out.line(
-                "Beat stores no runs of this source. Compared are the latest tasks that the "
+                "Beat stores no runs of this source. The report compares the latest tasks that the "
                 "running workers have received from beat."
             )
     above = "" if out.is_json else ", see above"

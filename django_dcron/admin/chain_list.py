@@ -61,6 +61,8 @@ class ChainList:
         """Return the state of the run, or the last outcome of the job."""
         if self.graph.of_runs:
             return state_badge(step.run.state) if step.run else badge("none", _("No run"))
+        if step.job.is_finished:
+            return badge("finished", _("Finished"))
         if not step.job.enabled:
             return badge("paused", _("Paused"))
         statistics = statistics_of(step.job)

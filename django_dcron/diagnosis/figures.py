@@ -29,7 +29,7 @@ from django_dcron.diagnosis.bounded_count import LIMIT
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.models import Attempt, Cursor, Run
-from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import NOT_EXECUTED
 
@@ -57,6 +57,8 @@ class LimitedCount:
 class JobFigures:
     total: int
     paused: int
+    finished: int
+    """Jobs whose schedule has no further occurrence."""
     quarantined: int
     """Jobs that aren't scheduled because of a problem, such as an invalid definition."""
     due_soon: LimitedCount
@@ -66,7 +68,7 @@ class JobFigures:
 
     @property
     def enabled(self) -> int:
-        return self.total - self.paused - self.quarantined
+        return self.total - self.paused - self.finished - self.quarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class RunFigures:
     waiting: LimitedCount
     # The following counts cover the window.
     succeeded: LimitedCount
+    """Without shadow runs, which execute nothing."""
     failed: LimitedCount
     skipped: LimitedCount
     missed: LimitedCount
@@ -180,6 +183,7 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
     return JobFigures(
         total=jobs.number,
         paused=jobs.counted,
+        finished=jobs.distinct,
         quarantined=jobs.total,
         due_soon=LimitedCount.up_to_limit(coming.number + claimed.distinct),
         next_at=min(filter(None, (coming.first, claimed.first)), default=None),
@@ -187,13 +191,13 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
 
 
 def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
-    """Return the jobs (paused, quarantined), and the cursors and runs due within the hour.
+    """Return the jobs by state, and the cursors and runs due within the hour.
 
     Cursors are ahead of claimed occurrences, which are pending runs. At most ``LIMIT`` + 1 of these
     are read. Their queries have no join, so that the database starts with the times.
     """
     jobs, horizon = scope.jobs.order_by(), now + SOON
-    # A paused job's cursor has no next occurrence.
+    # The cursor of a disabled job has no next occurrence.
     due = Cursor.objects.using(alias_for(Cursor)).due(horizon)
     cursors = scope.of_jobs(due, "pk")
     pending = scope.runs.pending().due(horizon).order_by("due_at")
@@ -204,6 +208,7 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
             jobs,
             counted=Case(When(IS_PAUSED, then=F("pk"))),
             total=Case(When(IS_QUARANTINED, then=1), default=0),
+            distinct=Case(When(IS_FINISHED, then=F("pk"))),
         ),
         SummaryQuery(cursors.order_by("next_at"), LIMIT + 1, first="next_at"),
         SummaryQuery(
@@ -222,7 +227,7 @@ def _run_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
         runs.running(),
         runs.queued(),
         runs.waiting(),
-        ended.filter(state=State.SUCCEEDED),
+        ended.filter(state=State.SUCCEEDED).exclude(reason=NOT_EXECUTED),
         ended.filter(state=State.FAILED),
         ended.filter(state=State.SKIPPED),
     )

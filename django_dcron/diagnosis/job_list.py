@@ -22,7 +22,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.job import JobQuerySet
-from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 
 DEFAULT_NAMESPACE = "default"
 
@@ -32,6 +32,8 @@ class JobState(StrEnum):
 
     ENABLED = "enabled"
     PAUSED = "paused"
+    FINISHED = "finished"
+    """Its schedule has no further occurrence."""
     QUARANTINED = "quarantined"
     """Not scheduled because of a problem: an invalid definition, or a pause that can't end."""
 
@@ -41,6 +43,7 @@ class JobCondition(StrEnum):
 
     ENABLED = "enabled"
     PAUSED = "paused"
+    FINISHED = "finished"
     QUARANTINED = "quarantined"
     RUNNING = "running"
     FAILING = "failing"
@@ -104,6 +107,8 @@ def _with_condition(
             return found.filter(IS_ENABLED)
         case JobCondition.PAUSED:
             return found.filter(IS_PAUSED)
+        case JobCondition.FINISHED:
+            return found.filter(IS_FINISHED)
         case JobCondition.QUARANTINED:
             return found.filter(IS_QUARANTINED)
         case JobCondition.RUNNING:
@@ -136,6 +141,8 @@ def problem_of(job: Job) -> str:
 def job_state(job: Job) -> JobState:
     if problem_of(job):
         return JobState.QUARANTINED
+    if job.is_finished:
+        return JobState.FINISHED
     return JobState.ENABLED if job.enabled else JobState.PAUSED
 
 

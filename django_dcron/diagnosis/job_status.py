@@ -15,7 +15,6 @@ from django.db.models import F
 from django_dcron.diagnosis.figures import SuccessRate, success_rate_of
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.audit.entries import logged_changes_of
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run, Statistics
 
 LATEST = 100
@@ -42,11 +41,11 @@ class Pause:
 
 
 def paused_by(job: Job) -> Author | None:
-    """Return who paused the job, or None if it isn't paused.
+    """Return who paused the job, or None if it is enabled or finished.
 
     This reads the job's audit log. Callers keep the result until the job changes.
     """
-    if job.enabled:
+    if job.enabled or job.is_finished:
         return None
     switches = [change for change in logged_changes_of(job) if change.switched is not None]
     last = switches[-1] if switches else None
@@ -57,20 +56,13 @@ def paused_by(job: Job) -> Author | None:
 
 
 def pause_of(job: Job, author: Author | None) -> Pause | None:
-    """Return the job's pause, or None if it isn't paused.
-
-    A job whose schedule is exhausted pauses itself.
-    """
-    if job.enabled:
+    """Return the job's pause, or None if the job is enabled or finished."""
+    if job.enabled or job.is_finished:
         return None
     if author and author.by:
         return Pause(job.pause_reason, author.by, author.at, job.paused_until)
     cursor = getattr(job, "cursor", None)
-    since = (
-        cursor.placed_at
-        if cursor and not cursor.enabled and job.pause_reason != EXHAUSTED
-        else None
-    )
+    since = cursor.placed_at if cursor and not cursor.enabled else None
     return Pause(job.pause_reason, "", since, job.paused_until)
 
 

@@ -25,7 +25,10 @@ from django_dcron.runs.completion import Ending
 from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle
 from django_dcron.utils.durations import write_duration
 
-RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
+RESTART = (
+    "This process doesn't know the target. If it is new, restart the nodes and workers so that "
+    "they load the new code."
+)
 PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 """Compared by name, so that Celery needn't be imported."""
@@ -105,7 +108,7 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
     try:
         text = str(_named(exception))
         if isinstance(exception, UnknownTarget):
-            return f"{text} {RESTART}"
+            return f"{RESTART} {text}"
         if isinstance(exception, RetryLater) and run.attempt >= run.job.max_attempts:
             return ": ".join(filter(None, [refused_retry_message(run.job.max_attempts), text]))
         return text

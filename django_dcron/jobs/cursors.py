@@ -23,9 +23,8 @@ from django_dcron.jobs.placement import place_cursor, runs_without_schedule
 from django_dcron.models import Cursor, Job
 from django_dcron.models.cursor import same_definition
 from django_dcron.models.job import JobQuerySet
-from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.models.job_states import EXHAUSTED
 
-EXHAUSTED = _("its schedule has no further occurrence")
 MOVED_AT_ONCE = 500
 
 

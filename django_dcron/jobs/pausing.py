@@ -36,11 +36,11 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import NAIVE_DATETIME, InvalidValue
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.locking import lock_job
 from django_dcron.jobs.switching import SwitchRequest, end_pauses_of, leave_paused, switch_batch
 from django_dcron.models import Cursor, Job, Via
 from django_dcron.models.job import JobQuerySet
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import END, WIDEST_OFFSET

@@ -33,7 +33,7 @@ from django_dcron.db.updates import update_each
 from django_dcron.exceptions import Conflict, InvalidSchedule, NotPossible
 from django_dcron.jobs.audit.recording import record_switches
 from django_dcron.jobs.batching import BatchResult
-from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import check_version, lock_cursors, lock_jobs
 from django_dcron.jobs.placement import (
     Placement,
@@ -43,6 +43,7 @@ from django_dcron.jobs.placement import (
     write_placements,
 )
 from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND

@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.job_settings import JobSettings
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.job_validation import definition_errors
 
 
@@ -117,6 +118,11 @@ class Job(JobSettings):
 
     def __str__(self) -> str:
         return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a node has disabled the job, because its schedule has no further occurrence."""
+        return not self.enabled and self.paused_until is None and self.pause_reason == EXHAUSTED
 
     def clean_fields(
         self,

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from django.db.models import Q
 
+from django_dcron.utils.messages import gettext_noop as _
+
 _HAS_PROBLEM = Q(cursor__problem__gt="")
 # ``exclude()`` would omit new jobs, which have no cursor yet.
 _HAS_NO_PROBLEM = Q(cursor=None) | Q(cursor__problem="")
 
+EXHAUSTED = _("its schedule has no further occurrence")
+"""The pause reason of a finished job."""
+
 IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM
-IS_PAUSED = Q(enabled=False) & (_HAS_NO_PROBLEM | Q(paused_until=None))
+IS_FINISHED = Q(enabled=False, paused_until=None, pause_reason=EXHAUSTED)
+"""A node has disabled the job, because its schedule has no further occurrence."""
+IS_PAUSED = Q(enabled=False) & ~IS_FINISHED & (_HAS_NO_PROBLEM | Q(paused_until=None))
 IS_QUARANTINED = _HAS_PROBLEM & (Q(enabled=True) | Q(paused_until__isnull=False))
 """The job should have occurrences, but ``Cursor.problem`` keeps it from having any.
 

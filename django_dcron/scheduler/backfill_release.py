@@ -34,8 +34,8 @@ from django.db.models import Q
 from django_dcron.conf import settings
 from django_dcron.db.contention import skipping_if_locked
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.policies.overlap import read_overlap_policy

@@ -20,6 +20,7 @@ from django_dcron.admin.lists import filters, time_filter
 from django_dcron.admin.lists.time_filter import ATTEMPTS_SEARCHED
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import tags
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from tests.admin.conftest import NOON, list_url, make_attempt, make_job, make_run
 
@@ -103,6 +104,7 @@ def jobs(db: None) -> None:
     make_job("fine")
     control.pause(make_job("paused"), "")
     make_job("broken")
+    disable_exhausted([make_job("finished").pk], "default")
     running = make_job("running")
     make_run(running, state="running", started_at=NOON)
     make_run(running, NOON + timedelta(hours=1), state="running", started_at=NOON)
@@ -115,12 +117,13 @@ def jobs(db: None) -> None:
     [
         ("state=enabled", {"fine", "running"}),
         ("state=paused", {"paused"}),
+        ("state=finished", {"finished"}),
         ("state=quarantined", {"broken"}),
         ("state=running", {"running"}),
-        ("state=nonsense", {"fine", "paused", "broken", "running"}),
+        ("state=nonsense", {"fine", "paused", "finished", "broken", "running"}),
         ("kind=command", {"broken"}),
         ("kind=shell", set()),
-        ("kind=code", {"fine", "paused", "running"}),
+        ("kind=code", {"fine", "paused", "finished", "running"}),
         ("kind=code&state=running", {"running"}),
     ],
 )

@@ -15,6 +15,7 @@ from django_dcron.admin.dashboard.timeline import SYMBOLS
 from django_dcron.admin.jobs.list_row import HEIGHTS
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.diagnosis.recent_runs import LATEST
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
 from tests.admin.conftest import (
@@ -152,17 +153,18 @@ def test_number_of_queries_is_constant(
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("", {"a", "b", "c"}),
-        ("enabled__exact=0", {"b"}),
+        ("", {"a", "b", "c", "d"}),
+        ("enabled__exact=0", {"b", "d"}),
         ("state=paused", {"b"}),
+        ("state=finished", {"d"}),
         ("namespace=shop", {"c"}),
         ("last=failed", {"a"}),
-        ("last=none", {"b", "c"}),
+        ("last=none", {"b", "c", "d"}),
         ("state=quarantined", {"c"}),
         ("overlap_policy__exact=allow", {"b"}),
         ("misfire_policy__exact=skip", set()),
         ("q=about-money", {"c"}),
-        ("q=tests.app", {"a", "b", "c"}),
+        ("q=tests.app", {"a", "b", "c", "d"}),
     ],
 )
 def test_job_list_is_filtered_and_searched(
@@ -173,6 +175,7 @@ def test_job_list_is_filtered_and_searched(
     quarantined = make_job("c", namespace="shop", description="about-money")
     Statistics.objects.filter(job=failed).update(last_state="failed")
     Cursor.objects.filter(pk=quarantined.pk).update(problem="bad")
+    disable_exhausted([make_job("d").pk], "default")
 
     assert _names(admin_client, query) == expected
 

@@ -26,7 +26,7 @@ from django_dcron.admin.jobs.duration_chart import (
 )
 from django_dcron.admin.jobs.page import StatusPanel
 from django_dcron.diagnosis import job_status
-from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
 from tests.admin.conftest import NOON, StaffWith, action_url, job_url, make_job, make_run, run_url
 from tests.factories import forget_entries
@@ -142,10 +142,15 @@ def test_pause_without_an_entry_has_no_user(admin_client: Client, job: Job) -> N
     assert "admin" not in status_text(admin_client, job)
 
 
-def test_pause_of_exhausted_job_has_no_user(admin_client: Client, job: Job) -> None:
+def test_finished_job_is_not_shown_as_paused(admin_client: Client, job: Job) -> None:
     disable_exhausted([job.pk], "default")
 
-    assert shown(admin_client, job).pause == job_status.Pause(EXHAUSTED)
+    page = admin_client.get(job_url(job)).content.decode()
+
+    assert shown(admin_client, job).pause is None
+    assert "data-dcron-finished" in page
+    assert "dcron-badge dcron-finished" in page
+    assert "data-dcron-paused" not in page
 
 
 def test_status_shows_problem_escaped(admin_client: Client, job: Job) -> None:

@@ -11,8 +11,8 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.overdue import takeover_time
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.slots import NO_SLOT, Slot
 from django_dcron.scheduler.backfill_release import release
 from tests.diagnosis.conftest import HOUR, MINUTE, System

@@ -14,7 +14,7 @@ from django_dcron import control
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
-from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors
+from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.locks import get_lock
 from django_dcron.models import (
     Attempt,
@@ -26,6 +26,7 @@ from django_dcron.models import (
     Run,
     Statistics,
 )
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership

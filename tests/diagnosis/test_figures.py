@@ -21,8 +21,10 @@ from django_dcron.diagnosis.figures import (
     run_figures,
     window_start,
 )
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Attempt, Cursor, Job, Run
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.factories import make_idle_job, make_run
 
 MS = timedelta(milliseconds=1)
@@ -109,6 +111,17 @@ def test_success_rate_is_100_only_if_all_runs_succeeded(
     succeeded: int, failed: int, percent: float
 ) -> None:
     assert figures.SuccessRate(succeeded, failed, sampled=False).percent == percent
+
+
+def test_success_rate_omits_shadow_runs(now: datetime) -> None:
+    job = make_idle_job()
+    make_run(job, "failed")
+    make_run(job, "succeeded")
+    make_run(job, "succeeded", reason=NOT_EXECUTED)
+
+    rate = run_figures(now).success_rate
+
+    assert (rate.succeeded, rate.failed, rate.sampled) == (1, 1, False)
 
 
 def test_counts_above_limit_are_marked_as_truncated(
@@ -209,9 +222,12 @@ def test_jobs_are_counted_by_state(now: datetime) -> None:
     for later in (make_idle_job(), make_idle_job()):
         Cursor.objects.filter(pk=later.pk).update(next_at=now + HOUR + timedelta(minutes=1))
 
+    disable_exhausted([make_idle_job().pk], "default")
+
     found = job_figures(now)
 
-    assert (found.total, found.enabled, found.paused, found.quarantined) == (7, 4, 2, 1)
+    counted = (found.enabled, found.paused, found.finished, found.quarantined)
+    assert (found.total, counted) == (8, (4, 2, 1, 1))
     assert (found.due_soon, found.next_at) == (
         LimitedCount(1),
         Cursor.objects.get(pk=soon.pk).next_at,

@@ -21,18 +21,19 @@ from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import (
     AuditAction,
     AuditEntry,
     AuditKind,
     Cursor,
     Job,
+    Limit,
     Node,
     Run,
     Statistics,
     Via,
 )
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.jitter import jitter_delay
 from tests import factories
 
@@ -66,6 +67,21 @@ def make_run(job: Job, at: datetime = NOON, **fields: Any) -> Run:
 def run_times(at: datetime = NOON, *, seconds: float = 90) -> dict[str, Any]:
     started = at + timedelta(milliseconds=20)
     return {"started_at": started, "finished_at": started + timedelta(seconds=seconds)}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize(("waited", "is_late"), [(5, False), (6, True)])
+def test_late_start_of_a_job_with_a_limit_names_the_limit(
+    waited: int, is_late: bool, limited: bool
+) -> None:
+    limit = Limit.objects.create(name="api", max_running=1) if limited else None
+    job = make_job(limit=limit)
+    started = NOON + timedelta(seconds=waited)
+    make_run(job, started_at=started, finished_at=started)
+
+    codes = [sentence.code for sentence in explain(job, NOON).sentences]
+
+    assert ("may_wait_for_limit" in codes) == (is_late and limited)
 
 
 def log_change(

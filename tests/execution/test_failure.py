@@ -78,8 +78,8 @@ def test_exception_determines_the_failure_class(exception: Exception, kind: Fail
     assert failure.kind == kind
 
 
-def test_unknown_target_names_the_restart() -> None:
-    assert ending(UnknownTarget("x")).message == f"x {RESTART}"
+def test_unknown_target_first_advises_a_restart() -> None:
+    assert ending(UnknownTarget("x")).message == f"{RESTART} x"
 
 
 def test_cancelled_run_has_no_failure() -> None:

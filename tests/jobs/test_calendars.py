@@ -19,9 +19,10 @@ from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
 from django_dcron.jobs import calendars, placement
-from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
+from django_dcron.jobs.cursors import move_outdated_cursors, retry_quarantined
 from django_dcron.models import Calendar, Cursor, Job, Run
 from django_dcron.models.calendar import read_dates
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.scheduler.claim import claim
 from django_dcron.schedules import public_holidays
 from tests.factories import make_idle_job, make_job

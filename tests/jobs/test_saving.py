@@ -22,9 +22,10 @@ from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible
 from django_dcron.jobs import batch_reading, chains, cursors, pausing, placement, saving, switching
-from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted, move_outdated_cursors
+from django_dcron.jobs.cursors import disable_exhausted, move_outdated_cursors
 from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import transitions
 from django_dcron.scheduler.claim import claim
@@ -765,13 +766,17 @@ def stuck(request: pytest.FixtureRequest) -> Job:
 
 
 def test_job_whose_pause_cannot_end_is_quarantined_in_counts_lists_and_findings(stuck: Job) -> None:
-    other = paused_until(FAR)
-    assert [job_state(reread(job)) for job in (stuck, other)] == ["quarantined", "paused"]
+    other, last = paused_until(FAR), make_idle_job(name="last")
+    disable_exhausted([last.pk], "default")
+    states = [job_state(reread(job)) for job in (stuck, other, last)]
+    assert states == ["quarantined", "paused", "finished"]
     assert {
         condition: [*jobs_matching(JobFilter(condition=condition)).values_list("pk", flat=True)]
-        for condition in (JobCondition.PAUSED, JobCondition.QUARANTINED, JobCondition.ENABLED)
+        for condition in JobCondition
+        if condition not in (JobCondition.RUNNING, JobCondition.FAILING)
     } == {
         JobCondition.PAUSED: [other.pk],
+        JobCondition.FINISHED: [last.pk],
         JobCondition.QUARANTINED: [stuck.pk],
         JobCondition.ENABLED: [],
     }

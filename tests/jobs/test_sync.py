@@ -22,12 +22,13 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import deletion, pausing, saving, sync
 from django_dcron.jobs.calendars import save_calendar
-from django_dcron.jobs.cursors import EXHAUSTED, disable_exhausted
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
 from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
 from django_dcron.management.dcron import sync as sync_command
 from django_dcron.management.dcron.sync import RESTART
 from django_dcron.models import Calendar, Cursor, Job, Node
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
 from tests.factories import make_job

@@ -20,6 +20,7 @@ from django_dcron import control
 from django_dcron.db.error_remedies import remedy_for
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
@@ -743,6 +744,14 @@ def test_backfill_explains_delay_and_ctrl_c_stops_waiting(monkeypatch: pytest.Mo
     ]
     assert message.endswith("manage.py dcron cancel hourly")
     assert Run.objects.filter(state="waiting").count() == 3
+
+
+def test_backfill_of_finished_job_does_not_wait_for_a_resume() -> None:
+    job = make_job(name="hourly", schedule="0 * * * *")
+    disable_exhausted([job.pk], "default")
+    code, message = call("backfill", "hourly", "3h", "now", "--no-wait")
+    assert code == 0
+    assert "paused" not in message
 
 
 def test_pending_run_without_reachable_broker_lacks_broker() -> None:

@@ -9,8 +9,8 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Calendar, Cursor, Job, Node, Run
+from django_dcron.models.job_states import EXHAUSTED
 from tests.diagnosis.conftest import System, system
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call, table

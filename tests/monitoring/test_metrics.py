@@ -10,6 +10,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Node, Run, Statistics
 from django_dcron.models.statistics import count_ended_runs, count_late_success
 from django_dcron.monitoring.metrics import catalog, cluster
@@ -170,15 +171,21 @@ def test_counters_never_decrease_when_jobs_change(settings: Settings) -> None:
 
 
 def test_jobs_are_counted_by_state() -> None:
-    enabled, failing, paused, quarantined = (make_idle_job() for _ in range(4))
+    enabled, failing, paused, finished, quarantined = (make_idle_job() for _ in range(5))
     Job.objects.filter(pk=paused.pk).update(enabled=False)
+    disable_exhausted([finished.pk], "default")
     Cursor.objects.filter(pk=quarantined.pk).update(problem="a zone that vanished")
     for job in (failing, paused):
         count_ended_runs([job.pk], State.FAILED)
     count_ended_runs([enabled.pk], State.FAILED)
     count_ended_runs([enabled.pk], State.SUCCEEDED)
 
-    assert read(catalog.JOBS) == {("enabled",): 2, ("paused",): 1, ("quarantined",): 1}
+    assert read(catalog.JOBS) == {
+        ("enabled",): 2,
+        ("paused",): 1,
+        ("finished",): 1,
+        ("quarantined",): 1,
+    }
     assert read_one(catalog.JOBS_FAILING) == 1
 
 

@@ -11,9 +11,9 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.pausing import end_pauses
 from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import endings, transitions

@@ -15,8 +15,9 @@ from django_dcron.db.contention import is_contention
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import cursors, placement
-from django_dcron.jobs.cursors import EXHAUSTED, move_outdated_cursors, retry_quarantined
+from django_dcron.jobs.cursors import move_outdated_cursors, retry_quarantined
 from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.scheduler import claim as scheduler_claim
 from django_dcron.scheduler.claim import Claim, claim

@@ -16,8 +16,8 @@ from unittest.mock import patch
 from django.db import connection
 
 from django_dcron.conf import settings
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models.cursor import OWN_FIELDS
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.scheduler import backfill_release, rescue, tick
 from tests.simulation.servers import server
 

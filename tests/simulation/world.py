@@ -22,6 +22,7 @@ from django_dcron import control
 from django_dcron.db.clock import ClusterClock
 from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import (
+    Conflict,
     DcronError,
     PermanentFailure,
     RetryLater,
@@ -240,7 +241,14 @@ class World:
         for freeze in Freeze.objects.all():
             with suppress(*REFUSALS):
                 control.unfreeze(freeze.namespace or None)
-        for job in Job.objects.all():
+        for job_id in list(Job.objects.values_list("pk", flat=True)):
+            while not self._repair_job(job_id):
+                pass
+
+    def _repair_job(self, job_id: int) -> bool:
+        """Return False if a node or worker changed the job at the same time."""
+        job = Job.objects.get(pk=job_id)
+        try:
             if job.schedule == "every now and then":
                 job.schedule, job.pause_after_failures = "*/10 * * * *", None
                 control.save(job)
@@ -249,6 +257,9 @@ class World:
                 control.save(job)
             if not job.enabled:
                 control.resume(job)
+        except Conflict:
+            return False
+        return True
 
     def _is_settled(self) -> bool:
         end = FIRST + timedelta(seconds=self.plan.end)

@@ -34,7 +34,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django_dcron.conf import settings
-from django_dcron.jobs.cursors import EXHAUSTED
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.freezing import is_frozen
 from django_dcron.policies.lifecycle import (

@@ -27,7 +27,7 @@ from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.jobs.attempt_end import end_attempt
-from django_dcron.jobs.cursors import EXHAUSTED
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, Outcome
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending

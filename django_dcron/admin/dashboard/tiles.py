@@ -65,15 +65,15 @@ def context(viewer: Viewer) -> dict[str, Any]:
 
 
 def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterator[Tile]:
-    parts = {
-        "enabled": _number(jobs.enabled),
-        "paused": _number(jobs.paused),
-        "quarantined": _number(jobs.quarantined),
-    }
-    note = _("%(enabled)s enabled, %(paused)s paused")
-    if jobs.quarantined:
-        note = _("%(enabled)s enabled, %(paused)s paused, %(quarantined)s quarantined")
-    yield Tile("jobs", _("Jobs"), _number(jobs.total), note % parts, list_url(Job, site))
+    counted = (
+        (jobs.enabled, _("%(number)s enabled")),
+        (jobs.paused, _("%(number)s paused")),
+        (jobs.finished, _("%(number)s finished")),
+        (jobs.quarantined, _("%(number)s quarantined")),
+    )
+    parts = [text % {"number": _number(number)} for number, text in counted if number]
+    note = ", ".join(parts)
+    yield Tile("jobs", _("Jobs"), _number(jobs.total), note, list_url(Job, site))
     first = _("none due")
     if jobs.next_at:
         first = format_html(_("first at {}"), render_time(jobs.next_at, near=now))

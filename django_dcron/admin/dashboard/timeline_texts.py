@@ -86,6 +86,8 @@ def note(lane: Lane) -> str:
     """Return the next occurrence after the timeline's end, or why there is none."""
     if lane.next_at is None and problem_of(lane.job):
         return _("Quarantined")
+    if lane.job.is_finished:
+        return _("Finished")
     if not lane.job.enabled:
         return _("Paused")
     if lane.next_at is None:

@@ -42,7 +42,6 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidValue, TranslatableError
 from django_dcron.jobs.action_texts import backfilled_text
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def _page(
         "back": change_url(job, model_admin.admin_site),
         "form": form,
         "preview": preview,
-        "is_paused": not job.enabled and job.pause_reason != EXHAUSTED,
+        "is_paused": not job.enabled and not job.is_finished,
         "media": model_admin.media,
     }
     request.current_app = model_admin.admin_site.name

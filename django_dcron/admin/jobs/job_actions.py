@@ -92,11 +92,19 @@ def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _refusal_if_paused(job: Job) -> str:
+    if job.is_finished:
+        return _finished_text()
     return "" if job.enabled else _("The job is already paused.")
 
 
 def _refusal_if_not_paused(job: Job) -> str:
+    if job.is_finished:
+        return _finished_text()
     return _("The job isn't paused.") if job.enabled else ""
+
+
+def _finished_text() -> str:
+    return _("The job is finished. To schedule it again, edit its schedule.")
 
 
 ACTIONS: tuple[ObjectAction[Job], ...] = (

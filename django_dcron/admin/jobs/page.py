@@ -53,6 +53,8 @@ def pause_note(job: Job) -> str:
     """Return why the job is paused and until when, or an empty string if it isn't paused."""
     if job.enabled:
         return ""
+    if job.is_finished:
+        return _("The schedule has no further occurrence.")
     if job.paused_until is None:
         return job.pause_reason
     until = format_site_time(job.paused_until)
@@ -64,6 +66,8 @@ def pause_note(job: Job) -> str:
 def job_state_badge(job: Job) -> str:
     if problem_of(job):
         return badge("failed", _("Quarantined"))
+    if job.is_finished:
+        return badge("finished", _("Finished"))
     if not job.enabled:
         return badge("paused", _("Paused"))
     statistics = statistics_of(job)

@@ -30,7 +30,7 @@ from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
 from django_dcron.models import Attempt, Job, Node, Run
-from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, shell
@@ -181,6 +181,7 @@ class JobStateFilter(admin.SimpleListFilter):
         return [
             ("enabled", _("Enabled")),
             ("paused", _("Paused")),
+            ("finished", _("Finished")),
             ("quarantined", _("Quarantined")),
             ("running", _("Running now")),
         ]
@@ -198,6 +199,8 @@ class JobStateFilter(admin.SimpleListFilter):
                 return IS_ENABLED
             case "paused":
                 return IS_PAUSED
+            case "finished":
+                return IS_FINISHED
             case "quarantined":
                 return IS_QUARANTINED
             case "running":

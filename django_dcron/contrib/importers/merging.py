@@ -30,10 +30,10 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import (
     EntryMatch,
 )
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import definition_of
 from django_dcron.jobs.sync.comparison import TIMING
 from django_dcron.models import Job
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.targets.shadow import PREFIX
 
 

@@ -42,6 +42,7 @@ class JobFiguresSerializer(AnySerializer):
     total = serializers.IntegerField(read_only=True)
     enabled = serializers.IntegerField(read_only=True)
     paused = serializers.IntegerField(read_only=True)
+    finished = serializers.IntegerField(read_only=True)
     quarantined = serializers.IntegerField(read_only=True)
     due_soon = CountSerializer(
         read_only=True,

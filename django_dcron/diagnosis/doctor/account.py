@@ -40,7 +40,6 @@ from django_dcron.diagnosis.doctor.window import (
 )
 from django_dcron.diagnosis.job_list import cursor_of
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.placement import matches_definition, timetable_of
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.statistics import pending_counts
@@ -158,7 +157,7 @@ def _period_to_check(job: Job, window: Window) -> _Period | None:
         or not matches_definition(cursor, job)
     ):
         return None
-    if not job.enabled and not (job.pause_reason == EXHAUSTED and cursor.next_at is None):
+    if not job.enabled and not (job.is_finished and cursor.next_at is None):
         return None
     try:
         timetable_of(job)

@@ -15,8 +15,8 @@ from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.history import REPORT_BUG, run_subject
 from django_dcron.diagnosis.doctor.window import Window, format_moment, runs_in_namespace
 from django_dcron.diagnosis.overdue import overdue_runs, stuck_runs, takeover_time, undelivered_runs
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import LimitPlace, Run
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict

@@ -47,7 +47,6 @@ from django_dcron.diagnosis.why.run_sentences import (
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
@@ -151,7 +150,7 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     pause = tuple(present_pause_sentences(data))
     if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
         return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
-    is_paused = not data.job.enabled and data.job.pause_reason != EXHAUSTED
+    is_paused = not data.job.enabled and not data.job.is_finished
     if is_paused or latest is None:
         return present
     answer = explain(data.job, latest, exact=True)
@@ -221,7 +220,7 @@ def _run_outcome(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sent
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
         return WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()]
-    sentences = list(run_sentences(run, data.now, data.format_time))
+    sentences = list(run_sentences(run, data.job, data.now, data.format_time))
     may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
     if may_be_frozen and (freezes := data.freezes_in_force()):
         sentences += [*freeze_sentences(data, freezes), after_freeze()]

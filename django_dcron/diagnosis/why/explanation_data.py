@@ -15,7 +15,6 @@ from django_dcron.diagnosis.why import requested_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -118,7 +117,7 @@ class ExplanationData:
     @property
     def is_paused(self) -> bool:
         """Whether a user or the job's circuit breaker paused it."""
-        return not self.job.enabled and self.job.pause_reason != EXHAUSTED
+        return not self.job.enabled and not self.job.is_finished
 
     def format_time(self, instant: datetime) -> str:
         return time_format.format_time(instant, self.zone)

@@ -9,12 +9,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.diagnosis.why.sentence import Sentence
-from django_dcron.models import Run
+from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.utils.time_format import format_duration
 
 CLAIMED_LATE = timedelta(seconds=5)
 """Runs are claimed ahead of time. One claimed this long after its time had to wait for a node."""
+
+STARTED_LATE = timedelta(seconds=5)
+"""A run that started this long after its claim and due time may have waited for its limit."""
 
 NAME_LAST_ATTEMPT = {State.SUCCEEDED, State.FAILED}
 """The final states whose sentence names the number of the last attempt."""
@@ -22,8 +25,8 @@ NAME_LAST_ATTEMPT = {State.SUCCEEDED, State.FAILED}
 FormatTime = Callable[[datetime], str]
 
 
-def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]:
-    """Yield sentences about a run whose state is valid; ``at`` formats a time."""
+def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator[Sentence]:
+    """Yield sentences about a run of ``job`` whose state is valid; ``at`` formats a time."""
     if run.trigger == Trigger.BACKFILL:
         text = _("A backfill created the run at %(claimed)s.")
         yield Sentence("backfilled", text, claimed=at(run.claimed_at))
@@ -31,6 +34,9 @@ def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]
         yield late_claim_sentence(run, at)
     state = State(run.state)
     yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
+    if job.limit_id is not None and _started_late(run):
+        text = _("The job has the limit “%(limit)s”. Its runs may wait for other runs.")
+        yield Sentence("may_wait_for_limit", text, limit=job.limit_id)
     if state is State.RUNNING and run.cancel_requested_at:
         text = _("Cancellation was requested at %(asked)s.")
         yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
@@ -39,8 +45,8 @@ def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]
             "The run took %(count)d attempt.", "The run took %(count)d attempts.", run.attempt
         )
         yield Sentence("attempts", text, count=run.attempt)
-    if state is State.FAILED and run.started_at and run.attempt < run.job.max_attempts:
-        may_be_listed = run.job.retry_on or run.job.never_retry_on
+    if state is State.FAILED and run.started_at and run.attempt < job.max_attempts:
+        may_be_listed = job.retry_on or job.never_retry_on
         text = (
             _(
                 "The job allows %(most)d attempts, but this failure wasn't retried: see retry_on "
@@ -49,7 +55,7 @@ def run_sentences(run: Run, now: datetime, at: FormatTime) -> Iterator[Sentence]
             if may_be_listed
             else _("The job allows %(most)d attempts, but this failure wasn't retried.")
         )
-        yield Sentence("not_retried", text, most=run.job.max_attempts)
+        yield Sentence("not_retried", text, most=job.max_attempts)
     if run.reason:
         yield reason_sentence(run.reason)
     if run.missed_before and run.missed_from:
@@ -74,6 +80,11 @@ def reason_sentence(reason: str) -> Sentence:
 
 def claimed_late(run: Run) -> bool:
     return run.trigger == Trigger.SCHEDULE and run.claimed_at - run.scheduled_at > CLAIMED_LATE
+
+
+def _started_late(run: Run) -> bool:
+    startable_at = max(run.due_at, run.claimed_at)
+    return run.started_at is not None and run.started_at - startable_at > STARTED_LATE
 
 
 def _final_sentence(run: Run, at: FormatTime) -> Sentence:

@@ -17,7 +17,6 @@ from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.stored import (
@@ -27,6 +26,7 @@ from django_dcron.jobs.sync.stored import (
     upgrade_stored_value,
 )
 from django_dcron.models import Job
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.utils.json_values import same_json
 
 NO_LONGER_DECLARED = "no longer declared in code"
@@ -181,7 +181,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     gone.
     """
     is_declared_again = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
-    is_exhausted = not job.enabled and job.pause_reason == EXHAUSTED
+    is_exhausted = job.is_finished
     retimed = bool(values.keys() & TIMING)
     was_enabled_in_code = (job.declared or {}).get("enabled", True)
     is_disabled_now = wanted.get("enabled") is False and was_enabled_in_code

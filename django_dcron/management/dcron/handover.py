@@ -31,7 +31,6 @@ from django_dcron.contrib.importers.reading import SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, process_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -253,7 +252,7 @@ def _how_to_start(source: str) -> str:
 
 def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -> None:
     for job in paused_here:
-        state = "has run for the last time" if job.pause_reason == EXHAUSTED else "is paused"
+        state = "has run for the last time" if job.is_finished else "is paused"
         out.line(f"! {job} {state} here, but is enabled in {source}", WARNING)
     them = "it" if len(paused_here) == 1 else "them"
     out.line(

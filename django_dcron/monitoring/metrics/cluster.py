@@ -32,10 +32,11 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.job_list import JobState
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
-from django_dcron.models.job_states import IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import SECOND, MetricSample
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -46,6 +47,7 @@ from django_dcron.policies.lifecycle import State
 QUERIES = 25
 """Maximum number of queries without problems. To name a cause, the health verdict needs more."""
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.SKIPPED, State.MISSED, State.CANCELLED)
+_NOT_ENABLED = (JobState.PAUSED.value, JobState.FINISHED.value, JobState.QUARANTINED.value)
 DUE = "due"
 """Label of pending runs that are due and not frozen."""
 
@@ -81,25 +83,26 @@ def _counters() -> Iterator[MetricSample]:
 
 
 def _jobs() -> Iterator[MetricSample]:
-    by_namespace = list(
+    by_namespace: list[Any] = list(
         Job.objects.using(alias_for(Job))
         .order_by()
         .values("namespace")
         .annotate(
             total=Count("pk"),
             paused=Count("pk", filter=IS_PAUSED),
+            finished=Count("pk", filter=IS_FINISHED),
             quarantined=Count("pk", filter=IS_QUARANTINED),
             failing=Count("pk", filter=Q(enabled=True, statistics__consecutive_failures__gt=0)),
         )
     )
     sums = {
         name: sum(each[name] for each in by_namespace)
-        for name in ("total", "paused", "quarantined", "failing")
+        for name in ("total", *_NOT_ENABLED, "failing")
     }
-    enabled = sums["total"] - sums["paused"] - sums["quarantined"]
-    yield MetricSample(catalog.JOBS, enabled, ("enabled",))
-    yield MetricSample(catalog.JOBS, sums["paused"], ("paused",))
-    yield MetricSample(catalog.JOBS, sums["quarantined"], ("quarantined",))
+    enabled = sums["total"] - sum(sums[state] for state in _NOT_ENABLED)
+    yield MetricSample(catalog.JOBS, enabled, (JobState.ENABLED.value,))
+    for state in _NOT_ENABLED:
+        yield MetricSample(catalog.JOBS, sums[state], (state,))
     yield MetricSample(catalog.JOBS_FAILING, sums["failing"])
     yield MetricSample(catalog.JOBS_UNCOUNTED, max(sums["total"] - settings.METRICS_JOBS, 0))
 

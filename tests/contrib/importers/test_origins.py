@@ -22,8 +22,8 @@ from django_dcron.contrib.importers.entry_plans import (
 )
 from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
 from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job
+from django_dcron.models.job_states import EXHAUSTED
 from tests.factories import make_job
 
 pytestmark = pytest.mark.django_db

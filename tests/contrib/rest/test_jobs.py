@@ -15,6 +15,7 @@ from django_dcron.contrib.rest.concurrency import check_match
 from django_dcron.contrib.rest.jobs import viewset
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Calendar, Cursor, Job, Run
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, problem
@@ -412,16 +413,17 @@ def test_next_occurrence_follows_the_clock_of_the_database(
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ({"namespace": "other"}, ["d"]),
+        ({"namespace": "other"}, ["d", "e"]),
         ({"tag": "billing"}, ["a", "b"]),
         ({"state": "paused"}, ["b"]),
         ({"state": "enabled"}, ["a", "d"]),
         ({"state": "quarantined"}, ["c"]),
+        ({"state": "finished"}, ["e"]),
         ({"search": "A"}, ["a"]),
         ({"tag": "billing", "state": "paused"}, ["b"]),
         ({"tag": "nothing such"}, []),
-        ({"ordering": "-name"}, ["d", "c", "b", "a"]),
-        ({"ordering": "-id", "limit": 2}, ["d", "c"]),
+        ({"ordering": "-name"}, ["e", "d", "c", "b", "a"]),
+        ({"ordering": "-id", "limit": 2}, ["e", "d"]),
     ],
 )
 def test_list_is_filtered_and_ordered(query: dict[str, Any], found: list[str], api: Api) -> None:
@@ -429,6 +431,7 @@ def test_list_is_filtered_and_ordered(query: dict[str, Any], found: list[str], a
     make_idle_job(name="b", tags=["billing"], enabled=False)
     broken = make_idle_job(name="c")
     make_idle_job(name="d", namespace="other")
+    disable_exhausted([make_idle_job(name="e", namespace="other").pk], "default")
     Cursor.objects.filter(pk=broken.pk).update(problem="cannot be read")
 
     assert _names(api.get("jobs/", **query)) == found

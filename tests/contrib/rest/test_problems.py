@@ -21,8 +21,8 @@ from rest_framework.views import APIView, exception_handler
 from django_dcron.contrib.rest import schema
 from django_dcron.contrib.rest.urls import router
 from django_dcron.contrib.rest.viewsets import BaseView, BaseViewSet
-from django_dcron.jobs.cursors import EXHAUSTED
 from django_dcron.models import Job
+from django_dcron.models.job_states import EXHAUSTED
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT

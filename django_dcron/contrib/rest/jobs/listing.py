@@ -12,7 +12,7 @@ from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
 from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
 from django_dcron.models import Job
-from django_dcron.models.job_states import IS_ENABLED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 
 ORDERS = {
     order.name: order
@@ -26,6 +26,7 @@ ORDERS = {
 STATE_FILTERS = {
     "enabled": IS_ENABLED,
     "paused": IS_PAUSED,
+    "finished": IS_FINISHED,
     "quarantined": IS_QUARANTINED,
 }
 

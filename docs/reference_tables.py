@@ -107,6 +107,7 @@ def describe_type(field: Any) -> str:
 
 def describe_default(field: Any) -> str:
     from django.db.models import NOT_PROVIDED
+    from django.utils.timezone import get_default_timezone_name
 
     from django_dcron.utils.durations import write_duration
 
@@ -121,6 +122,8 @@ def describe_default(field: Any) -> str:
         return '`""`' if field.blank else "required"
     if default in (list, dict):
         return f"`{default()!r}`"
+    if default is get_default_timezone_name:
+        return "the setting `TIME_ZONE`"
     if callable(default):
         return "generated"
     if isinstance(default, timedelta):

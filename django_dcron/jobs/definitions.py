@@ -46,7 +46,10 @@ FIELDS = tuple(field for field in JOB_DEFINITION if field.name not in _NOT_RECOR
 
 _NAMES = tuple(field.attname for field in FIELDS)
 _VALUES_OF = attrgetter(*_NAMES)
-_DEFAULTS = tuple(field.model_field.get_default() for field in FIELDS)
+_DEFAULTS = tuple(
+    None if field.name == "timezone" else field.model_field.get_default() for field in FIELDS
+)
+"""The default time zone depends on a setting, so it is always a part of the definition."""
 _ENCODER = json.JSONEncoder(default=to_json, sort_keys=True)
 
 

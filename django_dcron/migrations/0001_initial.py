@@ -5,6 +5,7 @@ import datetime
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.manager
+import django.utils.timezone
 from django.db import migrations, models
 
 import django_dcron.models.exact_text
@@ -303,7 +304,7 @@ class Migration(migrations.Migration):
                 (
                     "timezone",
                     models.CharField(
-                        default="UTC",
+                        default=django.utils.timezone.get_default_timezone_name,
                         help_text="Time zone of the schedule, such as Europe/Berlin.",
                         max_length=64,
                         verbose_name="time zone",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
 from django.db import models
+from django.utils.timezone import get_default_timezone_name
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
@@ -91,7 +92,7 @@ class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
     timezone = models.CharField(
         _("time zone"),
         max_length=64,
-        default="UTC",
+        default=get_default_timezone_name,
         help_text=_("Time zone of the schedule, such as Europe/Berlin."),
     )
     starts_at = models.DateTimeField(

@@ -114,6 +114,7 @@ def test_run_search_finds_run_by_id(admin_client: Client, failed: Run, job: Job)
         return list(admin_client.get(f"{list_url('run')}?q={term}").context["cl"].result_list)
 
     assert found(failed.pk) == [failed]
+    assert found(str(failed.pk)[:23]) == [failed]
     assert found(uuid4()) == []
 
 

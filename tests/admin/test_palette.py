@@ -69,7 +69,8 @@ def test_action_is_found_by_its_name_and_a_job(admin_client: Client, jobs: list[
 
 def test_run_is_found_by_its_id(admin_client: Client, jobs: list[Job]) -> None:
     run = make_run(jobs[0])
-    assert find(admin_client, f" {run.pk} ") == [run_url(run)]
+    for typed in (f" {run.pk} ", run.pk.hex, str(run.pk)[:23], str(run.pk)[:13].upper()):
+        assert find(admin_client, typed) == [run_url(run)]
     assert find(admin_client, str(uuid4())) == []
 
 

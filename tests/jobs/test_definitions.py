@@ -49,6 +49,18 @@ DAY = timedelta(days=1)
 Ran = dict[tuple[Any, int], Any]
 
 
+def test_time_zone_defaults_to_the_site_and_is_a_part_of_each_definition(
+    settings: Settings,
+) -> None:
+    ids = set()
+    for zone in ("UTC", "Europe/Berlin"):
+        settings.TIME_ZONE = zone
+        job = Job(pk=1, name="report", schedule="@daily", target="tests.app.tasks.add")
+        assert job.timezone == zone
+        ids.add(definition_id(job))
+    assert len(ids) == 2
+
+
 @pytest.fixture
 def ran() -> Ran:
     """What the code of each attempt saw of its job, by run and attempt."""

@@ -45,7 +45,7 @@ def test_shadow_is_marked() -> None:
 
 def test_next_run_is_shown_in_site_time_zone(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
-    make_job(schedule="0 12 * * *")
+    make_job(schedule="0 12 * * *", timezone="UTC")
     out = call("list").out
     assert "Next (Asia/Tokyo)" in out
     assert " 21:00:00 " in out

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from django.utils import timezone
+from pytest_django import Settings
 
 from django_dcron import control
 from tests.factories import make_idle_job, make_job
@@ -36,6 +37,12 @@ def test_next_of_schedule_in_zone_of_site_has_one_time_column() -> None:
     assert "Sat 2027-03-20 00:00:00" not in out, "strictly after"
     assert "Sun 2027-03-21 00:00:00 UTC         -" in out
     assert "Mon 2027-03-22 00:00:00 UTC     1d 0h" in out
+
+
+def test_schedule_without_a_zone_is_in_the_zone_of_the_site(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    out = call("next", "@daily", "-n", "1", "--after", MARCH).out
+    assert "Sun 2027-03-21 00:00:00 JST         -" in out
 
 
 def test_next_shows_occurrences_of_job() -> None:

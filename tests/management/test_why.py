@@ -81,6 +81,10 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
     type(system.job).objects.update(created_at=system.latest - timedelta(hours=1))
     before_creation = call("why", str(system.job), f"{occurrence:%H:%M}", "--json").json
     assert before_creation["run"] == document["run"]
+    type(system.job).objects.update(schedule="* * * * *")
+    matched_before_creation = call("why", str(system.job), f"{occurrence:%H:%M}", "--json").json
+    assert matched_before_creation["run"] == document["run"]
+    type(system.job).objects.update(schedule=daily)
     nothing = occurrence + timedelta(minutes=7)
     document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"

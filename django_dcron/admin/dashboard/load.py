@@ -193,7 +193,7 @@ def _advice(
     for text, zone, number in crowd.texts[:MAX_LINKED_SCHEDULES]:
         words = ngettext("%(number)s job: %(schedule)s", "%(number)s jobs: %(schedule)s", number)
         names_zone = text.startswith(ZONE_PREFIXES)  # takes precedence over the job's zone
-        schedule = text if names_zone or zone == "UTC" else f"{text} ({zone})"
+        schedule = text if names_zone or zone == get_current_timezone_name() else f"{text} ({zone})"
         lookups = chosen.lookups() | {"state": "enabled", "schedule__exact": text}
         if not names_zone:
             lookups["timezone__exact"] = zone

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
@@ -236,10 +235,9 @@ class JobAdmin(
             context["presets"] = preset_links.list_preset_links(request)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the values of a preset and of the query. The time zone defaults to the site's."""
+        """Return the values of a preset and of the query."""
         from_query = super().get_changeform_initial_data(request)
-        zone = {"timezone": settings.TIME_ZONE}
-        return {**zone, **preset_links.initial_values(request), **from_query}
+        return {**preset_links.initial_values(request), **from_query}
 
     def get_form(
         self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any

@@ -25,10 +25,10 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.lists.base import search_words
-from django_dcron.admin.lists.filters import as_uuid
 from django_dcron.admin.lists.job_filter import name_has_words
 from django_dcron.admin.object_action import ObjectAction
 from django_dcron.admin.visibility import admin_scope, may_view_row
+from django_dcron.diagnosis.run_ids import id_range_of_text
 from django_dcron.models import (
     Alert,
     Attempt,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 URL_NAME = "django_dcron_palette"
 JOBS_FOUND = 8
 JOBS_WITH_ACTIONS = 3
+RUNS_FOUND = 5
 LONGEST_QUERY = 200
 PAGES: tuple[tuple[type[Model], str], ...] = (
     (Dashboard, "gd"),
@@ -123,20 +124,20 @@ def _pages(request: HttpRequest, site: admin.AdminSite, typed: str = "") -> Iter
 
 
 def _runs(request: HttpRequest, site: admin.AdminSite, typed: str) -> Iterator[Option]:
-    """Yield the run with the typed id."""
-    run_id = as_uuid(typed)
-    if run_id is None or not may_view(request, Run, site):
+    """Yield the runs with the typed id, which may be incomplete."""
+    run_ids = id_range_of_text(typed)
+    if run_ids is None or not may_view(request, Run, site):
         return
     runs = admin_scope(request, site).runs
-    run = runs.filter(pk=run_id).select_related("job").first()
-    if run is not None and may_view_row(request, run, site):
-        yield Option(str(run), change_url(run, site), dict(STATE_LABELS)[run.state])
+    for run in runs.filter(pk__range=run_ids).select_related("job").order_by("pk")[:RUNS_FOUND]:
+        if may_view_row(request, run, site):
+            yield Option(str(run), change_url(run, site), dict(STATE_LABELS)[run.state])
 
 
 def _jobs_and_actions(model_admin: JobAdmin, request: HttpRequest, typed: str) -> list[OptionGroup]:
     """Find jobs by the words that don't name an action, and the named actions of the first jobs."""
     words = search_words(typed)
-    if not words or as_uuid(typed):
+    if not words or id_range_of_text(typed):
         return []
     site = model_admin.admin_site
     actions = [each for each in model_admin.object_actions if model_admin.may(request, each)]

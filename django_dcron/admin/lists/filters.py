@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from operator import or_
@@ -48,14 +47,6 @@ NO_OUTCOME = "none"
 
 Choices = list[tuple[Any, Any]]
 M = TypeVar("M", bound=Model)
-
-
-def as_uuid(text: str) -> uuid.UUID | None:
-    """Parse a complete run id from a search box."""
-    try:
-        return uuid.UUID(text.strip())
-    except ValueError:
-        return None
 
 
 def ids_of(jobs: QuerySet[Job]) -> list[int] | QuerySet[Any]:

@@ -15,9 +15,10 @@ from django.utils.functional import cached_property
 from django.utils.timezone import is_naive, localtime, make_aware
 from django.utils.translation import gettext_lazy as _
 
-from django_dcron.admin.lists.filters import REASON_LOOKUP, as_uuid, other_parameters
+from django_dcron.admin.lists.filters import REASON_LOOKUP, other_parameters
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.run_ids import id_range_of_text
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import UNFINISHED
 from django_dcron.schedules.timetable import BEGIN, END
@@ -167,7 +168,7 @@ class AttemptTimeFilter(TimeFilter):
     column = "started_at"
 
     def searched_rows(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if as_uuid(request.GET.get(SEARCH_VAR, "")):
+        if id_range_of_text(request.GET.get(SEARCH_VAR, "")):
             return queryset
         last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         until = self.custom_range.until

@@ -26,7 +26,7 @@ from django_dcron.admin.display import (
     render_time,
 )
 from django_dcron.admin.lists.base import HistoryAdmin, search_words
-from django_dcron.admin.lists.filters import WorkerFilter, as_uuid, job_ids_by_word
+from django_dcron.admin.lists.filters import WorkerFilter, job_ids_by_word
 from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
@@ -34,6 +34,7 @@ from django_dcron.admin.runs.progress import progress_of
 from django_dcron.admin.visibility import filter_by_visible_runs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration
+from django_dcron.diagnosis.run_ids import id_range_of_text
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.utils.bounded_text import with_ellipsis
@@ -80,9 +81,8 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
     ) -> tuple[QuerySet[Attempt], bool]:
-        run_id = as_uuid(search_term)
-        if run_id is not None:
-            return queryset.filter(run=run_id), False
+        if (run_ids := id_range_of_text(search_term)) is not None:
+            return queryset.filter(run__pk__range=run_ids), False
         words = search_words(search_term)
         for word, job_ids in zip(words, job_ids_by_word(words), strict=True):
             matching = Q(exception_class__icontains=word) | Q(worker__icontains=word)

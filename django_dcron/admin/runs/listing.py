@@ -29,7 +29,6 @@ from django_dcron.admin.lists.filters import (
     NamespaceFilter,
     ReasonFilter,
     TagFilter,
-    as_uuid,
     filter_by_jobs,
     titled_filter,
 )
@@ -39,6 +38,7 @@ from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import filter_by_visible_jobs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
+from django_dcron.diagnosis.run_ids import id_range_of_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact_secrets
@@ -193,9 +193,8 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
     ) -> tuple[QuerySet[Run], bool]:
         if not search_term.strip():
             return queryset, False
-        run_id = as_uuid(search_term)
-        if run_id is not None:
-            return queryset.filter(pk=run_id), False
+        if (run_ids := id_range_of_text(search_term)) is not None:
+            return queryset.filter(pk__range=run_ids), False
         jobs = Job.with_deleted.all()
         for word in search_words(search_term):
             jobs = jobs.filter(Q(name__icontains=word) | Q(namespace__icontains=word))

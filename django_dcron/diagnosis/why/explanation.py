@@ -117,8 +117,7 @@ def explain_local(
     runs show times in the site's zone. Raises ``ValueError`` like ``explain``.
     """
     answer = explain(job, in_job_zone, show_nodes=show_nodes)
-    nothing_found = answer.occurrence is None and answer.run is None
-    no_match = nothing_found and answer.verdict in UNMATCHED
+    no_match = answer.run is None and answer.verdict in UNMATCHED
     if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
         other = explain(job, in_site_zone, show_nodes=show_nodes)
         is_better = other.verdict not in (answer.verdict, WhyVerdict.NOT_DUE)

@@ -122,11 +122,18 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
     above = "" if out.is_json else "; see above"
     left = _not_taken_over(result)
+    paused = sum(plan.kept.get("enabled", (True,))[0] is False for plan in result.plans)
+    if paused and not out.is_json:
+        _show_paused(out, source, paused)
     if left or (result.problems and not running):
-        raise negative_result(
-            f"The handover is incomplete: {here}. {number_of(left, 'imported job')} can't take "
-            f"over, and {number_of(result.problems, 'entry', 'entries')} can't be imported{above}."
-        )
+        causes = {
+            "can't take over": number_of(left, "imported job") if left else "",
+            "can't be imported": number_of(result.problems, "entry", "entries")
+            if result.problems
+            else "",
+        }
+        texts = [f"{number} {cause}" for cause, number in causes.items() if number]
+        raise negative_result(f"The handover is incomplete: {here}. {', and '.join(texts)}{above}.")
     if out.is_json:
         return
     if result.problems:
@@ -135,14 +142,16 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
         out.line(
             f"! {refused} can't be imported, so neither scheduler runs {them}{above}.", WARNING
         )
-    if paused := sum(plan.kept.get("enabled", (True,))[0] is False for plan in result.plans):
-        number = number_of(paused, "job stays", "jobs stay")
-        out.line(
-            f"! {number} paused, as before. The reasons are in manage.py dcron list --source "
-            f"{source}. To run all of them: manage.py dcron resume --source {source}",
-            WARNING,
-        )
     out.line(f"The handover is complete: {here}.", GOOD)
+
+
+def _show_paused(out: Output, source: str, paused: int) -> None:
+    number = number_of(paused, "job stays", "jobs stay")
+    out.line(
+        f"! {number} paused, as before. The reasons are in manage.py dcron list --source "
+        f"{source}. To run all of them: manage.py dcron resume --source {source}",
+        WARNING,
+    )
 
 
 def _not_taken_over(result: import_.ImportResult) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from django.core.management.base import CommandParser
 from django.db.models import Model
+from django.utils.timezone import get_current_timezone_name
 
 from django_dcron.diagnosis.job_list import (
     JobCondition,
@@ -152,9 +153,9 @@ def state_cell(job: Job) -> StyledText:
 
 
 def schedule_with_zone(job: Job) -> str:
-    """Return the schedule with its time zone, unless that is UTC or part of the text."""
+    """Return the schedule with its time zone, unless that is the site's or part of the text."""
     text = "; ".join(job.schedule.splitlines())
-    if job.timezone == "UTC" or job.schedule.startswith(("TZ=", "CRON_TZ=")):
+    if job.timezone == get_current_timezone_name() or job.schedule.startswith(("TZ=", "CRON_TZ=")):
         return text
     return f"{text} ({job.timezone})"
 

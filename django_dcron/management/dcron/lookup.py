@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from uuid import UUID
 
 from django.core.management.base import CommandError
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import DEFAULT_NAMESPACE
+from django_dcron.diagnosis.run_ids import id_range
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.models import Job, Run
 from django_dcron.models.job import JobQuerySet
@@ -22,13 +22,6 @@ RUN_HELP = "run: its id or at least the first 8 characters"
 SHORTEST_ID = 8
 CANDIDATES = 5
 NAMES_COMPARED = 20_000
-
-LOWEST_ID = "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
-HIGHEST_ID = "f" * 12 + "7" + "f" * 3 + "b" + "f" * 15
-"""The lowest and highest id that ``new_run_id`` creates.
-
-They are valid UUIDs of version 7, because MariaDB sorts UUIDs of other versions differently.
-"""
 
 
 def find_job(text: str, *, with_deleted: bool = False) -> Job:
@@ -71,11 +64,7 @@ def find_run(text: str) -> Run:
             f"{_runs_of_job(text)}"
         )
     runs = Run.objects.using(alias_for(Run)).select_related("job")
-    if len(digits) == len(LOWEST_ID):
-        found = list(runs.filter(pk=UUID(digits)))
-    else:
-        lowest, highest = (UUID(digits + bound[len(digits) :]) for bound in (LOWEST_ID, HIGHEST_ID))
-        found = list(runs.filter(pk__gte=lowest, pk__lte=highest).order_by("pk")[: CANDIDATES + 1])
+    found = list(runs.filter(pk__range=id_range(digits)).order_by("pk")[: CANDIDATES + 1])
     if len(found) == 1:
         return found[0]
     if found:

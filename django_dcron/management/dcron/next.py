@@ -72,7 +72,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--timezone",
         metavar="ZONE",
-        help="time zone of the schedule (default: the job's time zone, or UTC)",
+        help="time zone of the schedule (default: the job's time zone, or TIME_ZONE)",
     )
     parser.add_argument(
         "--after",
@@ -104,7 +104,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _job_or_schedule(text: str, zone: str | None) -> Job:
     """Return the named job, or an unsaved job with the given schedule."""
     try:
-        return Job(schedule=parse_schedule(text, zone or "UTC").text, timezone=zone or "UTC")
+        zone_or_default = zone or timezone.get_default_timezone_name()
+        schedule = parse_schedule(text, zone_or_default)
+        return Job(schedule=schedule.text, timezone=zone_or_default)
     except InvalidTimeZone as error:
         raise usage_error(str(error)) from error
     except InvalidSchedule as error:

@@ -193,10 +193,12 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
     figures = {"queued": facts.queued, "missed": facts.missed}
     text = _("Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s missed.")
-    if queues and is_stalled and facts.workers and not facts.running:
-        text = _(
-            "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s missed."
-        )
+    if queues and facts.workers and not facts.running:
+        if is_stalled:
+            text = _(
+                "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s "
+                "missed."
+            )
         remedy = TranslatableText(
             _(
                 "If other tasks keep the workers busy, start more workers. If the workers are "

@@ -141,7 +141,7 @@ def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[Ac
         timetable = timetable_of(job)
         key = (timetable, phase if timetable.schedule.interval else None, after, until)
         if key not in computed:
-            limit = NO_LIMIT if window.runs_per_job is None else window.runs_per_job
+            limit = NO_LIMIT if window.occurrences_per_job is None else window.occurrences_per_job
             computed[key] = occurrences(timetable, phase, after, until, limit)
         totals.truncated += computed[key].truncated
         yield AccountedJob(job, timetable, computed[key])

@@ -7,8 +7,8 @@ Invariants:
 - An occurrence must have a row once the cursor has passed it. A cursor that stays in the past is a
   separate finding (see ``jobs``).
 - Pruning deletes old rows, failures last. A gap counts as pruned history if it is older than all
-  other finished rows of the job. In addition, the statistics must count more runs than the job has
-  rows. Any other gap is a loss.
+  finished rows of the job, except failed and backfilled ones. In addition, the statistics must
+  count more runs than the job has rows. Any other gap is a loss.
 - Nodes keep working during the check. Data is read in an order that makes concurrent changes
   harmless: cursors, then rows, then statistics.
 """

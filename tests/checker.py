@@ -48,7 +48,7 @@ def check(after: datetime, until: datetime) -> Verdict:
     No process may write during the check: stop the nodes and let the workers finish first. The
     schedules must not have changed within the window, and no run may have been pruned.
     """
-    window = Window(after, until, now=until, runs_per_job=None, runs=None, steady=True)
+    window = Window(after, until, now=until, occurrences_per_job=None, runs=None, steady=True)
     findings, totals = Findings(named=ALL), Totals()
     for jobs in batches_of_jobs(window):
         JobExaminer(window, findings).examine(jobs)

@@ -45,7 +45,7 @@ def check_declarations_in_database(
 ) -> list[CheckMessage]:
     """Check whether the jobs in ``after`` exist in the code or in the database.
 
-    Runs only with ``check --database default``, because it reads the jobs.
+    Runs only if ``check --database`` names the database of the jobs, because it reads them.
     """
     from django_dcron.db.routing import alias_for
     from django_dcron.models import Job

@@ -23,7 +23,7 @@ def check_jobs(
 ) -> list[CheckMessage]:
     """Check the stored jobs.
 
-    Runs only with ``check --database default``, because it reads the jobs.
+    Runs only if ``check --database`` names the database of the jobs, because it reads them.
     """
     from django_dcron.db.routing import alias_for
     from django_dcron.models import Calendar, Job

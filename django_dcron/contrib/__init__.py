@@ -1,1 +1,1 @@
-"""Optional parts: a REST API, importers from other schedulers, check-ins and alerts."""
+"""Optional parts: a REST API, importers, check-ins, alerts and a converter of iCalendar files."""

@@ -68,7 +68,8 @@ SHORTEST_LONG_RUN = timedelta(minutes=10)
 LONG_RUN_FACTOR = 5
 """A run is too long if it has run for more than this many times its job's usual duration."""
 USUAL_DURATION_OF = 20
-"""A job's usual duration is that of the longest of its latest successful runs, up to this many."""
+"""A job's usual duration is the longest duration of its latest successful runs, at most this many.
+"""
 USUAL_DURATION_NEEDS = 5
 """A job with fewer successful runs has no usual duration."""
 LONG_RUNS_EXAMINED = 5

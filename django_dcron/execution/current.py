@@ -66,7 +66,10 @@ def as_current(run: CurrentRun) -> Iterator[None]:
 
 
 class CurrentRun:
-    """One attempt of a run during its execution. The thread that executes it creates it."""
+    """One attempt of a run during its execution.
+
+    The thread that executes the attempt creates the object.
+    """
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ def _failure(exception: BaseException, names: frozenset[str]) -> Failure:
     if isinstance(exception, PERMANENT):
         return Failure(FailureClass.PERMANENT, names)
     if isinstance(exception, RetryLater):
-        # An exception raised from another one stands for both, like a Celery task's retry.
+        # ``never_retry_on`` also applies to the exception that the ``RetryLater`` was raised from.
         cause = exception.__cause__
         if cause is not None:
             names |= exception_names(cause)

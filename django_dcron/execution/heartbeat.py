@@ -9,7 +9,7 @@ Another thread stops runs whose heartbeats can't be written (``heartbeat_loss``)
 Invariants:
 
 - A heartbeat that couldn't be written is tried again soon.
-- The thread doesn't wait for a locked row, because the lock's holder may be frozen.
+- The thread doesn't wait for a locked row, because the lock's holder may be suspended.
 - No error of one run ends the thread.
 - A run that couldn't start because its rows were locked goes back to the nodes soon after they are
   unlocked. If this process ends first, rescue does the same after ``DCRON_REDELIVER_AFTER``.
@@ -68,7 +68,8 @@ SHORTEST_SILENCE = timedelta(seconds=1)
 class _Request:
     """A request for a heartbeat at once.
 
-    ``SimpleQueue`` is implemented in C, because the waiting code may be interrupted at any point.
+    ``done`` is a ``SimpleQueue``, which is implemented in C: an exception may interrupt the waiting
+    code at any point.
     """
 
     heartbeat: RunHeartbeat

@@ -20,7 +20,9 @@ from django_dcron.utils.log_lines import LineFormatter
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 CELERY_STDOUT = "celery.redirected"
-"""Celery's worker logs prints under this name. They are skipped, as ``_Stdout`` captures them."""
+"""The logger to which Celery's worker redirects printed text. Its records are skipped, because
+``_Stdout`` captures the text.
+"""
 
 _buffer: ContextVar[BoundedText | None] = ContextVar("dcron_log_buffer", default=None)
 
@@ -40,7 +42,11 @@ def capture_log(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun]
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         last_resort = logging.lastResort
-        if last_resort and record.levelno >= last_resort.level and not _has_others(record.name):
+        if (
+            last_resort
+            and record.levelno >= last_resort.level
+            and not _has_other_handler(record.name)
+        ):
             last_resort.handle(record)
         buffer = _buffer.get()
         if buffer is None or record.name == CELERY_STDOUT:
@@ -52,7 +58,7 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
 
-def _has_others(name: str) -> bool:
+def _has_other_handler(name: str) -> bool:
     """Return whether the logger's records reach a handler other than ``_handler``."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:

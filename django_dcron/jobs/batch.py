@@ -94,9 +94,9 @@ class AcceptedJob:
 
 
 def save_batch(changes: Sequence[JobToSave], using: str) -> BatchResult:
-    """Save the first jobs of ``changes``, or all of them, in one transaction.
+    """Save ``changes`` in one transaction, up to the first one that needs another batch.
 
-    The changes that weren't tried need another call. If there is only one change, raises its error
+    The changes from there on need another call. If there is only one change, raises its error
     instead of returning it.
     """
     jobs = [change.job for change in changes]

@@ -24,8 +24,8 @@ from django_dcron.utils.messages import gettext_noop as _
 def save_calendar(calendar: Calendar, *, expected_version: int | None = None) -> Calendar:
     """Validate and save ``calendar``, and move the cursors of its jobs if its dates change.
 
-    The cursors move after the commit of the surrounding transaction. From then on, nodes don't use
-    the old dates. ``expected_version`` and the exceptions are those of ``save``.
+    The cursors move after the commit of the surrounding transaction. From the commit on, nodes
+    don't use the old dates. ``expected_version`` and the exceptions are those of ``save``.
     """
     using = alias_for(Calendar)
     # If there are many jobs, or this process dies here, nodes move the other cursors.

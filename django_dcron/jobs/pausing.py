@@ -3,12 +3,12 @@
 Invariants:
 
 - Each pause or resume is a change of definition: one transaction, under the job's locks, with the
-  cursor (``saving``).
+  cursor (``switching``).
 - A pause until T, by the database's clock, ends once, without a request, when a node checks.
 - Occurrences before T don't run. Occurrences from T on belong to the job again, even if the
   node checks late or the job changes before the check.
 - A node checks as far ahead as it claims, so that an occurrence at T is on time.
-- A change of the pause before T changes its end.
+- A user who pauses or resumes the job before T also changes the end of the pause.
 - The circuit opens only for a job that could run. It never replaces a person's reason for a pause.
 - An error in one job doesn't keep other jobs from being paused or resumed.
 """
@@ -52,9 +52,9 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 SWITCHED_AT_ONCE = 500
 PAUSES_RETRIED_AT_ONCE = 20
-"""Quarantined jobs whose pause one pass tries to end."""
+"""The maximum number of quarantined jobs whose pauses one pass tries to end."""
 PAUSES_ENDED_AT_ONCE = 100
-"""Pauses that end in one transaction, which locks their jobs."""
+"""The maximum number of pauses that end in one transaction, which locks their jobs."""
 END_FAILED = _("the pause can't end: %(error)s (see the node's log)")
 """The stored problem of a job whose pause can't end because of an unexpected error."""
 AUTO_PAUSED = "paused automatically after "

@@ -83,14 +83,16 @@ class _Accepted:
     before: Job
     placed: Placement
     is_exhausted: bool = False
-    """Whether only backfilled runs are left, so that the job stays disabled."""
+    """Whether its schedule has no further occurrence, so that the job stays disabled. It may have
+    backfilled runs that wait.
+    """
 
 
 def switch_batch(jobs: Sequence[Job], switch: SwitchRequest, using: str) -> BatchResult:
-    """Switch the first jobs of ``jobs``, or all of them, in one transaction.
+    """Switch ``jobs`` in one transaction, up to the first job that is repeated in the list.
 
-    The jobs that weren't tried need another call. If there is only one job, raises its error
-    instead of returning it.
+    The jobs from there on need another call. If there is only one job, raises its error instead of
+    returning it.
     """
     jobs = _until_repeated(jobs)
     with transaction.atomic(using=using):

@@ -6,7 +6,7 @@ Invariants:
 - Rows are never deleted, so renewing is a single UPDATE of the rows that are free or belong to the
   holder. If it changes as many rows as requested, the holder has all locks. Otherwise, the rows are
   read, and missing ones are inserted.
-- Each statement is a separate transaction. A node that freezes or dies between two statements
+- Each statement is a separate transaction. A node that is suspended or dies between two statements
   leaves no row locked, and its leases expire.
 - Inserting missing rows, once in a lock's life, is a short Django transaction.
 - Rows are requested in the order of their names, and no second index could change that order. Two

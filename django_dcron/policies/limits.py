@@ -11,7 +11,7 @@ Invariants:
   runs have one than the new limit allows.
 - A run keeps its slot while it waits for a place, but has no place while it waits for a slot. A run
   that has a place executes or is about to. So no two runs wait for each other
-  (``docs/explanation/how-it-works.md``).
+  (``docs/explanation/decisions.md``).
 """
 
 from __future__ import annotations

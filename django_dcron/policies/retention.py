@@ -72,7 +72,7 @@ class HistoryBounds:
     """Bounds of a job's history, as scheduled times. An outdated value only keeps more runs."""
 
     latest: datetime | None
-    """The latest finished run, which is kept. None if the job was deleted: no run is kept then."""
+    """The latest finished run, which is kept whatever its age. None if the job was deleted."""
     oldest: datetime | None = None
     """The oldest of the latest ``keep_runs`` finished runs. None if there are fewer."""
     oldest_failed: datetime | None = None

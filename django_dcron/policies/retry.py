@@ -60,6 +60,7 @@ class Failure:
     exception_names: frozenset[str] = frozenset()
     """Bare and dotted names of every class in the exception's MRO.
 
+    For a ``RetryLater`` that was raised from another exception, also the names of that exception.
     Empty if there was no exception: the attempt was lost or killed.
     """
     retry_wanted: bool = False

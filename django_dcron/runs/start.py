@@ -134,7 +134,7 @@ def start_attempt(
 def _decide(delivery: Delivery, transactions: ExitStack) -> StartAction:
     """Return the action, and load the facts that it depends on.
 
-    If other runs are locked, their transaction remains open, so that the action is applied in it.
+    If this locks other runs, the transaction stays open, so that the action is applied in it.
     """
     while isinstance(action := decide_start(delivery.facts), LoadFact):
         if action is LoadFact.HOLDER:

@@ -5,8 +5,8 @@ Invariants:
 - An attempt of a run is on the agenda at most once. Adding it again does nothing until it has been
   marked as queued.
 - No run is dispatched before its ``due_at`` in cluster time. Waiting uses only the monotonic clock.
-- A due run stays on the agenda until its own batch of at most the dispatcher's batch size. A
-  failure therefore repeats at most one batch, and the thread shows activity between batches.
+- Due runs leave the agenda in batches of at most the dispatcher's batch size. A failure therefore
+  repeats at most one batch, and the thread shows activity between batches.
 - The thread doesn't use the database. ``take_dispatched`` returns the dispatched runs, and the tick
   marks them as queued.
 - The thread connects to the broker shortly before a run is due. If the broker doesn't answer, a run

@@ -15,8 +15,8 @@ Invariants:
 - No run of a paused job is released. Its waiting runs are released after the job is resumed. If a
   node has enabled the job before the end of its pause, they wait until the end.
 - No run is released during a freeze of its job's namespace.
-- The release waits for no lock: a job with locked rows is skipped. The database ends the
-  transaction of a suspended node, so the node keeps its locks no longer than its shards (``tick``).
+- The release waits for no lock: a job with locked rows is skipped. A suspended node doesn't keep
+  its locks: except on SQLite, the database ends its idle transaction (``tick``).
 - The duration of a call is bounded, regardless of the number of jobs.
 - No state is kept between calls, so any node that leads the shard can continue.
 """

@@ -104,9 +104,9 @@ class PublishBacklog:
             self._heap, self._last = self._last, []
         return [heapq.heappop(self._heap) for _ in range(min(self._portion, most, len(self._heap)))]
 
-    def published(self, taken: int, now: datetime) -> None:
-        """Record that the portion is settled and that ``taken`` of its runs were dispatched."""
-        self._portion = max(2 * taken, 1)
+    def published(self, number: int, now: datetime) -> None:
+        """Record that ``number`` runs of the portion were dispatched, and none is left."""
+        self._portion = max(2 * number, 1)
         self._pause = 0.0
         self.next_at = now
 

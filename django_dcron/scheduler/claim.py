@@ -8,8 +8,8 @@ Invariants:
 - Only a cursor that matches its job's current definition is claimed.
 - A cursor moves from the position that was read, while its row is locked. Without row locks
   (SQLite), the whole transaction is exclusive.
-- A suspended node keeps its cursors locked no longer than its shards: the tick limits its
-  transactions (``tick``).
+- A suspended node doesn't keep its cursors locked: except on SQLite, the database ends its idle
+  transaction (``tick``).
 - A locked row of a job delays only the claim of this job, even if its holder is suspended.
 - During a freeze, cursors in its scope stay where they are. After it, the misfire policy decides
   about their occurrences, as after an outage.

@@ -57,7 +57,11 @@ KEEP_DEAD_NODES_FOR = timedelta(days=1)
 
 
 def _update_node(*given: str, **columns: Any) -> Update:
-    """Prepare the update of a node's row with these ``columns`` and the ``given`` ones."""
+    """Prepare an update of a node's row.
+
+    ``given``: the columns whose values each execution gets. ``columns``: the other columns, with
+    their fixed values.
+    """
     values = {name: Placeholder(Node, name) for name in given}
     return Update(
         Node, lambda: Node.objects.filter(pk=Placeholder(Node, "id")), **columns, **values

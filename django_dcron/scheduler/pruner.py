@@ -11,7 +11,7 @@ Invariants:
 
 - The thread has its own connection. After each batch, it rests nine times as long as the batch
   took. It therefore uses a tenth of one connection's time, even on a slow database.
-- A batch has a few hundred rows and locks no row that the schedule needs.
+- A batch deletes about a thousand rows at most and locks no row that the schedule needs.
 - Runs that can't be deleted now, because of a lock or an outage, are left for the next round.
 - Two nodes normally don't prune the same job, because each prunes its own shards. If they do, one
   of them finds the rows locked or deleted.

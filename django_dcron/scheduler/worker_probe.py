@@ -44,8 +44,8 @@ CHECK_EVERY = 2.0
 ASK_EVERY = 5.0
 """Seconds between two requests to the workers while runs wait."""
 ASK_IDLE_EVERY = 60.0
-"""Seconds between two requests while no run waits. A foreign worker only delays runs as long as
-another worker executes them.
+"""Seconds between two requests while no run waits. If another worker executes the runs, a foreign
+worker merely delays them.
 """
 LONGEST_REQUEST = 30.0
 """The maximum duration of a request in seconds, with a slow broker."""

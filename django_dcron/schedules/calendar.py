@@ -47,7 +47,7 @@ class DateRange(NamedTuple):
 
 
 class ExclusionPolicy(StrEnum):
-    """What happens to an occurrence on an excluded date."""
+    """What happens to an occurrence on an excluded date or at an excluded time."""
 
     SKIP = "skip"
     NEXT_DAY = "next_day"

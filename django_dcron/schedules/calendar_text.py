@@ -41,7 +41,8 @@ MAX_LENGTH = 10_000
 MAX_HOLIDAYS = 20
 """The maximum number of countries and subdivisions.
 
-A search looks up the holidays of each in each year up to ``HORIZON``. A year takes a millisecond.
+A search looks up the holidays of all of them, year by year, up to ``HORIZON``. Each lookup of a
+year takes a millisecond.
 """
 MAX_WINDOWS = 50
 """The maximum number of entries with a time or ``only``. A search checks each one for each day."""

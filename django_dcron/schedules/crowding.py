@@ -7,7 +7,7 @@ Only movable jobs can form a crowd. These jobs aren't movable:
 
 - A job that runs every minute: it can't move, and it isn't counted in the average.
 - A job with an ``H`` or a jitter: it is already spread.
-- A job with ``@every`` or ``@at``: it has no minute field.
+- A job with ``@every`` or ``@at``: it has no minute field, and it isn't counted in the average.
 - A job with a recurrence rule: it has no minute field.
 - A job with several schedule lines: it isn't counted in the average.
 - A job whose minutes no ``H`` form can express, or that starts more often than every 5 minutes.

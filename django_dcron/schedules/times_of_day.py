@@ -41,7 +41,8 @@ class DailyWindow:
     def intervals_on(self, weekday: int, by_date: bool) -> Iterator[Interval]:
         """Yield the seconds in the window on dates of a weekday.
 
-        ``by_date``: whether to yield them if the window isn't on all dates of certain weekdays.
+        ``by_date``: whether to yield the seconds of a window whose dates aren't all dates of
+        certain weekdays. Such a window may be on some dates of the weekday.
         """
 
         def is_on(number: int) -> bool:

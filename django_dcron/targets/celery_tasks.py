@@ -312,9 +312,10 @@ def text_of_crontab(value: object) -> str:
 def discovered_app() -> Celery:
     """Return the current app with the project's task modules imported.
 
-    Only workers import these modules automatically. The import happens once. Concurrent threads may
-    repeat it, which is harmless, so that none of them continues with half of the tasks. During the
-    import, and while Django loads its apps, the tasks known so far are used.
+    Only workers import these modules automatically. The import happens once. During the import,
+    another thread starts it, too, so that it doesn't continue with half of the tasks. This is
+    harmless. In the importing thread, and while Django loads its apps, the tasks known so far are
+    used.
     """
     app: Celery = app_or_default()
     known = app in _problems or app.loader.worker_initialized

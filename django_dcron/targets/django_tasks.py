@@ -6,8 +6,8 @@ Django keeps no list of its tasks: they are attributes of modules. Two kinds of 
   first lookup imports the ``tasks`` module of every app, as Celery does.
 - A task that ``@cron`` declares.
 
-A key never determines which module is imported. A job calls the task's function in the run's own
-process and attempt. No task is enqueued, and no signals of ``django.tasks`` are sent.
+A key never determines which module is imported. An attempt of a run calls the task's function
+directly: no task is enqueued, and no signals of ``django.tasks`` are sent.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def run_due(
 ) -> list[Run]:
     """Do what nodes and workers do until ``at``, and return the runs that ended or were executed.
 
-    A run's place in the list is that of its dispatch, or of its end if it wasn't dispatched.
+    The list is ordered by the time of dispatch, or of the end for runs that weren't dispatched.
 
     Without ``at``, everything that is due now runs. If the test has called ``clock.advance``, the
     occurrences in the skipped time are a backlog, as after an outage. With ``at``, a future aware

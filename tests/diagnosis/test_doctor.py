@@ -465,13 +465,13 @@ def test_interval_is_compared_by_its_phase(system: System) -> None:
 
 def test_occurrences_per_job_are_limited(system: System) -> None:
     run_at(system, 4).delete()
-    report = system.examine(runs_per_job=3)
+    report = system.examine(occurrences_per_job=3)
     assert report.healthy
     assert report.totals.occurrences == 3
     assert report.totals.truncated == 1
     assert "latest 3 occurrences" in report.notes[-1]
     run_at(system, 2).delete()
-    assert system.codes(runs_per_job=3) == {Code.OCCURRENCE_MISSING}
+    assert system.codes(occurrences_per_job=3) == {Code.OCCURRENCE_MISSING}
 
 
 def test_examined_runs_are_limited(system: System) -> None:

@@ -149,7 +149,7 @@ def send_to(destination: str, send: Send = send) -> int:
     found = destinations(settings.ALERT_CHANNELS).get(destination)
     if found is None:
         due = Alert.objects.using(using).filter(channel=destination, try_at__lte=now)
-        _give_up(due.order_by(), "the channel no longer exists")
+        _give_up(destination, due.order_by(), "the channel no longer exists")
         return 0
     if not _may_send(destination, found.settings, now, using):
         return 0
@@ -217,7 +217,7 @@ def _postpone(
     now = database_now(using)
     tries = sorted({alert.tries for alert in alerts})
     if tries[-1] >= MAX_TRIES:
-        _give_up(rows.filter(tries__gte=MAX_TRIES), error)
+        _give_up(destination, rows.filter(tries__gte=MAX_TRIES), error)
     retried = [number for number in tries if number < MAX_TRIES]
     for number in retried:
         rows.filter(tries=number).update(try_at=now + _wait(number), claim=None, error=error)
@@ -236,10 +236,14 @@ def _wait(tries: int) -> timedelta:
     return min(FIRST_WAIT * 2.0 ** min(tries - 1, 20), LONGEST_WAIT)
 
 
-def _give_up(rows: Any, error: str) -> None:
+def _give_up(destination: str, rows: Any, error: str) -> None:
     number = rows.update(try_at=None, claim=None, error=error)
     logger.error(
-        "alerts given up: alerts=%d error=%s", number, error, extra={"event": "alert_given_up"}
+        "alerts given up: channel=%s alerts=%d error=%s",
+        destination,
+        number,
+        error,
+        extra={"event": "alert_given_up", "channel": destination},
     )
 
 

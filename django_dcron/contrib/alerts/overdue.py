@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Each channel gets one alert per late run and per silence. A silence ends with the next success or
-  a change of the job.
+- For each time in its rules, a channel gets one alert per late run and per silence. A silence ends
+  with the next success or a change of the job.
 - Each check reads the next page of candidates. After the last page, the next check starts over. So
   candidates that are already reported don't hide others.
 - A run or a job that is still late or silent when its alert is deleted isn't reported again.

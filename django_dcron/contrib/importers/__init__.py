@@ -1,7 +1,7 @@
 """Import the jobs of another scheduler, a crontab or an export.
 
-A module per source reads it and writes nothing: ``read(...) -> SourceContents``. ``comparison``
-compares the contents with the existing jobs, and ``writing`` applies the differences.
+A module per source reads it: ``read(...) -> SourceContents``. ``comparison`` compares the contents
+with the existing jobs, and ``writing`` applies the differences. ``handback`` gives the jobs back.
 
 Invariants:
 
@@ -9,7 +9,8 @@ Invariants:
   with a reason.
 - A warning names everything else that has no equivalent. Nothing is dropped silently.
 - Reading the same source again yields the same jobs with the same names.
-- Each job is written separately, fully validated, against the version that was compared. A job that
-  can't be written stops no other.
-- Nothing in the source is changed or executed.
+- Each job is fully validated, and written only if it still has the version that was compared. A job
+  that can't be written stops no other.
+- An import changes nothing in the source and runs none of its jobs. Handing jobs back changes only
+  the times of its last runs.
 """

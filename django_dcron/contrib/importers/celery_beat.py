@@ -54,7 +54,10 @@ def runs_since(since: datetime) -> SourceRuns:
 
 
 def entries_by_task() -> dict[str, set[str]]:
-    """Return the keys of all rows by task. Beat may have sent a disabled row before."""
+    """Return the keys of all rows by task.
+
+    Disabled rows are included, because beat may have sent their tasks before they were disabled.
+    """
     keys = defaultdict(set)
     for key, task in _rows().values_list("pk", "task"):
         keys[task].add(str(key))

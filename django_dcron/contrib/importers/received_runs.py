@@ -8,7 +8,8 @@ Invariants:
 - A message names only its task. It belongs to an entry only if no other entry has this task.
 - An entry has at most one time. Otherwise, one run would count twice, as stored and as received.
 - A message may have waited in its queue. So a stored time counts instead of a message that workers
-  received shortly afterwards, and without stored times, a late message is no difference.
+  received shortly afterwards. Without stored times, the report doesn't list a message that was
+  received too late as a difference.
 - Workers forget their messages when they restart. If only messages are known, a missing run
   therefore proves nothing.
 """
@@ -61,7 +62,10 @@ def _with_received(
     received: Mapping[str, datetime],
     since: datetime,
 ) -> SourceRuns:
-    """Add the times at which the tasks were ``received``. ``origins``: the entries by their key."""
+    """Add the times at which the tasks were ``received``.
+
+    ``origins``: the origin of each entry, by the entry's key.
+    """
     times = {origin: list(known) for origin, known in stored.times.items()}
     for task, at in received.items():
         keys = keys_by_task.get(task, set())

@@ -146,7 +146,10 @@ def _one_off_values(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _interval_values(row: Any, now: datetime) -> dict[str, Any]:
-    """Return the interval, from its next time on. ``repeat`` is the number of runs after that."""
+    """Return the interval, from its next time on.
+
+    ``repeat`` is the number of runs after the one at ``scheduled_time``.
+    """
     if row.interval is None or row.interval_unit is None:
         raise EntryRefused("the task has no interval")
     length = timedelta(**{row.interval_unit: row.interval})

@@ -26,7 +26,7 @@ from django_dcron.models import Calendar, Job
 
 
 class CalendarSerializer(DocumentSerializer):
-    """Dates that the schedules of its jobs skip."""
+    """Dates and times at which the jobs that use it have no occurrences."""
 
     class Meta:
         model = Calendar

@@ -7,8 +7,8 @@ Invariants:
 - An occurrence must have a row once the cursor has passed it. A cursor that stays in the past is a
   separate finding (see ``jobs``).
 - Pruning deletes old rows, failures last. A gap counts as pruned history if it is older than all
-  other finished rows of the job. In addition, the statistics must count more runs than the job has
-  rows. Any other gap is a loss.
+  finished rows of the job, except failed and backfilled ones. In addition, the statistics must
+  count more runs than the job has rows. Any other gap is a loss.
 - Nodes keep working during the check. Data is read in an order that makes concurrent changes
   harmless: cursors, then rows, then statistics.
 """
@@ -141,7 +141,7 @@ def _entries(jobs: Iterable[Job], window: Window, totals: Totals) -> Iterable[Ac
         timetable = timetable_of(job)
         key = (timetable, phase if timetable.schedule.interval else None, after, until)
         if key not in computed:
-            limit = NO_LIMIT if window.runs_per_job is None else window.runs_per_job
+            limit = NO_LIMIT if window.occurrences_per_job is None else window.occurrences_per_job
             computed[key] = occurrences(timetable, phase, after, until, limit)
         totals.truncated += computed[key].truncated
         yield AccountedJob(job, timetable, computed[key])

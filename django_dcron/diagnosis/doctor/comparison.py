@@ -1,6 +1,7 @@
 """Compare a job's occurrences with its rows: a pure function from facts to differences.
 
-Invariant: each occurrence is in exactly one row, its own or one that covers it as missed.
+Invariant: each occurrence is in exactly one row, its own or one that covers it as missed. A
+backfilled run counts only for an occurrence without such a row.
 """
 
 from __future__ import annotations

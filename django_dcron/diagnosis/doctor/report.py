@@ -54,7 +54,7 @@ class Report:
         if totals.truncated:
             notes.append(
                 f"{number_of(totals.truncated, 'job')} checked for the latest "
-                f"{window.runs_per_job} occurrences only."
+                f"{window.occurrences_per_job} occurrences only."
             )
         if self.more_runs:
             notes.append(

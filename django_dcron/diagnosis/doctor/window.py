@@ -27,7 +27,7 @@ class Window:
     """By the database's clock, read before all other data."""
     namespace: str = ""
     """Empty for all namespaces."""
-    runs_per_job: int | None = 1000
+    occurrences_per_job: int | None = 1000
     """The maximum number of a job's latest occurrences to account for, or None for all."""
     runs: int | None = 20_000
     """The maximum number of the window's latest runs to check individually, or None for all."""

@@ -18,7 +18,7 @@ class Nearby:
     out_of_bounds: tuple[datetime, ...] = ()
     """The schedule falls on these times, but the job starts later or has ended."""
     excluded: tuple[datetime, ...] = ()
-    """The schedule falls on these times, but the calendar excludes their dates."""
+    """The schedule falls on these times, but the calendar excludes them."""
     moved: tuple[datetime, ...] = ()
     """The latest times, at most ``MOVED_SHOWN``, that the calendar moved to ``inside[0]``."""
     before: datetime | None = None

@@ -26,7 +26,7 @@ class WhyVerdict(StrEnum):
     NO_OCCURRENCE = "no_occurrence"
     """The schedule doesn't fall on that time."""
     EXCLUDED = "excluded"
-    """The schedule falls on that time, but the job's calendar excludes the date."""
+    """The schedule falls on that time, but the job's calendar excludes it."""
     BEFORE_START = "before_start"
     AFTER_END = "after_end"
     NOT_CREATED = "not_created"

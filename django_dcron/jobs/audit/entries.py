@@ -51,7 +51,7 @@ class LoggedChange:
 
 
 def entries_of(row: Model) -> AuditEntryQuerySet:
-    """Return the entries of a job, run, calendar, limit or freeze, unordered."""
+    """Return the entries of a job, run, calendar, limit, freeze or incident, unordered."""
     entries = AuditEntry.objects.using(alias_for(AuditEntry)).order_by()
     return entries.filter(kind=str(row._meta.model_name), object_id=str(row.pk))
 

@@ -147,7 +147,7 @@ def _window(options: dict[str, Any]) -> Window:
             f"--since ({format_moment(since)}) must be before --until ({format_moment(until)})."
         )
     _check_namespace(options["namespace"])
-    return Window(since, until, now, options["namespace"], runs_per_job=options["limit"])
+    return Window(since, until, now, options["namespace"], occurrences_per_job=options["limit"])
 
 
 def _check_namespace(namespace: str) -> None:

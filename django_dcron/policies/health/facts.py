@@ -197,8 +197,8 @@ class SystemFacts:
     def visible(self, *, jobs: bool, nodes: bool) -> SystemFacts:
         """Return these facts without the names that a person may not see.
 
-        ``jobs`` permits names of jobs and queues; ``nodes`` permits names of nodes, namespaces and
-        workers.
+        ``jobs`` permits names of jobs and queues, and the texts of freezes. ``nodes`` permits names
+        of nodes, unserved namespaces and workers.
         """
         facts = self
         if not jobs:

@@ -21,6 +21,7 @@ from django_dcron.db.now import database_now
 from django_dcron.models import Alert
 from django_dcron.policies.alerting import AlertKind
 from tests.contrib.alerts.conftest import Service
+from tests.logs import logged
 from tests.threads import in_threads
 
 pytestmark = pytest.mark.django_db
@@ -111,7 +112,9 @@ def test_failing_channel_is_retried_later_and_does_not_block_others(
     assert row.sent_at is not None
 
 
-def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(service: Service) -> None:
+def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     service.status = 503
     store_alerts([message(1)])
     Alert.objects.update(tries=outbox.MAX_TRIES - 1)
@@ -119,12 +122,16 @@ def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(service: Serv
     row = Alert.objects.get()
     assert (row.try_at, row.sent_at) == (None, None)
     assert "(json)" in row.error
+    assert logged(caplog, "alert_given_up", row.channel, "(json)", channel=row.channel)
 
 
-def test_alert_for_a_removed_channel_is_abandoned(service: Service) -> None:
+def test_alert_for_a_removed_channel_is_abandoned(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     store_alerts([message(1, to=("gone",))])
     assert send_due() == 0
     assert Alert.objects.get().error == "the channel no longer exists"
+    assert logged(caplog, "alert_given_up", "channel=gone", channel="gone")
 
 
 def test_alert_of_a_dead_sender_is_sent_by_another_sender(service: Service) -> None:

@@ -232,6 +232,7 @@ class Heartbeats:
         """
         if not heartbeats:
             return
+        failed_before = all(heartbeat.failed for heartbeat in heartbeats)
         try:
             self._limit_waits()
             with deliveries.lock_unlocked([each.run.id for each in heartbeats]) as unlocked:
@@ -244,7 +245,8 @@ class Heartbeats:
                 heartbeat.failed = True
             extra = {"event": "heartbeat_failed", "runs": len(heartbeats)}
             text = "heartbeats of ended runs not written: runs=%d error=%s"
-            logger.warning(text, len(heartbeats), in_one_line(error), extra=extra)
+            level = logging.DEBUG if failed_before else logging.WARNING
+            logger.log(level, text, len(heartbeats), in_one_line(error), extra=extra)
 
     def _limit_waits(self) -> None:
         """Limit the waits of this thread's connection, because all runs depend on this thread.
@@ -257,7 +259,8 @@ class Heartbeats:
         )
 
     def _beat(self, heartbeat: RunHeartbeat) -> None:
-        run, heartbeat.failed, sent_at = heartbeat.run, False, time.monotonic()
+        run, failed_before, sent_at = heartbeat.run, heartbeat.failed, time.monotonic()
+        heartbeat.failed = False
         try:
             self._limit_waits()
             alive = transitions.renew_heartbeat(run.id, run.attempt)
@@ -271,7 +274,8 @@ class Heartbeats:
             if is_contention(error):
                 heartbeat.locked_at = sent_at
             extra = {"event": "heartbeat_failed", **log_fields(run)}
-            logger.warning("heartbeat not written: job=%s error=%s", run.job, error, extra=extra)
+            level = logging.DEBUG if failed_before else logging.WARNING
+            logger.log(level, "heartbeat not written: job=%s error=%s", run.job, error, extra=extra)
         except Exception:  # an unknown error of one run must not affect the other runs
             extra = {"event": "heartbeat_failed", **log_fields(run)}
             logger.exception("heartbeat failed: job=%s", run.job, extra=extra)

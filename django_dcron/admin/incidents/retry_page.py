@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import Count
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy, ngettext
@@ -126,6 +127,14 @@ def _count_failed(incident: Incident, until: int) -> int:
     return count_up_to(attempts, MAX_COUNTED)
 
 
+def _count_runs(incident: Incident, until: int) -> int:
+    """Return the number of runs of the latest ``MAX_COUNTED`` failed attempts."""
+    attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until).order_by("-pk")
+    latest = attempts.values("run")[:MAX_COUNTED]
+    found: dict[str, int] = latest.aggregate(runs=Count("run", distinct=True))
+    return found["runs"]
+
+
 def _number(text: str) -> int:
     return min(int(text), LARGEST) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
@@ -150,6 +159,7 @@ def _page(
         "back": change_url(incident, site),
         "numbers": numbers,
         "is_running": is_running,
+        "runs": None if is_running else _count_runs(incident, numbers["until"]),
         "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
         "is_paused": not incident.job.enabled,
         "media": model_admin.media,

@@ -50,7 +50,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     search_note = _(
         "Enter up to eight words of a job name, an exception, a message or a worker. The search "
         "and the filters cover the 100,000 latest attempts before the end of the selected "
-        "time range. Enter the full ID of a run to find all of its attempts."
+        "time range. Enter the ID of a run to find all of its attempts."
     )
     ordering = ("-pk",)
     empty_text = _("No attempts yet. An attempt appears here when a worker starts a run.")

@@ -60,7 +60,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         ("trigger", titled_filter(TRIGGER_TITLE)),
     )
     search_fields = ("job__name", "job__namespace")
-    search_note = gettext_lazy("Enter up to eight words of a job name, or the full ID of a run.")
+    search_note = gettext_lazy("Enter up to eight words of a job name, or the ID of a run.")
     ordering = ("-scheduled_at", "-pk")  # matches an index of the table, read backwards
     quick_links = (
         (gettext_lazy("Failed in the last 24 hours"), "state__exact=failed&when=24h"),

@@ -229,11 +229,18 @@ def _excluded_sentence(data: ExplanationData, instant: datetime) -> Sentence:
 
 def _no_match_sentence(data: ExplanationData) -> Sentence:
     if data.timetable is not None and data.timetable.schedule.is_never:
+        if not data.job.after:
+            text = _(
+                "The schedule @never has no occurrences. The job runs only when it is started "
+                "manually."
+            )
+            return Sentence("never", text)
         text = _(
-            "The schedule @never has no occurrences. The job runs only when it is started manually "
-            "or by another job."
+            "The schedule @never has no occurrences. The job starts after these jobs: %(jobs)s. "
+            "Their runs show why it did or didn't start."
         )
-        return Sentence("never", text)
+        jobs = ", ".join(f"{label} ({outcome})" for label, outcome in data.job.after.items())
+        return Sentence("never_but_chained", text, jobs=jobs)
     text = _("The schedule “%(schedule)s” doesn't match that time.")
     return Sentence("no_match", text, schedule=data.job.schedule)
 

@@ -135,9 +135,8 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if planned.continue_from:
-        output.line(
-            f"There may be more. To continue, use START {iso(planned.continue_from)}.", WARNING
-        )
+        start = planned.continue_from.astimezone(_zone(job)).isoformat()
+        output.line(f"There may be more. To continue, use START {start}.", WARNING)
 
 
 def _warn_if_nothing_starts(output: Output, job: Job) -> None:

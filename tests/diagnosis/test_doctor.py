@@ -331,6 +331,30 @@ def test_restarted_node_causes_no_finding(system: System) -> None:
     assert system.codes() == set()
 
 
+def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
+    now = database_now("default")
+
+    def start(release: str, worker: str, age: timedelta) -> None:
+        at = now - age
+        run = make_run(system.job, "running", trigger="manual", started_at=at, heartbeat_at=now)
+        Attempt.objects.filter(run=run).update(worker=worker, release=release, started_at=at)
+
+    before = system.codes()
+    start("2026.1", "old@a", 3 * MINUTE)
+    start("2026.2", "new@b", 2 * MINUTE)
+    assert system.codes() == before, "one release replaced the other"
+    start("", "unknown@c", MINUTE)
+    start("2026.1", "old@a", MINUTE)
+    (finding,) = (
+        each
+        for each in system.examine().findings.listed
+        if each.code is Code.WORKER_RELEASES_DIFFER
+    )
+    assert finding.severity is Severity.WARNING
+    assert all(part in finding.message for part in ("2026.1 (old@a", "2026.2 (new@b"))
+    assert "unknown@c" not in finding.message
+
+
 def test_every_code_is_covered_by_a_test() -> None:
     provoked = {code for code, _ in (*RUN_FAULTS, *JOB_FAULTS, *NODE_FAULTS)}
     in_other_tests = {
@@ -339,6 +363,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.LOCK_UNREACHABLE,
         Code.LOCK_UNSAFE,
         Code.OTHER_SCHEDULER_RUNS,
+        Code.WORKER_RELEASES_DIFFER,
     }
     of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
     assert provoked | in_other_tests | of_health == set(Code)

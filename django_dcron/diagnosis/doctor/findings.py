@@ -74,6 +74,7 @@ class Code(StrEnum):
     BROKER_UNREACHABLE = "broker_unreachable"
     CLOCK_IN_DOUBT = "clock_in_doubt"
     RELEASES_DIFFER = "releases_differ"
+    WORKER_RELEASES_DIFFER = "worker_releases_differ"
     NAMESPACES_OVERLAP = "namespaces_overlap"
     SHARDS_UNLED = "shards_unled"
     SHARDS_DIFFER = "shards_differ"
@@ -98,6 +99,7 @@ WARNINGS = frozenset(
         Code.BROKER_UNREACHABLE,
         Code.CLOCK_IN_DOUBT,
         Code.RELEASES_DIFFER,
+        Code.WORKER_RELEASES_DIFFER,
         Code.NAMESPACES_OVERLAP,
         Code.SHARDS_DIFFER,
         Code.LEASE_ORPHANED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django_dcron.diagnosis.doctor import account, history, nodes, unfinished
+from django_dcron.diagnosis.doctor import account, history, nodes, releases, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
@@ -103,6 +103,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         if issue.problem not in LISTED_BY_ROW:
             _add(issue, findings)
     nodes.examine_nodes(window, findings, lock)
+    releases.examine_releases(window, findings)
     examiner, jobs = JobExaminer(window, findings, verdict.facts.freezes), 0
     for batch in batches_of_jobs(window):
         examiner.examine(batch)

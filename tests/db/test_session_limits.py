@@ -18,7 +18,7 @@ from tests.waiting import TIMEOUT
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 def test_idle_transaction_is_ended_so_that_others_get_its_locks() -> None:
-    """For example, a process freezes. It gets the error when it resumes."""
+    """For example, a process is suspended. It gets the error when it resumes."""
     job = make_idle_job()
     locked, lock_was_taken_over = threading.Event(), threading.Event()
     errors: list[BaseException] = []

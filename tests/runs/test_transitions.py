@@ -313,7 +313,7 @@ def test_wake_next_is_called_only_if_the_slot_is_free_and_runs_wait(
     assert offered == ([job.pk] if wakes else [])
 
 
-def test_frozen_transaction_is_limited_to_the_run_lease(
+def test_suspended_transaction_is_limited_to_the_run_lease(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=7)

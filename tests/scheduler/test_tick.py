@@ -499,7 +499,7 @@ def test_tick_report_counts_the_actions(
 def test_locked_run_does_not_block_the_rest_of_the_tick(
     node: NodeUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For example, a worker froze within its transaction.
+    """For example, a worker was suspended within its transaction.
 
     The node marks the run once the lock is released, and logs the contention once.
     """

@@ -41,7 +41,7 @@ def prepare() -> None:
 
 
 def simulate_seed(seed: int, each: float) -> Result:
-    """Simulate one cluster. The result has no story and no history."""
+    """Simulate one cluster. The result has no log and no history."""
     from tests.simulation import plan, world
 
     result = world.simulate(plan.draw(seed, each))

@@ -105,6 +105,12 @@ def test_totals_are_printed_with_their_date_and_commit() -> None:
     assert kept["commit"] in printed
 
 
+def test_recorded_kinds_of_faults_exist() -> None:
+    """Otherwise, a renamed kind would have two counts."""
+    recorded = json.loads(Path("docs/contributing/simulation-totals.json").read_text())["faults"]
+    assert recorded.keys() <= {*plan.FAULTS, *plan.FAULTS_AT_POINTS}
+
+
 def rows_of_broken_guards() -> list[list[str]]:
     """Return the rows of the docs' table: the guard, the hours, the seed and the finding."""
     text = Path("docs/contributing/simulation.md").read_text()

@@ -142,14 +142,14 @@ def _circumstances() -> Iterator[tuple[str, Any]]:
     yield "date", datetime.now(UTC).isoformat(timespec="seconds")
     yield "machine", ", ".join(_machine())
     ours = {"python": platform.python_version(), **versions(sys.executable, OUR_PACKAGES)}
-    theirs = {
+    of_contestants = {
         contestant.name: versions(
             contestant.python, (*contestant.packages, "celery", "kombu", "redis")
         )
         for contestant in CONTESTANTS.values()
         if contestant.is_made
     }
-    yield "versions", {"django-dcron": ours, **theirs}
+    yield "versions", {"django-dcron": ours, **of_contestants}
 
 
 def _machine() -> Iterator[str]:

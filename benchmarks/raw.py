@@ -17,13 +17,13 @@ from typing import Any
 
 from benchmarks.arrivals import BROKER, QUEUE
 from benchmarks.command import run
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 ROUNDS = 5
 BATCH = 500
 
 
-def measure(place: Place, messages: int) -> dict[str, Any]:
+def measure(testbed: Testbed, messages: int) -> dict[str, Any]:
     import redis
     from django.conf import settings
 

@@ -35,7 +35,7 @@ from benchmarks.arrivals import Queue
 from benchmarks.command import run
 from benchmarks.contestant_setup import new_database, variables_of
 from benchmarks.environments import ROOT, environment
-from benchmarks.place import Place, empty_tables, in_seconds, make_jobs
+from benchmarks.testbed import Testbed, empty_tables, in_seconds, make_jobs
 
 if TYPE_CHECKING:
     from tests.services import Process
@@ -63,16 +63,16 @@ class Round(NamedTuple):
     database_cpu_ms: float
 
 
-def measure(place: Place, messages: int, rounds: int, threads: int) -> dict[str, Any]:
-    assert place.database
-    server = place.database.pid
+def measure(testbed: Testbed, messages: int, rounds: int, threads: int) -> dict[str, Any]:
+    assert testbed.database
+    server = testbed.database.pid
     plain = _Plain()
     figures: dict[str, Any] = {"messages": messages}
     for name, tasks in (("new_connections", 0), ("kept_connection", KEPT)):
         os.environ["BENCH_DB_REUSE_MAX"] = str(tasks)
         pairs = [(_dcron(messages, server), plain.round(messages, server)) for _ in range(rounds)]
-        ours, theirs = zip(*pairs, strict=True)
-        figures[name] = {"dcron": _median(ours), "plain": _median(theirs)}
+        dcron_rounds, plain_rounds = zip(*pairs, strict=True)
+        figures[name] = {"dcron": _median(dcron_rounds), "plain": _median(plain_rounds)}
     if threads:
         pool = ("--pool", "threads", "--concurrency", str(threads))
         of_threads = [

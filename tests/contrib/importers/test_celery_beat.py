@@ -382,7 +382,7 @@ WEEKDAYS = numbers(0, 6) | st.sampled_from(
 MONTHS = numbers(1, 12) | st.sampled_from(["jan", "nov-feb", "march,october"])
 
 
-def theirs(crontab: Any, after: datetime) -> Iterator[datetime]:
+def source_occurrences(crontab: Any, after: datetime) -> Iterator[datetime]:
     """Yield the occurrences of Celery's crontab, each computed from the previous one."""
     moment = after
     crontab.nowfun = lambda: moment
@@ -410,7 +410,7 @@ def test_converted_crontab_matches_celery(**fields: str) -> None:
         assume(False)
     after = datetime(2027, 1, 13, 10, 7, tzinfo=UTC)
     ours = list(schedule.occurrences(after, datetime(2060, 1, 1, tzinfo=UTC), 12))
-    assert ours == list(islice(theirs(crontab, after), len(ours)))
+    assert ours == list(islice(source_occurrences(crontab, after), len(ours)))
 
 
 @hypothesis_settings(max_examples=depth.examples(60), deadline=None)
@@ -427,7 +427,7 @@ def test_converted_crontab_matches_celery_in_a_time_zone(**fields: str) -> None:
     schedule = parse_schedule(celery_entry.crontab_text(crontab), zone.key)
     after = datetime(2027, 4, 1, 0, 30, tzinfo=zone)
     ours = list(schedule.occurrences(after, datetime(2027, 10, 1, tzinfo=UTC), 40))
-    assert ours == list(islice(theirs(crontab, after), len(ours)))
+    assert ours == list(islice(source_occurrences(crontab, after), len(ours)))
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ class Clock:
         return self().replace(tzinfo=None)
 
 
-def theirs(
+def source_runs(
     schedule: real.Schedule,
     ticks: list[datetime],
     zone: str,
@@ -304,7 +304,7 @@ def compare(
     ticks = {begin + timedelta(hours=number) for number in range(0, hours, step)}
     ticks |= {at + MINUTE * number for at in ours for number in (-1, 0, 1)}
     ticks = {tick for tick in ticks if begin <= tick <= ours[-1]}
-    assert theirs(schedule, sorted(ticks), zone, monkeypatch) == ours
+    assert source_runs(schedule, sorted(ticks), zone, monkeypatch) == ours
     return ours
 
 
@@ -342,7 +342,7 @@ def test_times_at_clock_changes_match_django_cron(
     zone, schedule = "Europe/Berlin", real.Schedule(run_at_times=["2:30"])
     ticks = [midnight + MINUTE * number for number in range(8 * 60)]
     ours = parse_schedule("30 2 * * *", zone).occurrences(midnight, ticks[-1])
-    assert theirs(schedule, ticks, zone, monkeypatch) == list(ours) == [expected]
+    assert source_runs(schedule, ticks, zone, monkeypatch) == list(ours) == [expected]
 
 
 TIMES = st.tuples(st.integers(0, 23), st.integers(0, 59)).map(lambda at: f"{at[0]}:{at[1]:02}")

@@ -33,7 +33,8 @@ class SilentProxy:
         self._cut = False
         self.remaining = 0
         """Chunks until silence. 0 for none."""
-        self.made = 0
+        self.accepted = 0
+        """Number of accepted connections."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -84,7 +85,7 @@ class SilentProxy:
         far = socket.socket(socket.AF_UNIX)
         self._open += [near, far]
         far.connect(self._target)
-        self.made += 1
+        self.accepted += 1
         for ends in ((near, far), (far, near)):
             pump = threading.Thread(target=self._pump, args=(*ends, self._silent), daemon=True)
             pump.start()

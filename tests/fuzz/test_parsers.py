@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 
 from django_dcron import targets
 from django_dcron.admin.action_forms import InstantField, UntilField
-from django_dcron.admin.durations import DurationInput
+from django_dcron.admin.durations import DurationTextField
 from django_dcron.admin.json_input import JsonInput
 from django_dcron.admin.lists import time_filter
 from django_dcron.admin.lists.lookups import check_lookups
@@ -115,7 +115,7 @@ def crontab_of_beat(text: str) -> object:
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "duration": parse_duration_text,
-    "duration of a form": DurationInput().clean,
+    "duration of a form": DurationTextField().clean,
     "duration of a document": partial(from_json, ValueFormat.DURATION),
     "duration of a command line": lambda text: option_values.parse_duration_option(
         "--timeout", text

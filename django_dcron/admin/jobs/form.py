@@ -28,7 +28,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
-from django_dcron.admin.durations import DurationInput
+from django_dcron.admin.durations import DurationTextField
 from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
 from django_dcron.admin.json_input import JsonInput, json_input
@@ -146,7 +146,7 @@ class JobForm(JobModelForm):
         model = Job
         fields = "__all__"
         field_classes = {
-            **dict.fromkeys(_DURATIONS, DurationInput),
+            **dict.fromkeys(_DURATIONS, DurationTextField),
             **dict.fromkeys(_JSON, JsonInput),
             "schedule": ScheduleInput,
         }

@@ -392,11 +392,10 @@ def test_preview_shows_signature_and_docstring_of_target(admin_client: Client) -
 
 @pytest.mark.django_tasks
 def test_preview_shows_signature_of_django_task(admin_client: Client) -> None:
-    response = post_preview(
-        admin_client, **SIMPLE | {"target": "tests.tasked.tasks.look", "kwargs": '{"name": "a"}'}
-    )
+    fields = SIMPLE | {"target": "tests.tasked.tasks.describe", "kwargs": '{"name": "a"}'}
+    response = post_preview(admin_client, **fields)
 
-    assert part_text(response, "target").startswith("Django task look(name: str)")
+    assert part_text(response, "target").startswith("Django task describe(name: str)")
 
 
 def test_page_shows_signature_of_stored_target(admin_client: Client) -> None:

@@ -49,7 +49,7 @@ WORKER = (*OPTIONS, *QUIETLY)
 PATIENCE = 120.0
 KEPT = 10**9
 """Tasks or seconds for which a connection is kept: more than the benchmark takes."""
-LOOK_EVERY = 0.25
+CHECK_EVERY = 0.25
 """Seconds between two checks. Each check is work for PostgreSQL, too."""
 
 Completed = tuple[int, datetime | None, datetime | None]
@@ -265,7 +265,7 @@ def _wait(process: Process, number: int, completed: Callable[[], Completed]) -> 
             return found
         if not process.running or time.monotonic() > deadline:
             raise AssertionError(f"{found[0]} of {number} done: {process.log[-1000:]}")
-        time.sleep(LOOK_EVERY)
+        time.sleep(CHECK_EVERY)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from django_dcron.management.dcron.run_absence import Absence, FoundAbsence, abs
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.policies.lifecycle import Outcome, State
 
-LOOK_EVERY = 0.5
+CHECK_EVERY = 0.5
 """Seconds between two reads of the run."""
 EXPLAIN_WAIT_AFTER = 5.0
 """Seconds after which the possible cause of the wait is shown."""
@@ -83,7 +83,7 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
             if seconds is None and (absent := absences.lasting(run, waited)):
                 return WatchResult(run, absent.absence, absent.message)
             time.sleep(
-                LOOK_EVERY if seconds is None else max(min(LOOK_EVERY, seconds - waited), 0.01)
+                CHECK_EVERY if seconds is None else max(min(CHECK_EVERY, seconds - waited), 0.01)
             )
 
 

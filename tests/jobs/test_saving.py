@@ -1139,11 +1139,11 @@ def test_one_of_several_concurrent_saves_succeeds() -> None:
     refused: list[Exception] = []
 
     def admin(name: str) -> None:
-        mine = reread(job)
-        mine.description = name
+        own_copy = reread(job)
+        own_copy.description = name
         together.wait(TIMEOUT)
         try:
-            saving.save(mine)
+            saving.save(own_copy)
             won.append(name)
         except Conflict as error:
             refused.append(error)

@@ -80,7 +80,11 @@ def test_lost_duplicate_and_reordered_messages_start_each_run_once(
     impatient = shorter_durations(REDELIVER_AFTER=2)
     with UnreliableRelay(redis_server).running() as relay:
         cluster.start(
-            jobs=8, node_env=impatient, worker_env=impatient, queue=NODE_QUEUE, kwargs={"seconds": 0.1}
+            jobs=8,
+            node_env=impatient,
+            worker_env=impatient,
+            queue=NODE_QUEUE,
+            kwargs={"seconds": 0.1},
         )
         dispatched = Run.objects.exclude(state__in=("pending", "waiting"))
         wait_until(

@@ -120,12 +120,12 @@ def _figures(latenesses: Sequence[float], jobs: int) -> dict[str, Any]:
 
 
 def describe(figures: dict[str, Any]) -> str:
-    who = "{contestant}, {jobs:,} jobs, {nodes} process(es): ".format(**figures)
+    prefix = "{contestant}, {jobs:,} jobs, {nodes} process(es): ".format(**figures)
     if "error" in figures:
-        return who + str(figures["error"])
+        return prefix + str(figures["error"])
     if not figures["caught_up"]:
-        return who + not_caught_up(figures)
-    return who + "lateness p50 {p50:.3f} s, p99 {p99:.3f} s, max {max:.3f} s".format(**figures)
+        return prefix + not_caught_up(figures)
+    return prefix + "lateness p50 {p50:.3f} s, p99 {p99:.3f} s, max {max:.3f} s".format(**figures)
 
 
 def not_caught_up(figures: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ DEFAULT = "dcron.pid"
 LOCK_TIMEOUT = 0.5
 """Seconds to wait for the lock. A process may hold it briefly to clean up after a killed node."""
 CHECK_EVERY = 0.05
-ENDS_WITHIN = 2.0
+EXIT_TIMEOUT = 2.0
 """Minimum time in seconds for a process to exit after it has released its file."""
 
 _held: dict[tuple[int, int], int] = {}
@@ -255,11 +255,11 @@ def _holder(fd: int) -> int | None:
 def _has_ended(handle: int, seconds: float) -> bool:
     """Return whether the process of the handle ends within ``seconds``.
 
-    It gets at least ``ENDS_WITHIN`` seconds.
+    It gets at least ``EXIT_TIMEOUT`` seconds.
     """
     ended = select.poll()
     ended.register(handle, select.POLLIN)
-    return bool(ended.poll(max(seconds, ENDS_WITHIN) * 1000))
+    return bool(ended.poll(max(seconds, EXIT_TIMEOUT) * 1000))
 
 
 def _open_process(pid: int) -> int | None:

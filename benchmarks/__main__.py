@@ -141,7 +141,7 @@ def _run(measure: Measure, options: str) -> Any:
 def _circumstances() -> Iterator[tuple[str, Any]]:
     yield "date", datetime.now(UTC).isoformat(timespec="seconds")
     yield "machine", ", ".join(_machine())
-    ours = {"python": platform.python_version(), **versions(sys.executable, OUR_PACKAGES)}
+    of_dcron = {"python": platform.python_version(), **versions(sys.executable, OUR_PACKAGES)}
     of_contestants = {
         contestant.name: versions(
             contestant.python, (*contestant.packages, "celery", "kombu", "redis")
@@ -149,7 +149,7 @@ def _circumstances() -> Iterator[tuple[str, Any]]:
         for contestant in CONTESTANTS.values()
         if contestant.is_made
     }
-    yield "versions", {"django-dcron": ours, **of_contestants}
+    yield "versions", {"django-dcron": of_dcron, **of_contestants}
 
 
 def _machine() -> Iterator[str]:

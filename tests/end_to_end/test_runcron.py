@@ -233,13 +233,13 @@ def test_runcron_once_logs_that_another_node_leads_all_shards(
 
 
 def test_node_serves_only_its_namespace(start_runcron: StartProcess) -> None:
-    ours, other = make_job(namespace="shop"), make_job(namespace="billing")
+    served, other = make_job(namespace="shop"), make_job(namespace="billing")
     node = start_runcron("--embedded", "--namespace", "shop")
     wait_until(lambda: succeeded() >= 1, what="a succeeded run")
     assert Node.objects.get().namespace == "shop"
     node.terminate()
     assert node.wait() == 0
-    assert ours.runs.exists()
+    assert served.runs.exists()
     assert not other.runs.exists()
 
 

@@ -120,12 +120,12 @@ def test_health_imports_no_other_subcommand() -> None:
         check=False,
     )
     exit_code, *modules = result.stdout.split()
-    ours = {
+    subcommands = {
         name.rpartition(".")[2]
         for name in modules
         if name.startswith("django_dcron.management.dcron.")
     }
-    assert (exit_code, ours) == ("1", {"health", "exits"})
+    assert (exit_code, subcommands) == ("1", {"health", "exits"})
     assert "rich" not in modules
     assert "none doesn't exist: no node is running" in result.stderr
 

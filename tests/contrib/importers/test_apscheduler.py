@@ -238,8 +238,8 @@ def test_converted_cron_trigger_matches_apscheduler(**fields: str) -> None:
         schedule = parse_schedule(apscheduler._cron(trigger))
     except (ValueError, EntryRefused, InvalidSchedule):
         assume(False)
-    ours = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
-    assert ours == list(islice(source_occurrences(trigger), len(ours)))
+    occurrences = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
+    assert occurrences == list(islice(source_occurrences(trigger), len(occurrences)))
 
 
 def test_executions_are_read() -> None:
@@ -392,8 +392,8 @@ def test_public_schedules_match_apscheduler(given: dict[str, Any]) -> None:
     trigger = CronTrigger(**given, timezone=UTC)
     store(trigger)
     values = read_entry().values
-    ours = parse_schedule(values["schedule"], values["timezone"])
-    assert list(ours.occurrences(NOW, FAR, public.COUNT)) == list(
+    occurrences = parse_schedule(values["schedule"], values["timezone"])
+    assert list(occurrences.occurrences(NOW, FAR, public.COUNT)) == list(
         islice(source_occurrences(trigger), public.COUNT)
     )
 
@@ -404,7 +404,7 @@ def test_public_intervals_match_apscheduler(given: dict[str, int]) -> None:
     store(trigger)
     timetable = placement.timetable_of(Job(name="a", **read_entry().values))
     expected = list(islice(source_occurrences(trigger), public.COUNT))
-    ours = [timetable.first_after(NOW)]
-    while len(ours) < public.COUNT:
-        ours.append(timetable.next_after(ours[-1]))  # type: ignore[arg-type]
-    assert ours == expected
+    occurrences = [timetable.first_after(NOW)]
+    while len(occurrences) < public.COUNT:
+        occurrences.append(timetable.next_after(occurrences[-1]))  # type: ignore[arg-type]
+    assert occurrences == expected

@@ -114,10 +114,10 @@ def test_occurrences_match_django_q2(kind: str, zone: str, settings: Settings) -
     finally:
         Conf.TIME_ZONE = before
     values = found().values
-    ours = parse_schedule(values["schedule"], values["timezone"]).occurrences(
+    occurrences = parse_schedule(values["schedule"], values["timezone"]).occurrences(
         row.next_run - timedelta(seconds=1), expected[-1]
     )
-    assert list(ours) == expected
+    assert list(occurrences) == expected
 
 
 def test_minutes_become_an_every_schedule() -> None:
@@ -376,5 +376,5 @@ def test_public_schedules_match_croniter(given: str) -> None:
     make("C", cron=given)
     values = found().values
     schedule = parse_schedule(values["schedule"], values["timezone"])
-    ours = list(schedule.occurrences(NOW, FAR, public.COUNT))
-    assert ours == list(islice(of_croniter(given), public.COUNT))
+    occurrences = list(schedule.occurrences(NOW, FAR, public.COUNT))
+    assert occurrences == list(islice(of_croniter(given), public.COUNT))

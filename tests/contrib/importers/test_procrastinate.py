@@ -227,5 +227,5 @@ def test_occurrences_match_procrastinate(cron: str) -> None:
 @public.each_of("procrastinate")
 def test_public_schedules_match_procrastinate(given: str) -> None:
     schedule = parse_schedule(from_croniter(given), "UTC")
-    ours = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
-    assert ours == list(islice(source_occurrences(given), public.COUNT))
+    occurrences = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
+    assert occurrences == list(islice(source_occurrences(given), public.COUNT))

@@ -213,11 +213,11 @@ def test_intervals_keep_their_phase_and_end(
     timetable = placement.timetable_of(
         Job(name="a", **entry.values | {"starts_at": starts_at, "enabled": True})
     )
-    ours = [timetable.first_after(NOW)]
-    while ours[-1] is not None and len(ours) < 21:
-        ours.append(timetable.next_after(ours[-1]))
+    occurrences = [timetable.first_after(NOW)]
+    while occurrences[-1] is not None and len(occurrences) < 21:
+        occurrences.append(timetable.next_after(occurrences[-1]))
     expected = list(islice(source_occurrences(row, NOW, monkeypatch), 21))
-    assert [each for each in ours if each is not None] == expected
+    assert [each for each in occurrences if each is not None] == expected
 
 
 def test_row_without_remaining_repeats_is_omitted() -> None:

@@ -91,10 +91,10 @@ def test_relative_intervals_are_rounded_as_in_celery(configure: Any, span: Any) 
     until = datetime(2084, 1, 1, tzinfo=UTC)
     occurrences = parse_schedule(text, "UTC").occurrences(moment, until, 4)
     expected = []
-    theirs_schedule = schedules.schedule(timedelta(**span), relative=True, app=app)
+    source_schedule = schedules.schedule(timedelta(**span), relative=True, app=app)
     for _ in range(4):
-        theirs_schedule.nowfun = lambda moment=moment: moment
-        moment += theirs_schedule.remaining_estimate(moment)
+        source_schedule.nowfun = lambda moment=moment: moment
+        moment += source_schedule.remaining_estimate(moment)
         expected.append(moment)
     assert list(islice(occurrences, 4)) == expected
     assert zone.key not in found().values["timezone"]

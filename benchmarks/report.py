@@ -202,21 +202,21 @@ def _worker(worker: Figures) -> Iterator[Measurement]:
 
 
 def _history(history: Figures) -> Iterator[Measurement]:
-    of = f"{history['runs']:,} finished runs"
+    with_history = f"{history['runs']:,} finished runs"
     for part, pairs, without in (
         ("the tick", history["tick_ms"], "none"),
         ("the admin's lists", history["admin_ms"], f"{history['small']:,}"),
     ):
         before, after = (sum(pair[n] for pair in pairs.values()) for n in (0, 1))
         yield Measurement(
-            f"{of} against {without}: {part}, all queries",
+            f"{with_history} against {without}: {part}, all queries",
             f"{after:.0f} ms against {before:.0f} ms",
             "none measurable",
             not any(_is_measurable(*pair) for pair in pairs.values()),
         )
         worst, pair = max(pairs.items(), key=lambda item: item[1][1] - item[1][0])
         yield Measurement(
-            f"{of} against {without}: {part}, worst: {worst}",
+            f"{with_history} against {without}: {part}, worst: {worst}",
             f"{pair[1]:.1f} ms against {pair[0]:.1f} ms",
         )
 

@@ -107,14 +107,14 @@ def test_preview_of_unknown_job_returns_404(admin_client: Client, job_id: str) -
 def test_form_has_preview_only_for_users_who_can_edit(staff_with: StaffWith) -> None:
     job = make_job()
 
-    for client, url, there in [
+    for client, url, is_shown in [
         (staff_with("view_job"), job_url(job), False),
         (staff_with("change_job"), job_url(job), True),
         (staff_with("add_job"), add_url(), True),
     ]:
         page = client.get(url).content.decode()
-        assert ('id="dcron-preview"' in page) == there
-        assert (URL in page) == there
+        assert ('id="dcron-preview"' in page) == is_shown
+        assert (URL in page) == is_shown
 
 
 # --- read-only ------------------------------------------------------------------------------------

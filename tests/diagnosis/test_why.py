@@ -406,10 +406,10 @@ def test_interval_is_computed_from_its_phase() -> None:
     occurrence = next_at - 1_000_000 * 7 * MINUTE
     make_run(job, occurrence, **run_times(occurrence))
 
-    asked = occurrence.replace(second=0)
+    instant = occurrence.replace(second=0)
 
     assert explain(job, instant).occurrence == occurrence
-    elsewhere = explain(job, asked + 3 * MINUTE)
+    elsewhere = explain(job, instant + 3 * MINUTE)
     assert (elsewhere.before, elsewhere.after) == (occurrence, occurrence + 7 * MINUTE)
 
 

@@ -164,12 +164,11 @@ class JobForm(JobModelForm):
             self.initial["seen_version"] = self.instance.version
         self._limit_choices("calendar", Calendar)
         self._limit_choices("limit", Limit)
-        for name in self.fields.keys() & _JSON.keys():
-            # Django adds a hidden input to detect changes of a callable default. The stored row
-            # suffices for that.
-            self.fields[name].show_hidden_initial = False
         self._add_examples()
         for field in self.fields.values():
+            # Django adds a hidden input to detect changes of a callable default. The stored row or
+            # the default itself suffices for that.
+            field.show_hidden_initial = False
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
         has_arguments = self.fields.keys() >= {"args", "kwargs"}

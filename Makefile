@@ -75,7 +75,7 @@ chromium:
 	@command -v chromium >/dev/null || { \
 	    echo "Missing: chromium (on Debian and Ubuntu: apt install chromium)" >&2; exit 1; }
 
-# Kills, freezes and isolates real processes. The summary counts lost and duplicated occurrences.
+# Kills, suspends and isolates real processes. The summary counts lost and duplicated occurrences.
 chaos: $(VENV)/.dev
 	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 3 \
 	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)

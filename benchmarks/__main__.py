@@ -29,8 +29,8 @@ from benchmarks.environments import ROOT, mariadb_driver, versions
 from benchmarks.report import ROWS, table
 
 RESULTS = ROOT / "benchmarks" / "results"
-PATIENCE = 15 * 60.0
-OUR_PACKAGES = ("django-dcron", "django", "celery", "kombu", "redis", "psycopg", "croniter")
+TIMEOUT = 15 * 60.0
+DCRON_PACKAGES = ("django-dcron", "django", "celery", "kombu", "redis", "psycopg", "croniter")
 
 
 class Measure(NamedTuple):
@@ -90,13 +90,13 @@ def main() -> int:
     measures: dict[str, Any] = {}
     for measure in MEASURES:
         if not only or measure.module in only:
-            _say(began, measure.name)
+            _log(began, measure.name)
             measures[measure.name] = _run(measure, measure.quick if options.quick else measure.full)
     results = {**dict(_circumstances()), "quick": options.quick, "measures": measures}
     file = options.json or RESULTS / f"{results['date'][:10]}.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(results, indent=2) + "\n")
-    _say(began, "done")
+    _log(began, "done")
     print(f"\n{results['date'][:10]}, {results['machine']}\n")
     print(table(measures))
     return int(
@@ -104,7 +104,7 @@ def main() -> int:
     )
 
 
-def _say(began: float, what: str) -> None:
+def _log(began: float, what: str) -> None:
     print(f"[{time.monotonic() - began:4.0f} s] {what}", file=sys.stderr, flush=True)
 
 
@@ -129,7 +129,7 @@ def _run(measure: Measure, options: str) -> Any:
                 "--json",
                 written,
             ]
-            done = subprocess.run(command, cwd=ROOT, env=env, timeout=PATIENCE)
+            done = subprocess.run(command, cwd=ROOT, env=env, timeout=TIMEOUT)
             if done.returncode:
                 return {"error": f"python -m benchmarks.{measure.module} failed, see above"}
             return json.loads(written.read_text())
@@ -141,15 +141,15 @@ def _run(measure: Measure, options: str) -> Any:
 def _circumstances() -> Iterator[tuple[str, Any]]:
     yield "date", datetime.now(UTC).isoformat(timespec="seconds")
     yield "machine", ", ".join(_machine())
-    ours = {"python": platform.python_version(), **versions(sys.executable, OUR_PACKAGES)}
-    theirs = {
+    of_dcron = {"python": platform.python_version(), **versions(sys.executable, DCRON_PACKAGES)}
+    of_contestants = {
         contestant.name: versions(
             contestant.python, (*contestant.packages, "celery", "kombu", "redis")
         )
         for contestant in CONTESTANTS.values()
         if contestant.is_made
     }
-    yield "versions", {"django-dcron": ours, **theirs}
+    yield "versions", {"django-dcron": of_dcron, **of_contestants}
 
 
 def _machine() -> Iterator[str]:

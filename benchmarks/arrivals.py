@@ -49,9 +49,9 @@ class Queue:
         """
         length = 0
         while length < expected and time.time() < until and publisher.running:
-            now_long = self._redis.llen(QUEUE)
-            if now_long > length:
-                length = now_long
+            current = self._redis.llen(QUEUE)
+            if current > length:
+                length = current
                 self._samples.append((time.time(), length))
             time.sleep(0.001)
         return length

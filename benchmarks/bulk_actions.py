@@ -14,10 +14,10 @@ import time
 from typing import Any
 
 from benchmarks.command import run
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 
-def measure(place: Place, jobs: int) -> dict[str, Any]:
+def measure(testbed: Testbed, jobs: int) -> dict[str, Any]:
     from django.db import connection
 
     from django_dcron import control

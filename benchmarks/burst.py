@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.arrivals import Queue, job_of
 from benchmarks.command import write
 from benchmarks.contestant_setup import CONTESTANTS, Contestant
-from benchmarks.place import empty_tables, in_seconds, make_jobs, measuring_place, nodes, percentile
+from benchmarks.testbed import empty_tables, in_seconds, make_jobs, new_testbed, nodes, percentile
 
 if TYPE_CHECKING:
     from tests.services import Process
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     figures: list[dict[str, Any]] = []
-    with measuring_place():
+    with new_testbed():
         for run in options.runs:
             figures.append(_measure(*run.split(":")))
             print(describe(figures[-1]), file=sys.stderr)
@@ -120,12 +120,12 @@ def _figures(latenesses: Sequence[float], jobs: int) -> dict[str, Any]:
 
 
 def describe(figures: dict[str, Any]) -> str:
-    who = "{contestant}, {jobs:,} jobs, {nodes} process(es): ".format(**figures)
+    prefix = "{contestant}, {jobs:,} jobs, {nodes} process(es): ".format(**figures)
     if "error" in figures:
-        return who + str(figures["error"])
+        return prefix + str(figures["error"])
     if not figures["caught_up"]:
-        return who + not_caught_up(figures)
-    return who + "lateness p50 {p50:.3f} s, p99 {p99:.3f} s, max {max:.3f} s".format(**figures)
+        return prefix + not_caught_up(figures)
+    return prefix + "lateness p50 {p50:.3f} s, p99 {p99:.3f} s, max {max:.3f} s".format(**figures)
 
 
 def not_caught_up(figures: dict[str, Any]) -> str:

@@ -19,10 +19,10 @@ import time
 from typing import Any
 
 from benchmarks.command import run
-from benchmarks.place import Place, empty_tables, in_seconds, make_jobs
+from benchmarks.testbed import Testbed, empty_tables, in_seconds, make_jobs
 
 
-def measure(place: Place, jobs: int, rounds: int) -> dict[str, Any]:
+def measure(testbed: Testbed, jobs: int, rounds: int) -> dict[str, Any]:
     from django.db import connection
 
     rates, limits = [], []

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.place import measuring_place
+from benchmarks.testbed import new_testbed
 
 
 def run(document: str, measure: Callable[..., dict[str, Any]], **numbers: int) -> None:
-    """Measure in a fresh place, print the figures, and write them to a file if requested.
+    """Measure in a fresh testbed, print the figures, and write them to a file if requested.
 
     ``numbers`` contains the measure's options with their defaults.
     """
@@ -24,8 +24,8 @@ def run(document: str, measure: Callable[..., dict[str, Any]], **numbers: int) -
     parser.add_argument("--json", type=Path)
     options = vars(parser.parse_args())
     path = options.pop("json")
-    with measuring_place() as place:
-        figures = measure(place, **options)
+    with new_testbed() as testbed:
+        figures = measure(testbed, **options)
     write(figures, path)
 
 

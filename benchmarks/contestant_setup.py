@@ -93,7 +93,7 @@ CONTESTANTS = {
 
 
 def variables_of(database: str, *, django: bool) -> dict[str, str]:
-    """Return the variables for ``contestants.place``, with Django settings if needed."""
+    """Return the variables for ``contestants.variables``, with Django settings if needed."""
     from django.conf import settings
 
     return {

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.command import run
-from benchmarks.place import Place, make_jobs, nodes, percentile
+from benchmarks.testbed import Testbed, make_jobs, nodes, percentile
 
 
-def measure(place: Place, edits: int, jobs: int) -> dict[str, Any]:
+def measure(testbed: Testbed, edits: int, jobs: int) -> dict[str, Any]:
     from django_dcron.models import Node
 
     made = make_jobs(

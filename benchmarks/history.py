@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from benchmarks.command import run
-from benchmarks.place import Place, in_seconds, make_jobs
+from benchmarks.testbed import Testbed, in_seconds, make_jobs
 
 REPEATED = 30
 CLAIMED = 500
@@ -30,7 +30,7 @@ PAGEFUL = 60
 Medians = dict[str, float]
 
 
-def measure(place: Place, runs: int, jobs: int) -> dict[str, Any]:
+def measure(testbed: Testbed, runs: int, jobs: int) -> dict[str, Any]:
     far = datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC)
     created = make_jobs(jobs, far, schedule="0 0 1 1 *")
     first, last = created[0].pk, created[-1].pk

@@ -17,20 +17,20 @@ from typing import Any
 import psutil
 
 from benchmarks.command import run
-from benchmarks.place import Place, cpu_seconds, make_jobs, nodes
+from benchmarks.testbed import Testbed, cpu_seconds, make_jobs, nodes
 
 WARM_UP = 10.0
 
 
-def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
-    assert place.database
+def measure(testbed: Testbed, jobs: int, seconds: int) -> dict[str, Any]:
+    assert testbed.database
     make_jobs(jobs, datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC), schedule="0 0 1 1 *")
     _vacuum_and_analyze()
     began = time.time()
     with nodes() as (process,):
         first_tick = _ticked_at() - began
         time.sleep(WARM_UP)
-        node, database = process.pid, place.database.pid
+        node, database = process.pid, testbed.database.pid
         node_before, database_before = cpu_seconds(node), cpu_seconds(database)
         time.sleep(seconds)
         return {

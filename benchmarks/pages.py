@@ -17,14 +17,14 @@ from typing import Any
 
 from benchmarks.command import run
 from benchmarks.history import fill_history
-from benchmarks.place import Place, make_jobs
+from benchmarks.testbed import Testbed, make_jobs
 
 REPEATED = 5
 TAGS = ("billing", "reports", "imports", "hourly", "nightly")
 NAMESPACES = ("default", "shop", "warehouse")
 
 
-def measure(place: Place, runs: int, jobs: int) -> dict[str, Any]:
+def measure(testbed: Testbed, runs: int, jobs: int) -> dict[str, Any]:
     from django_dcron.models import Job
     from django_dcron.runs.incidents import group_failed_attempts
 

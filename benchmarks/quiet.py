@@ -12,13 +12,13 @@ from typing import Any
 
 from benchmarks.arrivals import Queue
 from benchmarks.command import run
-from benchmarks.place import Place, in_seconds, make_jobs, nodes, percentile
+from benchmarks.testbed import Testbed, in_seconds, make_jobs, nodes, percentile
 
 QUIET = 15.0
 """Seconds between the start of the node and the first occurrence."""
 
 
-def measure(place: Place, jobs: int, seconds: int) -> dict[str, Any]:
+def measure(testbed: Testbed, jobs: int, seconds: int) -> dict[str, Any]:
     queue = Queue()
     queue.empty()
     first_at = in_seconds(QUIET)

@@ -17,13 +17,13 @@ from typing import Any
 
 from benchmarks.arrivals import BROKER, QUEUE
 from benchmarks.command import run
-from benchmarks.place import Place
+from benchmarks.testbed import Testbed
 
 ROUNDS = 5
 BATCH = 500
 
 
-def measure(place: Place, messages: int) -> dict[str, Any]:
+def measure(testbed: Testbed, messages: int) -> dict[str, Any]:
     import redis
     from django.conf import settings
 
@@ -31,18 +31,18 @@ def measure(place: Place, messages: int) -> dict[str, Any]:
     from django_dcron.dispatch.celery import CeleryDispatcher
 
     client = redis.Redis(unix_socket_path=str(settings.REDIS_SOCKET), db=BROKER)
-    ours, by_kombu = CeleryDispatcher(), CeleryDispatcher()
+    direct, by_kombu = CeleryDispatcher(), CeleryDispatcher()
     known = redis_queue.KNOWN_VERSIONS
     redis_queue.KNOWN_VERSIONS = frozenset()  # so that this dispatcher leaves all to kombu
     by_kombu.publish([by_kombu.prepare(run) for run in _runs(1)])
     redis_queue.KNOWN_VERSIONS = known
-    ours.publish([ours.prepare(run) for run in _runs(1)])
+    direct.publish([direct.prepare(run) for run in _runs(1)])
 
     seconds: dict[str, list[float]] = {"dispatcher": [], "kombu": [], "redis": []}
     size = 0
     for _ in range(ROUNDS):
         runs = _runs(messages)
-        for name, dispatcher in (("kombu", by_kombu), ("dispatcher", ours)):
+        for name, dispatcher in (("kombu", by_kombu), ("dispatcher", direct)):
             prepared = [dispatcher.prepare(run) for run in runs]
             client.delete(QUEUE)
             seconds[name].append(_time(_publish, dispatcher, prepared))

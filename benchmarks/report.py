@@ -72,11 +72,11 @@ def _bursts(bursts: list[Figures]) -> Iterator[Measurement]:
 
 
 def _burst(burst: Figures) -> Measurement:
-    ours = burst["contestant"] == DCRON
-    who = f"django-dcron, {burst['nodes']} node(s)" if ours else burst["contestant"]
-    goal = BURST_GOALS.get(burst["jobs"]) if ours and burst["nodes"] == 1 else None
+    is_dcron = burst["contestant"] == DCRON
+    name = f"django-dcron, {burst['nodes']} node(s)" if is_dcron else burst["contestant"]
+    goal = BURST_GOALS.get(burst["jobs"]) if is_dcron and burst["nodes"] == 1 else None
     text = f"{goal:g} s" if goal else ""
-    measure = f"burst of {burst['jobs']:,}, p99 lateness: {who}"
+    measure = f"burst of {burst['jobs']:,}, p99 lateness: {name}"
     if "error" in burst:
         return Measurement(measure, f"not measured: {burst['error']}".splitlines()[0][:100], text)
     if not burst["caught_up"]:
@@ -115,7 +115,7 @@ def _raw(raw: Figures) -> Iterator[Measurement]:
         )
 
 
-# --- ours alone ---------------------------------------------------------------------------------
+# --- django-dcron alone -----------------------------------------------------------------------
 
 
 def _claim(claim: Figures) -> Iterator[Measurement]:
@@ -177,11 +177,11 @@ def _worker(worker: Figures) -> Iterator[Measurement]:
         ("kept_connection", "kept connection"),
         ("new_connections", "new connection each"),
     ):
-        ours, plain = worker[name]["dcron"], worker[name]["plain"]
+        dcron, plain = worker[name]["dcron"], worker[name]["plain"]
         measure = f"one worker process, empty job, {what}"
-        figure = f"{ours['rate']:.0f} runs/s, {ours['cpu_ms']:.2f} ms CPU each"
+        figure = f"{dcron['rate']:.0f} runs/s, {dcron['cpu_ms']:.2f} ms CPU each"
         yield Measurement(
-            f"{measure}: django-dcron", figure, "not slower", ours["rate"] >= plain["rate"]
+            f"{measure}: django-dcron", figure, "not slower", dcron["rate"] >= plain["rate"]
         )
         figure = f"{plain['rate']:.0f} tasks/s, {plain['cpu_ms']:.2f} ms CPU each"
         yield Measurement(f"{measure}: plain task, django-celery-results", figure)
@@ -191,32 +191,32 @@ def _worker(worker: Figures) -> Iterator[Measurement]:
             ("celery", "Celery's threads pool"),
             ("dispatcher", "thread dispatcher"),
         ):
-            ours = threads[name]
+            dcron = threads[name]
             yield Measurement(
                 f"one process with {threads['number']} threads, empty job: {what}",
-                f"{ours['rate']:.0f} runs/s, {ours['cpu_ms']:.2f} ms CPU each; "
-                f"{ours['rate'] / plain:.1f} times a plain task",
+                f"{dcron['rate']:.0f} runs/s, {dcron['cpu_ms']:.2f} ms CPU each; "
+                f"{dcron['rate'] / plain:.1f} times a plain task",
                 f"{FASTER_IN_THREADS} times",
-                ours["rate"] >= FASTER_IN_THREADS * plain,
+                dcron["rate"] >= FASTER_IN_THREADS * plain,
             )
 
 
 def _history(history: Figures) -> Iterator[Measurement]:
-    of = f"{history['runs']:,} finished runs"
+    with_history = f"{history['runs']:,} finished runs"
     for part, pairs, without in (
         ("the tick", history["tick_ms"], "none"),
         ("the admin's lists", history["admin_ms"], f"{history['small']:,}"),
     ):
         before, after = (sum(pair[n] for pair in pairs.values()) for n in (0, 1))
         yield Measurement(
-            f"{of} against {without}: {part}, all queries",
+            f"{with_history} against {without}: {part}, all queries",
             f"{after:.0f} ms against {before:.0f} ms",
             "none measurable",
             not any(_is_measurable(*pair) for pair in pairs.values()),
         )
         worst, pair = max(pairs.items(), key=lambda item: item[1][1] - item[1][0])
         yield Measurement(
-            f"{of} against {without}: {part}, worst: {worst}",
+            f"{with_history} against {without}: {part}, worst: {worst}",
             f"{pair[1]:.1f} ms against {pair[0]:.1f} ms",
         )
 

@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 from benchmarks.command import run
-from benchmarks.place import Place, empty_tables
+from benchmarks.testbed import Testbed, empty_tables
 
 
-def measure(place: Place, jobs: int, rounds: int) -> dict[str, Any]:
+def measure(testbed: Testbed, jobs: int, rounds: int) -> dict[str, Any]:
     from django.db import connection
 
     measured = [

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.arrivals import Queue
 from benchmarks.command import run
-from benchmarks.place import Place, cpu_seconds, in_seconds, make_jobs
+from benchmarks.testbed import Testbed, cpu_seconds, in_seconds, make_jobs
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Watch:
         }
 
 
-def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
+def measure(testbed: Testbed, jobs: int, runs: int) -> dict[str, Any]:
     from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.execution.executor import execute
     from django_dcron.runs import deliveries
@@ -62,20 +62,20 @@ def measure(place: Place, jobs: int, runs: int) -> dict[str, Any]:
     due_at = in_seconds(1)
     make_jobs(jobs, due_at)
     due, dispatcher, considered = [], CeleryDispatcher(), CLAIMED_AT_ONCE
-    with watching(place) as claiming:
+    with watching(testbed) as claiming:
         while considered == CLAIMED_AT_ONCE:
             claimed = claim(range(64), due_at - timedelta(seconds=1), node="bench")
             considered = claimed.considered
             due += claimed.runs
     agenda = Agenda(dispatcher, _FutureClock())
-    with watching(place) as preparing:
+    with watching(testbed) as preparing:
         agenda.add(due)
-    with watching(place) as publishing:
+    with watching(testbed) as publishing:
         agenda.publish_due()
-    with watching(place) as marking:
+    with watching(testbed) as marking:
         deliveries.mark_queued((run.key for run in due), due_at)
     execute(due[-1].run_id, 1, worker="bench")  # exclude what is loaded only once
-    with watching(place) as executing:
+    with watching(testbed) as executing:
         for each in due[:runs]:
             assert execute(each.run_id, 1, worker="bench")
     return {
@@ -100,7 +100,7 @@ class _FutureClock:
 
 
 @contextmanager
-def watching(place: Place) -> Iterator[Watch]:
+def watching(testbed: Testbed) -> Iterator[Watch]:
     from django.db import connection
 
     watch = Watch()
@@ -120,7 +120,7 @@ def watching(place: Place) -> Iterator[Watch]:
 
     commit = connection._commit
     connection._commit = lambda: timed("COMMIT", commit)
-    server = place.database.pid if place.database else os.getpid()
+    server = testbed.database.pid if testbed.database else os.getpid()
     server_began, python_began, began = (
         cpu_seconds(server),
         time.process_time(),

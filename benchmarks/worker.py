@@ -35,7 +35,7 @@ from benchmarks.arrivals import Queue
 from benchmarks.command import run
 from benchmarks.contestant_setup import new_database, variables_of
 from benchmarks.environments import ROOT, environment
-from benchmarks.place import Place, empty_tables, in_seconds, make_jobs
+from benchmarks.testbed import Testbed, empty_tables, in_seconds, make_jobs
 
 if TYPE_CHECKING:
     from tests.services import Process
@@ -49,7 +49,7 @@ WORKER = (*OPTIONS, *QUIETLY)
 PATIENCE = 120.0
 KEPT = 10**9
 """Tasks or seconds for which a connection is kept: more than the benchmark takes."""
-LOOK_EVERY = 0.25
+CHECK_EVERY = 0.25
 """Seconds between two checks. Each check is work for PostgreSQL, too."""
 
 Completed = tuple[int, datetime | None, datetime | None]
@@ -63,16 +63,16 @@ class Round(NamedTuple):
     database_cpu_ms: float
 
 
-def measure(place: Place, messages: int, rounds: int, threads: int) -> dict[str, Any]:
-    assert place.database
-    server = place.database.pid
+def measure(testbed: Testbed, messages: int, rounds: int, threads: int) -> dict[str, Any]:
+    assert testbed.database
+    server = testbed.database.pid
     plain = _Plain()
     figures: dict[str, Any] = {"messages": messages}
     for name, tasks in (("new_connections", 0), ("kept_connection", KEPT)):
         os.environ["BENCH_DB_REUSE_MAX"] = str(tasks)
         pairs = [(_dcron(messages, server), plain.round(messages, server)) for _ in range(rounds)]
-        ours, theirs = zip(*pairs, strict=True)
-        figures[name] = {"dcron": _median(ours), "plain": _median(theirs)}
+        dcron_rounds, plain_rounds = zip(*pairs, strict=True)
+        figures[name] = {"dcron": _median(dcron_rounds), "plain": _median(plain_rounds)}
     if threads:
         pool = ("--pool", "threads", "--concurrency", str(threads))
         of_threads = [
@@ -265,7 +265,7 @@ def _wait(process: Process, number: int, completed: Callable[[], Completed]) -> 
             return found
         if not process.running or time.monotonic() > deadline:
             raise AssertionError(f"{found[0]} of {number} done: {process.log[-1000:]}")
-        time.sleep(LOOK_EVERY)
+        time.sleep(CHECK_EVERY)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Stopped(Exception):
     """Ctrl-C or a signal requested the end."""
 
 
-class Trouble(Exception):
+class DemoFailed(Exception):
     """The demo can't continue. The output contains the reason."""
 
 
@@ -68,8 +68,8 @@ def main() -> int:
         demo.open_the_shop()
         demo.run(options.seconds)
         demo.close_the_shop()
-    except Trouble as trouble:
-        demo.problems.append(str(trouble))
+    except DemoFailed as error:
+        demo.problems.append(str(error))
     except Stopped:
         return 130  # stopped before the shop was open, or twice, so there is no report
     finally:
@@ -99,7 +99,7 @@ class Demo:
         self.feed = Feed()
         self.services: dict[str, Service] = {}
         self.problems: list[str] = []
-        self.reservation, self.directory, self.lock = reserve_place(PROJECT / "var")
+        self.reservation, self.directory, self.lock = reserve_port(PROJECT / "var")
         self.port: int = self.reservation.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
         self.sockets = Path(tempfile.mkdtemp(prefix="shop-"))  # the path of a socket must be short
@@ -208,9 +208,9 @@ class Demo:
         deadline = time.monotonic() + limit
         while not happened():
             if self.deaths():
-                raise Trouble(f"{what} didn't start.")
+                raise DemoFailed(f"{what} didn't start.")
             if time.monotonic() > deadline:
-                raise Trouble(
+                raise DemoFailed(
                     f"Waited {limit:g} s for {what}. The logs are in {self.directory}/logs."
                 )
             self.pause()
@@ -262,8 +262,8 @@ class Demo:
         self.stop(*sorted(NODES))
         try:
             self.wait_until("the worker to finish", self.account.is_settled, FINISH_LIMIT)
-        except Trouble as trouble:
-            self.problems.append(str(trouble))
+        except DemoFailed as error:
+            self.problems.append(str(error))
         self.stop("worker")
         self.stop("web", number=signal.SIGINT)
         self.stop("redis")
@@ -319,7 +319,7 @@ def run_clearsessions_now() -> str:
 # --- Port, directory and database ---------------------------------------------------------------
 
 
-def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path, IO[str]]:
+def reserve_port(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path, IO[str]]:
     """Reserve a port and the directory in `var` that is named after it.
 
     No other demo can take them while the returned socket and file are open. While a demo starts or
@@ -339,7 +339,7 @@ def reserve_place(var: Path, preferred: int = 8000) -> tuple[socket.socket, Path
             reservation.close()
         else:
             return reservation, directory, lock
-    raise Trouble(f"No free port on 127.0.0.1, or {var} isn't writable.")
+    raise DemoFailed(f"No free port on 127.0.0.1, or {var} isn't writable.")
 
 
 def clear(directory: Path) -> None:

@@ -33,12 +33,12 @@ def main() -> int:
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory(prefix="shop-") as directory:
         os.environ |= {"DJANGO_SETTINGS_MODULE": "shop_site.settings", "SHOP_DIR": directory}
-        frozen = {**os.environ, **frozen_time()}
+        environment = {**os.environ, **stopped_clock()}
         for command in (["migrate", "--verbosity", "0"], ["seed_week"]):
             subprocess.run(
-                [sys.executable, PROJECT / "manage.py", *command], env=frozen, check=True
+                [sys.executable, PROJECT / "manage.py", *command], env=environment, check=True
             )
-        with serving(frozen) as address, sync_playwright() as playwright:
+        with serving(environment) as address, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
             for picture in pictures():
                 file = target / f"{picture.name}.png"
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def frozen_time() -> dict[str, str]:
+def stopped_clock() -> dict[str, str]:
     """Return the environment of a process whose time is always MOMENT."""
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not found:
@@ -123,11 +123,11 @@ class Picture:
             raise SystemExit(f"{self.path} returned the status {answer and answer.status}, not 200")
         if self.prepare:
             self.prepare(page)
-        how: Any = {"path": file, "animations": "disabled", "caret": "hide"}
+        options: Any = {"path": file, "animations": "disabled", "caret": "hide"}
         if self.part:
-            page.locator(self.part).screenshot(**how)
+            page.locator(self.part).screenshot(**options)
         else:
-            page.screenshot(full_page=self.height is None, **how)
+            page.screenshot(full_page=self.height is None, **options)
         context.close()
 
 

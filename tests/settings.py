@@ -105,7 +105,7 @@ DCRON_QUEUES = [
     "q",
     "reports",
     "slow",
-    "wire",
+    "from-nodes",
 ]
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_LOST_WAIT = (

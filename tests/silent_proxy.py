@@ -33,7 +33,8 @@ class SilentProxy:
         self._cut = False
         self.remaining = 0
         """Chunks until silence. 0 for none."""
-        self.made = 0
+        self.accepted = 0
+        """Number of accepted connections."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -73,19 +74,19 @@ class SilentProxy:
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
+                client, _ = self._listener.accept()
                 with self._lock:
                     if self._cut:
-                        near.close()
+                        client.close()
                     else:
-                        self._connect(near)
+                        self._connect(client)
 
-    def _connect(self, near: socket.socket) -> None:
-        far = socket.socket(socket.AF_UNIX)
-        self._open += [near, far]
-        far.connect(self._target)
-        self.made += 1
-        for ends in ((near, far), (far, near)):
+    def _connect(self, client: socket.socket) -> None:
+        server = socket.socket(socket.AF_UNIX)
+        self._open += [client, server]
+        server.connect(self._target)
+        self.accepted += 1
+        for ends in ((client, server), (server, client)):
             pump = threading.Thread(target=self._pump, args=(*ends, self._silent), daemon=True)
             pump.start()
             self._pumps.append(pump)

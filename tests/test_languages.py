@@ -153,11 +153,11 @@ def test_schedule_errors_are_translated_and_logged_in_english(language: str) -> 
     english = [str(error) for error in refused]
     with translation.override(language):
         assert [str(error) for error in refused] == english
-        message = [error.translate(translation) for error in refused]
-    assert len(message) > 100
+        messages = [error.translate(translation) for error in refused]
+    assert len(messages) > 100
     # A translation may share a part with the English text, but never the whole text.
-    assert [text for text, before in zip(message, english, strict=True) if text == before] == []
-    assert [text for text in message if "allowed" in text or "field" in text or "%(" in text] == []
+    assert [text for text, before in zip(messages, english, strict=True) if text == before] == []
+    assert [text for text in messages if "allowed" in text or "field" in text or "%(" in text] == []
 
 
 def test_schedule_errors_in_german_and_chinese() -> None:
@@ -294,17 +294,17 @@ def test_errors_of_targets_and_arguments_are_translated(
     english = [str(error) for error in target_errors]
     with translation.override(language):
         assert [str(error) for error in target_errors] == english
-        message = [error.translate(translation) for error in target_errors]
+        messages = [error.translate(translation) for error in target_errors]
     assert [
-        text for text in message if text in english or "allowed" in text or "did you" in text
+        text for text in messages if text in english or "allowed" in text or "did you" in text
     ] == []
 
 
 def test_errors_of_targets_in_german(target_errors: list[TranslatableError]) -> None:
     with translation.override("de"):
-        message = {error.translate(translation) for error in target_errors}
-    assert [text for text in message if "'dys'" in text and "Meinten Sie 'days'?" in text]
-    assert [text for text in message if "'shell:gret'" in text and "'shell:greet'" in text]
+        messages = {error.translate(translation) for error in target_errors}
+    assert [text for text in messages if "'dys'" in text and "Meinten Sie 'days'?" in text]
+    assert [text for text in messages if "'shell:gret'" in text and "'shell:greet'" in text]
 
 
 @pytest.mark.django_db
@@ -365,12 +365,12 @@ def _control_errors(job: Job) -> Iterator[TranslatableError]:
     with pytest.raises(NotPossible) as no_future_occurrence:
         control.resume(job)
     yield no_future_occurrence.value
-    with pytest.raises(InvalidValue) as passed:
+    with pytest.raises(InvalidValue) as past_end:
         control.pause(job, until=now - timedelta(days=1))
-    yield passed.value
-    with pytest.raises(InvalidValue) as to_come:
+    yield past_end.value
+    with pytest.raises(InvalidValue) as future_start:
         backfill.backfill(job, now + timedelta(hours=1), now + timedelta(hours=2))
-    yield to_come.value
+    yield future_start.value
 
 
 @pytest.fixture
@@ -383,14 +383,14 @@ def control_errors(db: None) -> list[TranslatableError]:
 
 def test_errors_of_control_in_german(control_errors: list[TranslatableError]) -> None:
     with translation.override("de"):
-        message = [error.translate(translation) for error in control_errors]
+        messages = [error.translate(translation) for error in control_errors]
         pending = translation.gettext("pending")
     assert pending != "pending"
-    assert f"„{pending}“" in message[0]
-    assert "„abgebrochen“" in message[1]
-    assert message[2].startswith("old ")
-    assert "Vergangenheit" in message[3]
-    assert "Zukunft" in message[4]
+    assert f"„{pending}“" in messages[0]
+    assert "„abgebrochen“" in messages[1]
+    assert messages[2].startswith("old ")
+    assert "Vergangenheit" in messages[3]
+    assert "Zukunft" in messages[4]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -34,7 +34,7 @@ from shop.management.commands import seed_week
 
 seed_week.WEEK = timedelta(hours=12)
 names = ("stocktake", "import-orders")
-seed_week.STORIES = [story for story in seed_week.STORIES if story.name in names]
+seed_week.HISTORIES = [history for history in seed_week.HISTORIES if history.name in names]
 call_command("migrate", run_syncdb=True, verbosity=0)
 for moment in map(datetime.fromisoformat, sys.argv[1:]):
     now = mock.patch("django.utils.timezone.now", return_value=moment)

@@ -1,6 +1,6 @@
 """Every text and JSON column of a job has a size limit, wherever its value comes from.
 
-The entries are the model, the admin, the REST API, the command line, imports and code.
+Values come from the model, the admin, the REST API, the command line, imports and code.
 """
 
 from __future__ import annotations

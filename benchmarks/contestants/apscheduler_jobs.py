@@ -17,7 +17,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 
 from benchmarks.contestants.celery_app import trivial
-from benchmarks.contestants.place import DATABASE, POSTGRESQL_SOCKETS, burst_at
+from benchmarks.contestants.variables import DATABASE, POSTGRESQL_SOCKETS, burst_at
 
 
 def publish(job: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import django
 from django.core.management import call_command
 
-from benchmarks.contestants.place import wait_for_last_minute
+from benchmarks.contestants.variables import wait_for_last_minute
 
 
 def main(number: int) -> None:

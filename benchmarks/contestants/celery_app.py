@@ -6,7 +6,7 @@ import os
 
 from celery import Celery
 
-from benchmarks.contestants.place import BROKER_URL, REDIS_SOCKET
+from benchmarks.contestants.variables import BROKER_URL, REDIS_SOCKET
 
 app = Celery("contestant", broker=BROKER_URL)
 app.conf.result_backend = os.environ.get("BENCH_RESULT_BACKEND")

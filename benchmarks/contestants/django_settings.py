@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from benchmarks.contestants.place import DATABASE, POSTGRESQL_SOCKETS
+from benchmarks.contestants.variables import DATABASE, POSTGRESQL_SOCKETS
 
 INSTALLED_APPS = [
     "django.contrib.contenttypes",

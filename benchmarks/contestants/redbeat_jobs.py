@@ -11,7 +11,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 
 from benchmarks.contestants.celery_app import app
-from benchmarks.contestants.place import wait_for_last_minute
+from benchmarks.contestants.variables import wait_for_last_minute
 
 
 def main(number: int) -> None:

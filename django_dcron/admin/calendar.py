@@ -30,7 +30,7 @@ from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
 from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
 from django_dcron.admin.display import EMPTY
-from django_dcron.admin.json_input import json_input
+from django_dcron.admin.json_input import json_textarea
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
@@ -67,7 +67,7 @@ class CalendarForm(VersionedForm[Calendar]):
         model = Calendar
         fields = ("name", "description", "dates")
         widgets = {
-            "dates": json_input(rows=10),
+            "dates": json_textarea(rows=10),
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),
         }
 

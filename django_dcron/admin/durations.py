@@ -29,7 +29,7 @@ def configured_duration(value: timedelta | None) -> str:
     return EMPTY if value is None else durations.write_duration(value, " ")
 
 
-class DurationInput(forms.DurationField):
+class DurationFormField(forms.DurationField):
     default_validators = [MAX_DURATION]
     default_error_messages = {
         "invalid": _(

@@ -17,7 +17,7 @@ Python refuses JSON with too many levels, and numbers with thousands of digits.
 """
 
 
-class JsonInput(forms.JSONField):
+class JsonFormField(forms.JSONField):
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)
 
@@ -34,7 +34,7 @@ class JsonInput(forms.JSONField):
             return InvalidJSONInput(data)
 
 
-def json_input(rows: int = 2) -> forms.Textarea:
+def json_textarea(rows: int = 2) -> forms.Textarea:
     return forms.Textarea(
         {"rows": rows, "class": "vLargeTextField dcron-code", "spellcheck": "false"}
     )

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
-from django_dcron.admin.durations import DurationInput, configured_duration
+from django_dcron.admin.durations import DurationFormField, configured_duration
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.limit_usage import with_usage
@@ -38,7 +38,7 @@ class LimitForm(VersionedForm[Limit]):
     class Meta:
         model = Limit
         fields = ("name", "description", "max_running", "max_started", "interval", "key")
-        field_classes = {"interval": DurationInput}
+        field_classes = {"interval": DurationFormField}
         widgets = {
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),
             "key": forms.TextInput({"class": "vTextField", "spellcheck": "false"}),

@@ -47,8 +47,8 @@ Result = TypeVar("Result")
 def new_broker_connection(app: Celery) -> Any:
     """Return a connection with timeouts that isn't connected yet."""
     connection = app.connection_for_write()
-    ours = TIMEOUT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
-    connection.transport_options = {**ours, **(connection.transport_options or {})}
+    defaults = TIMEOUT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
+    connection.transport_options = {**defaults, **(connection.transport_options or {})}
     return connection
 
 

@@ -86,8 +86,8 @@ def notice_silence(app: Celery) -> None:
 def _with_options(connect: Callable[..., Any]) -> Callable[..., Any]:
     def connect_with_options(*args: Any, **kwargs: Any) -> Any:
         connection = connect(*args, **kwargs)
-        ours = TRANSPORT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
-        connection.transport_options = {**ours, **(connection.transport_options or {})}
+        defaults = TRANSPORT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
+        connection.transport_options = {**defaults, **(connection.transport_options or {})}
         return connection
 
     return connect_with_options

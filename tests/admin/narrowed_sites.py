@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin
 from django.urls import include, path
 
-from django_dcron import admin as ours
+from django_dcron import admin as dcron_admin
 from django_dcron.models import (
     Alert,
     Attempt,
@@ -24,65 +24,65 @@ from django_dcron.models import (
     Run,
 )
 
-OURS: dict[Any, Any] = {
-    Alert: ours.AlertAdmin,
-    Attempt: ours.AttemptAdmin,
-    AuditEntry: ours.AuditEntryAdmin,
-    Calendar: ours.CalendarAdmin,
-    Dashboard: ours.DashboardAdmin,
-    Freeze: ours.FreezeAdmin,
-    Incident: ours.IncidentAdmin,
-    Job: ours.JobAdmin,
-    Limit: ours.LimitAdmin,
-    Node: ours.NodeAdmin,
-    Run: ours.RunAdmin,
+ADMIN_CLASSES: dict[Any, Any] = {
+    Alert: dcron_admin.AlertAdmin,
+    Attempt: dcron_admin.AttemptAdmin,
+    AuditEntry: dcron_admin.AuditEntryAdmin,
+    Calendar: dcron_admin.CalendarAdmin,
+    Dashboard: dcron_admin.DashboardAdmin,
+    Freeze: dcron_admin.FreezeAdmin,
+    Incident: dcron_admin.IncidentAdmin,
+    Job: dcron_admin.JobAdmin,
+    Limit: dcron_admin.LimitAdmin,
+    Node: dcron_admin.NodeAdmin,
+    Run: dcron_admin.RunAdmin,
 }
 
 
-class TeamJobAdmin(ours.JobAdmin):
+class TeamJobAdmin(dcron_admin.JobAdmin):
     """Narrows the jobs only. The admin classes of runs, attempts and alerts aren't narrowed."""
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(namespace="mine")
 
 
-class TeamCalendarAdmin(ours.CalendarAdmin):
+class TeamCalendarAdmin(dcron_admin.CalendarAdmin):
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(name__startswith="mine")
 
 
-class TeamLimitAdmin(ours.LimitAdmin):
+class TeamLimitAdmin(dcron_admin.LimitAdmin):
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(name__startswith="mine")
 
 
-class TeamNodeAdmin(ours.NodeAdmin):
+class TeamNodeAdmin(dcron_admin.NodeAdmin):
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(namespace="mine")
 
 
-class OwnRunAdmin(ours.RunAdmin):
+class OwnRunAdmin(dcron_admin.RunAdmin):
     """Narrows the runs by a join with ``distinct()``. The jobs aren't narrowed."""
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(job__namespace="mine").distinct()
 
 
-class PlannedRunAdmin(ours.RunAdmin):
+class PlannedRunAdmin(dcron_admin.RunAdmin):
     """Hides manual runs of visible jobs."""
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).exclude(trigger="manual")
 
 
-class FirstAttemptAdmin(ours.AttemptAdmin):
+class FirstAttemptAdmin(dcron_admin.AttemptAdmin):
     """Hides all attempts of visible runs but the first."""
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(number=1)
 
 
-class LockedRunAdmin(ours.RunAdmin):
+class LockedRunAdmin(dcron_admin.RunAdmin):
     """Lists manual runs, but refuses to show their pages."""
 
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
@@ -91,7 +91,7 @@ class LockedRunAdmin(ours.RunAdmin):
         )
 
 
-class GuardedJobAdmin(ours.JobAdmin):
+class GuardedJobAdmin(dcron_admin.JobAdmin):
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
         return super().has_view_permission(request, obj) and (
             obj is None or obj.namespace == "mine"
@@ -108,7 +108,7 @@ class GuardedJobAdmin(ours.JobAdmin):
         )
 
 
-class WatchedJobAdmin(ours.JobAdmin):
+class WatchedJobAdmin(dcron_admin.JobAdmin):
     """Shows all jobs, but allows a manual run only for jobs of the user's team."""
 
     def has_trigger_permission(self, request: Any, obj: Any = None) -> bool:
@@ -119,7 +119,7 @@ class WatchedJobAdmin(ours.JobAdmin):
 
 def _site(name: str, *narrowed: Any) -> admin.AdminSite:
     site = admin.AdminSite(name)
-    for model, usual in OURS.items():
+    for model, usual in ADMIN_CLASSES.items():
         site.register(model, next((each for each in narrowed if issubclass(each, usual)), usual))
     return site
 

@@ -180,8 +180,8 @@ def test_message_links_to_backfill_of_remaining_occurrences(admin_client: Client
     response = _confirm(admin_client, job, preview)
 
     (link,) = [message for message in messages(response) if f'<a href="{_url(job)}?' in message]
-    onward = admin_client.get(str(link).split('"')[1].replace("&amp;", "&"))
-    shown = onward.context["form"]
+    next_page = admin_client.get(str(link).split('"')[1].replace("&amp;", "&"))
+    shown = next_page.context["form"]
     again = _post(
         admin_client,
         job,

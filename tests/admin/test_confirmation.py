@@ -20,7 +20,7 @@ def _ask(client: Client, action: str, *rows: Job | Run, query: str = "", **sent:
     return client.post(f"{list_url(str(rows[0]._meta.model_name))}?{query}", chosen | sent)
 
 
-def _carried(page: Any) -> dict[str, Any]:
+def _form_data(page: Any) -> dict[str, Any]:
     """Return the data that the confirmation form would submit."""
     context = page.context
     return {
@@ -32,7 +32,7 @@ def _carried(page: Any) -> dict[str, Any]:
 
 
 def _confirm(client: Client, page: Any, **typed: str) -> Any:
-    return client.post(page.context["path"], _carried(page) | typed, follow=True)
+    return client.post(page.context["path"], _form_data(page) | typed, follow=True)
 
 
 @pytest.mark.parametrize("action", ["run_now", "pause", "resume", "duplicate"])
@@ -224,7 +224,7 @@ def test_confirmation_without_csrf_token_is_forbidden(
     client = Client(enforce_csrf_checks=True)
     client.force_login(admin_user)
 
-    assert client.post(page.context["path"], _carried(page)).status_code == 403
+    assert client.post(page.context["path"], _form_data(page)).status_code == 403
     assert Job.objects.get().enabled
 
 
@@ -232,7 +232,7 @@ def test_redirect_stays_on_own_list_if_filters_contain_url(admin_client: Client)
     page = _ask(admin_client, "pause", make_job())
 
     response = admin_client.post(
-        list_url("job"), _carried(page) | {confirmation.FILTERS: "//evil.example/"}
+        list_url("job"), _form_data(page) | {confirmation.FILTERS: "//evil.example/"}
     )
 
     assert response.headers["Location"] == f"{list_url('job')}?//evil.example/"

@@ -440,9 +440,9 @@ def test_pages_load_status_line_that_is_empty_without_problems(
         list_url("run"),
         reverse("admin:django_dcron_job_why", args=[job.pk]),
     ):
-        place = f'data-dcron-status="{url}"'
-        assert place in admin_client.get(each).content.decode()
-        assert place not in staff_with("view_job", "view_run").get(each).content.decode()
+        attribute = f'data-dcron-status="{url}"'
+        assert attribute in admin_client.get(each).content.decode()
+        assert attribute not in staff_with("view_job", "view_run").get(each).content.decode()
     assert "data-dcron-status=" not in admin_client.get(URL).content.decode()
 
     health.remembered.clear()
@@ -514,11 +514,11 @@ def test_other_admin_urls_of_dashboard_return_404(
 
 
 def test_app_list_links_dashboard_only_with_permission(staff_with: StaffWith, job: Job) -> None:
-    may, may_not = staff_with(*ALL_PERMISSIONS), staff_with("view_job")
+    permitted, other = staff_with(*ALL_PERMISSIONS), staff_with("view_job")
 
     for url in (reverse("admin:index"), reverse("admin:app_list", args=["django_dcron"])):
-        assert f'<a href="{URL}">' in may.get(url).content.decode()
-        assert URL not in may_not.get(url).content.decode()
+        assert f'<a href="{URL}">' in permitted.get(url).content.decode()
+        assert URL not in other.get(url).content.decode()
 
 
 def test_failures_section_stays_small_with_long_messages(admin_client: Client, job: Job) -> None:

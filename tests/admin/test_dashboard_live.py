@@ -17,7 +17,7 @@ from django.urls import clear_url_caches, reverse
 from django.utils import translation
 from pytest_django import DjangoAssertNumQueries
 
-from django_dcron import admin as ours
+from django_dcron import admin as dcron_admin
 from django_dcron.admin.dashboard import live, page
 from django_dcron.admin.dashboard.live import RenderedSection, Section, is_due
 from django_dcron.admin.dashboard.store import Store
@@ -27,8 +27,8 @@ from tests.admin import narrowed_sites
 from tests.admin.conftest import StaffWith, list_url, make_job
 from tests.factories import make_run
 
-MARK = 40
-"""The queries that all open dashboards together may need in a minute."""
+MAX_QUERIES_PER_MINUTE = 40
+"""For all open dashboards together."""
 VIEWERS = 10
 MINUTES = 6
 POLL_EVERY = 5
@@ -68,7 +68,7 @@ class Tab:
         self._show(html)
 
     def poll(self) -> Any:
-        response = self.ask({f"dcron-{name}": of for name, of in self.seen.items()})
+        response = self.ask({f"dcron-{name}": digest for name, digest in self.seen.items()})
         self._show(response.content.decode())
         return response
 
@@ -119,14 +119,14 @@ def queries_of(tabs: list[Tab], clock: Clock, job: Job, minutes: int, *, busy: b
     return found
 
 
-def test_open_dashboards_of_all_viewers_stay_below_mark(clock: Clock) -> None:
+def test_open_dashboards_of_all_viewers_stay_below_the_maximum(clock: Clock) -> None:
     job = make_job()
     tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(VIEWERS)]
 
     minutes = queries_of(tabs, clock, job, MINUTES, busy=True)
 
-    assert minutes[0] <= MARK  # before any permission is checked again
-    assert sum(minutes) <= MARK * MINUTES, minutes
+    assert minutes[0] <= MAX_QUERIES_PER_MINUTE  # before any permission is checked again
+    assert sum(minutes) <= MAX_QUERIES_PER_MINUTE * MINUTES, minutes
     assert len({tab.parts["failures"] for tab in tabs}) == 1
 
 
@@ -135,7 +135,7 @@ def test_quiet_dashboards_need_fewer_queries(clock: Clock) -> None:
     tabs = [Tab(log_in(*ALL_PERMISSIONS)) for _ in range(VIEWERS)]
 
     quiet = queries_of(tabs, clock, job, 1, busy=False)[0]
-    assert quiet <= 0.75 * MARK
+    assert quiet <= 0.75 * MAX_QUERIES_PER_MINUTE
     assert quiet < queries_of(tabs, clock, job, 1, busy=True)[0]
 
 
@@ -190,7 +190,7 @@ def test_viewers_get_only_what_their_permissions_allow(clock: Clock) -> None:
     assert list_url("run") not in tabs[3].html
 
 
-class OwnJobAdmin(ours.JobAdmin):
+class OwnJobAdmin(dcron_admin.JobAdmin):
     """Shows each user the jobs of the namespace with the user's name, and superusers all jobs."""
 
     def get_queryset(self, request: Any) -> Any:
@@ -202,7 +202,7 @@ class OwnJobAdmin(ours.JobAdmin):
 @pytest.fixture
 def own_jobs(settings: Any) -> Iterator[None]:
     site = admin.AdminSite("own")
-    for model, usual in narrowed_sites.OURS.items():
+    for model, usual in narrowed_sites.ADMIN_CLASSES.items():
         site.register(model, OwnJobAdmin if model is Job else usual)
     settings.ROOT_URLCONF = narrowed_sites.Urls(site)
     clear_url_caches()

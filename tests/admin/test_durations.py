@@ -6,7 +6,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from django_dcron.admin.display import duration_or_empty
-from django_dcron.admin.durations import DurationInput, parse_storable_duration
+from django_dcron.admin.durations import DurationFormField, parse_storable_duration
 from django_dcron.utils.durations import write_duration
 
 
@@ -26,13 +26,13 @@ from django_dcron.utils.durations import write_duration
     ],
 )
 def test_duration_input_accepts_common_notations(text: str, expected: timedelta) -> None:
-    assert DurationInput().clean(text) == expected
+    assert DurationFormField().clean(text) == expected
 
 
 @pytest.mark.parametrize("text", ["soon", "5x", "1h-3m", "m5", "999999999999d", "5m 1h", "٣x"])
 def test_invalid_duration_error_names_value_and_example(text: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        DurationInput().clean(text)
+        DurationFormField().clean(text)
     (error,) = caught.value.error_list
     assert (error.code, error.params) == ("invalid", {"value": text})
     assert text in error.messages[0]
@@ -62,11 +62,11 @@ def test_written_duration_is_read_back(value: timedelta, text: str) -> None:
 def test_duration_input_separates_units_with_space() -> None:
     value = timedelta(days=1, hours=2, seconds=3)
     assert write_duration(value, " ") == "1d 2h 3s"
-    assert DurationInput().prepare_value(value) == "1d 2h 3s"
+    assert DurationFormField().prepare_value(value) == "1d 2h 3s"
 
 
 def test_an_empty_optional_duration_is_none() -> None:
-    assert DurationInput(required=False).clean("") is None
+    assert DurationFormField(required=False).clean("") is None
 
 
 @pytest.mark.parametrize(

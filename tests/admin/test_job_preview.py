@@ -107,14 +107,14 @@ def test_preview_of_unknown_job_returns_404(admin_client: Client, job_id: str) -
 def test_form_has_preview_only_for_users_who_can_edit(staff_with: StaffWith) -> None:
     job = make_job()
 
-    for client, url, there in [
+    for client, url, is_shown in [
         (staff_with("view_job"), job_url(job), False),
         (staff_with("change_job"), job_url(job), True),
         (staff_with("add_job"), add_url(), True),
     ]:
         page = client.get(url).content.decode()
-        assert ('id="dcron-preview"' in page) == there
-        assert (URL in page) == there
+        assert ('id="dcron-preview"' in page) == is_shown
+        assert (URL in page) == is_shown
 
 
 # --- read-only ------------------------------------------------------------------------------------
@@ -392,11 +392,10 @@ def test_preview_shows_signature_and_docstring_of_target(admin_client: Client) -
 
 @pytest.mark.django_tasks
 def test_preview_shows_signature_of_django_task(admin_client: Client) -> None:
-    response = post_preview(
-        admin_client, **SIMPLE | {"target": "tests.tasked.tasks.look", "kwargs": '{"name": "a"}'}
-    )
+    fields = SIMPLE | {"target": "tests.tasked.tasks.describe", "kwargs": '{"name": "a"}'}
+    response = post_preview(admin_client, **fields)
 
-    assert part_text(response, "target").startswith("Django task look(name: str)")
+    assert part_text(response, "target").startswith("Django task describe(name: str)")
 
 
 def test_page_shows_signature_of_stored_target(admin_client: Client) -> None:

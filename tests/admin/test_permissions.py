@@ -348,7 +348,7 @@ def rows(db: None) -> Rows:
         id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times
     )
     alert = Alert.objects.create(
-        channel="ops", kind="failed", key="1", subject="said", created_at=NOON, job=job
+        channel="ops", kind="failed", key="1", subject="failed", created_at=NOON, job=job
     )
     calendar = Calendar.objects.create(name="closed", dates="12-25")
     other = make_run(

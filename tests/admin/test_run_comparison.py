@@ -57,7 +57,7 @@ def test_running_run_shows_when_it_should_end(admin_client: Client, job: Job) ->
 
 
 def test_too_few_successes_are_no_history(admin_client: Client, job: Job) -> None:
-    for number in range(1, comparison.USUAL_NEEDS):
+    for number in range(1, comparison.USUAL_DURATION_MIN_RUNS):
         succeeded(job, NOON - number * HOUR, 95)
     make_run(job, NOON - 9 * HOUR, state="failed", started_at=NOON, finished_at=NOON + 95 * SECOND)
 

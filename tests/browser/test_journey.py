@@ -144,13 +144,13 @@ def read_the_dashboard(page: Page) -> None:
         expect(page.get_by_role("main")).to_contain_text(shown)
 
 
-@pytest.mark.parametrize("look", [{"scheme": "dark"}, {"width": PHONE}], ids=["dark", "phone"])
+@pytest.mark.parametrize("options", [{"scheme": "dark"}, {"width": PHONE}], ids=["dark", "phone"])
 @pytest.mark.usefixtures("node_and_worker")
 def test_user_runs_and_pauses_job_in_dark_mode_or_on_phone(
-    browse: Browse, look: dict[str, Any]
+    browse: Browse, options: dict[str, Any]
 ) -> None:
     """Test the most frequent actions: run a job, watch it and pause it."""
-    page = browse(**look)
+    page = browse(**options)
     page.goto(
         dcron_url("job_change", make_job(name=JOB, schedule=SCHEDULE, target=TARGET, args=[1]).pk)
     )

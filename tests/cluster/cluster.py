@@ -320,7 +320,7 @@ class Line:
     attempts: int
     starts: int
     lost: int
-    doubled: int
+    duplicated: int
     seconds: float
 
     @classmethod
@@ -333,7 +333,7 @@ class Line:
             attempts=totals.attempts,
             starts=totals.starts,
             lost=totals.lost,
-            doubled=totals.doubled,
+            duplicated=totals.duplicated,
             seconds=seconds,
         )
 

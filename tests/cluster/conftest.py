@@ -29,7 +29,7 @@ PROPERTY = "account"
 """Name of the property in a test's report. Reports may come from the process of another session."""
 RECOVERY = "recovery"
 """Name of the properties of recoveries."""
-COLUMNS = ("expected", "runs", "attempts", "starts", "lost", "doubled", "seconds")
+COLUMNS = ("expected", "runs", "attempts", "starts", "lost", "duplicated", "seconds")
 
 
 def _seconds_left() -> float:

@@ -1,4 +1,4 @@
-"""A second PostgreSQL server, a copy of the tests' own one, with faults of its own."""
+"""A second PostgreSQL server: a copy of the tests' server whose faults don't affect the other."""
 
 import shutil
 import subprocess
@@ -41,5 +41,5 @@ class DatabaseCopy(services.PostgresqlServer):
 def use(server: services.Server) -> None:
     """Let this process use the server."""
     connections.close_all()
-    for given in (connections.settings["default"], connections["default"].settings_dict):
-        given["HOST"] = str(server.answers_at.parent)
+    for settings in (connections.settings["default"], connections["default"].settings_dict):
+        settings["HOST"] = str(server.answers_at.parent)

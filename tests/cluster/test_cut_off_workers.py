@@ -109,17 +109,17 @@ def test_late_success_is_recorded_counted_and_not_applied(
 def test_worker_stops_its_code_before_the_next_attempt_begins(
     cluster: Cluster, to_database: FaultProxy, store: Path, tmp_path: Path
 ) -> None:
-    """By its own clock: it can't ask anybody else."""
+    """The worker decides this by its own clock, because it reaches no other process."""
     run = start_run_on_one_worker(cluster, to_database, store)
     to_database.restore()
     cluster.account()
     first, second = Attempt.objects.filter(run=run).order_by("number")
     assert (first.outcome, first.late_outcome, second.outcome) == ("lost", "", "succeeded")
     starts = read_log(tmp_path / "witnesses.jsonl", Anchor(time.monotonic(), second.started_at))
-    ended, began = (
+    first_start, second_start = (
         next(start for start in starts if start.run == str(run.pk) and start.attempt == number)
         for number in (1, 2)
     )
-    assert ended.ended_at is not None
-    assert ended.ended_at < began.began_at
+    assert first_start.ended_at is not None
+    assert first_start.ended_at < second_start.began_at
     assert read(store, "SELECT attempt, written FROM try") == [(2, 1)]

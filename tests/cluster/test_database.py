@@ -1,4 +1,5 @@
-"""The database is stopped, killed and suspended: processes survive, and no run is lost or doubled.
+"""The database is stopped, killed and suspended. Processes survive, and no run is lost or
+duplicated.
 
 During an outage, this process doesn't query the database either. It reads logs and the broker's
 queue instead.

@@ -34,8 +34,8 @@ class Disturber:
 
     def __init__(self) -> None:
         self._ended = threading.Event()
-        self.victim = 0
-        """How often the disturber's own transaction was chosen to be rolled back."""
+        self.rollbacks = 0
+        """How often MariaDB rolled back the disturber's own transaction."""
 
     def run(self) -> None:
         while not self._ended.wait(0.01):
@@ -48,7 +48,7 @@ class Disturber:
             except OperationalError as error:
                 if not is_contention(error):
                     raise
-                self.victim += 1
+                self.rollbacks += 1
         connection.close()
 
     @contextmanager
@@ -69,7 +69,7 @@ def test_no_run_is_lost_by_deadlocks(cluster: Cluster) -> None:
     before, disturber = deadlocks(), Disturber()
     with disturber.at_work():
         wait_until(
-            lambda: deadlocks() - before - disturber.victim >= DEADLOCKS,
+            lambda: deadlocks() - before - disturber.rollbacks >= DEADLOCKS,
             TIMEOUT,
             what="nodes and workers to be victims of deadlocks",
         )

@@ -27,9 +27,9 @@ def test_repeated_saves_during_claims_lose_no_update(
     saved = dict.fromkeys((job.pk for job in jobs), 0)
     conflicts: list[Exception] = []
 
-    def edit(mine: list[Job]) -> None:
+    def edit(own_jobs: list[Job]) -> None:
         """Change the description, and switch between two spellings of the same schedule."""
-        for job in mine:
+        for job in own_jobs:
             fresh = Job.objects.get(pk=job.pk)
             number = saved[job.pk] + 1
             fresh.description = f"edit {number}"

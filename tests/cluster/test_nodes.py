@@ -1,6 +1,6 @@
 """Nodes that are killed, stopped, suspended and replaced.
 
-Invariant: no occurrence is lost or doubled, and other nodes continue the work.
+Invariant: no occurrence is lost or duplicated, and other nodes continue the work.
 """
 
 import re

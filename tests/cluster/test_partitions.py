@@ -52,11 +52,11 @@ def test_other_nodes_work_for_a_node_without_database_or_broker(
 ) -> None:
     quick = shorter_durations(REDELIVER_AFTER=10)
     cluster.start(**IN_ALL_SHARDS, nodes=2, node_env=quick, worker_env=quick)
-    ways = {
+    proxied = {
         "DCRON_TEST_DATABASE_PORT": str(database_proxy.port),
         "DCRON_TEST_BROKER": f"redis://127.0.0.1:{broker_proxy.port}/1",
     }
-    far = cluster.add_node(env=quick | ways)
+    third = cluster.add_node(env=quick | proxied)
     wait_until(lambda: leads("node-2"), TIMEOUT, what="a share for the third node", interval=0.1)
 
     database_proxy.cut()
@@ -65,16 +65,16 @@ def test_other_nodes_work_for_a_node_without_database_or_broker(
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the database", interval=0.1)
 
     broker_proxy.cut()
-    far.process.wait_for_log("broker unreachable, shards released", TIMEOUT)
+    third.process.wait_for_log("broker unreachable, shards released", TIMEOUT)
     wait_for_all_due("the work of a node without broker")
     broker_proxy.restore()
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the broker", interval=0.1)
 
-    made = database_proxy.made
+    accepted = database_proxy.accepted
     database_proxy.fall_silent()
-    wait_until(lambda: database_proxy.made > made, TIMEOUT, what="new connections")
-    far.process.wait_for_log("silent database connection replaced: ", TIMEOUT)
+    wait_until(lambda: database_proxy.accepted > accepted, TIMEOUT, what="new connections")
+    third.process.wait_for_log("silent database connection replaced: ", TIMEOUT)
     wait_until(lambda: leads("node-2"), TIMEOUT, what="its share after the silence", interval=0.1)
 
     cluster.account()
-    assert not far.exits, "the node never exited"
+    assert not third.exits, "the node never exited"

@@ -18,7 +18,7 @@ from tests.waiting import TIMEOUT
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
 def test_idle_transaction_is_ended_so_that_others_get_its_locks() -> None:
-    """For example, a process freezes. It gets the error when it resumes."""
+    """For example, a process is suspended. It gets the error when it resumes."""
     job = make_idle_job()
     locked, lock_was_taken_over = threading.Event(), threading.Event()
     errors: list[BaseException] = []
@@ -90,16 +90,16 @@ def test_thread_limits_apply_to_new_connections_until_lifted() -> None:
             cursor.execute(QUERIES[connections["default"].vendor])
             return cursor.fetchone()
 
-    before, ours = limits(), WaitLimits("default")
+    before, wait_limits = limits(), WaitLimits("default")
     for _ in range(2):
-        ours.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
+        wait_limits.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
         assert limits() in (("3s", "7s"), (3, 7))
     connections["default"].close()
-    ours.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
+    wait_limits.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
     assert limits() in (("3s", "7s"), (3, 7))
-    ours.lift()
+    wait_limits.lift()
     assert limits() == before
-    ours.lift()
+    wait_limits.lift()
     assert limits() == before
 
 

@@ -63,7 +63,7 @@ def test_transaction_mode_of_the_project_is_kept(plain: str, tmp_path: Path) -> 
 
 
 def test_write_lock_is_taken_early_only_in_threads_of_a_node(plain: str, tmp_path: Path) -> None:
-    def ask() -> bool:
+    def check() -> bool:
         try:
             return locks_at_start(plain, tmp_path / "db")
         finally:
@@ -72,9 +72,9 @@ def test_write_lock_is_taken_early_only_in_threads_of_a_node(plain: str, tmp_pat
     answers: list[bool] = []
     with early_write_locks(plain, applies=in_dcron_thread):
         for kind in (DcronThread, threading.Thread):
-            thread = kind(target=lambda: answers.append(ask()))
+            thread = kind(target=lambda: answers.append(check()))
             thread.start()
             thread.join()
         with ThreadPoolExecutor(1, initializer=mark_dcron_thread) as pool:
-            answers.append(pool.submit(ask).result())
+            answers.append(pool.submit(check).result())
     assert answers == [True, False, True]

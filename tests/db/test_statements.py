@@ -65,13 +65,13 @@ def columns_of(job: Job, *names: str) -> dict[str, Any]:
 def test_update_writes_the_same_values_as_the_orm(name: str, value: Any) -> None:
     if value == "now":
         value = database_now("default")
-    ours, theirs = make_idle_job(), make_idle_job()
+    by_statement, by_orm = make_idle_job(), make_idle_job()
     update = Update(
         Job, lambda: Job.objects.filter(pk=Placeholder(Job, "id")), **{name: Placeholder(Job, name)}
     )
-    assert update.execute(id=ours.pk, **{name: value}) == 1
-    Job.objects.filter(pk=theirs.pk).update(**{name: value})
-    assert columns_of(ours, name) == columns_of(theirs, name) == {name: value}
+    assert update.execute(id=by_statement.pk, **{name: value}) == 1
+    Job.objects.filter(pk=by_orm.pk).update(**{name: value})
+    assert columns_of(by_statement, name) == columns_of(by_orm, name) == {name: value}
 
 
 def test_update_filters_by_each_kind_of_value() -> None:
@@ -120,8 +120,8 @@ def test_insert_creates_the_same_row_as_the_orm() -> None:
     )
     assert insert.execute(run_id=run.pk, **given) == 1
     Attempt.objects.create(run=run, number=2, **given)
-    ours, theirs = Attempt.objects.order_by("number").values()
-    assert ours | {"id": 0, "number": 0} == theirs | {"id": 0, "number": 0}
+    by_statement, by_orm = Attempt.objects.order_by("number").values()
+    assert by_statement | {"id": 0, "number": 0} == by_orm | {"id": 0, "number": 0}
 
 
 def test_select_returns_the_same_values_as_the_orm() -> None:

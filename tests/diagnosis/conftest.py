@@ -68,7 +68,7 @@ def make_job_with_history(latest: datetime, **fields: object) -> Job:
 
 @pytest.fixture
 def system(db: None, redis_server: services.Server, monkeypatch: pytest.MonkeyPatch) -> System:
-    # Freeze the time, so that nothing expires during a test on a slow machine.
+    # Stop the clock, so that nothing expires during a test on a slow machine.
     monkeypatch.setattr(clock, "fixed_at", now := database_now("default"))
     latest = now.replace(second=0, microsecond=0)
     lock = get_lock()

@@ -117,12 +117,12 @@ def test_only_adjacent_minutes_with_same_state_are_merged() -> None:
 
 
 def test_earlier_runs_that_overlap_the_hour_are_shown() -> None:
-    long, over, hanging = make_idle_job(), make_idle_job(), make_idle_job()
+    long, finished, hanging = make_idle_job(), make_idle_job(), make_idle_job()
     ended = make_run(long, NOON - 2 * HOUR, finished_at=NOON - MINUTE)
-    make_run(over, NOON - 2 * HOUR)
+    make_run(finished, NOON - 2 * HOUR)
     still = [make_run(hanging, NOON - hours * HOUR, "running") for hours in (30, 3, 2)]
     assert [runs.run_id for runs in lane_of(long).runs] == [ended.pk]
-    assert lane_of(over).runs == ()
+    assert lane_of(finished).runs == ()
     assert [runs.run_id for runs in lane_of(hanging).runs] == [run.pk for run in still]
 
 

@@ -341,8 +341,8 @@ def test_missed_occurrence_is_covered_by_later_run() -> None:
     assert explain(job, NOON - 3 * HOUR).verdict is not WhyVerdict.COVERED
 
 
-@pytest.mark.parametrize("asked", [NOON, NOON + 30 * MINUTE])
-def test_missed_occurrence_of_earlier_definition_is_explained_by_change(asked: datetime) -> None:
+@pytest.mark.parametrize("instant", [NOON, NOON + 30 * MINUTE])
+def test_missed_occurrence_of_earlier_definition_is_explained_by_change(instant: datetime) -> None:
     """The job was hourly when the occurrences were missed, and has another schedule now.
 
     The times of the missed occurrences can't be computed any more.
@@ -350,7 +350,7 @@ def test_missed_occurrence_of_earlier_definition_is_explained_by_change(asked: d
     job = set_placed_at(make_job(schedule="30 * * * *"), NOON + DAY)
     later = make_run(job, NOON + 2 * HOUR, missed_before=4, missed_from=NOON - 2 * HOUR)
 
-    answer = explain(job, asked)
+    answer = explain(job, instant)
 
     assert (answer.verdict, answer.run) == (WhyVerdict.CHANGED, later)
     assert codes(answer) == ["covered_by_changed_job", "changed"]
@@ -359,7 +359,7 @@ def test_missed_occurrence_of_earlier_definition_is_explained_by_change(asked: d
     assert params(answer, "changed") == {"placed": "2024-05-07 12:00:00 UTC"}
     assert explain(job, NOON - 3 * HOUR).run is None
     Run.objects.filter(pk=later.pk).update(missed_before=1)
-    assert explain(job, asked).run is None  # the missed occurrence is 10:00
+    assert explain(job, instant).run is None  # the missed occurrence is 10:00
     answer = explain(job, NOON - 2 * HOUR)
     assert params(answer, "covered_by_changed_job") == {"count": 1} | covered
 
@@ -406,10 +406,10 @@ def test_interval_is_computed_from_its_phase() -> None:
     occurrence = next_at - 1_000_000 * 7 * MINUTE
     make_run(job, occurrence, **run_times(occurrence))
 
-    asked = occurrence.replace(second=0)
+    instant = occurrence.replace(second=0)
 
-    assert explain(job, asked).occurrence == occurrence
-    elsewhere = explain(job, asked + 3 * MINUTE)
+    assert explain(job, instant).occurrence == occurrence
+    elsewhere = explain(job, instant + 3 * MINUTE)
     assert (elsewhere.before, elsewhere.after) == (occurrence, occurrence + 7 * MINUTE)
 
 
@@ -782,10 +782,10 @@ def test_resume_after_unlogged_changes_may_end_other_pause(unseen: int, certain:
     change_without_entry(job, unseen)
     log_resume(job, NOON + DAY)
 
-    message = codes(explain(job, NOON))
+    found = codes(explain(job, NOON))
 
-    assert ("was_paused_by" in message) == certain
-    assert ("was_paused_until" in message) == (not certain)
+    assert ("was_paused_by" in found) == certain
+    assert ("was_paused_until" in found) == (not certain)
 
 
 def test_pause_ended_by_code_is_no_explanation() -> None:

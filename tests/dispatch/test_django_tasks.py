@@ -376,7 +376,7 @@ def test_job_runs_on_a_worker(
     start_task_worker: Callable[..., Process], start_runcron: StartProcess
 ) -> None:
     echo = make_job(target="tests.app.tasks.echo", args=[1], kwargs={"city": "Berlin"})
-    own = make_job(target="tests.tasked.tasks.look", args=["x"], queue="reports", priority=9)
+    own = make_job(target="tests.tasked.tasks.describe", args=["x"], queue="reports", priority=9)
     worker = start_task_worker()
     node = start_node(start_runcron)
     for job in (echo, own):

@@ -88,7 +88,7 @@ def test_dispatched_runs_survive_a_broker_restart(
 def test_message_of_an_unknown_run_is_published_again(
     app: Celery, dispatcher: CeleryDispatcher
 ) -> None:
-    """A worker doesn't know the run and publishes it again. A node asks workers while none runs."""
+    """A worker that doesn't know the run publishes it again. No worker answers a node here."""
     run = due_run()
     queue = app.conf.task_default_queue
     app.amqp.queues.add(

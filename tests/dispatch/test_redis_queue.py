@@ -84,8 +84,8 @@ def contents(app: Celery) -> dict[str, Any]:
         client = kombu_redis.redis.Redis(connection_pool=connection.default_channel.pool)
         found: dict[str, Any] = {}
         for key in client.scan_iter():
-            of_list = client.type(key) == b"list"
-            value = client.lrange(key, 0, -1) if of_list else [client.dump(key)]
+            is_list = client.type(key) == b"list"
+            value = client.lrange(key, 0, -1) if is_list else [client.dump(key)]
             found[key.decode()] = (value, client.pttl(key) > 0)
         client.flushdb()
     found.pop("_kombu.binding_deadlines", None)

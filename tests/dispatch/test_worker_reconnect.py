@@ -34,14 +34,14 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def worker_app(broker: str) -> Celery:
-    """An app as of a worker that has loaded the task."""
+    """Return an app like that of a worker that has loaded the task."""
     app = Celery(broker=broker, set_as_current=False)
     worker_reconnect.notice_silence(app)
     return app
 
 
 def consumer(broker: str = "redis+socket:///nowhere/redis.sock", **settings: Any) -> Any:
-    """The connecting part of Celery's consumer in a prepared worker."""
+    """Return the part of Celery's consumer that connects, in a prepared worker."""
     app = worker_app(broker)
     app.conf.update({"broker_connection_retry_on_startup": True} | settings)
     made = Consumer.__new__(Consumer)
@@ -133,8 +133,8 @@ def test_worker_limits_its_wait_for_redis_on_each_connection() -> None:
 
 
 def test_options_of_the_project_take_precedence() -> None:
-    theirs = {"socket_keepalive": False}
+    project_options = {"socket_keepalive": False}
     app = worker_app("redis://127.0.0.1/0")
-    connection: Any = app.connection_for_read(transport_options=theirs)
-    assert connection.transport_options.items() >= theirs.items()
+    connection: Any = app.connection_for_read(transport_options=project_options)
+    assert connection.transport_options.items() >= project_options.items()
     assert connection.transport_options["socket_timeout"] == REPLY_TIMEOUT

@@ -12,8 +12,8 @@ ROWS = [line for line in PAGE.splitlines() if re.match(r"\| ([HMLF]\d+|later):",
 
 def test_every_finding_has_a_row() -> None:
     codes = {row.split(":")[0].strip("| ") for row in ROWS} - {"later"}
-    attacks = {f"{'HML'[(n > 3) + (n > 8)]}{n}" for n in range(1, 14)}
-    assert codes == attacks | {f"F{n}" for n in range(1, 11)}
+    ranges = {"H": range(1, 4), "M": range(4, 9), "L": range(9, 14), "F": range(1, 11)}
+    assert codes == {f"{letter}{n}" for letter, numbers in ranges.items() for n in numbers}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.split(":")[0].strip("| ") for row in ROWS])

@@ -102,19 +102,19 @@ def starts():
     return node.wait(180) and here.state is State.STARTED
 
 here._arm()
-ours = handler()
+before_fork = handler()
 subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None)
 seen = {
     "a helper gets no node": in_child(is_waiting),
     "SIGTERM ends a helper": in_child(lambda: handler() is signal.SIG_DFL),
     "a forked server gets a node": in_child(starts),
     "a worker of gunicorn gets a node": in_child(
-        lambda: here.state is State.ARMED and here._thread.is_alive() and handler() is ours,
+        lambda: here.state is State.ARMED and here._thread.is_alive() and handler() is before_fork,
         gunicorn["spawn_worker"],
     ),
     "a worker that C forks gets a node": in_child(starts, ctypes.PyDLL(None).fork),
     "the parent still waits": here.state is State.ARMED and here._thread.is_alive(),
-    "the parent handles SIGTERM": callable(ours) and handler() is ours,
+    "the parent handles SIGTERM": callable(before_fork) and handler() is before_fork,
     "the parent gets a node": starts(),
     "a later helper gets no node": in_child(lambda: here.state is State.IDLE),
     "its end leaves the parent's node alone": in_child(

@@ -107,7 +107,7 @@ def test_unreachable_database_at_the_start_is_an_error(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_exit_code_reports_a_died_thread(
+def test_exit_code_reports_a_dead_thread(
     redis_server: services.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.scheduler.tick.Ticker.tick", lambda *args, **options: 1 / 0)
@@ -200,8 +200,8 @@ def test_shards_of_a_stopped_node_move_before_the_next_heartbeat(
     start_runcron: StartProcess,
 ) -> None:
     """The next regular heartbeat would be due in 20 seconds."""
-    patient = {"DCRON_TEST_SETTINGS": '{"LEASE": 60}'}
-    a, b = (start_runcron("--embedded", "--name", name, env=patient) for name in "ab")
+    long_lease = {"DCRON_TEST_SETTINGS": '{"LEASE": 60}'}
+    a, b = (start_runcron("--embedded", "--name", name, env=long_lease) for name in "ab")
     wait_until(
         lambda: a.log.count("shards changed: ") and b.log.count("shards changed: "),
         30,
@@ -233,13 +233,13 @@ def test_runcron_once_logs_that_another_node_leads_all_shards(
 
 
 def test_node_serves_only_its_namespace(start_runcron: StartProcess) -> None:
-    ours, other = make_job(namespace="shop"), make_job(namespace="billing")
+    served, other = make_job(namespace="shop"), make_job(namespace="billing")
     node = start_runcron("--embedded", "--namespace", "shop")
     wait_until(lambda: succeeded() >= 1, what="a succeeded run")
     assert Node.objects.get().namespace == "shop"
     node.terminate()
     assert node.wait() == 0
-    assert ours.runs.exists()
+    assert served.runs.exists()
     assert not other.runs.exists()
 
 
@@ -264,11 +264,11 @@ def test_no_run_starts_before_its_due_time(start_runcron: StartProcess) -> None:
     wait_until(lambda: succeeded() >= 2, what="two succeeded runs")
     node.terminate()
     assert node.wait() == 0
-    # Half a round trip, and clocks with a resolution of milliseconds.
-    reading = timedelta(milliseconds=20)
+    # A process knows the database's clock to within half a round trip and some milliseconds.
+    tolerance = timedelta(milliseconds=20)
     for run in Run.objects.filter(state="succeeded"):
         assert run.started_at is not None
-        assert run.started_at >= run.due_at - reading
+        assert run.started_at >= run.due_at - tolerance
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0.5", 0.5), ("90s", 90), ("1h30m", 5400)])

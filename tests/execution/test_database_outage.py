@@ -46,7 +46,7 @@ class FailingWork:
         return "done"
 
 
-def wait(work: Any, **options: Any) -> Any:
+def retry(work: Any, **options: Any) -> Any:
     return retry_until_available(work, "a test", "default", **options)
 
 
@@ -62,14 +62,14 @@ def test_work_is_retried_until_the_database_answers(
     closed = []
     monkeypatch.setattr(connection, "close", lambda: closed.append(1))
     work = FailingWork(7, error)
-    assert wait(work) == "done"
+    assert retry(work) == "done"
     assert (work.calls, len(closed)) == (8, 7)
 
 
 @pytest.mark.django_db
 def test_pauses_grow_up_to_a_limit(pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "close", lambda: None)
-    wait(FailingWork(20, OperationalError()))
+    retry(FailingWork(20, OperationalError()))
     assert pauses[0] <= database_outage.FIRST_PAUSE
     assert sorted(pauses[:6]) == pauses[:6]
     assert database_outage.LONGEST_PAUSE / 2 <= pauses[-1] <= database_outage.LONGEST_PAUSE
@@ -80,22 +80,22 @@ def test_only_a_long_outage_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "close", lambda: None)
-    wait(FailingWork(2, OperationalError("gone")))
+    retry(FailingWork(2, OperationalError("gone")))
     assert not caplog.records
-    wait(FailingWork(8, OperationalError("gone")))
+    retry(FailingWork(8, OperationalError("gone")))
     assert {(record.levelno, vars(record)["event"]) for record in caplog.records} == {
         (logging.WARNING, "waits_for_database")
     }
 
 
 @pytest.mark.django_db
-def test_wait_out_gives_up_after_the_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end_after_the_given_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "close", lambda: None)
     elapsed = iter(range(1000))
     monkeypatch.setattr(database_outage.time, "monotonic", lambda: float(next(elapsed)))
     work = FailingWork(1000, OperationalError("gone"))
     with pytest.raises(OperationalError, match="gone"):
-        wait(work, give_up_after=10)
+        retry(work, give_up_after=10)
     assert 10 <= work.calls <= 12
 
 
@@ -103,7 +103,7 @@ def test_wait_out_gives_up_after_the_given_time(monkeypatch: pytest.MonkeyPatch)
 def test_data_error_is_raised_at_once() -> None:
     work = FailingWork(1, DataError())
     with pytest.raises(DataError):
-        wait(work)
+        retry(work)
     assert work.calls == 1
 
 
@@ -113,7 +113,7 @@ def test_data_error_is_raised_at_once() -> None:
 def test_closed_connection_is_replaced() -> None:
     make_idle_job()
     cut_connection()
-    assert wait(Job.objects.count) == 1
+    assert retry(Job.objects.count) == 1
 
 
 # --- transactions left open ---------------------------------------------------------------------

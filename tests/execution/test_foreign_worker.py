@@ -38,7 +38,14 @@ def start_bare_worker(start_process: StartProcess) -> Callable[[], Process]:
 
     def start() -> Process:
         command = ["-m", "celery", "-A", "tests.bare_celery_app", "worker", "--loglevel", "INFO"]
-        options = ["--pool", "solo", "--without-gossip", "--without-mingle", "-Q", "theirs"]
+        options = [
+            "--pool",
+            "solo",
+            "--without-gossip",
+            "--without-mingle",
+            "-Q",
+            "other-project",
+        ]
         return start_process("bare", *command, *options, "--hostname", f"{uuid.uuid4().hex[:8]}@%h")
 
     return start
@@ -48,7 +55,7 @@ def trigger() -> Run:
     return control.trigger(make_idle_job(target="tests.app.tasks.ok"))
 
 
-def answers() -> list[dict[str, Any]]:
+def replies() -> list[dict[str, Any]]:
     node = Node.objects.first()
     return node.workers["replies"] if node is not None and node.workers else []
 
@@ -91,14 +98,14 @@ def test_node_detects_foreign_workers_and_redelivers_runs(
     Run.objects.filter(pk=run.pk).update(due_at=run.due_at - WAITED)
 
     def seen() -> list[dict[str, Any]]:
-        return [answer for answer in answers() if str(run.pk) in answer["unknown_runs"]]
+        return [reply for reply in replies() if str(run.pk) in reply["unknown_runs"]]
 
-    (answer,) = wait_until(
+    (foreign_reply,) = wait_until(
         seen, TIMEOUT, what="the node to learn that a worker doesn't know the run"
     )
-    assert (answer["queues"], answer["executes"]) == (["celery"], True)
-    (theirs,) = [answer for answer in answers() if answer["queues"] == ["theirs"]]
-    assert (theirs["executes"], theirs["unknown_runs"]) == (False, [])
+    assert (foreign_reply["queues"], foreign_reply["executes"]) == (["celery"], True)
+    (bare_reply,) = [reply for reply in replies() if reply["queues"] == ["other-project"]]
+    assert (bare_reply["executes"], bare_reply["unknown_runs"]) == (False, [])
     node.wait_for_log("foreign worker: worker=")
     assert state_of(run) == "queued"
     assert foreign.log.count("unknown run: run=") < 3  # although it was delivered eleven times

@@ -154,17 +154,17 @@ def test_duplicate_deliveries_start_once(worker: StartWorker) -> None:
 
 def test_celery_task_sees_its_attempt_and_its_retry_becomes_an_attempt(worker: StartWorker) -> None:
     worker()
-    seen = trigger("facts")
-    asked = trigger("retry_in_an_hour", max_attempts=3, retry_backoff=timedelta(seconds=1))
-    auto = trigger(
+    plain = trigger("facts")
+    requested = trigger("retry_in_an_hour", max_attempts=3, retry_backoff=timedelta(seconds=1))
+    automatic = trigger(
         "retry_by_itself", max_attempts=3, retry_backoff=timedelta(minutes=10), retry_jitter=0
     )
     later = trigger("busy", max_attempts=3)
-    hopeless = trigger("retry_by_itself", max_attempts=1)
+    exhausted = trigger("retry_by_itself", max_attempts=1)
 
-    facts = json.loads(wait_for_end(seen).result)
-    assert facts == {"id": str(seen.pk), "retries": 0, "eager": False}
-    for run, wait in ((asked, 3600), (auto, 600), (later, 3600)):
+    facts = json.loads(wait_for_end(plain).result)
+    assert facts == {"id": str(plain.pk), "retries": 0, "eager": False}
+    for run, wait in ((requested, 3600), (automatic, 600), (later, 3600)):
         attempt = wait_for_end(run)
         assert attempt.outcome == "failed"
         after = reread(run)
@@ -172,13 +172,13 @@ def test_celery_task_sees_its_attempt_and_its_retry_becomes_an_attempt(worker: S
         assert attempt.finished_at is not None
         planned = (after.due_at - attempt.finished_at).total_seconds()
         assert wait - 20 < planned < wait + 20
-    assert wait_for_end(hopeless).exception_class == "ConnectionResetError"
-    assert state_of(hopeless) == "failed"
+    assert wait_for_end(exhausted).exception_class == "ConnectionResetError"
+    assert state_of(exhausted) == "failed"
 
-    Run.objects.filter(pk=asked.pk).update(due_at=asked.due_at)
-    Job.objects.filter(pk=asked.job_id).update(target="tests.app.tasks.facts")
-    publish(reread(asked), 2)
-    assert json.loads(wait_for_end(asked, 2).result)["retries"] == 1
+    Run.objects.filter(pk=requested.pk).update(due_at=requested.due_at)
+    Job.objects.filter(pk=requested.job_id).update(target="tests.app.tasks.facts")
+    publish(reread(requested), 2)
+    assert json.loads(wait_for_end(requested, 2).result)["retries"] == 1
 
 
 def test_progress_and_log_are_visible_during_the_run(worker: StartWorker) -> None:

@@ -29,7 +29,7 @@ def test_retry_policy_decides_about_killed_attempt(outcome: Outcome) -> None:
     assert (attempt_of(run).outcome, attempt_of(run).message) == (outcome, "its process died")
 
 
-def test_concluded_attempt_is_kept() -> None:
+def test_ended_attempt_is_kept() -> None:
     run = make_run(make_idle_job(), "running")
     endings.finish(run, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
     end(run)

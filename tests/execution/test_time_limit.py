@@ -39,13 +39,13 @@ def spin_until(done: Callable[[], bool]) -> None:
 def in_thread(work: Callable[[], Any]) -> None:
     from django.db import connections
 
-    def live() -> None:
+    def work_and_close() -> None:
         try:
             work()
         finally:
             connections.close_all()
 
-    thread = threading.Thread(target=live)
+    thread = threading.Thread(target=work_and_close)
     thread.start()
     thread.join(2 * PATIENCE)
 

@@ -118,7 +118,7 @@ NAMES = (
 class Form:
     url: str
     sent: dict[str, Any]
-    answers: tuple[int, ...] = (302,)
+    statuses: tuple[int, ...] = (302,)
     """The expected statuses for the unchanged form."""
 
 
@@ -140,14 +140,19 @@ def forms(client: Client) -> dict[str, Form]:
         return reverse(f"admin:django_dcron_{name}", args=arguments)
 
     def chosen(action: str, *keys: Any, **more: str) -> dict[str, Any]:
-        asked = {
+        confirmation = {
             "confirmed": "yes",
             "list_filters": "",
             "select_across": "0",
             "index": "0",
             "post": "yes",
         }
-        return {"action": action, ACTION_CHECKBOX_NAME: list(map(str, keys)), **asked, **more}
+        return {
+            "action": action,
+            ACTION_CHECKBOX_NAME: list(map(str, keys)),
+            **confirmation,
+            **more,
+        }
 
     times = {
         f"{name}_{part}": "" for name in ("starts_at", "ends_at", "paused_until") for part in "01"
@@ -159,7 +164,7 @@ def forms(client: Client) -> dict[str, Form]:
         "limit": "10",
         "version": "1",
     }
-    made = {
+    forms = {
         "add a job": Form(add_url(), of_job | {"name": "new", "seen_version": ""}),
         "change a job": Form(job_url(job), of_job),
         "preview a job": Form(url("job_preview"), of_job, (200,)),
@@ -186,11 +191,11 @@ def forms(client: Client) -> dict[str, Form]:
     }
     for name in JOB_ACTIONS:
         sent = chosen(name, job.pk, paused.pk, reason="", until="")
-        made[f"{name} jobs"] = Form(list_url("job"), sent, (200, 302))
+        forms[f"{name} jobs"] = Form(list_url("job"), sent, (200, 302))
     for name in RUN_ACTIONS:
         sent = chosen(name, *(run.pk for run in runs), reason="")
-        made[f"{name} runs"] = Form(list_url("run"), sent, (200, 302))
-    return made
+        forms[f"{name} runs"] = Form(list_url("run"), sent, (200, 302))
+    return forms
 
 
 def status_of(client: Client, url: str, sent: dict[str, Any]) -> Any:
@@ -209,7 +214,7 @@ def test_hostile_form_data_causes_no_server_error(
 ) -> None:
     assert set(forms) == set(NAMES)
     form = forms[name]
-    assert status_of(client, form.url, form.sent) in form.answers, (
+    assert status_of(client, form.url, form.sent) in form.statuses, (
         "the unchanged form of a browser works"
     )
     fields = st.sampled_from(sorted(form.sent))

@@ -31,8 +31,8 @@ from hypothesis import strategies as st
 
 from django_dcron import targets
 from django_dcron.admin.action_forms import InstantField, UntilField
-from django_dcron.admin.durations import DurationInput
-from django_dcron.admin.json_input import JsonInput
+from django_dcron.admin.durations import DurationFormField
+from django_dcron.admin.json_input import JsonFormField
 from django_dcron.admin.lists import time_filter
 from django_dcron.admin.lists.lookups import check_lookups
 from django_dcron.contrib.alerts.channels import SCHEME
@@ -115,7 +115,7 @@ def crontab_of_beat(text: str) -> object:
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "duration": parse_duration_text,
-    "duration of a form": DurationInput().clean,
+    "duration of a form": DurationFormField().clean,
     "duration of a document": partial(from_json, ValueFormat.DURATION),
     "duration of a command line": lambda text: option_values.parse_duration_option(
         "--timeout", text
@@ -171,7 +171,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "URL of a channel": SCHEME.match,
     "address of the probes": Address.parse,
     "path of a probe": _path,
-    "JSON of a form": JsonInput().clean,
+    "JSON of a form": JsonFormField().clean,
     "secrets in arguments": lambda text: redact_secrets([text, {text: text}]),
     "cursor of a page": lambda text: read_cursor(text, PageOrder("id", ("pk",)), Job),
     "query of jobs": query(JobQuery, "search"),

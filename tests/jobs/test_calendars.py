@@ -306,20 +306,20 @@ def test_invalid_calendar_is_refused(given: dict[str, str], field: str, message:
 
 def test_saving_a_stale_calendar_raises_conflict() -> None:
     make_calendar("12-25")
-    mine, theirs = Calendar.objects.get(), Calendar.objects.get()
-    theirs.dates = "12-24"
-    control.save_calendar(theirs)
-    mine.dates = "12-26"
+    stale, current = Calendar.objects.get(), Calendar.objects.get()
+    current.dates = "12-24"
+    control.save_calendar(current)
+    stale.dates = "12-26"
     with pytest.raises(Conflict):
-        control.save_calendar(mine)
-    assert (mine.version, Calendar.objects.get().dates) == (1, "12-24")
+        control.save_calendar(stale)
+    assert (stale.version, Calendar.objects.get().dates) == (1, "12-24")
     with pytest.raises(ValidationError) as taken:
         make_calendar("12-26")
     assert [error.code for error in taken.value.error_dict["name"]] == ["unique"]
     assert Calendar.objects.get().dates == "12-24"
     Calendar.objects.all().delete()
     with pytest.raises(Conflict):
-        control.save_calendar(theirs)
+        control.save_calendar(current)
 
 
 def test_calendar_used_by_a_job_cannot_be_deleted() -> None:
@@ -335,14 +335,14 @@ def test_calendar_used_by_a_job_cannot_be_deleted() -> None:
 
 def test_deleting_a_stale_calendar_raises_conflict() -> None:
     make_calendar()
-    mine, theirs = Calendar.objects.get(), Calendar.objects.get()
-    control.save_calendar(theirs)
+    stale, current = Calendar.objects.get(), Calendar.objects.get()
+    control.save_calendar(current)
     with refusal(Conflict, "changed"):
-        control.delete_calendar(mine, expected_version=mine.version)
+        control.delete_calendar(stale, expected_version=stale.version)
     assert Calendar.objects.exists()
-    control.delete_calendar(mine)
+    control.delete_calendar(stale)
     with refusal(Conflict, "deleted"):
-        control.delete_calendar(theirs)
+        control.delete_calendar(current)
 
 
 @pytest.mark.django_db(transaction=True)

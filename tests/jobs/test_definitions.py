@@ -125,11 +125,11 @@ def test_recording_a_known_definition_costs_no_statement(target: str) -> None:
     job = make_idle_job(target=target)
     perform(job)
     run = make_run(job, "queued")
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as captured:
         assert execute(run.pk, 1, worker="w")
     table = Definition._meta.db_table
-    naming = [each["sql"] for each in asked if table in each["sql"]]
-    assert len(naming) == 1  # the start, which reads it
+    with_table = [each["sql"] for each in captured if table in each["sql"]]
+    assert len(with_table) == 1  # the start, which reads it
     assert attempt_of(run).definition_id == definition_id(job)
 
 

@@ -53,17 +53,17 @@ def test_second_limit_of_a_name_is_refused() -> None:
 
 
 def test_save_of_an_outdated_limit_is_refused() -> None:
-    mine = make_limit()
-    theirs = Limit.objects.get(pk="api")
-    theirs.max_running = 5
-    control.save_limit(theirs)
-    mine.max_running = 3
+    outdated = make_limit()
+    current = Limit.objects.get(pk="api")
+    current.max_running = 5
+    control.save_limit(current)
+    outdated.max_running = 3
     with pytest.raises(Conflict) as refused:
-        control.save_limit(mine)
+        control.save_limit(outdated)
     assert refused.value.code == "changed"
     assert Limit.objects.get().max_running == 5
-    control.save_limit(mine, expected_version=2)
-    assert (Limit.objects.get().max_running, mine.version) == (3, 3)
+    control.save_limit(outdated, expected_version=2)
+    assert (Limit.objects.get().max_running, outdated.version) == (3, 3)
 
 
 def test_limit_in_use_can_not_be_deleted() -> None:

@@ -321,10 +321,10 @@ def test_an_empty_list_needs_no_statement_on_jobs() -> None:
 @pytest.mark.parametrize("keep_going", [True, False])
 def test_a_job_changed_since_it_was_read_is_refused(keep_going: bool) -> None:
     jobs = [make_idle_job() for _ in range(4)]
-    meanwhile = Job.objects.get(pk=jobs[2].pk)
-    meanwhile.description = "theirs"
+    changed_by_other = Job.objects.get(pk=jobs[2].pk)
+    changed_by_other.description = "other"
     for job in jobs:
-        job.description = "ours"
+        job.description = "new"
     # Both are called after the jobs were read, and before the transaction.
     module, name = (batch, "clean_each") if keep_going else (saving, "despite_contention")
     original, changed = getattr(module, name), threading.Event()
@@ -332,7 +332,7 @@ def test_a_job_changed_since_it_was_read_is_refused(keep_going: bool) -> None:
     def change_first(*args: Any) -> Any:
         if not changed.is_set():
             changed.set()
-            in_threads(lambda: control.save(meanwhile))
+            in_threads(lambda: control.save(changed_by_other))
         return original(*args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -344,8 +344,8 @@ def test_a_job_changed_since_it_was_read_is_refused(keep_going: bool) -> None:
                 control.save_many(jobs)
             refused = raised.value.errors
     assert {position: type(error) for position, error in refused.items()} == {2: Conflict}
-    ours = [job.description for job in Job.objects.order_by("pk")]
-    assert ours == (["ours", "ours", "theirs", "ours"] if keep_going else ["", "", "theirs", ""])
+    descriptions = [job.description for job in Job.objects.order_by("pk")]
+    assert descriptions == (["new", "new", "other", "new"] if keep_going else ["", "", "other", ""])
 
 
 @pytest.mark.django_db(transaction=True)

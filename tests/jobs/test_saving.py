@@ -1022,15 +1022,15 @@ def test_move_outdated_cursors_ignores_a_job_deleted_meanwhile(
 
 
 def test_move_outdated_cursors_is_limited_to_the_given_jobs() -> None:
-    ours, other = (
+    own, other = (
         Job.objects.create(name=name, schedule="@daily", target="t") for name in ("a", "b")
     )
     jobs = Job.objects.using("default")
     now = database_now("default")
     assert move_outdated_cursors(now, jobs.in_shards([(other.pk + 1) % 64], 64)) == 0
-    assert move_outdated_cursors(now, jobs.in_shards([ours.pk % 64], 64)) == 1
+    assert move_outdated_cursors(now, jobs.in_shards([own.pk % 64], 64)) == 1
     assert move_outdated_cursors(now, jobs.filter(namespace="another")) == 0
-    assert list(Cursor.objects.values_list("pk", flat=True)) == [ours.pk]
+    assert list(Cursor.objects.values_list("pk", flat=True)) == [own.pk]
     Job.objects.update(schedule="@hourly")
     assert move_outdated_cursors(now, jobs.in_shards([other.pk % 64], 64)) == 1
     assert move_outdated_cursors(now, jobs) == 1
@@ -1139,11 +1139,11 @@ def test_one_of_several_concurrent_saves_succeeds() -> None:
     refused: list[Exception] = []
 
     def admin(name: str) -> None:
-        mine = reread(job)
-        mine.description = name
+        own_copy = reread(job)
+        own_copy.description = name
         together.wait(TIMEOUT)
         try:
-            saving.save(mine)
+            saving.save(own_copy)
             won.append(name)
         except Conflict as error:
             refused.append(error)

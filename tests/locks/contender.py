@@ -35,17 +35,17 @@ def contend(lock: Lock, holder: str, until: float) -> Beliefs:
     if hasattr(lock, "timeout"):  # a FileLock, which waits for access to the file
         lock.timeout = TIMEOUT
     beliefs: Beliefs = defaultdict(list)
-    choice = random.Random(holder)
+    generator = random.Random(holder)
     rounds = 0
     while time.monotonic() < until or rounds < ROUNDS:
         rounds += 1
-        wanted = choice.sample(NAMES, 4)
+        wanted = generator.sample(NAMES, 4)
         leases = lock.hold(wanted, holder, LEASE)
         now = time.monotonic()
         for lease in leases:
             _end_last(beliefs[lease.name], now)  # renewed: the new lease replaces the old one
             beliefs[lease.name].append((now, lease.expires_at, holder))
-        if choice.random() < 0.5:
+        if generator.random() < 0.5:
             now = time.monotonic()
             for name in wanted:
                 _end_last(beliefs[name], now)

@@ -37,7 +37,7 @@ def test_only_the_owner_can_read_the_files(leases: Path) -> None:
 class TestFileLocking:
     @pytest.fixture
     def suspended_process(self, leases: Path) -> Iterator[None]:
-        """A process that froze while it held the file lock."""
+        """A process that was suspended while it held the file lock."""
         directory = os.open(leases.parent, os.O_RDONLY)
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield

@@ -183,7 +183,7 @@ def test_run_stops_waiting_if_no_node_is_live(
         control.pause(job)
     code, shown = document("run", "idle")
     assert (code, shown["missing"], shown["run"]["state"]) == (1, "no_live_node", "pending")
-    assert run_watch.ABSENT_FOR <= fake_time.passed < 2 * run_watch.ABSENT_FOR
+    assert run_watch.ABSENCE_TIMEOUT <= fake_time.passed < 2 * run_watch.ABSENCE_TIMEOUT
     code, message = call("run", "idle")
     assert code == 1
     assert "manage.py runcron" in message.splitlines()[-1]
@@ -202,7 +202,7 @@ def test_run_keeps_waiting_while_node_restarts(monkeypatch: pytest.MonkeyPatch) 
     make_idle_job(name="idle")
     assert document("run", "idle")[1]["missing"] == "no_live_node"
     # The command checks every 5 s. The node is absent at 5, 10 and 15 s, and from 25 s on.
-    assert 25 + run_watch.ABSENT_FOR <= fake_time.passed < 30 + run_watch.ABSENT_FOR
+    assert 25 + run_watch.ABSENCE_TIMEOUT <= fake_time.passed < 30 + run_watch.ABSENCE_TIMEOUT
 
 
 def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:

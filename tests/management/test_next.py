@@ -125,8 +125,6 @@ def test_next_without_occurrences_exits_with_1() -> None:
     ],
 )
 def test_next_rejects_invalid_arguments(arguments: list[str], message: str) -> None:
-    import re
-
     make_idle_job(name="nightly-report")
     code, out, err = call("next", *arguments)
     assert (code, out) == (2, "")

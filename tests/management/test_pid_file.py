@@ -247,7 +247,7 @@ def test_stop_is_requested_only_once(
 def test_wait_for_end_also_waits_for_a_process_that_has_released_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pid_file, "ENDS_WITHIN", 0)
+    monkeypatch.setattr(pid_file, "EXIT_TIMEOUT", 0)
     process = subprocess.Popen(
         [sys.executable, "-c", RELEASE, str(path)],
         text=True,

@@ -107,8 +107,8 @@ def test_call_command_accepts_options_by_name() -> None:
 def test_health_imports_no_other_subcommand() -> None:
     code = (
         "import sys\n"
-        "from django.core.management import execute_from_command_line as ask\n"
-        "try:\n    ask(['manage.py', 'dcron', 'health', '--file', '/nowhere/none'])\n"
+        "from django.core.management import execute_from_command_line as execute\n"
+        "try:\n    execute(['manage.py', 'dcron', 'health', '--file', '/nowhere/none'])\n"
         "except SystemExit as ended:\n    print(ended.code, *sorted(sys.modules))\n"
     )
     result = subprocess.run(
@@ -120,12 +120,12 @@ def test_health_imports_no_other_subcommand() -> None:
         check=False,
     )
     exit_code, *modules = result.stdout.split()
-    ours = {
+    subcommands = {
         name.rpartition(".")[2]
         for name in modules
         if name.startswith("django_dcron.management.dcron.")
     }
-    assert (exit_code, ours) == ("1", {"health", "exits"})
+    assert (exit_code, subcommands) == ("1", {"health", "exits"})
     assert "rich" not in modules
     assert "none doesn't exist: no node is running" in result.stderr
 

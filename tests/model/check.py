@@ -17,7 +17,7 @@ from tests.model.transitions import ALLOWED, STATES, Transition
 RUN = Path(__file__).with_name("run.pml").read_text()
 CLUSTER = Path(__file__).with_name("cluster.pml").read_text()
 
-OF_RUN = {
+RUN_MUTANTS = {
     "the start doesn't check the state": (
         ":: (state == pending || state == queued) && attempt == got ->",
         ":: attempt == got && !final ->",
@@ -51,7 +51,7 @@ OF_RUN = {
     ),
 }
 
-OF_CLUSTER = {
+CLUSTER_MUTANTS = {
     "a run starts without the slot": (
         "(!of_job(r) || slot == NONE || slot == r) -> begin(r)",
         "(!of_job(r) || slot == NONE || slot == r || policy == QUEUE_ONE) -> begin(r)",
@@ -82,8 +82,8 @@ OF_CLUSTER = {
 def main() -> int:
     failed = False
     for title, model, mutants in (
-        ("the life of a run", RUN, OF_RUN),
-        ("runs that meet", CLUSTER, OF_CLUSTER),
+        ("the life of a run", RUN, RUN_MUTANTS),
+        ("runs that meet", CLUSTER, CLUSTER_MUTANTS),
     ):
         found = errors_in(model)
         print(f"{title}: {found or 'no error'}", flush=True)
@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def _has_the_transitions_of(model: str) -> bool:
-    report = _verified(model, ["-DNOCLAIM", "-DSAFETY"], [])
+    report = _pan_report(model, ["-DNOCLAIM", "-DSAFETY"], [])
     numbers = re.findall(r"^transition (\d+) (\d+) (\d+)$", report, re.MULTILINE)
     made = {Transition(STATES[int(old)], STATES[int(new)], int(more)) for old, new, more in numbers}
     for difference in sorted(made ^ ALLOWED):
@@ -112,11 +112,11 @@ def errors_in(model: str) -> str:
     Errors are violated assertions (a second start, a transition from a final state) and runs that
     never end.
     """
-    safety = _verify(model, ["-DNOCLAIM", "-DSAFETY"], [])
-    return safety or _verify(model, [], ["-a", "-f"])
+    safety = _first_error(model, ["-DNOCLAIM", "-DSAFETY"], [])
+    return safety or _first_error(model, [], ["-a", "-f"])
 
 
-def _verified(model: str, compile_options: list[str], options: list[str]) -> str:
+def _pan_report(model: str, compile_options: list[str], options: list[str]) -> str:
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "run.pml").write_text(model)
         _run(directory, "spin", "-a", "run.pml")
@@ -124,8 +124,8 @@ def _verified(model: str, compile_options: list[str], options: list[str]) -> str
         return _run(directory, "./pan", *options, "-m1000000")
 
 
-def _verify(model: str, compile_options: list[str], options: list[str]) -> str:
-    report = _verified(model, compile_options, options)
+def _first_error(model: str, compile_options: list[str], options: list[str]) -> str:
+    report = _pan_report(model, compile_options, options)
     errors = re.search(r"errors: (\d+)", report)
     if errors is None or "max search depth too small" in report:
         raise SystemExit(f"The search is incomplete:\n{report}")

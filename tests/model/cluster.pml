@@ -1,6 +1,6 @@
 /* Several runs that share a slot, a chain and a backfill, and the lease of their shard, checked by spin.
 
-   run.pml has the life of a single run, with messages that are stale or doubled. Here, runs meet: each step is one
+   run.pml has the life of a single run, with messages that are stale or duplicated. Here, runs meet: each step is one
    transaction of django_dcron/runs, whose guard is its WHERE clause. Nodes act only on the shard that they believe to
    lead. A lease may be lost while its node still believes in it, so both nodes may lead at the same time.
 

@@ -1,7 +1,7 @@
 /* The life of one run of django-dcron: claim, publish, mark, start, finish and rescue, checked by spin.
 
    Two nodes and two workers act in any order. A node or worker may crash before any step, forgetting what it knew, and
-   start again; it may also be frozen for any time, which is the same as not being chosen: what it knew is then stale.
+   start again; it may also be suspended for any time, which is the same as not being chosen: what it knew is then stale.
    The broker may lose a message or deliver it twice. Only the row is shared, and every change of it is one guarded
    UPDATE, that is, one atomic step whose guard is its WHERE clause (django_dcron/runs/transitions.py).
 
@@ -67,7 +67,7 @@ end:
     :: atomic { state == queued && messages[attempt] == 0 -> move(pending) }
     :: atomic { state == queued && messages[attempt] > 0 && fault_left -> faults++; move(pending) }
 
-    /* rescue: the heartbeat is stale, because the worker is dead, or only frozen */
+    /* rescue: the heartbeat is stale, because the worker is dead, or only suspended */
     :: atomic { state == running && alive[0] != attempt && alive[1] != attempt -> retry_or_fail() }
     :: atomic { state == running && fault_left -> faults++; retry_or_fail() }
 

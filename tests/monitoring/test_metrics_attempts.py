@@ -148,17 +148,17 @@ def test_first_update_ignores_finished_attempts_but_tracks_running_ones(
 
 
 def test_attempt_started_during_first_update_is_observed_once(job: Job, now: datetime) -> None:
-    begun: list[Attempt] = []
+    started: list[Attempt] = []
 
     def start_before(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-        if 'FROM "django_dcron_run"' in sql.replace("`", '"') and not begun:
-            begun.append(None)  # type: ignore[arg-type]  # start() must not recurse
-            begun[0] = start(job, now - 60 * SECOND)
+        if 'FROM "django_dcron_run"' in sql.replace("`", '"') and not started:
+            started.append(None)  # type: ignore[arg-type]  # start() must not recurse
+            started[0] = start(job, now - 60 * SECOND)
         return execute(sql, *rest)
 
     with connection.execute_wrapper(start_before):
         observer = make_observer()
-    end(begun[0])
+    end(started[0])
     observer.update()
 
     assert observed_counts(observer) == (1, 1)

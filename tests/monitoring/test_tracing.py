@@ -139,8 +139,8 @@ def test_run_has_one_trace_from_claim_through_retry(spans: Spans, make_target: M
         ("shop.work", None),
     ]
     first, second = (span for span in traced if span.name == "dcron.execute")
-    ours = [span for span in traced if span.name.startswith("dcron.")]
-    parents = {span.parent.span_id for span in ours if span.parent}
+    spans = [span for span in traced if span.name.startswith("dcron.")]
+    parents = {span.parent.span_id for span in spans if span.parent}
     assert len(parents) == 1, "all spans have the same parent"
     assert {span.parent.span_id for span in traced if span.parent and span.name == "shop.work"} == {
         first.context.span_id,
@@ -162,7 +162,7 @@ def test_run_has_one_trace_from_claim_through_retry(spans: Spans, make_target: M
         "dcron.worker": "w-2",
         "dcron.outcome": "succeeded",
     }
-    assert attributes_of(ours[1]) == about | {"dcron.attempt": 1}
+    assert attributes_of(spans[1]) == about | {"dcron.attempt": 1}
     assert (first.status.status_code.name, first.status.description) == ("ERROR", "not yet")
     assert second.status.status_code.name == "OK"
     (event,) = first.events

@@ -208,7 +208,7 @@ class WarmSession(_Session):
 class FreshSession(_Session):
     def __init__(self, mutant: Mutant, tests: list[str]) -> None:
         super().__init__()
-        self._order = {test: at for at, test in enumerate(tests)}
+        self._order = {test: position for position, test in enumerate(tests)}
         self._mutant = mutant
 
     def kill(self, arguments: list[str]) -> str | None:
@@ -311,10 +311,10 @@ def _functions() -> dict[tuple[str, str, int], list[FunctionType]]:
     One place can have several functions, because functions may be copied, wrapped or renamed.
     """
     found = defaultdict(list)
-    for thing in gc.get_objects():
-        if isinstance(thing, FunctionType):
-            code = thing.__code__
-            found[code.co_filename, code.co_qualname, code.co_firstlineno].append(thing)
+    for candidate in gc.get_objects():
+        if isinstance(candidate, FunctionType):
+            code = candidate.__code__
+            found[code.co_filename, code.co_qualname, code.co_firstlineno].append(candidate)
     return found
 
 

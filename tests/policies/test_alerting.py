@@ -249,7 +249,7 @@ def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "asked", "number"),
+    ("before", "now", "one_rule", "number"),
     [
         # A streak of failures between two checks has at least one failure.
         (JobCounters(), JobCounters(succeeded=1, failed=5), FIRST, 1),
@@ -269,11 +269,11 @@ def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
     ],
 )
 def test_differences_of_counts_become_events(
-    before: JobCounters, now: JobCounters, asked: Rule, number: int | None
+    before: JobCounters, now: JobCounters, one_rule: Rule, number: int | None
 ) -> None:
-    events = detect_events(before, now, [asked])
+    events = detect_events(before, now, [one_rule])
     assert [(event.rule, event.number) for event in events] == (
-        [] if number is None else [(asked, number)]
+        [] if number is None else [(one_rule, number)]
     )
 
 

@@ -38,7 +38,7 @@ def test_each_final_state_meets_its_conditions(state: State, started: bool) -> N
         assert conditions_met_by(state, started=started) == MET.get((state, started), set())
 
 
-def _reached(before: dict[int, set[int]], job: int) -> set[int]:
+def _predecessors(before: dict[int, set[int]], job: int) -> set[int]:
     """Return all jobs before this one, computed as a transitive closure."""
     found = set(before.get(job, ()))
     while more := {far for near in found for far in before.get(near, ())} - found:
@@ -50,7 +50,7 @@ def _reached(before: dict[int, set[int]], job: int) -> set[int]:
 def test_cycle_is_found_if_and_only_if_one_exists(before: dict[int, set[int]]) -> None:
     for job in range(8):
         cycle = find_cycle(before, job)
-        assert bool(cycle) == (job in _reached(before, job))
+        assert bool(cycle) == (job in _predecessors(before, job))
         if cycle:
             assert cycle[0] == cycle[-1] == job
             assert all(earlier in before[later] for earlier, later in pairwise(cycle))

@@ -32,5 +32,5 @@ from django_dcron.schedules.clock_changes import Effect
         Trigger,
     ],
 )
-def test_finding_codes_are_their_names_in_lower_case(codes: type[StrEnum]) -> None:
+def test_codes_are_their_names_in_lower_case(codes: type[StrEnum]) -> None:
     assert [code.value for code in codes] == [code.name.lower() for code in codes]

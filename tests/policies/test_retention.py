@@ -45,17 +45,17 @@ def expired(
 ) -> list[FinishedRun]:
     """Return the expired runs. As in pruning, each page is deleted before the next one."""
     bounds = bounds_of(history, retention)
-    taken: list[UUID] = []
+    deleted: list[UUID] = []
     position, left = None, list(history)
     while bounds:
         rows = [each for each in left if position is None or each.scheduled_at > position][:page]
-        sifted = select_expired(rows, retention, bounds, NOW)
-        taken += sifted.expired
-        left = [each for each in left if each.run_id not in sifted.expired]
-        if sifted.is_done or not rows:
+        selection = select_expired(rows, retention, bounds, NOW)
+        deleted += selection.expired
+        left = [each for each in left if each.run_id not in selection.expired]
+        if selection.is_done or not rows:
             break
-        position = sifted.position
-    return [each for each in history if each.run_id in taken]
+        position = selection.position
+    return [each for each in history if each.run_id in deleted]
 
 
 def days(rows: list[FinishedRun]) -> list[float]:
@@ -93,7 +93,7 @@ def test_runs_after_a_kept_run_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "passed",
+    "other",
     [
         row(60, State.FAILED),
         row(60, State.FAILED, is_needed=True, ended_at=NOW - 100 * DAY),
@@ -101,8 +101,8 @@ def test_runs_after_a_kept_run_are_kept() -> None:
         row(60, is_backfilled=True, ended_at=NOW),
     ],
 )
-def test_kept_failed_and_backfilled_runs_do_not_keep_later_runs(passed: FinishedRun) -> None:
-    assert days(expired([row(61), passed, row(59), row(10)], MONTH)) == [61, 59]
+def test_kept_failed_and_backfilled_runs_do_not_keep_later_runs(other: FinishedRun) -> None:
+    assert days(expired([row(61), other, row(59), row(10)], MONTH)) == [61, 59]
 
 
 def test_keep_runs_limits_all_runs_and_failed_runs_separately() -> None:
@@ -133,8 +133,8 @@ def test_batch_size_counts_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     history = [row(60 - n, attempts=4) for n in range(5)] + [row(1)]
     bounds = bounds_of(history, MONTH)
     assert bounds
-    sifted = select_expired(history, MONTH, bounds, NOW)
-    assert (len(sifted.expired), sifted.position, sifted.is_done) == (
+    selection = select_expired(history, MONTH, bounds, NOW)
+    assert (len(selection.expired), selection.position, selection.is_done) == (
         2,
         history[1].scheduled_at,
         False,
@@ -198,9 +198,9 @@ def runs_to_keep(history: list[FinishedRun], retention: Retention) -> list[Finis
             keep_failed if each.state == State.FAILED else retention.keep_for
         )
 
-    for place, each in enumerate(history):
+    for index, each in enumerate(history):
         if is_wanted(each) and each.state != State.FAILED and not each.is_backfilled:
-            return [one for one in history[:place] if is_wanted(one)] + history[place:]
+            return [one for one in history[:index] if is_wanted(one)] + history[index:]
     return [each for each in history if is_wanted(each)]
 
 
@@ -217,13 +217,13 @@ def runs_to_keep(history: list[FinishedRun], retention: Retention) -> list[Finis
 def test_kept_runs_match_the_naive_implementation(
     history: list[FinishedRun], retention: Retention, page: int
 ) -> None:
-    gone = expired(history, retention, page=page)
-    kept = [each for each in history if each not in gone]
+    deleted = expired(history, retention, page=page)
+    kept = [each for each in history if each not in deleted]
     assert kept == runs_to_keep(history, retention)
     whole_from = [
         each.scheduled_at for each in kept if each.state != State.FAILED and not each.is_backfilled
     ]
-    assert not whole_from or all(each.scheduled_at < whole_from[0] for each in gone), (
+    assert not whole_from or all(each.scheduled_at < whole_from[0] for each in deleted), (
         "no gap that looks like a loss"
     )
     assert expired(kept, retention) == [], "a second pass deletes nothing"

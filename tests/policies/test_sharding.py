@@ -35,11 +35,11 @@ def test_new_node_moves_no_shards_between_other_nodes(live: list[str], new: str)
 
 @given(nodes, st.data())
 def test_only_shards_of_a_removed_node_move(live: list[str], data: st.DataObject) -> None:
-    gone = data.draw(st.sampled_from(live))
-    staying = [node for node in live if node != gone]
+    removed = data.draw(st.sampled_from(live))
+    staying = [node for node in live if node != removed]
     if staying:
         pairs = zip(leaders(live, SHARDS), leaders(staying, SHARDS), strict=True)
-        assert {then for then, now in pairs if then != now} <= {gone}
+        assert {then for then, now in pairs if then != now} <= {removed}
 
 
 def test_shards_have_no_leader_without_live_nodes() -> None:

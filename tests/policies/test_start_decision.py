@@ -207,7 +207,7 @@ def test_run_takes_a_free_slot_even_if_another_run_waits(
 def requested_facts(known: StartFacts) -> tuple[list[LoadFact], StartAction]:
     """Load facts as the decision requests them. Return the requested facts and the action."""
     now = replace(known, too_late=UNKNOWN, holder=UNKNOWN, next_in_line=UNKNOWN)
-    looks: list[LoadFact] = []
+    requested: list[LoadFact] = []
     while isinstance(action := decide_start(now), LoadFact):
         name = {
             LoadFact.START_DEADLINE: "too_late",
@@ -216,8 +216,8 @@ def requested_facts(known: StartFacts) -> tuple[list[LoadFact], StartAction]:
         }[action]
         assert getattr(now, name) is UNKNOWN
         now = replace(now, **{name: getattr(known, name)})
-        looks.append(action)
-    return looks, action
+        requested.append(action)
+    return requested, action
 
 
 def test_loading_facts_one_by_one_gives_the_same_action() -> None:
@@ -230,13 +230,13 @@ def test_loading_facts_one_by_one_gives_the_same_action() -> None:
             {"state": State.WAITING},
         ):
             known = replace(situation, **changed)
-            looks, action = requested_facts(known)
+            requested, action = requested_facts(known)
             assert action == decide_start(known)
-            assert looks == list(LoadFact)[: len(looks)], "in the order of the locks"
+            assert requested == list(LoadFact)[: len(requested)], "in the order of the locks"
 
 
 @pytest.mark.parametrize(
-    ("changed", "looks"),
+    ("changed", "requested"),
     [
         ({}, [LoadFact.START_DEADLINE]),
         ({"overlap": OverlapPolicy.ALLOW, "slot_taken": True}, [LoadFact.START_DEADLINE]),
@@ -252,10 +252,10 @@ def test_loading_facts_one_by_one_gives_the_same_action() -> None:
     ids=str,
 )
 def test_only_facts_that_affect_the_action_are_requested(
-    changed: dict[str, Any], looks: list[LoadFact]
+    changed: dict[str, Any], requested: list[LoadFact]
 ) -> None:
     known = facts(**changed)
-    assert requested_facts(known) == (looks, decide_start(known))
+    assert requested_facts(known) == (requested, decide_start(known))
 
 
 @pytest.mark.parametrize(
@@ -265,8 +265,8 @@ def test_only_facts_that_affect_the_action_are_requested(
 def test_next_in_line_is_requested_only_if_the_policy_needs_it(
     policy: str, by_live: int, by_backfilled: int
 ) -> None:
-    for is_backfilled, looks in ((False, by_live), (True, by_backfilled)):
+    for is_backfilled, requested in ((False, by_live), (True, by_backfilled)):
         holder = OtherRun(True, AGES["older"], is_backfilled=is_backfilled)
         held = facts(overlap=OverlapPolicy(policy), slot_taken=True, holder=holder)
-        assert requested_facts(held)[0] == list(LoadFact)[:looks]
+        assert requested_facts(held)[0] == list(LoadFact)[:requested]
         assert requested_facts(replace(held, is_backfilled=True))[0] == list(LoadFact)[:2]

@@ -290,7 +290,7 @@ def test_run_that_waited_for_the_slot_is_dispatched_at_once(
 )
 @pytest.mark.parametrize("max_attempts", [1, 2])
 @pytest.mark.parametrize("cancel_requested", [False, True])
-def test_attempt_with_a_newer_heartbeat_is_not_concluded(
+def test_attempt_with_a_newer_heartbeat_is_not_ended(
     ending: Ending, max_attempts: int, cancel_requested: bool
 ) -> None:
     run = running(max_attempts=max_attempts)

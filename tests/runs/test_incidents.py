@@ -197,7 +197,7 @@ def test_nodes_group_the_failures_of_their_shards_and_namespace() -> None:
     assert group_failed_attempts(job_id=other.pk) == 1
 
 
-def test_messages_without_end_share_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_beyond_the_limit_share_an_incident(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT_PER_JOB", 3)
     job = make_idle_job()
     for letter in "abcdef":

@@ -477,8 +477,8 @@ def test_concurrent_workers_never_exceed_the_limit(limit: Limit) -> None:
     def work(number: int) -> None:
         for _ in range(200):
             ready = Run.objects.filter(state__in=("pending", "queued")).order_by("due_at")
-            mine = [run for run in ready if run.pk.int % 8 == number % 8 or number >= 4]
-            for run in mine[:3]:
+            own_runs = [run for run in ready if run.pk.int % 8 == number % 8 or number >= 4]
+            for run in own_runs[:3]:
                 started = repeat_after_contention(lambda run=run: deliver(run, worker=str(number)))
                 most.append(Run.objects.running().filter(limited=True).count())
                 if started:

@@ -206,8 +206,8 @@ def test_simultaneous_ends_are_each_counted_once() -> None:
     runs = [make_run(job, "running") for _ in range(40)]
     tokens = dict(Attempt.objects.values_list("run_id", "token"))
 
-    def end_all(mine: list[Run]) -> None:
-        for run in mine:
+    def end_all(own_runs: list[Run]) -> None:
+        for run in own_runs:
             assert complete_attempt(run, 1, Ending(Outcome.SUCCEEDED), tokens[run.pk]).won
 
     in_threads(*(partial(end_all, runs[first::4]) for first in range(4)), add_often)

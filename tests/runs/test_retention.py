@@ -168,8 +168,8 @@ def test_unfinished_run_and_all_later_runs_are_kept(state: str) -> None:
 
 def test_delete_skips_unfinished_runs() -> None:
     job = make_idle_job()
-    over, running = ended(job, 40), make_run(job, "running")
-    run_retention._delete([over.pk, running.pk], "default")
+    finished, running = ended(job, 40), make_run(job, "running")
+    run_retention._delete([finished.pk, running.pk], "default")
     assert remaining(job) == {running.pk}
     assert Attempt.objects.get().run == running
 
@@ -274,11 +274,10 @@ def test_page_needs_a_fixed_number_of_queries() -> None:
         for number in range(runs):
             ended(job, 90 - number / 100, attempts=2)
         ended(job, 1)
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as captured:
             assert prune(job) >= runs
-        return len(
-            [each for each in asked if not each["sql"].startswith(("SET", "SAVEPOINT", "RELEASE"))]
-        )
+        uncounted = "SET", "SAVEPOINT", "RELEASE"
+        return sum(not each["sql"].startswith(uncounted) for each in captured)
 
     assert queries(60) - queries(5) <= 2
 
@@ -302,9 +301,9 @@ def test_candidates_are_found_in_one_query() -> None:
     numbered.keep_runs = 5
     control.save(numbered)
     at = now()
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as captured:
         assert run_retention.candidates(Job.objects.all(), at) == [old.pk, numbered.pk]
-    assert len(asked) == 1
+    assert len(captured) == 1
     assert not remaining(empty)
 
 

@@ -688,12 +688,14 @@ def test_cancel_running_skips_a_run_older_than_the_holder() -> None:
 def test_lock_on_the_slot_is_limited_to_the_run_lease(settings: Settings) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=7)
     _, [newcomer] = holder_and_newcomers("skip")
-    with mock.patch.object(module, "brief_transaction", wraps=module.brief_transaction) as begun:
+    brief_transaction = mock.Mock(wraps=module.brief_transaction)
+    with mock.patch.object(module, "brief_transaction", brief_transaction):
         deliver(newcomer)
-    look, end = begun.mock_calls  # the newcomer ends within the transaction of the first call
+    # The newcomer ends within the transaction of the first call.
+    lookup, end = brief_transaction.mock_calls
     lease = timedelta(seconds=7)
     lock = transitions.LOCK_TIMEOUT
-    assert look == mock.call("default", lease, lock=lock, savepoint=True)
+    assert lookup == mock.call("default", lease, lock=lock, savepoint=True)
     assert end == mock.call("default", lease, lock=lock, savepoint=False)
 
 

@@ -313,7 +313,7 @@ def test_wake_next_is_called_only_if_the_slot_is_free_and_runs_wait(
     assert offered == ([job.pk] if wakes else [])
 
 
-def test_frozen_transaction_is_limited_to_the_run_lease(
+def test_suspended_transaction_is_limited_to_the_run_lease(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=7)
@@ -440,15 +440,15 @@ def test_attempt_is_closed_only_with_its_own_token(name: str) -> None:
     job = make_idle_job()
     run = make_run(job, "running")
     attempt = Attempt.objects.get()
-    ours, another = attempt.token, uuid4()
+    current, another = attempt.token, uuid4()
     with transaction.atomic():
         assert endings.finish(run, 1, State.FAILED, "why", CLOSING, another)
         attempt.refresh_from_db()
         assert attempt.outcome == ""
         transaction.set_rollback(True)
     call = {
-        "succeed": lambda: endings.finish(run, 1, State.FAILED, "why", CLOSING, ours),
-        "retry": lambda: endings.retry(run, 1, LATER, "why", CLOSING, ours),
+        "succeed": lambda: endings.finish(run, 1, State.FAILED, "why", CLOSING, current),
+        "retry": lambda: endings.retry(run, 1, LATER, "why", CLOSING, current),
     }[name]
     assert call()
     attempt.refresh_from_db()
@@ -484,14 +484,14 @@ def test_slot_has_at_most_one_holder(name: str) -> None:
 def test_only_runs_still_owned_by_the_node_are_marked() -> None:
     """A run that was woken before its mark is pending again and must be dispatched again."""
     job = make_idle_job(overlap_policy="queue_all")
-    woken, ours = make_run(job, node="a"), make_run(job, node="a", scheduled_at=NOW)
+    woken, claimed = make_run(job, node="a"), make_run(job, node="a", scheduled_at=NOW)
     assert transitions.mark_waiting(woken, slot=None, reason="")
     assert transitions.wake_next(job.pk)
-    assert deliveries.mark_queued([(woken.pk, 1), (ours.pk, 1)], NOW, node="a") == 1
+    assert deliveries.mark_queued([(woken.pk, 1), (claimed.pk, 1)], NOW, node="a") == 1
     assert deliveries.mark_queued([(woken.pk, 1)], NOW, slot=None) == 0
     assert {run.pk: run.state for run in Run.objects.all()} == {
         woken.pk: "pending",
-        ours.pk: "queued",
+        claimed.pk: "queued",
     }
 
 

@@ -63,11 +63,11 @@ def test_only_pending_runs_due_by_the_horizon_are_adopted() -> None:
 
 
 def test_only_runs_of_led_shards_and_served_namespace_are_adopted() -> None:
-    ours, other = make_idle_job(namespace="ours"), make_idle_job(namespace="other")
-    make_run(ours), make_run(other)
+    own, other = make_idle_job(namespace="shop"), make_idle_job(namespace="other")
+    make_run(own), make_run(other)
     horizon = database_now("default") + SECOND
-    assert adopt({(ours.pk + 1) % 64}, horizon, node="me", namespace="ours") == []
-    assert [run.job_id for run in adopt(ALL, horizon, node="me", namespace="ours")] == [ours.pk]
+    assert adopt({(own.pk + 1) % 64}, horizon, node="me", namespace="shop") == []
+    assert [run.job_id for run in adopt(ALL, horizon, node="me", namespace="shop")] == [own.pk]
     assert [run.job_id for run in adopt({other.pk % 64}, horizon, node="me")] == [other.pk]
 
 
@@ -75,10 +75,10 @@ def test_runs_that_other_nodes_lead_cost_one_check(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
     """With several nodes, there are always pending runs in the shards of the others."""
-    ours, other = make_idle_job(namespace="ours"), make_idle_job(namespace="other")
-    make_run(ours, node="other"), make_run(other, node="other")
+    own, other = make_idle_job(namespace="shop"), make_idle_job(namespace="other")
+    make_run(own, node="other"), make_run(other, node="other")
     horizon = database_now("default") + SECOND
-    led = set(ALL) - {ours.pk % 64, other.pk % 64}
+    led = set(ALL) - {own.pk % 64, other.pk % 64}
     with django_assert_num_queries(1):
         assert adopt(led, horizon, node="me") == []
     with django_assert_num_queries(1):

@@ -41,14 +41,14 @@ def now() -> datetime:
 
 
 def backfilled(number: int, **fields: object) -> Job:
-    """A job with ``number`` backfilled occurrences, from ``T`` on."""
+    """Return a job with ``number`` backfilled occurrences, from ``T`` on."""
     job = make_job(**{"schedule": "0 * * * *", "overlap_policy": "allow"} | fields)
     assert len(control.backfill(job, T, T + number * HOUR).occurrences) == number
     return job
 
 
 def hours(state: str = "pending") -> list[int]:
-    """The occurrences of the backfilled runs in this state, in hours after ``T``."""
+    """Return the occurrences of the backfilled runs in this state, in hours after ``T``."""
     runs = Run.objects.filter(trigger="backfill", state=state).order_by("scheduled_at")
     return [int((run.scheduled_at - T) / HOUR) for run in runs]
 
@@ -186,22 +186,23 @@ def run_of_job(job: Job) -> Run:
     return Run.objects.pending().select_related("job").get(job=job)
 
 
-@pytest.mark.parametrize("kept", ["paused", "elsewhere", "full"])
+@pytest.mark.parametrize("obstacle", ["paused", "elsewhere", "full"])
 def test_number_of_queries_is_constant_when_no_run_can_be_released(
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     now: datetime,
-    kept: str,
+    obstacle: str,
     django_assert_max_num_queries: Any,
 ) -> None:
     monkeypatch.setattr(module, "BATCH_SIZE", 1)
     settings.DCRON_BACKFILL_CONCURRENCY = 1
     jobs = [backfilled(2) for _ in range(12)]
-    if kept == "paused":
+    if obstacle == "paused":
         Job.objects.update(enabled=False)
-    if kept == "full":
+    if obstacle == "full":
         release(ALL, now)
-    shards = {63 - jobs[0].pk % 64} - {job.pk % 64 for job in jobs} if kept == "elsewhere" else ALL
+    other_shards = {63 - jobs[0].pk % 64} - {job.pk % 64 for job in jobs}
+    shards = other_shards if obstacle == "elsewhere" else ALL
     with django_assert_max_num_queries(5):
         assert release(shards, now) == 0
 
@@ -273,10 +274,10 @@ def test_jobs_release_runs_independently(
 
 
 def test_only_runs_of_led_shards_and_served_namespace_are_released(now: datetime) -> None:
-    ours, other = backfilled(1, namespace="ours"), backfilled(1, namespace="other")
-    assert release({(ours.pk + 1) % 64}, now, namespace="ours") == 0
-    assert release(ALL, now, namespace="ours") == 1
-    assert Run.objects.pending().get().job == ours
+    own, other = backfilled(1, namespace="shop"), backfilled(1, namespace="other")
+    assert release({(own.pk + 1) % 64}, now, namespace="shop") == 0
+    assert release(ALL, now, namespace="shop") == 1
+    assert Run.objects.pending().get().job == own
     assert release({other.pk % 64}, now) == 1
 
 
@@ -295,7 +296,7 @@ def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) 
     settings.DCRON_BACKFILL_CONCURRENCY = 2
     total = 16
     job = backfilled(total)
-    seen: list[int] = []
+    counts: list[int] = []
     ended: list[datetime] = []
     failures: list[BaseException] = []
     done = threading.Event()
@@ -303,7 +304,7 @@ def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) 
     def lead() -> None:
         while len(ended) < total and not failures:
             release(ALL, database_now("default"))
-            seen.append(under_way())
+            counts.append(under_way())
             oldest = (
                 Run.objects.pending()
                 .filter(job=job)
@@ -316,7 +317,7 @@ def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) 
 
     def observe() -> None:
         while not done.is_set():
-            seen.append(under_way())
+            counts.append(under_way())
 
     def under_way() -> int:
         return Run.objects.filter(trigger="backfill", state="pending").count()
@@ -338,7 +339,7 @@ def test_concurrency_limit_holds_with_several_shard_leaders(settings: Settings) 
     done.set()
     observer.join(TIMEOUT)
     assert not failures
-    assert max(seen) <= 2
+    assert max(counts) <= 2
     assert len(ended) == total == len(set(ended))
 
 

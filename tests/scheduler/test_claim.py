@@ -158,7 +158,7 @@ def test_only_led_shards_are_claimed() -> None:
 def test_occurrences_of_other_nodes_cost_one_query(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    job = job_due_at(T, namespace="ours")
+    job = job_due_at(T, namespace="shop")
     with django_assert_num_queries(1):
         claim_at(T, shards=set(ALL) - {job.pk % 64})
     with django_assert_num_queries(1):
@@ -166,9 +166,9 @@ def test_occurrences_of_other_nodes_cost_one_query(
 
 
 def test_only_the_served_namespace_is_claimed() -> None:
-    ours, other = job_due_at(T, namespace="ours"), job_due_at(T, namespace="other")
-    claim_at(T, namespace="ours")
-    assert (len(scheduled(ours)), len(scheduled(other))) == (11, 0)
+    own, other = job_due_at(T, namespace="shop"), job_due_at(T, namespace="other")
+    claim_at(T, namespace="shop")
+    assert (len(scheduled(own)), len(scheduled(other))) == (11, 0)
     claim_at(T)
     assert len(scheduled(other)) == 11
 
@@ -474,13 +474,13 @@ def test_claim_blocked_by_a_lock_is_retried_without_locked_rows(
         scheduler_claim, "is_contention", lambda error: contention and error is locked
     )
     monkeypatch.setattr(scheduler_claim, "_claim", work)
-    job_due_at(T, namespace="ours")
+    job_due_at(T, namespace="shop")
     if again:
-        assert claim_at(T, namespace="ours") is claimed
+        assert claim_at(T, namespace="shop") is claimed
     else:
         with pytest.raises(OperationalError):
-            claim_at(T, namespace="ours")
-    calls = [mock.call(ALL, T, "a", "ours", skip_locked_rows=skips) for skips in (False, True)]
+            claim_at(T, namespace="shop")
+    calls = [mock.call(ALL, T, "a", "shop", skip_locked_rows=skips) for skips in (False, True)]
     assert work.mock_calls == calls[: 1 + again]
 
 

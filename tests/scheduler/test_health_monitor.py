@@ -278,16 +278,16 @@ def test_node_is_unfit_if_ticks_fail_for_longer_than_the_grace(
     reason: str,
 ) -> None:
     a = start("a")
-    away = threading.Event()
+    is_failing = threading.Event()
     original = a.runner.membership.ticked
 
     def ticked() -> None:
-        if away.is_set():
+        if is_failing.is_set():
             raise OperationalError(message)
         original()
 
     monkeypatch.setattr(a.runner.membership, "ticked", ticked)
-    away.set()
+    is_failing.set()
     wait_until(
         lambda: a.runner.health().facts.database_error == message, TIMEOUT, what="a failed tick"
     )
@@ -299,7 +299,7 @@ def test_node_is_unfit_if_ticks_fail_for_longer_than_the_grace(
         for text in a.runner.health().reasons
     )
     assert not a.runner.health().facts.hanging
-    away.clear()
+    is_failing.clear()
     wait_until(
         lambda: log_alternates(caplog, "unfit", "fit"), TIMEOUT, what="the node to be fit again"
     )
@@ -475,7 +475,7 @@ def test_failed_start_leaves_no_health_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_hanging_watch_thread_is_reported_when_health_is_read(
+def test_hanging_health_monitor_is_reported_when_health_is_read(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The health monitor hangs on a disk that doesn't answer, so it can't watch other threads."""

@@ -41,17 +41,17 @@ def proxy(transactional_db: None) -> Iterator[SilentProxy]:
         yield proxy
 
 
-Question = Callable[[BaseDatabaseWrapper], Iterator[None]]
+Query = Callable[[BaseDatabaseWrapper], Iterator[None]]
 """A generator that sends its last statement after it has yielded."""
 
 
-def statement(sql: str = "SELECT 1") -> Question:
-    def question(connection: BaseDatabaseWrapper) -> Iterator[None]:
+def statement(sql: str = "SELECT 1") -> Query:
+    def query(connection: BaseDatabaseWrapper) -> Iterator[None]:
         yield
         with connection.cursor() as cursor:
             cursor.execute(sql)
 
-    return question
+    return query
 
 
 SELECT_1 = statement()
@@ -72,20 +72,20 @@ def statement_of_the_driver(connection: BaseDatabaseWrapper) -> Iterator[None]:
         connection.connection.cursor().execute("SELECT 1")
 
 
-class Asking:
+class QueryThread:
     """A node's thread that sends a query to the database when the test says so."""
 
-    def __init__(self, silent: SilentConnections, question: Question = SELECT_1) -> None:
+    def __init__(self, silent: SilentConnections, query: Query = SELECT_1) -> None:
         self.error: Exception | None = None
         self.session: int | None = None
         self._silent = silent
-        self._question = question
+        self._query = query
         self._connected, self._go_on = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._query_server)
         self.thread.start()
         assert self._connected.wait(TIMEOUT)
 
-    def ask(self) -> None:
+    def send_query(self) -> None:
         self._go_on.set()
 
     def _query_server(self) -> None:
@@ -94,7 +94,7 @@ class Asking:
         try:
             connection.ensure_connection()
             self.session = connection_sockets.session_id(connection)
-            for _ in self._question(connection):
+            for _ in self._query(connection):
                 self._connected.set()
                 assert self._go_on.wait(TIMEOUT)
         except OperationalError as error:
@@ -104,7 +104,7 @@ class Asking:
             connection.close()
 
     @property
-    def is_asking(self) -> bool:
+    def is_querying(self) -> bool:
         return silent_connections._database_call(self.thread.ident or 0) is not None
 
     @property
@@ -122,7 +122,7 @@ def silent(clock: StillClock) -> SilentConnections:
     return SilentConnections("a", clock.monotonic)
 
 
-def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
+def watch(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
     for _ in range(round(seconds / watchdog.CHECK_EVERY)):
         clock.advance(watchdog.CHECK_EVERY)
         silent.check()
@@ -132,26 +132,26 @@ def look(silent: SilentConnections, clock: StillClock, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "question",
+    "query",
     [SELECT_1, fetch_from_the_server, statement_of_the_driver],
     ids=["statement", "fetch", "driver"],
 )
 def test_silent_connection_is_shut_when_a_new_one_gets_answers(
-    question: Question,
+    query: Query,
     proxy: SilentProxy,
     silent: SilentConnections,
     clock: StillClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    asking = Asking(silent, question)
+    client = QueryThread(silent, query)
     proxy.fall_silent()
-    asking.ask()
-    wait_until(lambda: asking.is_asking, TIMEOUT)
-    look(silent, clock, 6)
-    assert not asking.ended, "not before the lease expires"
-    look(silent, clock, 2)
-    asking.thread.join(TIMEOUT)
-    assert isinstance(asking.error, OperationalError)
+    client.send_query()
+    wait_until(lambda: client.is_querying, TIMEOUT)
+    watch(silent, clock, 6)
+    assert not client.ended, "not before the lease expires"
+    watch(silent, clock, 2)
+    client.thread.join(TIMEOUT)
+    assert isinstance(client.error, OperationalError)
     assert [vars(record)["event"] for record in caplog.records] == ["connection_silent"]
 
 
@@ -160,21 +160,21 @@ def test_connection_with_a_running_statement_is_kept(
 ) -> None:
     postgresql = connections["default"].vendor == "postgresql"
     sleep = "SELECT pg_sleep(600)" if postgresql else "SELECT SLEEP(600)"
-    asking = Asking(silent, statement(sleep))
-    asking.ask()
-    asked = connections["default"]
-    wait_until(lambda: connection_sockets.is_executing(asking.session or 0, asked), TIMEOUT)
-    look(silent, clock, 60)
-    assert not asking.ended
+    client = QueryThread(silent, statement(sleep))
+    client.send_query()
+    connection = connections["default"]
+    wait_until(lambda: connection_sockets.is_executing(client.session or 0, connection), TIMEOUT)
+    watch(silent, clock, 60)
+    assert not client.ended
     assert not caplog.records
-    with asked.cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT pg_terminate_backend({asking.session})"
+            f"SELECT pg_terminate_backend({client.session})"
             if postgresql
-            else f"KILL {asking.session}"
+            else f"KILL {client.session}"
         )
-    asking.thread.join(TIMEOUT)
-    assert asking.error
+    client.thread.join(TIMEOUT)
+    assert client.error
 
 
 def test_no_connection_is_closed_while_the_database_answers_no_connection(
@@ -188,17 +188,17 @@ def test_no_connection_is_closed_while_the_database_answers_no_connection(
     def refuse(*given: Any) -> Any:
         raise OperationalError("no answer")
 
-    asking = Asking(silent)
+    client = QueryThread(silent)
     proxy.fall_silent()
-    asking.ask()
-    wait_until(lambda: asking.is_asking, TIMEOUT)
+    client.send_query()
+    wait_until(lambda: client.is_querying, TIMEOUT)
     with monkeypatch.context() as patched:
         patched.setattr(silent_connections, "is_executing", refuse)
-        look(silent, clock, 60)
-        assert not asking.ended
-    look(silent, clock, 2)
-    asking.thread.join(TIMEOUT)
-    assert asking.error
+        watch(silent, clock, 60)
+        assert not client.ended
+    watch(silent, clock, 2)
+    client.thread.join(TIMEOUT)
+    assert client.error
 
 
 def test_check_that_gets_no_answer_is_ended(
@@ -210,17 +210,17 @@ def test_check_that_gets_no_answer_is_ended(
     """Otherwise nothing would check connections any more."""
     is_executing = connection_sockets.is_executing
 
-    def in_silence(*given: Any) -> bool:
+    def check_in_silence(*given: Any) -> bool:
         given[1].ensure_connection()
         proxy.fall_silent()
         return is_executing(*given)
 
-    asking = Asking(silent)
+    client = QueryThread(silent)
     proxy.fall_silent()
-    asking.ask()
-    wait_until(lambda: asking.is_asking, TIMEOUT)
+    client.send_query()
+    wait_until(lambda: client.is_querying, TIMEOUT)
     with monkeypatch.context() as patched:
-        patched.setattr(silent_connections, "is_executing", in_silence)
+        patched.setattr(silent_connections, "is_executing", check_in_silence)
         clock.advance(watchdog.CHECK_EVERY)
         silent.check()
         for _ in range(4):
@@ -237,24 +237,24 @@ def test_check_that_gets_no_answer_is_ended(
 
         wait_until(ended, TIMEOUT, what="the check to be ended")
     wait_until(
-        lambda: (look(silent, clock, 2), asking.ended)[1], TIMEOUT, what="the thread to continue"
+        lambda: (watch(silent, clock, 2), client.ended)[1], TIMEOUT, what="the thread to continue"
     )
-    assert asking.error
+    assert client.error
 
 
 def test_no_connection_is_shut_after_the_process_was_suspended(
     proxy: SilentProxy, silent: SilentConnections, clock: StillClock
 ) -> None:
-    asking = Asking(silent)
+    client = QueryThread(silent)
     proxy.fall_silent()
-    asking.ask()
-    wait_until(lambda: asking.is_asking, TIMEOUT)
+    client.send_query()
+    wait_until(lambda: client.is_querying, TIMEOUT)
     silent.check()
     clock.advance(3600)
     silent.check()
     assert silent._query_thread is None
-    look(silent, clock, 8)
-    asking.thread.join(TIMEOUT)
+    watch(silent, clock, 8)
+    client.thread.join(TIMEOUT)
 
 
 # --- a whole node -------------------------------------------------------------------------------

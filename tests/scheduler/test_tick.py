@@ -227,17 +227,17 @@ def test_jobs_changed_without_save_are_followed(
 
 def test_job_resumes_when_its_pause_ends(node: NodeUnderTest) -> None:
     now = database_now("default")
-    over, lasting = (
+    ended, lasting = (
         pausing.pause(node.make_job(), "deploy", now + 3600 * SECOND) for _ in range(2)
     )
     # A run may have become due between the save and the pause.
-    before = (states(over), states(lasting))
+    before = (states(ended), states(lasting))
     node.ticker.tick()
-    assert (len(states(over)), len(states(lasting))) == (len(before[0]), len(before[1]))
-    Job.objects.filter(pk=over.pk).update(paused_until=now)
+    assert (len(states(ended)), len(states(lasting))) == (len(before[0]), len(before[1]))
+    Job.objects.filter(pk=ended.pk).update(paused_until=now)
     node.pass_time(tick.APPLY_CHANGES_EVERY + 1)
-    assert Job.objects.get(pk=over.pk).enabled
-    assert len(states(over)) > len(before[0])
+    assert Job.objects.get(pk=ended.pk).enabled
+    assert len(states(ended)) > len(before[0])
     assert len(states(lasting)) == len(before[1])
 
 
@@ -463,13 +463,13 @@ def test_quarantined_job_is_retried_every_few_minutes(node: NodeUnderTest) -> No
 
 
 def test_only_jobs_of_its_namespace_and_shards_are_followed(node: NodeUnderTest) -> None:
-    node.membership.namespace = "ours"
-    ours, other = (
+    node.membership.namespace = "shop"
+    own, other = (
         Job.objects.create(name="a", namespace=namespace, schedule="@daily", target="t")
-        for namespace in ("ours", "other")
+        for namespace in ("shop", "other")
     )
     node.ticker.tick()
-    assert list(Cursor.objects.values_list("job", flat=True)) == [ours.pk]
+    assert list(Cursor.objects.values_list("job", flat=True)) == [own.pk]
     node.membership.namespace, node.membership.shards = "", frozenset({(other.pk + 1) % 64})
     node.pass_time(10)
     assert Cursor.objects.count() == 1
@@ -499,7 +499,7 @@ def test_tick_report_counts_the_actions(
 def test_locked_run_does_not_block_the_rest_of_the_tick(
     node: NodeUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For example, a worker froze within its transaction.
+    """For example, a worker was suspended within its transaction.
 
     The node marks the run once the lock is released, and logs the contention once.
     """

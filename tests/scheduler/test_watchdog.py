@@ -119,15 +119,15 @@ def test_age_is_the_time_since_the_last_event(watchdog: Watchdog, clock: StillCl
 @pytest.fixture
 def blocked_threads(watchdog: Watchdog) -> Iterator[None]:
     """Two threads that block until the test ends. One of them has reported to the watchdog."""
-    here, may_end = threading.Semaphore(0), threading.Event()
+    arrived, may_end = threading.Semaphore(0), threading.Event()
 
     def waits_forever() -> None:
         watchdog.record_activity("tick")
-        here.release()
+        arrived.release()
         may_end.wait(TIMEOUT)
 
     def blocks() -> None:
-        here.release()
+        arrived.release()
         may_end.wait(TIMEOUT)
 
     threads = [
@@ -136,7 +136,7 @@ def blocked_threads(watchdog: Watchdog) -> Iterator[None]:
     ]
     for thread in threads:
         thread.start()
-        assert here.acquire(timeout=TIMEOUT)
+        assert arrived.acquire(timeout=TIMEOUT)
     yield
     may_end.set()
     for thread in threads:
@@ -162,32 +162,32 @@ def test_stacks_of_all_threads_are_logged_hanging_thread_first(
 
 
 @pytest.fixture
-def in_the_database(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
+def answer_query(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
     """A thread within a query. A call ends the query; then the thread reports and waits."""
-    here, answered, may_end = threading.Semaphore(0), threading.Event(), threading.Event()
+    arrived, answered, may_end = threading.Semaphore(0), threading.Event(), threading.Event()
 
-    def stalls(execute: Callable[..., object], *query: object) -> object:
+    def stall(execute: Callable[..., object], *query: object) -> object:
         watchdog.record_activity("tick")
-        here.release()
+        arrived.release()
         answered.wait(TIMEOUT)
         return execute(*query)
 
-    def asks() -> None:
+    def query_database() -> None:
         connection.ensure_connection()
-        with connection.execute_wrapper(stalls), connection.cursor() as cursor:
+        with connection.execute_wrapper(stall), connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         watchdog.record_activity("tick")
-        here.release()
+        arrived.release()
         may_end.wait(TIMEOUT)
         connection.close()
 
     def answer() -> None:
         answered.set()
-        assert here.acquire(timeout=TIMEOUT)
+        assert arrived.acquire(timeout=TIMEOUT)
 
-    thread = threading.Thread(target=asks)
+    thread = threading.Thread(target=query_database)
     thread.start()
-    assert here.acquire(timeout=TIMEOUT)
+    assert arrived.acquire(timeout=TIMEOUT)
     yield answer
     answered.set(), may_end.set()
     thread.join(TIMEOUT)
@@ -207,7 +207,7 @@ def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
     watchdog: Watchdog,
     clock: StillClock,
     database_grace: None,
-    in_the_database: Callable[[], None],
+    answer_query: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watchdog.record_event("heartbeat_written")
@@ -215,7 +215,7 @@ def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
     assert (watchdog.hanging, watchdog.waiting) == ({}, {"tick": GRACE})
     watch(watchdog, clock, 2.0)
     assert (watchdog.hanging, watchdog.waiting) == ({"tick": GRACE + 2.0}, {})
-    in_the_database()
+    answer_query()
     watchdog.check()
     assert (watchdog.hanging, watchdog.waiting) == ({}, {})
     assert [record.__dict__["event"] for record in caplog.records] == [
@@ -230,7 +230,7 @@ def test_thread_waiting_for_a_stalled_database_hangs_after_the_grace(
 
 @stalling
 def test_thread_hangs_in_a_query_if_the_database_answers_others(
-    watchdog: Watchdog, clock: StillClock, database_grace: None, in_the_database: Callable[[], None]
+    watchdog: Watchdog, clock: StillClock, database_grace: None, answer_query: Callable[[], None]
 ) -> None:
     """Its connection is cut off, or it waits for a lock."""
     watch(watchdog, clock, 4 * LIMIT)

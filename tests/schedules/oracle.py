@@ -79,8 +79,8 @@ class Oracle:
             return self.matches(reading)
         jump = reading - before.replace(tzinfo=None) - step
         if timedelta(0) < jump <= THREE_HOURS:
-            lost = (reading - step * n for n in range(1, jump // step + 1))
-            if any(self.matches(time) for time in lost):
+            skipped = (reading - step * n for n in range(1, jump // step + 1))
+            if any(self.matches(time) for time in skipped):
                 return True
         first_pass = local.replace(fold=0).astimezone(UTC)
         repeated = timedelta(0) < at - first_pass <= THREE_HOURS
@@ -135,8 +135,8 @@ def _week_day(item: str, day: date) -> bool:
             if n <= monthrange(day.year, day.month)[1] and (n - day.day) % 7 == 0
         ]
         wanted = int(NAMES.get(match[1], match[1])) % 7
-        place = same.index(day.day) + 1
-        return weekday == wanted and place == (int(match[2]) if match[2] else len(same))
+        number = same.index(day.day) + 1
+        return weekday == wanted and number == (int(match[2]) if match[2] else len(same))
     # 7 is Sunday too, also as the end of a range. A step from a value ends at Saturday.
     span, slash, step = item.partition("/")
     span = re.sub("(?<=-)SUN$", "7" if not span.startswith(("SUN", "0")) else "0", span)

@@ -93,19 +93,19 @@ def test_every_occurrence_is_accounted_for_exactly_once(
     misfire = Misfire(policy, GRACE, limit)
 
     plans = list(claims(timetable, misfire, first, nows))
-    spans = [span for each in plans for span in each.planned_runs]
+    planned_runs = [run for plan in plans for run in plan.planned_runs]
 
     expected = enumerate_all(timetable, first, nows[-1] + LOOK_AHEAD)
     accounted: list[datetime] = []
-    for span in spans:
-        if span.missed_before:
-            assert span.missed_from is not None
-            represented = [o for o in expected if span.missed_from <= o < span.scheduled_at]
-            assert len(
+    for run in planned_runs:
+        if run.missed_before:
+            assert run.missed_from is not None
+            represented = [o for o in expected if run.missed_from <= o < run.scheduled_at]
+            assert len(represented) == run.missed_before or MAX_COUNTED <= run.missed_before < len(
                 represented
-            ) == span.missed_before or MAX_COUNTED <= span.missed_before < len(represented)
+            )
             accounted += represented
-        accounted.append(span.scheduled_at)
+        accounted.append(run.scheduled_at)
     assert accounted == expected
     last = plans[-1] if plans else None
     if last is not None:
@@ -123,9 +123,9 @@ def test_misfire_policy_decides_which_late_occurrences_run(
     plan = timetable.plan_claim(
         NOON, late_before=now - GRACE, horizon=now, misfire=Misfire(policy, GRACE, limit)
     )
-    run = [span.scheduled_at for span in plan.planned_runs if not span.missed]
+    started = [run.scheduled_at for run in plan.planned_runs if not run.missed]
     assert (
-        run
+        started
         == {
             MisfirePolicy.SKIP: [],
             MisfirePolicy.RUN_LATEST: occurrences[-1:],
@@ -217,7 +217,7 @@ def test_count_of_a_huge_backlog_is_capped() -> None:
     assert late.scheduled_at == NOON + timedelta(days=3650) - SECOND
     assert late.missed_before == MAX_COUNTED
     assert late.missed_from == NOON
-    assert [span.scheduled_at for span in on_time] == [NOON + timedelta(days=3650)]
+    assert [run.scheduled_at for run in on_time] == [NOON + timedelta(days=3650)]
 
 
 def test_huge_backlog_of_an_every_schedule_is_counted_exactly() -> None:
@@ -257,13 +257,11 @@ def test_punctual_occurrences_are_claimed_in_batches(monkeypatch: pytest.MonkeyP
     timetable = Timetable(parse_schedule("* * * * * *"))
     misfire = Misfire(MisfirePolicy.SKIP, GRACE, 1)
     first = timetable.plan_claim(NOON, late_before=NOON, horizon=NOON + 9 * SECOND, misfire=misfire)
-    assert [span.scheduled_at for span in first.planned_runs] == [
-        NOON + i * SECOND for i in range(4)
-    ]
+    assert [run.scheduled_at for run in first.planned_runs] == [NOON + i * SECOND for i in range(4)]
     assert (first.previous_at, first.next_at) == (NOON + 3 * SECOND, NOON + 4 * SECOND)
 
 
-CALENDAR = st.datetimes(timezones=st.just(UTC))
+ANY_TIME = st.datetimes(timezones=st.just(UTC))
 """Years 1 to 9999."""
 
 
@@ -278,10 +276,10 @@ CALENDAR = st.datetimes(timezones=st.just(UTC))
             "@at 2099-12-31T23:59",
         ]
     ),
-    starts=st.none() | CALENDAR,
-    ends=st.none() | CALENDAR,
+    starts=st.none() | ANY_TIME,
+    ends=st.none() | ANY_TIME,
     now=st.datetimes(datetime(2020, 1, 1), datetime(2198, 12, 31), timezones=st.just(UTC)),  # noqa: DTZ001
-    previous=st.none() | CALENDAR,
+    previous=st.none() | ANY_TIME,
 )
 @example("@every 1s", datetime.min.replace(tzinfo=UTC), None, NOON, None)
 @example("@every 1s", datetime.max.replace(tzinfo=UTC), None, NOON, None)

@@ -157,9 +157,9 @@ def _replay(given: argparse.Namespace) -> int:
             left = shrinking.shrink(drawn, float("inf"))
             print(_command(given.replay, left, given))
             drawn = shrinking.only(drawn, left)
-        result = world.simulate(drawn, with_story=True)
+        result = world.simulate(drawn, with_log=True)
     is_shortened = result.findings and not given.all
-    print("\n".join(shrinking.relevant_lines(result) if is_shortened else result.story))
+    print("\n".join(shrinking.relevant_lines(result) if is_shortened else result.log_lines))
     print(f"history {result.digest}, findings {len(result.findings)}", *result.findings, sep="\n")
     return int(bool(result.findings))
 

@@ -67,7 +67,7 @@ class Node:
             )
             self.runner.run()
         except Exception as error:
-            self._broker.tell(f"{self.name} exits: {type(error).__name__}: {error}")
+            self._broker.log(f"{self.name} exits: {type(error).__name__}: {error}")
         process.kill()
 
     def _died(self) -> None:
@@ -102,7 +102,7 @@ class Worker:
 
     @property
     def is_up(self) -> bool:
-        return self.main.alive and self.engine.now >= self.main.frozen_until
+        return self.main.alive and self.engine.now >= self.main.suspended_until
 
     @property
     def is_connected(self) -> bool:
@@ -120,10 +120,10 @@ class Worker:
         for child in self.children:
             child.process.kill()
 
-    def freeze(self, seconds: float) -> None:
-        self.main.freeze(seconds)
+    def suspend(self, seconds: float) -> None:
+        self.main.suspend(seconds)
         for child in self.children:
-            child.process.freeze(seconds)
+            child.process.suspend(seconds)
         self.engine.after(seconds + 0.001, self.broker.on_message)
 
     def _died(self) -> None:
@@ -181,7 +181,7 @@ class Child:
                 pass  # The node uses the same database, so the message is dropped.
             except Exception as error:
                 text = f"{self.name} fails: {type(error).__name__}: {error}"
-                self.worker.broker.tell(text)
+                self.worker.broker.log(text)
         self.message = None
         self.engine.after(0.001, self.worker.broker.on_message)
 

@@ -22,7 +22,7 @@ class Counts:
     runs: int = 0
     starts: int = 0
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
@@ -37,7 +37,7 @@ class Result(Counts):
     seed: int
     digest: str = ""
     findings: list[str] = field(default_factory=list)
-    story: list[str] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)
     history: History | None = None
 
 

@@ -1,7 +1,7 @@
 """The simulated database: SQLite or PostgreSQL, with virtual time, faults and an observer.
 
-Nobody else acts within a transaction, and anybody may act before and after each one. A process that
-dies within a transaction has it rolled back.
+Other processes act before and after each transaction, but never within one. If a process dies
+within a transaction, the transaction is rolled back.
 
 Faults follow the behavior of a server: an aborted transaction refuses all further statements, and
 an answer that is lost leaves the changes committed.
@@ -41,8 +41,8 @@ from tests.simulation.primitives import EPOCH
 SLOW_STATEMENTS = 0.2
 """The share of the statements of a slow process that wait."""
 WRITES = ("UPDATE", "INSERT", "DELETE", "REPLACE")
-MISTAKES = (ProgrammingError, DataError, InternalError, NotSupportedError)
-"""Errors that the server itself never raises, whatever happens to it."""
+SQL_ERRORS = (ProgrammingError, DataError, InternalError, NotSupportedError)
+"""Errors of a statement or its values. No fault lets the database raise them."""
 ABORTS = ("deadlock detected", "could not serialize access due to concurrent update")
 
 
@@ -51,7 +51,7 @@ class ArmedFault:
     """A fault that waits for a point of a process."""
 
     fault: str
-    """``crash``, ``freeze``, ``stall``, ``lost_answer`` or ``abort``."""
+    """``crash``, ``suspend``, ``stall``, ``lost_answer`` or ``abort``."""
     where: str
     """``before`` a transaction, ``inside`` one, at its ``commit``, ``after`` a change, or the name
     of a sync point.
@@ -68,7 +68,7 @@ class Database:
         self,
         engine: Engine,
         on_change: Callable[[str, tuple[Any, ...]], None],
-        on_mistake: Callable[[str], None],
+        on_sql_error: Callable[[str], None],
     ) -> None:
         self.engine = engine
         self.random = engine.random
@@ -87,7 +87,7 @@ class Database:
         self._postponed: ArmedFault | None = None
         self._changes: list[tuple[str, tuple[Any, ...]]] = []
         self._on_change = on_change
-        self._on_mistake = on_mistake
+        self._on_sql_error = on_sql_error
         self._now_text = -1.0, ""
         self.receive_changes: Callable[[Any], None] = lambda backend: None
         """Reads the changes that the triggers have reported to this connection, if the connection
@@ -115,8 +115,8 @@ class Database:
 
     def _happen(self, armed: ArmedFault, process: Process, point: str) -> None:
         inside = connection.in_atomic_block
-        if armed.fault in ("freeze", "stall") and not connection.autocommit:
-            # Nobody else could use the connection meanwhile.
+        if armed.fault in ("suspend", "stall") and not connection.autocommit:
+            # Other processes couldn't use the connection meanwhile.
             if point == "after":
                 self._postponed = armed
             else:
@@ -132,8 +132,8 @@ class Database:
             case "crash":
                 process.kill()
                 raise Killed
-            case "freeze":
-                process.freeze(armed.seconds)
+            case "suspend":
+                process.suspend(armed.seconds)
                 self.engine.rest(0.0)
             case "stall":
                 task = self.engine.current
@@ -174,8 +174,8 @@ class Database:
         self.check_available(process, writes)
         try:
             result = execute(sql, params, many, context)
-        except MISTAKES as error:
-            self._on_mistake(f"{process.name}: {type(error).__name__}: {error}\n{sql}")
+        except SQL_ERRORS as error:
+            self._on_sql_error(f"{process.name}: {type(error).__name__}: {error}\n{sql}")
             raise
         if writes and not inside:
             self._committed(connections["default"], process)

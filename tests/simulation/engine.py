@@ -10,7 +10,7 @@ Invariants:
 - Time passes only between events, and never goes back. Each wait takes time.
 - A killed process does nothing more. Each of its tasks gets ``Killed`` at once, and again at each
   use of the outside world, so that ``finally`` blocks change only the memory of the dead process.
-- A frozen process continues where it was, after its freeze.
+- A suspended process continues where it was, after its suspension.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Process:
         self.name = name
         self.pid = next(engine.pids)
         self.alive = True
-        self.frozen_until = 0.0
-        self.frozen_for = 0.0
-        """How long the process has been frozen, or will have been after its freeze."""
+        self.suspended_until = 0.0
+        self.suspended_for = 0.0
+        """Seconds of all suspensions of the process, including the rest of the current one."""
         self.slow_until = 0.0
         """Until when some statements of the process wait, up to ``slowness`` seconds."""
         self.slowness = 0.0
         """How long a statement may wait, or might at an earlier time."""
         self.tasks: list[Task] = []
         self.held: list[tuple[float, int, Task, int]] = []
-        """What its tasks would have continued with, if the process weren't frozen."""
+        """Events of its tasks that wait for the end of a suspension or a stall."""
         self.wall_offset = 0.0
         """Seconds by which the wall clock is ahead of the true time."""
         self.drift = 0.0
@@ -79,17 +79,17 @@ class Process:
         """Kill the process. If it is the current one, the caller must raise ``Killed``."""
         if self.alive:
             self.alive = False
-            self.engine.reap.append(self)
+            self.engine.killed.append(self)
 
-    def freeze(self, seconds: float) -> None:
-        began = max(self.frozen_until, self.engine.now)
-        self.frozen_until = max(self.frozen_until, self.engine.now + seconds)
-        self.frozen_for += self.frozen_until - began
+    def suspend(self, seconds: float) -> None:
+        began = max(self.suspended_until, self.engine.now)
+        self.suspended_until = max(self.suspended_until, self.engine.now + seconds)
+        self.suspended_for += self.suspended_until - began
 
-    def thaw(self) -> None:
-        """End the freeze of the process, and the stalls of its threads."""
-        self.frozen_for -= max(self.frozen_until - self.engine.now, 0.0)
-        self.frozen_until = self.slow_until = self.engine.now
+    def resume(self) -> None:
+        """End the suspension and the slowness of the process, and the stalls of its threads."""
+        self.suspended_for -= max(self.suspended_until - self.engine.now, 0.0)
+        self.suspended_until = self.slow_until = self.engine.now
         for task in self.tasks:
             task.stalled_until = self.engine.now
         self.engine.resume_held(self.held)
@@ -138,7 +138,7 @@ class Engine:
         self.hub = greenlet.getcurrent()
         self.current: Task | None = None
         self.pids = count(1000)
-        self.reap: list[Process] = []
+        self.killed: list[Process] = []
         self.events = 0
         self.failed = on_error
         self.before_switch: Callable[[Process], None] = lambda process: None
@@ -168,7 +168,7 @@ class Engine:
     # --- within a task ----------------------------------------------------------------------------
 
     def rest(self, seconds: float | None) -> bool:
-        """Let others run for ``seconds``, or until the task is woken. Return whether it was woken.
+        """Let other tasks run for ``seconds``, or until this one is woken. Return whether it was.
 
         None: until it is woken.
         """
@@ -204,7 +204,7 @@ class Engine:
             if isinstance(what, Task):
                 if what.token != token or what.ended or not what.process.alive:
                     continue
-                held = max(what.process.frozen_until, what.stalled_until)
+                held = max(what.process.suspended_until, what.stalled_until)
                 if held > when:
                     what.process.held.append((when, order, what, token))
                     heapq.heappush(heap, (held, order, what, token))
@@ -215,8 +215,8 @@ class Engine:
                 self._resume(what)
             else:
                 what()
-            while self.reap:
-                self._bury(self.reap.pop(0))
+            while self.killed:
+                self._end_tasks(self.killed.pop(0))
         self.now = max(self.now, end)
 
     def _resume(self, task: Task) -> None:
@@ -227,7 +227,7 @@ class Engine:
         finally:
             self.current = None
 
-    def _bury(self, process: Process) -> None:
+    def _end_tasks(self, process: Process) -> None:
         for task in list(process.tasks):
             while not task.ended:
                 self.current = task

@@ -19,8 +19,8 @@ from tests.verdict.limits import LimitLines, key_of
 UNSTARTED = frozenset({"pending", "queued", "waiting"})
 FINAL = frozenset({"succeeded", "failed", "skipped", "missed", "cancelled"})
 NOTICED_OUTAGE = 800.0
-"""Seconds of an outage after which no node can have missed it. Even one that was frozen meanwhile
-notices that its last tick is long ago.
+"""Each node notices an outage of this many seconds. Even a node that was suspended meanwhile sees
+that its last tick is long ago.
 """
 
 
@@ -38,11 +38,11 @@ class Observer:
     def __init__(
         self,
         engine: Engine,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         rows: CommittedRows,
     ) -> None:
         self.engine = engine
-        self.tell = tell
+        self.log = log
         self.rows = rows
         self.findings: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -70,10 +70,10 @@ class Observer:
 
     def report(self, text: str) -> None:
         self.findings.append(text)
-        self.tell(f"BROKEN: {text}")
+        self.log(f"BROKEN: {text}")
 
     def _made(self, run: str, job: int, state: str, trigger: str, scheduled_at: str) -> None:
-        self.tell(f"job {job}: {trigger} run {run[-6:]} of {scheduled_at} is {state}")
+        self.log(f"job {job}: {trigger} run {run[-6:]} of {scheduled_at} is {state}")
         self.pending_since[run] = self.engine.now
 
     def _moved(
@@ -119,7 +119,7 @@ class Observer:
             self.report(f"limits: {text} after the start of run {run[-6:]}")
         if old != new:
             self.pending_since[run] = self.engine.now
-            self.tell(f"{about} attempt {attempt}{' ' + reason if reason else ''}")
+            self.log(f"{about} attempt {attempt}{' ' + reason if reason else ''}")
         if not_allowed([Transition(old, new, attempt - old_attempt)]):
             self.report(f"{about} isn't a transition that the model allows")
         elif old in FINAL and attempt != old_attempt:
@@ -151,7 +151,7 @@ class Observer:
         number = self._next_number()
         self.limits.append(Limit(number, name, key, max_running, max_started, length))
         self._lines.define(self.limits[-1])
-        self.tell(f"limit {name} {key}: {max_running} running, {max_started} started in {length}")
+        self.log(f"limit {name} {key}: {max_running} running, {max_started} started in {length}")
 
     def _next_number(self) -> int:
         return len(self.changes) + len(self.limits) + 1
@@ -171,8 +171,8 @@ class Observer:
     def _ended(self, about: str, heartbeat_at: str | None) -> None:
         """A node may end a running attempt only if its heartbeat is old.
 
-        After a long outage, all heartbeats are. Then a node has to wait for a whole lease, unless
-        the heartbeat was old before the outage.
+        After a long outage, all heartbeats are old. A node then waits for a whole lease before it
+        ends attempts, except for those whose heartbeats were old before the outage.
         """
         task = self.engine.current
         if task is None or task.process.name not in NODES or heartbeat_at is None:
@@ -203,7 +203,7 @@ class Observer:
         now = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
         if self.rows.is_frozen(run, f"{now:%Y-%m-%d %H:%M:%S.%f}"):
             self.report(f"freezes: run {run[-6:]} starts during a freeze")
-        self.tell(f"{worker} starts run {run[-6:]} attempt {number}")
+        self.log(f"{worker} starts run {run[-6:]} attempt {number}")
 
     def witnessed(self, run: str, attempt: int) -> None:
         key = run, attempt

@@ -1,11 +1,11 @@
 """What happens in a simulation, drawn from its seed: jobs, actions of people, and faults.
 
-A plan is a list of plain items, so that the shrinker can omit any of them. What an execution
-does depends only on the seed and the execution.
+A plan is a list of plain items, so that the shrinker can omit any of them. What the code of a job
+does depends only on the seed, the job, the occurrence and the attempt.
 
 Each seed has its own style: it leaves out some kinds of faults and repeats others, and its jobs are
 shorter or longer, and fail more or less often. A uniform mixture would seldom produce several
-faults of the same kind in a row, or long jobs and long freezes together ("swarm testing").
+faults of the same kind in a row, or long jobs and long suspensions together ("swarm testing").
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Style:
-    """What is frequent with a seed."""
+    """The mixture of faults, actions and jobs with a seed."""
 
     faults: float
-    """Per hour."""
+    """Faults per hour."""
     actions: float
-    """Per hour."""
+    """Actions per hour."""
     kinds: tuple[str, ...]
-    """The kinds of faults, each as often as its share requires."""
+    """The kinds of faults. One is drawn from them, so more frequent kinds are in it more often."""
     bursts: float
     """The share of faults and actions that are followed by another one at once."""
     around_lease: float
@@ -175,7 +175,7 @@ def _customer(random: Random) -> dict[str, Any]:
 
 
 CALM_EVERY = 2
-"""Hours between the begins of two calm periods, in which nothing happens."""
+"""Hours between the begins of two calm periods, in which there are no faults and actions."""
 CALM = LEASE + 600.0
 """Seconds of a calm period."""
 
@@ -216,7 +216,7 @@ def _job(random: Random, number: int, limits: tuple[str, ...]) -> dict[str, Any]
 ACTIONS = (
     *("trigger", "trigger", "cancel", "cancel", "pause", "resume", "rerun"),
     *("edit", "edit", "edit"),
-    *("backfill", "backfill", "freeze_jobs", "unfreeze_jobs", "edit_without_save", "delete"),
+    *("backfill", "backfill", "freeze", "unfreeze", "edit_without_save", "delete"),
 )
 ACTIONS_WITH_LIMITS = (*ACTIONS, "edit_limit", "edit_limit", "trigger_many", "trigger_many")
 
@@ -235,7 +235,7 @@ def _action(random: Random, at: float, jobs: int, limits: tuple[str, ...]) -> It
             given = {"name": random.choice(limits), "fields": random.choice(edits)}
         case "pause":
             given["seconds"] = random.choice((None, 60.0, 1200.0))
-        case "freeze_jobs":
+        case "freeze":
             given["seconds"] = random.choice((120.0, 1200.0))
         case "backfill":
             given["seconds"] = random.choice((1800.0, 7200.0))
@@ -258,34 +258,34 @@ def _action(random: Random, at: float, jobs: int, limits: tuple[str, ...]) -> It
 
 def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
     kind = random.choice(drawn.kinds)
-    if random.random() < 0.5:  # Most happens at whole minutes.
+    if random.random() < 0.5:  # Most work happens at whole minutes.
         at = max(at - at % 300 + random.uniform(-20, 40), 1.0)
     node = random.choice(NODES[:nodes])
     worker = random.choice(WORKERS)
     given: dict[str, Any] = {}
-    if kind in ("freeze", "freeze_child", "database_unreachable") and random.random() < 0.6:
+    if kind in ("suspend", "suspend_child", "database_unreachable") and random.random() < 0.6:
         drawn = replace(drawn, around_lease=1.0)
     match kind:
         case "at_point":
             given = _at_point(random, drawn, node, worker)
-        case "kill" | "freeze":
+        case "kill" | "suspend":
             given = {"process": random.choice((node, worker))}
             given["seconds"] = _duration(random, drawn)
-        case "kill_child" | "freeze_child":
+        case "kill_child" | "suspend_child":
             given = {"process": worker, "child": random.randrange(2)}
             given["seconds"] = _duration(random, drawn)
         case "drain":
             given = {"process": node, "seconds": _duration(random, drawn)}
         case "database_unreachable" | "broker_unreachable" | "locks_unreachable":
-            everybody = random.random() < 0.5
-            given = {"process": "" if everybody else random.choice((node, worker))}
+            for_all = random.random() < 0.5
+            given = {"process": "" if for_all else random.choice((node, worker))}
             given["seconds"] = _duration(random, drawn)
         case "slow":
             given = {"process": random.choice(("", node, worker))}
             given["seconds"] = random.choice((LEASE, RUN_LEASE, 3 * RUN_LEASE))
             given["slowness"] = random.choice((5.0, 60.0, 600.0))
         case "slow_rescue":
-            given = {"fault": random.choice(("freeze", "stall"))}
+            given = {"fault": random.choice(("suspend", "stall"))}
             given["pause"] = random.uniform(60, 1.5 * RUN_LEASE)
             given["seconds"] = random.choice((2 * RUN_LEASE, 4 * RUN_LEASE))
         case "database_read_only":
@@ -294,7 +294,7 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
             given = {"process": node, "seconds": random.choice((-600.0, -30.0, 30.0, 600.0))}
         case "messages_lost":
             given = {"number": random.randint(1, 5)}
-        case "messages_doubled":
+        case "messages_duplicated":
             given = {"number": random.randint(1, 5)}
             given["seconds"] = random.choice((0.0, 0.001, 5.0, random.uniform(5, 1800)))
         case "messages_delayed":
@@ -311,9 +311,9 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
 FAULTS = {
     "at_point": 24,
     "kill": 2,
-    "freeze": 5,
+    "suspend": 5,
     "kill_child": 3,
-    "freeze_child": 9,
+    "suspend_child": 9,
     "slow_rescue": 8,
     "slow": 4,
     "drain": 1,
@@ -326,7 +326,7 @@ FAULTS = {
     "locks_lost": 1,
     "queue_lost": 1,
     "messages_lost": 1,
-    "messages_doubled": 2,
+    "messages_duplicated": 2,
     "messages_delayed": 1,
     "messages_returned": 3,
     "statistics_locked": 2,
@@ -350,10 +350,11 @@ def _duration(random: Random, drawn: Style) -> float:
     )
 
 
+FAULTS_AT_POINTS = ("crash", "crash", "suspend", "stall", "lost_answer", "lost_answer", "abort")
+
+
 def _at_point(random: Random, drawn: Style, node: str, worker: str) -> dict[str, Any]:
-    fault = random.choice(
-        ("crash", "crash", "freeze", "stall", "lost_answer", "lost_answer", "abort")
-    )
+    fault = random.choice(FAULTS_AT_POINTS)
     process = random.choice((node, worker))
     points = NODE_POINTS if process in NODES else WORKER_POINTS
     if fault in ("lost_answer", "abort"):
@@ -366,7 +367,7 @@ def _at_point(random: Random, drawn: Style, node: str, worker: str) -> dict[str,
             where = random.choice(("after", "after", *points))
         case "abort":
             where = random.choice(("before", "inside", "inside", "commit", "commit", *points))
-        case "freeze" if process in WORKERS and random.random() < 0.5:
+        case "suspend" if process in WORKERS and random.random() < 0.5:
             where = random.choice(("start.done", "work.done"))
             seconds = random.uniform(0.9 * RUN_LEASE, 1.6 * RUN_LEASE)
         case _:

@@ -154,7 +154,7 @@ class Connections:
         process = task.process if task else None
         thread = task if task and task.name in UNNAMED else task and task.name
         if (backend := self._by_thread.get((process, thread))) is None:
-            self._close_those_of_the_dead()
+            self._close_unused()
             backend = self._by_thread[process, thread] = self._new(process)
         return backend
 
@@ -200,7 +200,7 @@ class Connections:
         kind, values, _ = json.loads(message)
         self._database.changed(kind, tuple(values))
 
-    def _close_those_of_the_dead(self) -> None:
+    def _close_unused(self) -> None:
         for process, thread in list(self._by_thread):
             is_dead = process is not None and not process.alive and not process.tasks
             if is_dead or (isinstance(thread, Task) and thread.ended):

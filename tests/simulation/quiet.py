@@ -1,4 +1,4 @@
-"""Make quiet ticks cheap, without omitting what they would find.
+"""Make quiet ticks cheap: omit only queries that would find nothing.
 
 A node regularly looks for runs to rescue or release, and for changed jobs. In the simulation, it
 first checks whether there may be any: one plain statement with the same conditions as the queries

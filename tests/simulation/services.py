@@ -79,13 +79,14 @@ class Message:
 
 
 @dataclass
-class Troubles:
-    """The numbers of the next messages that are lost, delivered twice and delayed."""
-
+class MessageFaults:
     lose: int = 0
-    double: int = 0
-    double_after: float = 0.0
+    """Number of the next messages that are lost."""
+    duplicate: int = 0
+    """Number of the next messages that are delivered twice."""
+    duplicate_after: float = 0.0
     delay: int = 0
+    """Number of the next messages that are delayed."""
     delay_for: float = 0.0
     return_until: float = 0.0
     """Until when the broker loses the acknowledgments, and delivers each message again."""
@@ -99,12 +100,12 @@ class Broker:
         self.queue: list[Message] = []
         self.unreachable_until = 0.0
         self.unreachable_for: dict[str, float] = {}
-        self.troubles = Troubles()
+        self.message_faults = MessageFaults()
         self.published = 0
         self.on_message: Callable[[], None] = lambda: None
         self.on_revoke: Callable[[Key, str], None] = lambda key, worker: None
         self.on_published = on_published
-        self.tell: Callable[[str], None] = lambda text: None
+        self.log: Callable[[str], None] = lambda text: None
 
     def dispatcher(self) -> Dispatcher:
         return Dispatcher(self)
@@ -120,9 +121,9 @@ class Broker:
         self.on_message()
 
     def take(self) -> Message:
-        """Return the next message, for a worker. Without an acknowledgment, it comes again."""
+        """Return the next message, for a worker. Deliver it again if its acknowledgment is lost."""
         message = self.queue.pop(0)
-        if self.engine.now < self.troubles.return_until:
+        if self.engine.now < self.message_faults.return_until:
             self.put(Message(*message.key), after=self.engine.random.uniform(1.0, 300.0))
         return message
 
@@ -132,22 +133,22 @@ class Broker:
             raise DispatchFailed("connection refused")
 
     def receive(self, run: DueRun) -> None:
-        """Queue a published message. The troubles may lose it, delay it or deliver it twice."""
+        """Queue a published message. It may be lost, delayed or duplicated."""
         self.published += 1
         self.on_published(run)
-        troubles = self.troubles
-        if troubles.lose:
-            troubles.lose -= 1
-            self.tell(f"broker loses the message of {run.run_id} attempt {run.attempt}")
+        faults = self.message_faults
+        if faults.lose:
+            faults.lose -= 1
+            self.log(f"broker loses the message of {run.run_id} attempt {run.attempt}")
             return
         after = self.engine.random.random() * 0.05
-        if troubles.delay:
-            troubles.delay -= 1
-            after += troubles.delay_for
+        if faults.delay:
+            faults.delay -= 1
+            after += faults.delay_for
         self.put(Message(*run.key), after)
-        if troubles.double:
-            troubles.double -= 1
-            self.put(Message(*run.key), after + troubles.double_after)
+        if faults.duplicate:
+            faults.duplicate -= 1
+            self.put(Message(*run.key), after + faults.duplicate_after)
 
 
 @dataclass
@@ -187,4 +188,4 @@ class Dispatcher:
         self.closed = True
 
 
-__all__: list[Any] = ["Broker", "Dispatcher", "LockServer", "Message", "Troubles"]
+__all__: list[Any] = ["Broker", "Dispatcher", "LockServer", "Message", "MessageFaults"]

@@ -20,6 +20,13 @@ import django
 from tests.simulation.counts import Result, Totals
 
 TOTALS = Path(__file__).parents[2] / "docs/contributing/simulation-totals.json"
+RENAMED = {
+    "doubled": "duplicated",
+    "freeze": "suspend",
+    "freeze_child": "suspend_child",
+    "messages_doubled": "messages_duplicated",
+}
+"""Former names of counts and of kinds of faults. Recorded totals may have them."""
 
 
 @cache
@@ -41,7 +48,7 @@ def prepare() -> None:
 
 
 def simulate_seed(seed: int, each: float) -> Result:
-    """Simulate one cluster. The result has no story and no history."""
+    """Simulate one cluster. The result has no log and no history."""
     from tests.simulation import plan, world
 
     result = world.simulate(plan.draw(seed, each))
@@ -125,5 +132,16 @@ def recorded_totals() -> str:
 
 def read_recorded() -> dict[str, Any]:
     """Return the totals recorded in the repository."""
-    recorded: dict[str, Any] = json.loads(TOTALS.read_text()) if TOTALS.exists() else {}
-    return recorded
+    return with_current_names(json.loads(TOTALS.read_text())) if TOTALS.exists() else {}
+
+
+def with_current_names(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return the totals with former names replaced, and the counts of both names added."""
+    renamed: dict[str, Any] = {}
+    for former, value in recorded.items():
+        name = RENAMED.get(former, former)
+        if isinstance(value, dict):
+            renamed[name] = with_current_names(value)
+        else:
+            renamed[name] = renamed[name] + value if name in renamed else value
+    return renamed

@@ -48,7 +48,7 @@ def shrink(plan: Plan, seconds: float = SHRINK_TIME) -> list[int]:
 
 
 def relevant_lines(result: Result) -> list[str]:
-    """Return the lines of the story that concern the runs and jobs of the findings."""
+    """Return the lines of the log that concern the runs and jobs of the findings."""
     text = " ".join(result.findings)
     words = {word.strip("():,") for word in text.split()}
     runs = {word[-6:] for word in words if len(word) == 36 and word.count("-") == 4}
@@ -58,6 +58,6 @@ def relevant_lines(result: Result) -> list[str]:
     wanted = runs or jobs
     return [
         line
-        for line in result.story
+        for line in result.log_lines
         if "* " in line or "BROKEN" in line or any(word in line for word in wanted)
     ]

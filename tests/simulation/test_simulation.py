@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from django.db import ProgrammingError
 
-from tests.simulation import broken_guards, engine, plan, shrinking
+from tests.simulation import broken_guards, engine, plan, sessions, shrinking
 from tests.simulation.database import Database, is_write_in_with
 
 HOURS = "1"
@@ -103,6 +103,21 @@ def test_totals_are_printed_with_their_date_and_commit() -> None:
     assert f"faults {sum(kept['faults'].values()):,}" in printed
     assert kept["date"] in printed
     assert kept["commit"] in printed
+
+
+def test_recorded_kinds_of_faults_exist() -> None:
+    """Otherwise, a renamed kind would have two counts."""
+    kinds = {*plan.FAULTS, *plan.FAULTS_AT_POINTS}
+    assert sessions.read_recorded()["faults"].keys() <= kinds
+
+
+def test_totals_with_former_names_are_kept() -> None:
+    recorded = {"hours": 24, "doubled": 1, "faults": {"freeze": 2, "kill": 3, "suspend": 4}}
+    assert sessions.with_current_names(recorded) == {
+        "hours": 24,
+        "duplicated": 1,
+        "faults": {"suspend": 6, "kill": 3},
+    }
 
 
 def rows_of_broken_guards() -> list[list[str]]:

@@ -54,11 +54,11 @@ QUIET = 1800.0
 """Seconds between two looks whether everything has ended, after the last fault."""
 LONGEST_QUIET = 20 * HOUR
 REFUSALS = (ValidationError, DcronError, DatabaseError, ValueError, Job.DoesNotExist)
-"""What a person may get as an answer."""
-OF_LAST_DEFINITION = frozenset(
+"""Errors that an action of a person may raise."""
+RULES_OF_LAST_DEFINITION = frozenset(
     {"overlaps", "late_starts", "misfires", "attempts", "retries", "off_schedule", "order"}
 )
-"""Rules of the verdict that don't know that a job had another definition before."""
+"""Rules of the verdict that apply the last definition of a job to all of its runs."""
 TARGET = "tests.simulation.world.work"
 FIRST = datetime.fromtimestamp(EPOCH, UTC)
 
@@ -66,25 +66,25 @@ world: World
 """The simulation that runs."""
 
 
-def simulate(plan: Plan, *, with_story: bool = False, stop_at_first: bool = True) -> Result:
-    """Run the plan and judge it. ``with_story``: also tell what happened."""
+def simulate(plan: Plan, *, with_log: bool = False, stop_at_first: bool = True) -> Result:
+    """Run the plan and judge it. ``with_log``: also return the log of what happened."""
     global world
-    world = World(plan, with_story=with_story)
+    world = World(plan, with_log=with_log)
     return world.run(stop_at_first=stop_at_first)
 
 
 class World:
-    def __init__(self, plan: Plan, *, with_story: bool) -> None:
+    def __init__(self, plan: Plan, *, with_log: bool) -> None:
         self.plan = plan
-        self.story: list[str] | None = [] if with_story else None
+        self.log_lines: list[str] | None = [] if with_log else None
         self.random = Random(f"run {plan.seed}")
         self.engine = Engine(self.random, self._task_failed)
         primitives.engine = self.engine
-        self.observer = Observer(self.engine, self.tell, rows)
+        self.observer = Observer(self.engine, self.log, rows)
         self.database = Database(self.engine, self.observer.changed, self.observer.report)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)
-        self.broker.tell = self.tell
+        self.broker.log = self.log
         self.broker.on_message = lambda: deliver(self.engine, self.broker, self.workers)
         self.broker.on_revoke = self._revoke
         self.workers: list[Worker] = []
@@ -96,7 +96,7 @@ class World:
         """The names of jobs whose schedule or policies have changed."""
         self.slow_rescues_until = 0.0
         self.slow_rescues = ArmedFault("stall", "rescue.silent")
-        """What each node suffers until then, whenever it has read an old heartbeat."""
+        """The fault of each node until then, right after it has read an old heartbeat."""
         self.quiet = False
         """Whether the last fault is over."""
         self._last_process: Process | None = None
@@ -131,13 +131,13 @@ class World:
             faults=self.faults,
             digest=self.observer.digest,
             findings=list(self.observer.findings),
-            story=self.story or [],
+            log_lines=self.log_lines or [],
         )
         if not result.findings:
             result.history = self._history()
             verdict = judge(result.history)
             result.occurrences = verdict.totals.occurrences
-            result.lost, result.doubled = verdict.totals.lost, verdict.totals.doubled
+            result.lost, result.duplicated = verdict.totals.lost, verdict.totals.duplicated
             result.findings = self._findings_of(verdict)
         return result
 
@@ -168,7 +168,7 @@ class World:
 
     def _settle(self) -> None:
         """End all faults, and let everything work until all runs of the window have ended."""
-        self.tell("the faults end")
+        self.log("the faults end")
         self.quiet = True
         now = self.engine.now
         self._end_faults()
@@ -194,26 +194,27 @@ class World:
             until.clear()
         for process in self._processes():
             process.armed.clear()
-            process.thaw()
-        self.broker.troubles.lose = self.broker.troubles.delay = 0
-        self.broker.troubles.return_until = self.slow_rescues_until = now
+            process.resume()
+        self.broker.message_faults.lose = self.broker.message_faults.delay = 0
+        self.broker.message_faults.return_until = self.slow_rescues_until = now
         self.broker.on_message()
 
     def _begin_calm(self) -> None:
-        """End all faults for a while, so that what depends on the next fault shows."""
+        """End all faults for a while, so that the next fault doesn't hide a forgotten run."""
         self._end_faults()
         began = self.engine.now
         self.engine.after(CALM - 60, lambda: self._check_calm(began))
 
     def _check_calm(self, began: float) -> None:
-        """A run that was due long ago must have been dispatched, if any node worked all the time.
+        """Report pending runs that were due long ago, if a node was alive during the calm period.
 
-        Nobody else would do that, and no fault may come that makes another node its successor.
+        A node may have forgotten them. After the next fault, another node could take its shards
+        and dispatch them.
         """
         nodes = [node.process for node in self.nodes.values()]
         works = any(process.alive and process.started_at < began for process in nodes)
-        frozen_until = self.database.now - timedelta(seconds=CALM)
-        is_frozen = Freeze.objects.filter(Q(until=None) | Q(until__gt=frozen_until)).exists()
+        calm_since = self.database.now - timedelta(seconds=CALM)
+        is_frozen = Freeze.objects.filter(Q(until=None) | Q(until__gt=calm_since)).exists()
         if self.quiet or not works or is_frozen:
             return
         for run in Run.objects.pending():
@@ -268,14 +269,14 @@ class World:
         return not left.exists() and not behind.exists()
 
     def _end(self) -> None:
-        """Stop all processes. Their tasks run no code that matters."""
+        """Kill all processes. Their tasks only run ``finally`` blocks."""
         for process in [*self._processes(), self.people]:
             process.on_death = lambda: None
             process.kill()
-        for process in self.engine.reap:
+        for process in self.engine.killed:
             process.on_death = lambda: None
-        while self.engine.reap:
-            self.engine._bury(self.engine.reap.pop(0))
+        while self.engine.killed:
+            self.engine._end_tasks(self.engine.killed.pop(0))
         self._use_settings(THIS_RELEASE)
 
     def _history(self) -> History:
@@ -301,7 +302,7 @@ class World:
             str(finding)
             for finding in verdict.findings
             if not (
-                finding.rule in OF_LAST_DEFINITION
+                finding.rule in RULES_OF_LAST_DEFINITION
                 and not finding.message.startswith("schedule run")
                 and any(
                     name in (finding.about, finding.about.partition(" ")[0]) for name in self.edited
@@ -325,8 +326,8 @@ class World:
             stack.enter_context(patch.object(sync_points, "listener", self._reach))
             stack.enter_context(patch.object(start_facts, "_clock", None))
             stack.enter_context(patch.object(best_effort, "_broker_unreachable_until", 0.0))
-            if self.story is not None:
-                handler = _Teller(self)
+            if self.log_lines is not None:
+                handler = _LogHandler(self)
                 root = logging.getLogger("django_dcron")
                 root.addHandler(handler)
                 stack.callback(root.removeHandler, handler)
@@ -359,12 +360,12 @@ class World:
             for name, value in of_release.items():
                 setattr(settings, name, value)
 
-    def tell(self, text: str) -> None:
-        if self.story is not None:
+    def log(self, text: str) -> None:
+        if self.log_lines is not None:
             at = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
             task = self.engine.current
             who = task.process.name if task else "-"
-            self.story.append(f"{at:%d %H:%M:%S.%f}"[:-3] + f" {who:9} {text}")
+            self.log_lines.append(f"{at:%d %H:%M:%S.%f}"[:-3] + f" {who:9} {text}")
 
     def _task_failed(self, task: Task, error: BaseException) -> None:
         import traceback
@@ -381,7 +382,7 @@ class World:
     def _apply(self, item: Item) -> None:
         if self.quiet:
             return
-        self.tell(f"* {item}")
+        self.log(f"* {item}")
         if item.kind == "calm":
             self._begin_calm()
         elif hasattr(self, f"_fault_{item.kind}"):
@@ -395,7 +396,7 @@ class World:
         try:
             act(**given)
         except REFUSALS as error:
-            self.tell(f"refused: {type(error).__name__}: {error}")
+            self.log(f"refused: {type(error).__name__}: {error}")
 
     def _child(self, worker: str, number: int) -> Child | None:
         children = next(each for each in self.workers if each.name == worker).children
@@ -407,7 +408,7 @@ class World:
 
     def _count(self, fault: str, text: str) -> None:
         self.faults[fault] += 1
-        self.tell(f"* {text}")
+        self.log(f"* {text}")
 
     def _fault_at_point(
         self, process: str, fault: str, where: str, skip: int, seconds: float
@@ -442,19 +443,19 @@ class World:
             worker.redeliver_after = self.random.choice((0.5, 60.0, 3600.0))
             worker.kill()
 
-    def _fault_freeze(self, process: str, seconds: float) -> None:
+    def _fault_suspend(self, process: str, seconds: float) -> None:
         if process in NODES:
-            self.nodes[process].process.freeze(seconds)
+            self.nodes[process].process.suspend(seconds)
         else:
-            self._worker(process).freeze(seconds)
+            self._worker(process).suspend(seconds)
 
     def _fault_kill_child(self, process: str, child: int, seconds: float) -> None:
         if found := self._child(process, child):
             found.process.kill()
 
-    def _fault_freeze_child(self, process: str, child: int, seconds: float) -> None:
+    def _fault_suspend_child(self, process: str, child: int, seconds: float) -> None:
         if found := self._child(process, child):
-            found.process.freeze(seconds)
+            found.process.suspend(seconds)
 
     def _fault_drain(self, process: str, seconds: float) -> None:
         self.nodes[process].restart_after = seconds
@@ -517,18 +518,18 @@ class World:
         node.process.wall_offset = node.wall_offset
 
     def _fault_messages_lost(self, number: int) -> None:
-        self.broker.troubles.lose = number
+        self.broker.message_faults.lose = number
 
-    def _fault_messages_doubled(self, number: int, seconds: float) -> None:
-        self.broker.troubles.double = number
-        self.broker.troubles.double_after = seconds
+    def _fault_messages_duplicated(self, number: int, seconds: float) -> None:
+        self.broker.message_faults.duplicate = number
+        self.broker.message_faults.duplicate_after = seconds
 
     def _fault_messages_delayed(self, number: int, seconds: float) -> None:
-        self.broker.troubles.delay = number
-        self.broker.troubles.delay_for = seconds
+        self.broker.message_faults.delay = number
+        self.broker.message_faults.delay_for = seconds
 
     def _fault_messages_returned(self, seconds: float) -> None:
-        self.broker.troubles.return_until = self.engine.now + seconds
+        self.broker.message_faults.return_until = self.engine.now + seconds
 
     def _job(self, number: int) -> Job:
         return Job.objects.get(name=f"job-{number}")
@@ -598,20 +599,20 @@ class World:
         now = self.database.now
         control.backfill(self._job(job), now - timedelta(seconds=seconds), now, limit=8)
 
-    def _do_freeze_jobs(self, job: int, which: int, seconds: float) -> None:
+    def _do_freeze(self, job: int, which: int, seconds: float) -> None:
         control.freeze("by hand", None, self._until(seconds))
 
-    def _do_unfreeze_jobs(self, job: int, which: int) -> None:
+    def _do_unfreeze(self, job: int, which: int) -> None:
         control.unfreeze(None)
 
 
-class _Teller(logging.Handler):
+class _LogHandler(logging.Handler):
     def __init__(self, of: World) -> None:
         super().__init__()
         self._of = of
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._of.tell(record.getMessage().partition("\n")[0])
+        self._of.log(record.getMessage().partition("\n")[0])
 
 
 def work(region: str, *, customer_id: int) -> str:
@@ -647,10 +648,10 @@ def work(region: str, *, customer_id: int) -> str:
 
 
 def _take(seconds: float, *, ignores: bool) -> None:
-    """Compute for this long. While the process is frozen, the code makes no progress."""
+    """Compute for this long. While the process is suspended, the code makes no progress."""
     engine, process = world.engine, primitives.process()
-    end = engine.now + seconds - process.frozen_for
-    while (left := end + process.frozen_for - engine.now) > 0:
+    end = engine.now + seconds - process.suspended_for
+    while (left := end + process.suspended_for - engine.now) > 0:
         try:
             engine.rest(left)
         except Killed:

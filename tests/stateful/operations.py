@@ -183,7 +183,7 @@ DUPLICATE_DELIVERIES = st.one_of(
     ]
 )
 """While a worker starts a run, another gets the same message and may finish the run first."""
-FROZEN = in_turn(
+SUSPENDED = in_turn(
     (0.0, sure("work_without_faults", work="begins")),
     (7.0, operations("rescue_runs")),
     (0.0, sure("work_without_faults", work="begins")),
@@ -244,7 +244,7 @@ OPERATIONS = st.one_of(
         "work_without_faults",
     ),
     DUPLICATE_DELIVERIES,
-    FROZEN,
+    SUSPENDED,
     STOPPED,
     CAUGHT_UP,
     CANCELLED_AHEAD,

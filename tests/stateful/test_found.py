@@ -15,13 +15,13 @@ pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
 
 
-def test_node_that_froze_before_a_change_withdraws_no_due_run() -> None:
-    """The node read the clock and then froze. Meanwhile, another node dispatched the run."""
+def test_node_that_was_suspended_before_a_change_withdraws_no_due_run() -> None:
+    """The node was suspended after it had read the clock, and another node dispatched the run."""
     job = make_job()
-    frozen_since = database_now("default") - 60 * SECOND
-    due = make_run(job, scheduled_at=frozen_since + 30 * SECOND, due_at=frozen_since + 30 * SECOND)
+    last_read = database_now("default") - 60 * SECOND
+    due = make_run(job, scheduled_at=last_read + 30 * SECOND, due_at=last_read + 30 * SECOND)
     Job.objects.filter(pk=job.pk).update(schedule="0 0 1 1 *")
-    assert move_outdated_cursors(frozen_since, Job.objects.all()) == 1
+    assert move_outdated_cursors(last_read, Job.objects.all()) == 1
     assert Run.objects.filter(pk=due.pk).exists()
     assert Cursor.objects.get().schedule == "0 0 1 1 *"
 

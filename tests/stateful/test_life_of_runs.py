@@ -1,6 +1,6 @@
 """Random lives of runs: two nodes, two workers, a broker and users act in any order.
 
-Each process may die or freeze at any moment. ``transactions`` inserts events between the
+Each process may die or be suspended at any moment. ``transactions`` inserts events between the
 transactions of other actors, ``world`` defines their operations, and ``guarantees`` checks the rows
 after every transaction. At the end, everything works again: then every run must end, and the strict
 checker must find nothing.

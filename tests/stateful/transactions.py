@@ -7,9 +7,9 @@ or it learns that the answer to its commit was lost.
 
 No event happens within a transaction. It couldn't duplicate or lose anything: other actors see no
 uncommitted change and can't change locked rows. After an UPDATE has waited for a lock, it checks
-its WHERE clause again. But an actor that freezes there keeps others waiting, and two actors may
-wait for each other. Such cases need several connections and real locks: ``tests/cluster`` freezes
-and kills processes within transactions (see the marked points in
+its WHERE clause again. But an actor that is suspended there keeps others waiting, and two actors
+may wait for each other. Such cases need several connections and real locks: ``tests/cluster``
+suspends and kills processes within transactions (see the marked points in
 ``django_dcron.utils.sync_points``).
 """
 

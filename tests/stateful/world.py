@@ -1,9 +1,9 @@
 """Two nodes, their broker, two workers and users, with the real code and database, in one thread.
 
-Each operation is one step of one actor. An actor without operations is frozen. The real code does
-the work. The test simulates its surroundings. It decides which node leads (any node may believe so
-at any time), and how the broker treats messages. It also decides how the work of a run ends and
-when a process dies.
+Each operation is one step of one actor. An actor without operations is suspended. The real code
+does the work. The test simulates its surroundings. It decides which node leads (any node may
+believe so at any time), and how the broker treats messages. It also decides how the work of a run
+ends and when a process dies.
 """
 
 from __future__ import annotations

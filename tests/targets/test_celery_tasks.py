@@ -63,7 +63,7 @@ def test_built_in_tasks_are_not_targets(app: celery.Celery, key: str) -> None:
 
 def test_task_request_describes_the_attempt(app: celery.Celery) -> None:
     @app.task(bind=True)
-    def look(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def describe_request(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return {
             "current": celery.current_task._get_current_object() is self,
             **{
@@ -72,7 +72,7 @@ def test_task_request_describes_the_attempt(app: celery.Celery) -> None:
             },
         }
 
-    assert call(look, 1, attempt=3, a=2) == {
+    assert call(describe_request, 1, attempt=3, a=2) == {
         "current": True,
         "id": "call-1",
         "retries": 2,
@@ -81,7 +81,7 @@ def test_task_request_describes_the_attempt(app: celery.Celery) -> None:
         "kwargs": {"a": 2},
         "called_directly": False,
     }
-    assert look.request_stack.top is None
+    assert describe_request.request_stack.top is None
     assert celery.current_task._get_current_object() is None
 
 
@@ -89,11 +89,11 @@ def test_task_request_is_local_to_the_thread(app: celery.Celery) -> None:
     both = threading.Barrier(2)
 
     @app.task(bind=True)
-    def look(self: Any) -> int:
+    def describe_request(self: Any) -> int:
         both.wait(TIMEOUT)
         return self.request.retries
 
-    target, seen = targets.get(look.name), {}
+    target, seen = targets.get(describe_request.name), {}
 
     def run(attempt: int) -> None:
         seen[attempt] = target.call(Invocation(attempt=attempt))
@@ -115,10 +115,10 @@ def test_custom_call_method_is_used_and_sees_the_request(app: celery.Celery) -> 
             return super().__call__(*args, **kwargs)
 
     @app.task(base=Noting, bind=True)
-    def look(self: Any) -> tuple[str, int]:
+    def describe_request(self: Any) -> tuple[str, int]:
         return self.request.id, self.request.retries
 
-    assert call(look, attempt=2) == ("call-1", 1)
+    assert call(describe_request, attempt=2) == ("call-1", 1)
     assert seen == ["call-1"]
 
 

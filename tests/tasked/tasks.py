@@ -22,7 +22,7 @@ async def fetch(url: str) -> str:
 
 
 @task(takes_context=True)
-def look(context: "TaskContext[Any, Any]", name: str) -> dict[str, Any]:
+def describe(context: "TaskContext[Any, Any]", name: str) -> dict[str, Any]:
     result = context.task_result
     return {
         "name": name,

@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 ODD = NINE + timedelta(microseconds=123456)
 
 
-def test_set_clock_is_frozen_until_advanced_or_set() -> None:
+def test_set_clock_stands_still_until_advanced_or_set() -> None:
     with set_clock(NINE) as manual_clock:
         assert manual_clock.now() == clock.now() == database_now("default") == NINE
         manual_clock.advance(HOUR)

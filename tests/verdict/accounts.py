@@ -17,7 +17,7 @@ COUNTED_BY_ROW = ("succeeded", "failed", "skipped", "cancelled")
 
 
 def chains(history: History) -> list[Finding]:
-    """Each run that ends as a link says has one run of the following job, after it. None has two.
+    """Each run that meets the condition of a link is followed by exactly one run of the link's job.
 
     Only runs that ended after the last change of both jobs are judged. The following jobs must not
     be paused.

@@ -13,7 +13,7 @@ from tests.verdict.history import History
 RULES: tuple[Callable[[History], list[Finding]], ...] = (
     occurrences.not_judged,
     occurrences.lost,
-    occurrences.doubled,
+    occurrences.duplicated,
     occurrences.off_schedule,
     occurrences.behind,
     occurrences.unfinished,
@@ -46,7 +46,7 @@ class Totals:
     starts: int
     """The number of witnessed starts of these runs."""
     lost: int
-    doubled: int
+    duplicated: int
     """The number of occurrences with two rows, and of starts beyond the first of an attempt."""
     faults: int
     """The number of injected faults, if the history records them."""
@@ -82,6 +82,6 @@ def _totals(history: History, found: Counter[str]) -> Totals:
         attempts=sum(attempt.run in runs for attempt in history.attempts),
         starts=starts.total(),
         lost=found["lost"],
-        doubled=found["doubled"] + all_starts.total() - len(all_starts),
+        duplicated=found["duplicated"] + all_starts.total() - len(all_starts),
         faults=sum(history.faults.values()),
     )

@@ -1,7 +1,7 @@
 """Rules about occurrences and their rows: losses, duplicates, rows off the schedule, counts.
 
 An occurrence is accounted for by its own row, or by a later row that counts it as missed. It is
-lost if no row accounts for it, and doubled if two do.
+lost if no row accounts for it, and duplicated if two do.
 
 If retention may have deleted rows, the oldest rows of a job may be absent: at most as many as its
 statistics count beyond its rows.
@@ -146,23 +146,23 @@ def pruned(history: History, job: Job) -> int:
     return max(total - sum(1 + run.missed_before for run in ended), 0)
 
 
-def doubled(history: History) -> list[Finding]:
+def duplicated(history: History) -> list[Finding]:
     """No two rows have the same occurrence, and no occurrence with a row is counted as missed."""
     rows = Counter((run.job, run.scheduled_at) for run in history.runs)
     found = [
-        Finding("doubled", name_of(history, job), f"{number} rows for {at}")
+        Finding("duplicated", name_of(history, job), f"{number} rows for {at}")
         for (job, at), number in rows.items()
         if number > 1
     ]
     ids = Counter(run.id for run in history.runs)
-    found += [Finding("doubled", run, "two rows of one run") for run, n in ids.items() if n > 1]
+    found += [Finding("duplicated", run, "two rows of one run") for run, n in ids.items() if n > 1]
     for each in expectations(history):
         runs = history.runs_by_job.get(each.job.id, [])
         claimed = {run.scheduled_at for run in runs if run.trigger == "schedule"}
         for at in sorted(claimed.union(each.instants)):
             times = (at in claimed) + covered(at, runs)
             if times > 1:
-                found.append(Finding("doubled", each.job.name, f"{times} rows account for {at}"))
+                found.append(Finding("duplicated", each.job.name, f"{times} rows account for {at}"))
     return found
 
 

@@ -242,14 +242,14 @@ class _Cron:
     def occurs_at(self, instant: datetime) -> bool:
         if instant.microsecond:
             return False
-        there = instant.astimezone(self.zone)
-        local = there.replace(tzinfo=None)
+        zoned = instant.astimezone(self.zone)
+        local = zoned.replace(tzinfo=None)
         if not self.is_fixed:
             return self.matches(local)
-        earlier, later = (there.replace(fold=fold).utcoffset() for fold in (0, 1))
+        earlier, later = (zoned.replace(fold=fold).utcoffset() for fold in (0, 1))
         assert earlier is not None
         assert later is not None
-        if there.fold and earlier - later <= SMALL_SHIFT:  # the second pass
+        if zoned.fold and earlier - later <= SMALL_SHIFT:  # the second pass
             return False
         return self.matches(local) or any(map(self.matches, self._skipped_before(instant, local)))
 

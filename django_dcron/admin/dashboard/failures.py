@@ -79,7 +79,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
 def _visible_incidents(viewer: Viewer, keys: set[int]) -> set[int]:
     """Return the keys of the incidents that the viewer may see.
 
-    Only a viewer whose incidents are narrowed costs a query.
+    It needs a query only if the incidents of the viewer are narrowed.
     """
     if not keys or not viewer.may_view(Incident):
         return set()

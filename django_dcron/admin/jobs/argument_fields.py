@@ -23,7 +23,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
-from django_dcron.admin.json_input import JsonInput
+from django_dcron.admin.json_input import JsonFormField
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets.parameters import InputKind, TargetParameter
 
@@ -243,7 +243,7 @@ def _json_value(value: Any) -> Any:
     return None if value == "" else value
 
 
-class _ChoiceInput(forms.TypedChoiceField):
+class _ChoiceFormField(forms.TypedChoiceField):
     """A choice of values. The page contains the JSON of each value."""
 
     def __init__(self, choices: Sequence[tuple[Any, Any]], empty: str, **options: Any):
@@ -273,9 +273,9 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
         case InputKind.NUMBER:
             return forms.FloatField(**options)
         case InputKind.BOOLEAN:
-            return _ChoiceInput([(True, _("Yes")), (False, _("No"))], "---------", **options)
+            return _ChoiceFormField([(True, _("Yes")), (False, _("No"))], "---------", **options)
         case InputKind.CHOICE:
-            return _ChoiceInput(parameter.choices, "---------", **options)
+            return _ChoiceFormField(parameter.choices, "---------", **options)
         case InputKind.DATE:
             return forms.DateField(widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"), **options)
         case InputKind.DATETIME:
@@ -284,4 +284,4 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
         case InputKind.TEXT:
             return forms.CharField(strip=False, widget=forms.TextInput(text), **options)
     code = {**text, "class": "vTextField dcron-code", "spellcheck": "false"}
-    return JsonInput(widget=forms.TextInput(code), **options)
+    return JsonFormField(widget=forms.TextInput(code), **options)

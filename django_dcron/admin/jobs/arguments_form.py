@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from django_dcron import targets
 from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.jobs.argument_fields import Call, JobArguments
-from django_dcron.admin.json_input import JsonInput, json_input
+from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
 from django_dcron.models.job_validation import wrong_type
@@ -26,16 +26,16 @@ class ArgumentsForm(ObjectActionForm):
     cleaned.
     """
 
-    args = JsonInput(
+    args = JsonFormField(
         label=gettext_lazy("Arguments"),
         required=False,
-        widget=json_input(rows=3),
+        widget=json_textarea(rows=3),
         help_text=gettext_lazy("A JSON list of positional arguments, such as [1, true]."),
     )
-    kwargs = JsonInput(
+    kwargs = JsonFormField(
         label=gettext_lazy("Keyword arguments"),
         required=False,
-        widget=json_input(rows=3),
+        widget=json_textarea(rows=3),
         help_text=gettext_lazy('A JSON object, such as {"city": "Berlin"}.'),
     )
 

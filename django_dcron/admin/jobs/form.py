@@ -28,10 +28,10 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
-from django_dcron.admin.durations import DurationInput
+from django_dcron.admin.durations import DurationFormField
 from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
-from django_dcron.admin.json_input import JsonInput, json_input
+from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
@@ -120,7 +120,7 @@ def _label_both(field: forms.SplitDateTimeField) -> None:
     time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
 
 
-class ScheduleInput(forms.CharField):
+class ScheduleFormField(forms.CharField):
     def to_python(self, value: Any) -> str:
         """Return the text with ``\\n`` as line ends, because browsers send ``\\r\\n``.
 
@@ -146,16 +146,16 @@ class JobForm(JobModelForm):
         model = Job
         fields = "__all__"
         field_classes = {
-            **dict.fromkeys(_DURATIONS, DurationInput),
-            **dict.fromkeys(_JSON, JsonInput),
-            "schedule": ScheduleInput,
+            **dict.fromkeys(_DURATIONS, DurationFormField),
+            **dict.fromkeys(_JSON, JsonFormField),
+            "schedule": ScheduleFormField,
         }
         widgets = {
             "schedule": ScheduleTextarea(_CODE | {"rows": 2}),
             "timezone": SuggestingInput(_zones),
             "target": TargetInput(targets.available),
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),
-            **{name: json_input() for name in _JSON},
+            **{name: json_textarea() for name in _JSON},
         }
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -164,12 +164,11 @@ class JobForm(JobModelForm):
             self.initial["seen_version"] = self.instance.version
         self._limit_choices("calendar", Calendar)
         self._limit_choices("limit", Limit)
-        for name in self.fields.keys() & _JSON.keys():
-            # Django adds a hidden input to detect changes of a callable default. The stored row
-            # suffices for that.
-            self.fields[name].show_hidden_initial = False
         self._add_examples()
         for field in self.fields.values():
+            # Django adds a hidden input to detect changes of a callable default. The stored row or
+            # the default itself suffices for that.
+            field.show_hidden_initial = False
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
         has_arguments = self.fields.keys() >= {"args", "kwargs"}

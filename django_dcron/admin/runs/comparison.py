@@ -28,9 +28,9 @@ from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
 
 RUNS_SEARCHED = 60
-USUAL_OF = 20
+USUAL_DURATION_RUNS = 20
 """The usual duration is the median of at most this many successful runs."""
-USUAL_NEEDS = 3
+USUAL_DURATION_MIN_RUNS = 3
 """With fewer successful runs, the usual duration is unknown."""
 ARGUMENTS_SHOWN = 200
 """The maximum number of characters of the arguments."""
@@ -72,8 +72,8 @@ class EarlierRuns:
 
     @property
     def usual_duration(self) -> timedelta | None:
-        durations = sorted(duration for _pk, duration in self._succeeded[:USUAL_OF])
-        return percentile(durations, 50) if len(durations) >= USUAL_NEEDS else None
+        durations = sorted(duration for _pk, duration in self._succeeded[:USUAL_DURATION_RUNS])
+        return percentile(durations, 50) if len(durations) >= USUAL_DURATION_MIN_RUNS else None
 
     @cached_property
     def last_success(self) -> Run | None:
@@ -121,8 +121,8 @@ def compare(
         return None
     other_latest = None
     if shows_attempts:
-        of_other = scope.attempts.filter(run=other.pk).order_by("-number")
-        other_latest = of_other.only("run", "number", "worker").first()
+        other_attempts = scope.attempts.filter(run=other.pk).order_by("-number")
+        other_latest = other_attempts.only("run", "number", "worker").first()
     facts = tuple(_facts(run, latest, other, other_latest))
     return Comparison(other, facts, link(other, site, render_time(other.scheduled_at)))
 

@@ -47,7 +47,7 @@ backfill nightly-report 2026-11-01 2026-11-08 --dry-run
 backfill nightly-report 2026-11-01 2026-11-08
 backfill import-orders 6h now --limit 100 --no-wait
 """
-LOOK_EVERY = 1.0
+CHECK_EVERY = 1.0
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -166,7 +166,7 @@ def _wait(
                 )
                 if ended.keys() == states.keys():
                     return ended
-                time.sleep(LOOK_EVERY)
+                time.sleep(CHECK_EVERY)
     except KeyboardInterrupt:
         return None
 

@@ -29,7 +29,7 @@ from django_dcron.management.dcron.pid_file import PidFile
 from django_dcron.models import Node
 from django_dcron.utils.control_characters import escape_control_characters
 
-LOOK_EVERY = 0.1
+CHECK_EVERY = 0.1
 SHOWN_LINES = 20
 
 
@@ -157,7 +157,7 @@ def _wait(pipe: BinaryIO, since: datetime, timeout: timedelta, read_log: Callabl
     pid = b""
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
-        if select.select([pipe], [], [], LOOK_EVERY)[0]:
+        if select.select([pipe], [], [], CHECK_EVERY)[0]:
             chunk = pipe.read(64)
             if not chunk:  # The other end is closed.
                 raise negative_result(f"The node didn't start. {read_log()}")

@@ -66,10 +66,10 @@ def define(parser: CommandParser) -> None:
 
 def add_as_text(parser: CommandParser) -> None:
     """Add the options of ``runcron``. Their values are checked, and remain text."""
-    there = set(map(id, parser._actions))
+    existing = set(map(id, parser._actions))
     define(parser)
     for action in parser._actions:
-        if id(action) not in there and callable(action.type):
+        if id(action) not in existing and callable(action.type):
             action.type = _checked_text(action.type)
 
 

@@ -36,8 +36,8 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 DEFAULT = "dcron.pid"
 LOCK_TIMEOUT = 0.5
 """Seconds to wait for the lock. A process may hold it briefly to clean up after a killed node."""
-LOOK_EVERY = 0.05
-ENDS_WITHIN = 2.0
+CHECK_EVERY = 0.05
+EXIT_TIMEOUT = 2.0
 """Minimum time in seconds for a process to exit after it has released its file."""
 
 _held: dict[tuple[int, int], int] = {}
@@ -63,7 +63,7 @@ class PidFile:
             while not self._try_lock():
                 if time.monotonic() >= deadline:
                     self.refuse_if_held()
-                time.sleep(LOOK_EVERY)
+                time.sleep(CHECK_EVERY)
             self.forget_stop_request()
             os.ftruncate(self._fd, 0)
             os.write(self._fd, f"{os.getpid()}\n".encode())
@@ -229,7 +229,7 @@ class Holder:
         while self._file.holder() == self.pid:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(LOOK_EVERY)
+            time.sleep(CHECK_EVERY)
         return self._handle is None or _has_ended(self._handle, deadline - time.monotonic())
 
 
@@ -255,11 +255,11 @@ def _holder(fd: int) -> int | None:
 def _has_ended(handle: int, seconds: float) -> bool:
     """Return whether the process of the handle ends within ``seconds``.
 
-    It gets at least ``ENDS_WITHIN`` seconds.
+    It gets at least ``EXIT_TIMEOUT`` seconds.
     """
     ended = select.poll()
     ended.register(handle, select.POLLIN)
-    return bool(ended.poll(max(seconds, ENDS_WITHIN) * 1000))
+    return bool(ended.poll(max(seconds, EXIT_TIMEOUT) * 1000))
 
 
 def _open_process(pid: int) -> int | None:

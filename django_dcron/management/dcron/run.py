@@ -21,7 +21,7 @@ from django_dcron.management.dcron.job_selection import SelectedRows, add_select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import GOOD, Output, add_json
 from django_dcron.management.dcron.run_absence import Absence
-from django_dcron.management.dcron.run_watch import ABSENT_FOR, WatchResult, watch_run
+from django_dcron.management.dcron.run_watch import ABSENCE_TIMEOUT, WatchResult, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
 
@@ -29,9 +29,9 @@ HELP = (
     "Run a job now, even if it is paused, and wait until it ends; show its log and progress. "
     "Several jobs run without waiting; a selection by pattern or option asks for confirmation. "
     "Ctrl-C stops the waiting, not the run. Without --timeout, the waiting stops if the node, "
-    f"worker or broker that the run needs is missing for {ABSENT_FOR:.0f} s. Exit codes: 0 if the "
-    "run succeeded (with --no-wait: was created); 1 if it ended otherwise or the waiting stopped; "
-    "2 if it can't be run and nothing was created."
+    f"worker or broker that the run needs is missing for {ABSENCE_TIMEOUT:.0f} s. Exit codes: 0 if "
+    "the run succeeded (with --no-wait: was created); 1 if it ended otherwise or the waiting "
+    "stopped; 2 if it can't be run and nothing was created."
 )
 EXAMPLES = """
 run nightly-report

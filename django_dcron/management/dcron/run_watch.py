@@ -4,7 +4,7 @@ Invariants:
 
 - No stored text is lost or shown twice.
 - Without a time limit, the wait ends if the node or worker that the run needs is missing for
-  ``ABSENT_FOR`` (``run_absence``).
+  ``ABSENCE_TIMEOUT`` (``run_absence``).
 - A log grows. Once it exceeds its limit, its middle is removed and the number of removed characters
   recorded. The number of new characters is therefore known.
 """
@@ -37,13 +37,13 @@ from django_dcron.management.dcron.run_absence import Absence, FoundAbsence, abs
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.policies.lifecycle import Outcome, State
 
-LOOK_EVERY = 0.5
+CHECK_EVERY = 0.5
 """Seconds between two reads of the run."""
 EXPLAIN_WAIT_AFTER = 5.0
 """Seconds after which the possible cause of the wait is shown."""
-ABSENCE_EVERY = 5.0
+CHECK_ABSENCE_EVERY = 5.0
 """Seconds between two checks for a missing node or worker."""
-ABSENT_FOR = 60.0
+ABSENCE_TIMEOUT = 60.0
 """Seconds without a node or worker after which the wait ends. A restart takes less time."""
 MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
 """The mark in the middle of a log that has exceeded its limit."""
@@ -63,7 +63,7 @@ class WatchResult:
 def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
     """Watch the run until it finishes, for at most ``seconds``.
 
-    Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENT_FOR``.
+    Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENCE_TIMEOUT``.
     """
     began = time.monotonic()
     absences = _Absences()
@@ -83,7 +83,7 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
             if seconds is None and (absent := absences.lasting(run, waited)):
                 return WatchResult(run, absent.absence, absent.message)
             time.sleep(
-                LOOK_EVERY if seconds is None else max(min(LOOK_EVERY, seconds - waited), 0.01)
+                CHECK_EVERY if seconds is None else max(min(CHECK_EVERY, seconds - waited), 0.01)
             )
 
 
@@ -95,8 +95,8 @@ class _Absences:
         self._since: float | None = None
 
     def lasting(self, run: Run, waited: float) -> FoundAbsence | None:
-        """Return what has been missing for ``ABSENT_FOR``, after ``waited`` seconds."""
-        if waited - self._checked_at < ABSENCE_EVERY:
+        """Return what has been missing for ``ABSENCE_TIMEOUT``, after ``waited`` seconds."""
+        if waited - self._checked_at < CHECK_ABSENCE_EVERY:
             return None
         self._checked_at = waited
         absent = absence_for(run)
@@ -105,7 +105,7 @@ class _Absences:
             return None
         if self._since is None:
             self._since = waited
-        return absent if waited - self._since >= ABSENT_FOR else None
+        return absent if waited - self._since >= ABSENCE_TIMEOUT else None
 
 
 def _read(run_id: UUID) -> Run:

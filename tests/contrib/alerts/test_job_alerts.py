@@ -275,13 +275,13 @@ def test_events_of_a_shard_are_found_by_its_next_leader(
     one, other = Leader(), Leader()
     one.shards = frozenset({first.pk % dcron.SHARDS})
     other.shards = frozenset({second.pk % dcron.SHARDS})
-    theirs = Alerter(one)
+    alerter = Alerter(one)
     end(first)
     end(second)
-    theirs.check_and_send()
+    alerter.check_and_send()
     assert service.subjects == [f"[dcron] {first} failed"]
     one.shards |= other.shards
-    theirs.check_and_send()
+    alerter.check_and_send()
     assert service.subjects == [f"[dcron] {first} failed", f"[dcron] {second} failed"]
 
 

@@ -270,9 +270,9 @@ def test_new_alert_waits_for_the_next_try_after_a_failure(service: Service) -> N
 
 def test_lookup_of_keys_uses_the_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     store_alerts([message(1)])
-    with django_assert_num_queries(1) as asked:
+    with django_assert_num_queries(1) as captured:
         store_new_alerts([message(1)])
-    assert "channel" in asked.captured_queries[0]["sql"].partition("WHERE")[2]
+    assert "channel" in captured.captured_queries[0]["sql"].partition("WHERE")[2]
 
 
 def test_mail_has_a_one_line_subject_and_a_timeout(

@@ -30,9 +30,9 @@ SENT = re.compile(
 @dataclass(slots=True)
 class Compared:
     same: int = 0
-    there: list[datetime] = field(default_factory=list)
+    messages_only: list[datetime] = field(default_factory=list)
     """Messages from beat without a run."""
-    here: list[datetime] = field(default_factory=list)
+    runs_only: list[datetime] = field(default_factory=list)
     """Runs without a message from beat within ``LATE``."""
     lateness: list[timedelta] = field(default_factory=list)
     """Beat's delay after each matched occurrence.
@@ -44,15 +44,15 @@ class Compared:
     end: datetime | None = None
 
     def differences(self) -> Iterator[tuple[str, datetime, str]]:
-        """Yield the side, the time and the known reason of each difference, or "" as the reason."""
-        for where, alone in (("there", self.there), ("here", self.here)):
+        """Yield the kind, the time and the reason (or "") of each unmatched message or run."""
+        for kind, alone in (("message", self.messages_only), ("run", self.runs_only)):
             for at in alone:
-                yield where, at, self._reason(where, at)
+                yield kind, at, self._reason(kind, at)
 
-    def _reason(self, where: str, at: datetime) -> str:
+    def _reason(self, kind: str, at: datetime) -> str:
         if self.start is not None and self.start <= at < self.start + LATE:
             return AT_ITS_START
-        if self.end is not None and where == "here" and at < self.end <= at + LATE:
+        if self.end is not None and kind == "run" and at < self.end <= at + LATE:
             return PAST_ITS_END
         return ""
 
@@ -74,17 +74,17 @@ def by_row(
     from django_dcron.models import Job, Run
     from django_dcron.policies.lifecycle import Trigger
 
-    theirs, ours = sent(log), defaultdict(list)
-    runs = Run.objects.filter(trigger=Trigger.SCHEDULE).order_by("scheduled_at")
-    for job_id, at in runs.values_list("job_id", "scheduled_at"):
-        ours[job_id].append(at)
+    messages, runs = sent(log), defaultdict(list)
+    scheduled = Run.objects.filter(trigger=Trigger.SCHEDULE).order_by("scheduled_at")
+    for job_id, at in scheduled.values_list("job_id", "scheduled_at"):
+        runs[job_id].append(at)
     jobs = {job.name: job for job in Job.objects.all()}
     crontabs = PeriodicTask.objects.filter(crontab__isnull=False)
     edges = {row: both for row, *both in crontabs.values_list("name", "start_time", "expires")}
     found = {}
     for row, name in names.items():
         job = jobs[name]
-        both = (ours[job.pk], theirs.get(row, []))
+        both = (runs[job.pk], messages.get(row, []))
         length = job.parsed_schedule.interval
         found[row] = (
             compare_interval(length, *both, begin, end) if length else compare(*both, begin, end)
@@ -105,31 +105,31 @@ def sent(log: str) -> dict[str, list[datetime]]:
 
 
 def compare(
-    ours: Sequence[datetime], theirs: Sequence[datetime], begin: datetime, end: datetime
+    runs: Sequence[datetime], messages: Sequence[datetime], begin: datetime, end: datetime
 ) -> Compared:
     """Compare instants that should be the same.
 
     All instants of both sides are paired in order. Only those from ``begin`` to ``end`` count.
     """
-    result, mine, other = Compared(), list(ours), list(theirs)
-    while mine or other:
-        if mine and other and mine[0] <= other[0] <= mine[0] + LATE:
-            at, came = mine.pop(0), other.pop(0)
+    result, runs, messages = Compared(), list(runs), list(messages)
+    while runs or messages:
+        if runs and messages and runs[0] <= messages[0] <= runs[0] + LATE:
+            at, sent_at = runs.pop(0), messages.pop(0)
             if begin <= at < end:
                 result.same += 1
-                result.lateness.append(came - at)
-        elif not mine or (other and other[0] < mine[0]):
-            if begin <= (came := other.pop(0)) < end:
-                result.there.append(came)
-        elif begin <= (at := mine.pop(0)) < end:
-            result.here.append(at)
+                result.lateness.append(sent_at - at)
+        elif not runs or (messages and messages[0] < runs[0]):
+            if begin <= (sent_at := messages.pop(0)) < end:
+                result.messages_only.append(sent_at)
+        elif begin <= (at := runs.pop(0)) < end:
+            result.runs_only.append(at)
     return result
 
 
 def compare_interval(
     length: timedelta,
-    ours: Sequence[datetime],
-    theirs: Sequence[datetime],
+    runs: Sequence[datetime],
+    messages: Sequence[datetime],
     begin: datetime,
     end: datetime,
 ) -> Compared:
@@ -138,13 +138,16 @@ def compare_interval(
     Each run needs a message within an interval, and each message a run.
     """
     result = Compared()
-    for each, others, alone in ((ours, theirs, result.here), (theirs, ours, result.there)):
+    for each, others, alone in (
+        (runs, messages, result.runs_only),
+        (messages, runs, result.messages_only),
+    ):
         for at in each:
             # Near the edges, the matching instant may be outside the window.
             if not begin + length <= at < end - length:
                 continue
             if any(abs(at - other) <= length + LATE for other in others):
-                result.same += each is ours
+                result.same += each is runs
             else:
                 alone.append(at)
     return result

@@ -101,12 +101,12 @@ class Sources:
     def run(self, source: str, zone: str, entries: list[Entry]) -> None:
         self.patch.setitem(app.__dict__, "timezone", ZoneInfo(zone))  # that of Celery's schedules
         options = getattr(self, source.replace("-", "_"))(zone, entries) or ()
-        shown = call("import", source, *options, "--apply", "--json").json
-        for each in shown["jobs"]:
+        applied = call("import", source, *options, "--apply", "--json").json
+        for each in applied["jobs"]:
             outcome = each["outcome"]
             assert outcome == "create" or (outcome == "refused" and each["reasons"]), each
-        again = call("import", source, *options, "--json").json
-        assert {each["outcome"] for each in again["jobs"]} <= {"same", "refused"}
+        preview = call("import", source, *options, "--json").json
+        assert {each["outcome"] for each in preview["jobs"]} <= {"same", "refused"}
 
     def celery(self, _zone: str, entries: list[Entry]) -> None:
         app.conf.beat_schedule = {
@@ -166,9 +166,9 @@ class Sources:
         self.settings.CRON_CLASSES = []
         for number, entry in enumerate(entries):
             attributes = {"code": entry.key, "schedule": TimesOfDay(**entry.schedule), "do": echo}
-            part = type(f"Class{number}", (CronJobBase,), attributes)
-            path = f"{HERE}.{part.__name__}"
-            self.patch.setattr(sys.modules[HERE], part.__name__, part, raising=False)
+            job_class = type(f"Class{number}", (CronJobBase,), attributes)
+            path = f"{HERE}.{job_class.__name__}"
+            self.patch.setattr(sys.modules[HERE], job_class.__name__, job_class, raising=False)
             self.patch.setitem(app.tasks, path, app.task(echo.run, name=path))
             self.settings.CRON_CLASSES.append(path)
 

@@ -30,9 +30,9 @@ def install(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
     """
     with ExitStack() as stack:
 
-        def install_app(app: str, label: str = "", **its_settings: Any) -> None:
+        def install_app(app: str, label: str = "", **overrides: Any) -> None:
             # This comes first because the app reads its settings on import.
-            stack.enter_context(override_settings(**its_settings))
+            stack.enter_context(override_settings(**overrides))
             stack.enter_context(override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, app]))
             config = apps.get_app_config(label or app)
             models = [model for model in config.get_models() if not model._meta.proxy]

@@ -212,8 +212,8 @@ def summary(watched: Watched, reported: CommandResult) -> int:
     ]
     table(watched.kinds, by_row)
     for row, found in by_row.items():
-        for where, at, why in found.differences():
-            say(f"{where} alone: {row} {clock(at)}: {why or 'UNEXPLAINED'}")
+        for kind, at, why in found.differences():
+            say(f"only a {kind}: {row} {clock(at)}: {why or 'UNEXPLAINED'}")
     late = sorted(each.total_seconds() for found in by_row.values() for each in found.lateness)
     say(f"beat sent {median_and_maximum(late)} after the occurrence")
     runs = watched.runs()

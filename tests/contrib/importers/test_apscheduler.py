@@ -202,10 +202,12 @@ def test_cron_trigger_is_converted(fields: dict[str, Any], text: str) -> None:
     trigger = CronTrigger(**fields, timezone=UTC)
     store(trigger)
     assert read_entry().values["schedule"] == text
-    assert list(parse_schedule(text).occurrences(NOW, FAR, 5)) == list(islice(theirs(trigger), 5))
+    assert list(parse_schedule(text).occurrences(NOW, FAR, 5)) == list(
+        islice(source_occurrences(trigger), 5)
+    )
 
 
-def theirs(trigger: Any) -> Iterator[datetime]:
+def source_occurrences(trigger: Any) -> Iterator[datetime]:
     previous, now = None, NOW + timedelta(microseconds=1)
     while (fire := trigger.get_next_fire_time(previous, now)) is not None:
         yield fire.astimezone(UTC)
@@ -236,8 +238,8 @@ def test_converted_cron_trigger_matches_apscheduler(**fields: str) -> None:
         schedule = parse_schedule(apscheduler._cron(trigger))
     except (ValueError, EntryRefused, InvalidSchedule):
         assume(False)
-    ours = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
-    assert ours == list(islice(theirs(trigger), len(ours)))
+    occurrences = list(schedule.occurrences(NOW, datetime(2060, 1, 1, tzinfo=UTC), 6))
+    assert occurrences == list(islice(source_occurrences(trigger), len(occurrences)))
 
 
 def test_executions_are_read() -> None:
@@ -390,9 +392,9 @@ def test_public_schedules_match_apscheduler(given: dict[str, Any]) -> None:
     trigger = CronTrigger(**given, timezone=UTC)
     store(trigger)
     values = read_entry().values
-    ours = parse_schedule(values["schedule"], values["timezone"])
-    assert list(ours.occurrences(NOW, FAR, public.COUNT)) == list(
-        islice(theirs(trigger), public.COUNT)
+    occurrences = parse_schedule(values["schedule"], values["timezone"])
+    assert list(occurrences.occurrences(NOW, FAR, public.COUNT)) == list(
+        islice(source_occurrences(trigger), public.COUNT)
     )
 
 
@@ -401,8 +403,8 @@ def test_public_intervals_match_apscheduler(given: dict[str, int]) -> None:
     trigger = IntervalTrigger(**given, start_date=NOW, timezone=UTC)
     store(trigger)
     timetable = placement.timetable_of(Job(name="a", **read_entry().values))
-    expected = list(islice(theirs(trigger), public.COUNT))
-    ours = [timetable.first_after(NOW)]
-    while len(ours) < public.COUNT:
-        ours.append(timetable.next_after(ours[-1]))  # type: ignore[arg-type]
-    assert ours == expected
+    expected = list(islice(source_occurrences(trigger), public.COUNT))
+    occurrences = [timetable.first_after(NOW)]
+    while len(occurrences) < public.COUNT:
+        occurrences.append(timetable.next_after(occurrences[-1]))  # type: ignore[arg-type]
+    assert occurrences == expected

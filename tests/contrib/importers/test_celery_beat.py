@@ -382,7 +382,7 @@ WEEKDAYS = numbers(0, 6) | st.sampled_from(
 MONTHS = numbers(1, 12) | st.sampled_from(["jan", "nov-feb", "march,october"])
 
 
-def theirs(crontab: Any, after: datetime) -> Iterator[datetime]:
+def source_occurrences(crontab: Any, after: datetime) -> Iterator[datetime]:
     """Yield the occurrences of Celery's crontab, each computed from the previous one."""
     moment = after
     crontab.nowfun = lambda: moment
@@ -409,8 +409,8 @@ def test_converted_crontab_matches_celery(**fields: str) -> None:
     except (ValueError, schedules.ParseException, EntryRefused):
         assume(False)
     after = datetime(2027, 1, 13, 10, 7, tzinfo=UTC)
-    ours = list(schedule.occurrences(after, datetime(2060, 1, 1, tzinfo=UTC), 12))
-    assert ours == list(islice(theirs(crontab, after), len(ours)))
+    occurrences = list(schedule.occurrences(after, datetime(2060, 1, 1, tzinfo=UTC), 12))
+    assert occurrences == list(islice(source_occurrences(crontab, after), len(occurrences)))
 
 
 @hypothesis_settings(max_examples=depth.examples(60), deadline=None)
@@ -426,8 +426,8 @@ def test_converted_crontab_matches_celery_in_a_time_zone(**fields: str) -> None:
         assume(False)
     schedule = parse_schedule(celery_entry.crontab_text(crontab), zone.key)
     after = datetime(2027, 4, 1, 0, 30, tzinfo=zone)
-    ours = list(schedule.occurrences(after, datetime(2027, 10, 1, tzinfo=UTC), 40))
-    assert ours == list(islice(theirs(crontab, after), len(ours)))
+    occurrences = list(schedule.occurrences(after, datetime(2027, 10, 1, tzinfo=UTC), 40))
+    assert occurrences == list(islice(source_occurrences(crontab, after), len(occurrences)))
 
 
 @pytest.mark.parametrize(

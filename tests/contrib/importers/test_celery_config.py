@@ -88,14 +88,15 @@ def test_relative_intervals_are_rounded_as_in_celery(configure: Any, span: Any) 
     assert not found().warnings
     moment = datetime(2083, 1, 1, 10, 20, 30, tzinfo=UTC)
     text = found().values["schedule"]
-    ours = parse_schedule(text, "UTC").occurrences(moment, datetime(2084, 1, 1, tzinfo=UTC), 4)
-    theirs = []
-    theirs_schedule = schedules.schedule(timedelta(**span), relative=True, app=app)
+    until = datetime(2084, 1, 1, tzinfo=UTC)
+    occurrences = parse_schedule(text, "UTC").occurrences(moment, until, 4)
+    expected = []
+    source_schedule = schedules.schedule(timedelta(**span), relative=True, app=app)
     for _ in range(4):
-        theirs_schedule.nowfun = lambda moment=moment: moment
-        moment += theirs_schedule.remaining_estimate(moment)
-        theirs.append(moment)
-    assert list(islice(ours, 4)) == theirs
+        source_schedule.nowfun = lambda moment=moment: moment
+        moment += source_schedule.remaining_estimate(moment)
+        expected.append(moment)
+    assert list(islice(occurrences, 4)) == expected
     assert zone.key not in found().values["timezone"]
 
 
@@ -303,7 +304,7 @@ def test_error_while_finalizing_the_app_is_reported(monkeypatch: pytest.MonkeyPa
     assert "no such table" in answer.err
 
 
-def theirs(schedule: Any, after: datetime) -> Iterator[datetime]:
+def source_occurrences(schedule: Any, after: datetime) -> Iterator[datetime]:
     """Yield the occurrences of Celery's schedule, each computed from the previous one."""
     moment = after
     schedule.nowfun = lambda: moment
@@ -318,7 +319,7 @@ def test_public_schedules_match_celery(given: dict[str, Any], configure: Any) ->
     configure(schedule=crontab)
     values = found().values
     parsed = parse_schedule(values["schedule"], values["timezone"])
-    expected = list(islice(theirs(crontab, NOW), public.COUNT))
+    expected = list(islice(source_occurrences(crontab, NOW), public.COUNT))
     assert list(parsed.occurrences(NOW, expected[-1], public.COUNT)) == expected
 
 
@@ -328,5 +329,5 @@ def test_public_intervals_match_celery(given: int, configure: Any) -> None:
     schedule = schedules.schedule(timedelta(seconds=given), app=app)
     interval = parse_schedule(found().values["schedule"]).interval
     assert interval is not None
-    ours = [NOW + interval * number for number in range(1, public.COUNT + 1)]
-    assert ours == list(islice(theirs(schedule, NOW), public.COUNT))
+    occurrences = [NOW + interval * number for number in range(1, public.COUNT + 1)]
+    assert occurrences == list(islice(source_occurrences(schedule, NOW), public.COUNT))

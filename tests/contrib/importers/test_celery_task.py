@@ -94,8 +94,8 @@ def test_retry_delays_equal_those_of_celery(
             random, "uniform", lambda low, high, edge=edge: low + edge * (high - low)
         )
         for attempt in range(1, 8):
-            theirs = get_exponential_backoff_interval(3, attempt - 1, 40, full_jitter=jitter)
-            assert job.retry.retry_after(failure, attempt) == timedelta(seconds=theirs)
+            seconds = get_exponential_backoff_interval(3, attempt - 1, 40, full_jitter=jitter)
+            assert job.retry.retry_after(failure, attempt) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("most", [None, 100, 1000])

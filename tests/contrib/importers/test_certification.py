@@ -66,7 +66,7 @@ def sources(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Iterator[Sou
 
 # --- The occurrences ------------------------------------------------------------------------------
 
-Theirs = dict[datetime, list[datetime]]
+Occurrences = dict[datetime, list[datetime]]
 """The next occurrences in the source after each of some times."""
 
 
@@ -94,20 +94,22 @@ def after(begin: datetime, jobs: list[Job]) -> list[datetime]:
     return sorted(times)[:COUNT]
 
 
-of_celery_cache: dict[tuple[str, str], Theirs] = {}
+of_celery_cache: dict[tuple[str, str], Occurrences] = {}
 
 
-def of_celery(entry: Entry) -> Theirs:
+def of_celery(entry: Entry) -> Occurrences:
     key = (json.dumps(entry.schedule, sort_keys=True), entry.zone)
     if key not in of_celery_cache:
         of_celery_cache[key] = {
-            begin: list(islice(test_celery_config.theirs(celery_schedule(entry), begin), COUNT))
+            begin: list(
+                islice(test_celery_config.source_occurrences(celery_schedule(entry), begin), COUNT)
+            )
             for begin in begin_times(entry.zone)
         }
     return of_celery_cache[key]
 
 
-def of_django_cron(entry: Entry) -> Theirs:
+def of_django_cron(entry: Entry) -> Occurrences:
     """Return the times that the options name, as test_django_cron does with the real package."""
     times = [
         timedelta(hours=int(text[:-3]), minutes=int(text[-2:]))
@@ -120,22 +122,22 @@ def of_django_cron(entry: Entry) -> Theirs:
     return from_now(sorted(at for at in found if at > NOW))
 
 
-def from_now(found: Iterable[datetime]) -> Theirs:
+def from_now(found: Iterable[datetime]) -> Occurrences:
     return {NOW: list(islice(found, COUNT))}
 
 
-THEIRS: dict[str, Callable[[Entry], Theirs]] = {
+SOURCE_OCCURRENCES: dict[str, Callable[[Entry], Occurrences]] = {
     "celery": of_celery,
     "django-celery-beat": of_celery,
-    "huey": lambda entry: from_now(test_huey.theirs(entry.schedule, COUNT, FAR)),
-    "procrastinate": lambda entry: from_now(test_procrastinate.theirs(entry.schedule)),
+    "huey": lambda entry: from_now(test_huey.source_occurrences(entry.schedule, COUNT, FAR)),
+    "procrastinate": lambda entry: from_now(test_procrastinate.source_occurrences(entry.schedule)),
     "django-crontab": lambda entry: from_now(
         vixie.minutes(entry.schedule, NOW.astimezone(ZoneInfo(entry.zone)), COUNT)
     ),
     "django-cron": of_django_cron,
     "django-q2": lambda entry: from_now(test_django_q.of_croniter(entry.schedule)),
     "django-apscheduler": lambda entry: from_now(
-        test_apscheduler.theirs(apscheduler_trigger(entry))
+        test_apscheduler.source_occurrences(apscheduler_trigger(entry))
     ),
 }
 
@@ -147,10 +149,10 @@ def near_clock_change(at: datetime, zone: ZoneInfo) -> bool:
     return (at - DAY).astimezone(zone).utcoffset() != (at + DAY).astimezone(zone).utcoffset()
 
 
-def verdict(entry: Entry, jobs: list[Job], theirs: Callable[[Entry], Theirs]) -> str:
+def verdict(entry: Entry, jobs: list[Job], of_source: Callable[[Entry], Occurrences]) -> str:
     if not jobs:
         return "refused"
-    pairs = [(after(begin, jobs), expected) for begin, expected in theirs(entry).items()]
+    pairs = [(after(begin, jobs), expected) for begin, expected in of_source(entry).items()]
     if all(found == expected for found, expected in pairs):
         return "exact"
     for found, expected in pairs:
@@ -161,12 +163,12 @@ def verdict(entry: Entry, jobs: list[Job], theirs: Callable[[Entry], Theirs]) ->
     return "clock change"
 
 
-def verdicts(entries: list[Entry], theirs: Callable[[Entry], Theirs]) -> Counter[str]:
+def verdicts(entries: list[Entry], of_source: Callable[[Entry], Occurrences]) -> Counter[str]:
     jobs = defaultdict(list)
     for job in Job.objects.all():
         (key,) = {*re.findall(r"project \d+ entry \d+", f"{job.name} {job.import_key} {job.args}")}
         jobs[key].append(job)
-    return Counter(verdict(entry, jobs[entry.key], theirs) for entry in entries)
+    return Counter(verdict(entry, jobs[entry.key], of_source) for entry in entries)
 
 
 def documented() -> dict[str, list[int]]:
@@ -186,7 +188,7 @@ def test_documented_counts_match_the_import(source: str, sources: Sources) -> No
     counts: Counter[str] = Counter()
     for zone, entries in entries_of(source).items():
         sources.run(source, zone, entries)
-        counts += verdicts(entries, THEIRS[source])
+        counts += verdicts(entries, SOURCE_OCCURRENCES[source])
         Job.objects.all().delete()
     assert {*counts} <= {"exact", "clock change", "refused"}
     assert documented().get(source) == [

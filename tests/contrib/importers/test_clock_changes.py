@@ -56,13 +56,13 @@ def huey(minute: str, hour: str, night: datetime) -> Iterator[datetime]:
             yield moment
 
 
-def ours(minute: str, hour: str, night: datetime) -> Iterator[datetime]:
+def dcron(minute: str, hour: str, night: datetime) -> Iterator[datetime]:
     schedule = parse_schedule(f"{minute} {hour} * * *", "Europe/Berlin")
     return schedule.occurrences(night, night.astimezone(UTC) + NIGHT)
 
 
 SCHEDULERS = {
-    "here": ours,
+    "here": dcron,
     "Celery": beat,
     "django-q2": django_q2,
     "APScheduler": apscheduler,

@@ -43,8 +43,8 @@ def found(name: str = "a", **values: Any) -> SourceEntry:
 
 
 def plan_for(name: str = "a", *, disabled: bool = False, **values: Any) -> Any:
-    (one,) = compare_entries([found(name, **values)], options=ComparisonOptions(disabled=disabled))
-    return one
+    (plan,) = compare_entries([found(name, **values)], options=ComparisonOptions(disabled=disabled))
+    return plan
 
 
 def apply(*entries: SourceEntry, **options: Any) -> list[Any]:
@@ -181,8 +181,8 @@ def test_distinct_names_are_valid_unique_and_stable(names: list[str]) -> None:
 
 
 def test_changed_name_is_reported() -> None:
-    (one,) = with_distinct_names([SourceEntry("row 1", "a (b)")])
-    assert one.warnings == ("renamed from 'a (b)'",)
+    (entry,) = with_distinct_names([SourceEntry("row 1", "a (b)")])
+    assert entry.warnings == ("renamed from 'a (b)'",)
 
 
 def test_long_names_are_shortened_and_stay_distinct() -> None:

@@ -236,7 +236,7 @@ class Clock:
         return self().replace(tzinfo=None)
 
 
-def theirs(
+def source_runs(
     schedule: real.Schedule,
     ticks: list[datetime],
     zone: str,
@@ -285,7 +285,7 @@ def compare(
         log.objects.create(
             code="simulated", start_time=before, end_time=before, is_success=True, ran_at_time=of
         )
-    ours: list[datetime] = []
+    occurrences: list[datetime] = []
     for each in django_cron._parts("shop.Simulated"):
         values = (
             django_cron._at_times(each)
@@ -294,18 +294,18 @@ def compare(
         )
         parsed = parse_schedule(values["schedule"], values["timezone"])
         if parsed.interval:
-            ours += [NOW + parsed.interval * number for number in range(1, count + 1)]
+            occurrences += [NOW + parsed.interval * number for number in range(1, count + 1)]
         else:
             horizon = NOW + timedelta(days=4000)
-            ours += parsed.occurrences(begin - timedelta(seconds=1), horizon, count)
-    ours = sorted(ours)[:count]
-    hours = int((ours[-1] - begin) / timedelta(hours=1)) + 1
+            occurrences += parsed.occurrences(begin - timedelta(seconds=1), horizon, count)
+    occurrences = sorted(occurrences)[:count]
+    hours = int((occurrences[-1] - begin) / timedelta(hours=1)) + 1
     step = hours // MAX_TICKS + 1
     ticks = {begin + timedelta(hours=number) for number in range(0, hours, step)}
-    ticks |= {at + MINUTE * number for at in ours for number in (-1, 0, 1)}
-    ticks = {tick for tick in ticks if begin <= tick <= ours[-1]}
-    assert theirs(schedule, sorted(ticks), zone, monkeypatch) == ours
-    return ours
+    ticks |= {at + MINUTE * number for at in occurrences for number in (-1, 0, 1)}
+    ticks = {tick for tick in ticks if begin <= tick <= occurrences[-1]}
+    assert source_runs(schedule, sorted(ticks), zone, monkeypatch) == occurrences
+    return occurrences
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
@@ -341,8 +341,8 @@ def test_times_at_clock_changes_match_django_cron(
     """In Berlin, 02:30 doesn't exist on the first day and occurs twice on the second day."""
     zone, schedule = "Europe/Berlin", real.Schedule(run_at_times=["2:30"])
     ticks = [midnight + MINUTE * number for number in range(8 * 60)]
-    ours = parse_schedule("30 2 * * *", zone).occurrences(midnight, ticks[-1])
-    assert theirs(schedule, ticks, zone, monkeypatch) == list(ours) == [expected]
+    occurrences = parse_schedule("30 2 * * *", zone).occurrences(midnight, ticks[-1])
+    assert source_runs(schedule, ticks, zone, monkeypatch) == list(occurrences) == [expected]
 
 
 TIMES = st.tuples(st.integers(0, 23), st.integers(0, 59)).map(lambda at: f"{at[0]}:{at[1]:02}")

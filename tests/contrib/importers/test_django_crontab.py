@@ -71,12 +71,13 @@ def test_schedules_and_suffixes_match_the_lines_of_the_package(
     settings.CRONTAB_DJANGO_PROJECT_NAME = "tests"
     from django_crontab.crontab import Crontab
 
-    ours = read(settings, *JOBS)
+    entries = read(settings, *JOBS)
     written = Crontab(verbosity=0)
     written.add_jobs()
     lines = crontab.read("".join(written.crontab_lines), "UTC").entries
-    assert [each.values["schedule"] for each in ours] == [each.values["schedule"] for each in lines]
-    for entry, line in zip(ours, written.crontab_lines, strict=True):
+    schedules = [each.values["schedule"] for each in lines]
+    assert [each.values["schedule"] for each in entries] == schedules
+    for entry, line in zip(entries, written.crontab_lines, strict=True):
         suffix = line.rpartition(" # ")[0].partition("crontab run ")[2].partition(" ")[2].strip()
         assert bool(suffix) == any(suffix in warning for warning in entry.warnings if suffix)
 
@@ -244,13 +245,13 @@ def test_occurrences_match_cron(text: str) -> None:
         schedule = parse_schedule(text, "UTC")
     except InvalidSchedule:
         assume(False)
-    ours = list(schedule.occurrences(NOW, horizon, 20))
-    assert ours == vixie.minutes(text, NOW, len(ours))
+    occurrences = list(schedule.occurrences(NOW, horizon, 20))
+    assert occurrences == vixie.minutes(text, NOW, len(occurrences))
 
 
 @public.each_of("django-crontab")
 def test_public_schedules_match_cron(given: str, settings: Settings) -> None:
     (found,) = read(settings, (given, ECHO))
     schedule = parse_schedule(found.values["schedule"], found.values["timezone"])
-    ours = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
-    assert ours == vixie.minutes(given, NOW, public.COUNT)
+    occurrences = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
+    assert occurrences == vixie.minutes(given, NOW, public.COUNT)

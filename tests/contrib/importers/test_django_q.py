@@ -108,16 +108,16 @@ def test_occurrences_match_django_q2(kind: str, zone: str, settings: Settings) -
     before, Conf.TIME_ZONE = Conf.TIME_ZONE, zone
     try:
         row = make(kind, next_run=datetime(2027, 1, 28, 17, 45, 20, tzinfo=UTC))
-        theirs = [row.next_run]
+        expected = [row.next_run]
         for _ in range(30):
-            theirs.append(row.calculate_next_run(theirs[-1]))
+            expected.append(row.calculate_next_run(expected[-1]))
     finally:
         Conf.TIME_ZONE = before
     values = found().values
-    ours = parse_schedule(values["schedule"], values["timezone"]).occurrences(
-        row.next_run - timedelta(seconds=1), theirs[-1]
+    occurrences = parse_schedule(values["schedule"], values["timezone"]).occurrences(
+        row.next_run - timedelta(seconds=1), expected[-1]
     )
-    assert list(ours) == theirs
+    assert list(occurrences) == expected
 
 
 def test_minutes_become_an_every_schedule() -> None:
@@ -224,7 +224,7 @@ def test_rows_without_a_name_are_named_by_function_and_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("croniter_text", "converted"),
     [
         ("*/5 * * * *", "*/5 * * * *"),
         ("0 0 */2 * 1", "0 0 1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31 * 1"),
@@ -244,12 +244,12 @@ def test_rows_without_a_name_are_named_by_function_and_key() -> None:
         ("5/15 * * * *", "5/15 * * * *"),
     ],
 )
-def test_cron_text_is_converted(theirs: str, ours: str) -> None:
-    assert from_croniter(theirs) == ours
+def test_cron_text_is_converted(croniter_text: str, converted: str) -> None:
+    assert from_croniter(croniter_text) == converted
     horizon = datetime(2060, 1, 1, tzinfo=UTC)
-    ours_next = list(parse_schedule(ours).occurrences(NOW, horizon, 6))
-    assert ours_next
-    assert list(islice(of_croniter(theirs), len(ours_next))) == ours_next
+    expected = list(parse_schedule(converted).occurrences(NOW, horizon, 6))
+    assert expected
+    assert list(islice(of_croniter(croniter_text), len(expected))) == expected
 
 
 def test_unsupported_or_invalid_cron_text_is_refused() -> None:
@@ -376,5 +376,5 @@ def test_public_schedules_match_croniter(given: str) -> None:
     make("C", cron=given)
     values = found().values
     schedule = parse_schedule(values["schedule"], values["timezone"])
-    ours = list(schedule.occurrences(NOW, FAR, public.COUNT))
-    assert ours == list(islice(of_croniter(given), public.COUNT))
+    occurrences = list(schedule.occurrences(NOW, FAR, public.COUNT))
+    assert occurrences == list(islice(of_croniter(given), public.COUNT))

@@ -574,7 +574,7 @@ def test_known_warnings_are_not_repeated(first: str) -> None:
     assert not shows_warning("import", SOURCE, "--apply", first)
     assert not shows_warning("handover", SOURCE, "--apply")
     job = Job.objects.get()
-    job.name = "ours"
+    job.name = "changed"
     control.save(job)
     assert not shows_warning("import", SOURCE, "--apply")
     assert call("import", SOURCE).out.splitlines()[-1] == "1 with kept fields."
@@ -612,7 +612,7 @@ def test_only_the_named_job_takes_the_name_of_the_source() -> None:
     assert (done.code, [job["name"] for job in done.json["jobs"]]) == (0, ["b"])
     assert done.json["gone"] == []
     assert {job.name for job in Job.objects.all()} == {"our a", "b", "our c"}
-    assert call(*overwrite, "--only", "ours").code == 2
+    assert call(*overwrite, "--only", "changed").code == 2
     assert call(*overwrite, "--only", "our *").code == 0
     assert {job.name for job in Job.objects.all()} == {"a", "b", "c"}
 

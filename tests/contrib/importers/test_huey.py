@@ -225,7 +225,7 @@ def test_tasks_of_the_django_app_are_read(
 # --- The occurrences ------------------------------------------------------------------------------
 
 
-def theirs(fields: dict[str, Any], count: int, horizon: datetime) -> list[datetime]:
+def source_occurrences(fields: dict[str, Any], count: int, horizon: datetime) -> list[datetime]:
     """Return the minutes that Huey's own check accepts, which are the same in each hour and day.
 
     Huey checks each minute of the clock. To be fast, this asks it for the days and for the times
@@ -248,7 +248,7 @@ def theirs(fields: dict[str, Any], count: int, horizon: datetime) -> list[dateti
     return accepted[:count]
 
 
-def ours(fields: dict[str, Any], count: int, horizon: datetime) -> list[datetime]:
+def job_occurrences(fields: dict[str, Any], count: int, horizon: datetime) -> list[datetime]:
     instance = MemoryHuey("schedules", immediate=False)
     instance.periodic_task(crontab(**fields))(lambda: None)
     (task,) = instance._registry._periodic_tasks
@@ -279,15 +279,15 @@ def field(low: int, high: int, *, stepped: bool = True) -> st.SearchStrategy[str
 def test_occurrences_match_huey(fields: dict[str, str]) -> None:
     horizon = NOW + timedelta(days=3000)
     try:
-        found = ours(fields, 20, horizon)
+        found = job_occurrences(fields, 20, horizon)
     except (EntryRefused, InvalidSchedule):
         assume(False)
-    assert found == theirs(fields, 20, horizon)
+    assert found == source_occurrences(fields, 20, horizon)
 
 
 @public.each_of("huey")
 def test_public_schedules_match_huey(given: dict[str, Any]) -> None:
     horizon = NOW + timedelta(days=10_000)
-    expected = theirs(given, public.COUNT, horizon)
+    expected = source_occurrences(given, public.COUNT, horizon)
     assert len(expected) == public.COUNT
-    assert ours(given, public.COUNT, horizon) == expected
+    assert job_occurrences(given, public.COUNT, horizon) == expected

@@ -63,45 +63,49 @@ def test_shadows_match_a_running_beat() -> None:
 
 
 def test_each_message_is_paired_with_one_run() -> None:
-    ours = [at(n) for n in range(10)]
-    found = compare(ours, [at(n, 0.5) for n in range(10)], BEGIN, END)
-    assert (found.same, found.there, found.here) == (10, [], [])
+    runs = [at(n) for n in range(10)]
+    found = compare(runs, [at(n, 0.5) for n in range(10)], BEGIN, END)
+    assert (found.same, found.messages_only, found.runs_only) == (10, [], [])
     assert set(found.lateness) == {timedelta(seconds=0.5)}
 
 
 def test_extra_missing_and_late_messages_are_differences() -> None:
-    ours = [at(n) for n in (1, 3, 5, 7)]
-    found = compare(ours, [at(1, 1), at(1, 2), at(5, 61), at(7)], BEGIN, END)
-    assert (found.same, found.there, found.here) == (2, [at(1, 2), at(6, 1)], [at(3), at(5)])
+    runs = [at(n) for n in (1, 3, 5, 7)]
+    found = compare(runs, [at(1, 1), at(1, 2), at(5, 61), at(7)], BEGIN, END)
+    assert (found.same, found.messages_only, found.runs_only) == (
+        2,
+        [at(1, 2), at(6, 1)],
+        [at(3), at(5)],
+    )
     assert not found.is_clean
 
 
 def test_messages_outside_of_the_window_are_paired_but_not_counted() -> None:
     found = compare([at(-1), at(0), at(9), at(10)], [at(-0.5), at(0, 1), at(10)], at(0), at(9))
-    assert (found.same, found.there, found.here) == (1, [], [])
+    assert (found.same, found.messages_only, found.runs_only) == (1, [], [])
 
 
 def test_interval_may_have_a_different_phase() -> None:
-    ours, theirs = [at(n) for n in range(10)], [at(n, 40) for n in range(10)]
+    runs, messages = [at(n) for n in range(10)], [at(n, 40) for n in range(10)]
     minute = timedelta(minutes=1)
-    assert compare_interval(minute, ours, theirs, BEGIN, END).is_clean
-    assert compare_interval(minute, ours, theirs[:4], BEGIN, END).here
-    assert compare_interval(minute, ours[:4], theirs, BEGIN, END).there
+    assert compare_interval(minute, runs, messages, BEGIN, END).is_clean
+    assert compare_interval(minute, runs, messages[:4], BEGIN, END).runs_only
+    assert compare_interval(minute, runs[:4], messages, BEGIN, END).messages_only
 
 
 def test_difference_at_the_start_of_a_row_is_explained() -> None:
-    found = Compared(here=[at(3), at(6)], start=at(3))
+    found = Compared(runs_only=[at(3), at(6)], start=at(3))
     assert [why for _, _, why in found.differences()] == [AT_ITS_START, ""]
     assert not found.is_clean
-    assert Compared(here=[at(3)], start=at(3)).is_clean
+    assert Compared(runs_only=[at(3)], start=at(3)).is_clean
 
 
 def test_difference_after_the_end_of_an_imported_row_is_explained() -> None:
-    found = Compared(here=[at(2), at(3)], there=[at(3)], end=at(3, 30))
+    found = Compared(runs_only=[at(2), at(3)], messages_only=[at(3)], end=at(3, 30))
     assert [(where, why) for where, _, why in found.differences()] == [
-        ("there", ""),
-        ("here", ""),
-        ("here", PAST_ITS_END),
+        ("message", ""),
+        ("run", ""),
+        ("run", PAST_ITS_END),
     ]
 
 

@@ -124,9 +124,9 @@ def test_retry_waits_match_procrastinate_or_are_reported(
     strategy: dict[str, int], same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waits that a job can't have become a constant wait that isn't shorter, and are reported."""
-    theirs = RetryStrategy(**strategy)
+    retry_strategy = RetryStrategy(**strategy)
     warnings: list[str] = []
-    values = importer._retries(theirs, warnings.append)
+    values = importer._retries(retry_strategy, warnings.append)
     policy = Job(name="a", **values).retry
     failure = Failure(FailureClass.TRANSIENT, frozenset({"ValueError"}))
     now = datetime.now(UTC)
@@ -134,7 +134,7 @@ def test_retry_waits_match_procrastinate_or_are_reported(
         job = TheirJob(
             id=1, queue="q", lock=None, queueing_lock=None, task_name="t", attempts=attempt - 1
         )
-        decision = theirs.get_retry_decision(exception=ValueError(), job=job)
+        decision = retry_strategy.get_retry_decision(exception=ValueError(), job=job)
         wait = policy.retry_after(failure, attempt)
         assert (decision is None) == (wait is None)
         if decision is not None and wait is not None and decision.retry_at is not None:
@@ -192,7 +192,7 @@ def test_tasks_and_last_runs_of_the_django_app_are_read(django_app: Any) -> None
 # --- The occurrences ------------------------------------------------------------------------------
 
 
-def theirs(cron: str) -> Iterator[datetime]:
+def source_occurrences(cron: str) -> Iterator[datetime]:
     """Yield the times for which procrastinate's deferrer defers a task."""
     registry = PeriodicRegistry()
     registry.register_task(
@@ -218,7 +218,7 @@ def theirs(cron: str) -> Iterator[datetime]:
 def test_occurrences_match_procrastinate(cron: str) -> None:
     try:
         schedule = parse_schedule(from_croniter(cron), "UTC")
-        expected = list(islice(theirs(cron), 20))
+        expected = list(islice(source_occurrences(cron), 20))
     except (EntryRefused, InvalidSchedule, ValueError):
         assume(False)
     assert list(schedule.occurrences(NOW, datetime(2150, 1, 1, tzinfo=UTC), 20)) == expected
@@ -227,5 +227,5 @@ def test_occurrences_match_procrastinate(cron: str) -> None:
 @public.each_of("procrastinate")
 def test_public_schedules_match_procrastinate(given: str) -> None:
     schedule = parse_schedule(from_croniter(given), "UTC")
-    ours = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
-    assert ours == list(islice(theirs(given), public.COUNT))
+    occurrences = list(schedule.occurrences(NOW, datetime(2090, 1, 1, tzinfo=UTC), public.COUNT))
+    assert occurrences == list(islice(source_occurrences(given), public.COUNT))

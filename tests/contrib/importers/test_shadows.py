@@ -153,10 +153,10 @@ def shadow_with_runs(times: Iterable[datetime], **fields: Any) -> Job:
 
 
 def report(
-    theirs: list[datetime], *, complete: bool = True, since: datetime = START
+    source_runs: list[datetime], *, complete: bool = True, since: datetime = START
 ) -> ShadowComparison:
     (one,) = compare_shadows(
-        [entry()], "default", SourceRuns({"row a": theirs}, complete), since, NOW
+        [entry()], "default", SourceRuns({"row a": source_runs}, complete), since, NOW
     )
     return one
 

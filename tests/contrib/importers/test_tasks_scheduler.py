@@ -172,7 +172,9 @@ def test_missing_app_is_a_usage_error(settings: Settings) -> None:
 # --- The occurrences ------------------------------------------------------------------------------
 
 
-def theirs(row: Any, now: datetime, monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
+def source_occurrences(
+    row: Any, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[datetime]:
     """Yield the times for which the row schedules its next run, one after the other."""
     while True:
         with monkeypatch.context() as clock:
@@ -211,11 +213,11 @@ def test_intervals_keep_their_phase_and_end(
     timetable = placement.timetable_of(
         Job(name="a", **entry.values | {"starts_at": starts_at, "enabled": True})
     )
-    ours = [timetable.first_after(NOW)]
-    while ours[-1] is not None and len(ours) < 21:
-        ours.append(timetable.next_after(ours[-1]))
-    expected = list(islice(theirs(row, NOW, monkeypatch), 21))
-    assert [each for each in ours if each is not None] == expected
+    occurrences = [timetable.first_after(NOW)]
+    while occurrences[-1] is not None and len(occurrences) < 21:
+        occurrences.append(timetable.next_after(occurrences[-1]))
+    expected = list(islice(source_occurrences(row, NOW, monkeypatch), 21))
+    assert [each for each in occurrences if each is not None] == expected
 
 
 def test_row_without_remaining_repeats_is_omitted() -> None:
@@ -247,7 +249,7 @@ def test_occurrences_match_django_tasks_scheduler(cron: str) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         try:
             schedule = parse_schedule(from_croniter(cron), "UTC")
-            expected = list(islice(theirs(row, NOW, monkeypatch), 20))
+            expected = list(islice(source_occurrences(row, NOW, monkeypatch), 20))
         except (EntryRefused, InvalidSchedule, ValueError):
             assume(False)
     assert list(schedule.occurrences(NOW, datetime(2150, 1, 1, tzinfo=UTC), 20)) == expected
@@ -261,6 +263,6 @@ def test_project_without_time_zones_uses_local_time(
     values = tasks_scheduler._schedule_fields(row, NOW, lambda _warning: None)
     assert values["timezone"] == "Europe/Berlin"
     local = NOW.astimezone(ZoneInfo("Europe/Berlin"))
-    first = next(theirs(row, local.replace(tzinfo=None), monkeypatch))
+    first = next(source_occurrences(row, local.replace(tzinfo=None), monkeypatch))
     schedule = parse_schedule(values["schedule"], values["timezone"])
     assert schedule.next_after(NOW) == first.replace(tzinfo=ZoneInfo("Europe/Berlin"))

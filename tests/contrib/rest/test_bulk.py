@@ -103,11 +103,11 @@ def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
 
 
 def test_refused_job_does_not_stop_the_others(api: Api) -> None:
-    good, over = make_idle_job(), make_job(schedule="@at 2020-01-01T00:00", enabled=False)
+    good, expired = make_idle_job(), make_job(schedule="@at 2020-01-01T00:00", enabled=False)
     control.pause(good)
-    response = api.post("jobs/bulk/resume/", {"ids": [over.pk, 10**12, good.pk, good.pk]}).json()
+    response = api.post("jobs/bulk/resume/", {"ids": [expired.pk, 10**12, good.pk, good.pk]}).json()
     assert [each["id"] for each in response["results"]] == [good.pk]
-    assert [each["id"] for each in response["refused"]] == [over.pk, 10**12]
+    assert [each["id"] for each in response["refused"]] == [expired.pk, 10**12]
     assert Job.objects.get(enabled=True) == good
     assert entries_by_users().count() == 1
 
@@ -304,8 +304,8 @@ def test_requests_after_the_first_continue_where_it_ended(
 
 
 def test_trigger_of_many_jobs_is_repeated_safely(api: Api, shop: dict[str, Job]) -> None:
-    gone = shop["other"]
-    Job.objects.filter(pk=gone.pk).update(target="nobody.has.this")
+    broken = shop["other"]
+    Job.objects.filter(pk=broken.pk).update(target="nobody.has.this")
     body = {"namespace": "shop"}
     made = [
         api.post("jobs/bulk/trigger/", body, idempotency_key="release-1").json() for _ in range(2)

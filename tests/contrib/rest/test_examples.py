@@ -29,8 +29,8 @@ def _commands() -> list[tuple[str, Any]]:
     """Return each command of the documentation with its response."""
     found = []
     for block in re.findall(r"```console\n(.*?)```", DOCUMENT, re.DOTALL):
-        for asked in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _newline, answer = asked.strip().rpartition("\n")
+        for session in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _newline, answer = session.strip().rpartition("\n")
             # "…" as a value matches anything. At the end of an object or a list, it means more
             # items.
             read = re.sub(r", …\}", ', "…": 0}', re.sub(r", …\]", ', "…"]', answer))
@@ -38,7 +38,7 @@ def _commands() -> list[tuple[str, Any]]:
     return found
 
 
-def _ask(client: Client, command: str) -> Any:
+def _send(client: Client, command: str) -> Any:
     """Send the request that the curl command describes."""
     words = iter(shlex.split(command))
     assert next(words) == "curl"
@@ -96,7 +96,7 @@ def test_documented_commands_return_the_documented_responses(
         for key, real in keys.items():
             command = re.sub(rf"\b{key}\b", real, command)
             shown = json.loads(re.sub(rf"\b{key}\b", real, json.dumps(shown, ensure_ascii=False)))
-        response = _ask(client, command)
+        response = _send(client, command)
         if not keys:
             keys[JOB] = str(Job.objects.get().pk)
             shown["id"] = int(keys[JOB])
@@ -127,12 +127,12 @@ def test_every_error_code_is_documented() -> None:
         for status in statuses.split(", ")[-1:]
         for code in re.findall(r"`(\w+)`", codes)
     }
-    ours = [
+    own_classes = [
         each
         for each in vars(problems).values()
         if isinstance(each, type) and each.__module__ == problems.__name__
     ]
-    raised = [each for each in ours if issubclass(each, exceptions.APIException)]
+    raised = [each for each in own_classes if issubclass(each, exceptions.APIException)]
     assert len(raised) == 6
     for each in raised:
         assert table[each.default_code] == each.status_code

@@ -96,13 +96,13 @@ def test_user_freezes_only_namespaces_whose_jobs_are_all_visible(
 ) -> None:
     settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow"
     make_idle_job(namespace="mine"), make_idle_job(namespace="hush")
-    of_all, theirs = control.freeze("incident"), control.freeze("secret", "hush")
+    everywhere, hidden = control.freeze("incident"), control.freeze("secret", "hush")
 
     assert api.post("freezes/", {"reason": "deploy", "namespace": "mine"}).status_code == 201
     shown = api.get("freezes/").json()["results"]
     assert [each["namespace"] for each in shown] == ["", "mine"]
     problem(api.post("freezes/", {"reason": "deploy"}), 403)
     problem(api.post("freezes/", {"reason": "deploy", "namespace": "hush"}), 400)
-    problem(api.delete(f"freezes/{of_all.pk}/"), 403)
-    problem(api.delete(f"freezes/{theirs.pk}/"), 404)
+    problem(api.delete(f"freezes/{everywhere.pk}/"), 403)
+    problem(api.delete(f"freezes/{hidden.pk}/"), 404)
     assert Freeze.objects.in_force().count() == 3

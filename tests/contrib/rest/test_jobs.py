@@ -270,14 +270,14 @@ def test_concurrent_change_is_not_overwritten(
 
     def check_match_then_change(request: Any, read: Job) -> None:
         check_match(request, read)
-        Job.objects.filter(pk=job.pk).update(description="theirs", version=2)
+        Job.objects.filter(pk=job.pk).update(description="other", version=2)
 
     monkeypatch.setattr(viewset, "check_match", check_match_then_change)
 
-    body = None if method == "DELETE" else JOB | {"description": "ours"}
+    body = None if method == "DELETE" else JOB | {"description": "new"}
     problem(api.send(method, _address(job), body, if_match='"1"'), 412)
 
-    assert Job.objects.values_list("description", "version").get() == ("theirs", 2)
+    assert Job.objects.values_list("description", "version").get() == ("other", 2)
 
 
 def test_replacement_resets_omitted_fields_to_their_defaults(api: Api) -> None:

@@ -287,19 +287,19 @@ def test_project_wide_rest_framework_settings_are_unchanged() -> None:
 
 
 def test_spectacular_settings_of_the_project_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = {
+    values = {
         "TITLE": "shop",
         "CAMELIZE_NAMES": True,
         "COMPONENT_SPLIT_REQUEST": False,
         "OAS_VERSION": "3.1.0",
     }
-    for name, value in theirs.items():
+    for name, value in values.items():
         monkeypatch.setattr(spectacular_settings, name, value)
 
     patterns = tuple(router.urls)
     assert schema._document.__wrapped__(patterns) == schema._document(patterns)
 
-    assert {name: getattr(spectacular_settings, name) for name in theirs} == theirs
+    assert {name: getattr(spectacular_settings, name) for name in values} == values
 
 
 @override_settings(

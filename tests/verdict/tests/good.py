@@ -175,7 +175,7 @@ def _changes() -> list[Change]:
 
     The second one is due again later. It keeps the slot, and waits for its limit.
     """
-    told = [
+    rows = [
         ("first", "queued", "running", 1, "takes"),
         ("second", "queued", "waiting", 2, ""),
         ("third", "queued", "waiting", 3, ""),
@@ -202,7 +202,7 @@ def _changes() -> list[Change]:
             frees_slot=slot == "frees",
             takes_slot=slot == "takes",
         )
-        for number, (run, old, new, second, slot) in enumerate(told, 1)
+        for number, (run, old, new, second, slot) in enumerate(rows, 1)
     ]
 
 
@@ -212,7 +212,7 @@ LIMITS = [_LIMIT, replace(_LIMIT, number=19, max_running=2)]
 
 def _changes_in_a_limit() -> list[Change]:
     """Runs of two customers start. A second run of the first one waits until the first one ends."""
-    told = [
+    rows = [
         (14, "a", "queued", "running", 1, "customer:7"),
         (15, "b", "queued", "running", 2, "customer:8"),
         (16, "c", "queued", "waiting", 2, "customer:7"),
@@ -234,7 +234,7 @@ def _changes_in_a_limit() -> list[Change]:
             limit="api",
             key=key,
         )
-        for number, run, old, new, second, key in told
+        for number, run, old, new, second, key in rows
     ]
 
 

@@ -20,7 +20,7 @@ LONG = timedelta(minutes=10)
 Corrupt = Callable[[random.Random], History]
 
 
-def _place(kind: str, rng: random.Random) -> int:
+def _index(kind: str, rng: random.Random) -> int:
     return rng.randrange(len(getattr(GOOD, kind)))
 
 
@@ -37,82 +37,82 @@ def _duplicate_row(rng: random.Random) -> History:
 
 
 def _move_row(rng: random.Random) -> History:
-    place = _ended_run(rng)
+    index = _ended_run(rng)
     by = rng.choice([-1, 1]) * timedelta(milliseconds=rng.randint(1, 5000))
-    return change(GOOD, "runs", place, scheduled_at=GOOD.runs[place].scheduled_at + by)
+    return change(GOOD, "runs", index, scheduled_at=GOOD.runs[index].scheduled_at + by)
 
 
 def _change_state(rng: random.Random) -> History:
-    place = _ended_run(rng)
-    others = sorted(FINAL - {GOOD.runs[place].state})
-    return change(GOOD, "runs", place, state=rng.choice(others))
+    index = _ended_run(rng)
+    others = sorted(FINAL - {GOOD.runs[index].state})
+    return change(GOOD, "runs", index, state=rng.choice(others))
 
 
 def _drop_attempt(rng: random.Random) -> History:
-    return drop(GOOD, "attempts", _place("attempts", rng))
+    return drop(GOOD, "attempts", _index("attempts", rng))
 
 
 def _renumber_attempt(rng: random.Random) -> History:
-    place = _place("attempts", rng)
-    number = GOOD.attempts[place].number
+    index = _index("attempts", rng)
+    number = GOOD.attempts[index].number
     other = rng.choice([each for each in range(7) if each != number])
-    return change(GOOD, "attempts", place, number=other)
+    return change(GOOD, "attempts", index, number=other)
 
 
 def _shift_start(rng: random.Random) -> History:
-    place = _place("attempts", rng)
+    index = _index("attempts", rng)
     by = rng.choice([-1, 1]) * rng.uniform(1, 5) * LONG
-    return change(GOOD, "attempts", place, started_at=GOOD.attempts[place].started_at + by)
+    return change(GOOD, "attempts", index, started_at=GOOD.attempts[index].started_at + by)
 
 
 def _duplicate_start(rng: random.Random) -> History:
-    return repeat(GOOD, "starts", _place("starts", rng), process="another")
+    return repeat(GOOD, "starts", _index("starts", rng), process="another")
 
 
 def _shift_witness(rng: random.Random) -> History:
-    place = _place("starts", rng)
-    start = GOOD.starts[place]
-    return change(GOOD, "starts", place, began_at=start.began_at - rng.uniform(1, 5) * LONG)
+    index = _index("starts", rng)
+    start = GOOD.starts[index]
+    return change(GOOD, "starts", index, began_at=start.began_at - rng.uniform(1, 5) * LONG)
 
 
 def _drop_successful_start(rng: random.Random) -> History:
     succeeded = {(each.run, each.number) for each in GOOD.attempts if each.outcome == "succeeded"}
-    places = [n for n, each in enumerate(GOOD.starts) if (each.run, each.attempt) in succeeded]
-    return drop(GOOD, "starts", rng.choice(places))
+    indexes = [n for n, each in enumerate(GOOD.starts) if (each.run, each.attempt) in succeeded]
+    return drop(GOOD, "starts", rng.choice(indexes))
 
 
 def _repeat_fence(rng: random.Random) -> History:
-    place, other = rng.sample(range(len(GOOD.attempts)), 2)
-    return change(GOOD, "attempts", place, fence=GOOD.attempts[other].fence)
+    index, other = rng.sample(range(len(GOOD.attempts)), 2)
+    return change(GOOD, "attempts", index, fence=GOOD.attempts[other].fence)
 
 
 def _raise_first_fence(rng: random.Random) -> History:
     """A token that is higher than all later ones."""
-    first = min(range(len(GOOD.attempts)), key=lambda place: GOOD.attempts[place].started_at)
+    first = min(range(len(GOOD.attempts)), key=lambda index: GOOD.attempts[index].started_at)
     return change(GOOD, "attempts", first, fence=rng.randint(1000, 2**62))
 
 
 def _change_late_outcome(rng: random.Random) -> History:
-    places = [n for n, each in enumerate(GOOD.attempts) if each.outcome != "succeeded"]
-    place = rng.choice(places)
-    late = "" if GOOD.attempts[place].late_outcome else "succeeded"
-    return change(GOOD, "attempts", place, late_outcome=late)
+    indexes = [n for n, each in enumerate(GOOD.attempts) if each.outcome != "succeeded"]
+    index = rng.choice(indexes)
+    late = "" if GOOD.attempts[index].late_outcome else "succeeded"
+    return change(GOOD, "attempts", index, late_outcome=late)
 
 
 def _change_counter(rng: random.Random) -> History:
-    place = _place("counters", rng)
+    index = _index("counters", rng)
     state = rng.choice(sorted(FINAL))
-    value = getattr(GOOD.counters[place], state) + rng.choice([-1, 1])
-    return change(GOOD, "counters", place, **{state: value})
+    value = getattr(GOOD.counters[index], state) + rng.choice([-1, 1])
+    return change(GOOD, "counters", index, **{state: value})
 
 
 def _move_cursor(rng: random.Random) -> History:
-    places = [n for n, job in enumerate(GOOD.jobs) if job.next_at]
-    place = rng.choice(places)
-    at = GOOD.jobs[place].next_at
+    indexes = [n for n, job in enumerate(GOOD.jobs) if job.next_at]
+    index = rng.choice(indexes)
+    at = GOOD.jobs[index].next_at
     assert at is not None
     by = rng.choice([-60, -4, -2, 2, 4, 60]) * timedelta(seconds=1)
-    return change(GOOD, "jobs", place, next_at=at + by)
+    return change(GOOD, "jobs", index, next_at=at + by)
 
 
 CORRUPTIONS: list[Corrupt] = [

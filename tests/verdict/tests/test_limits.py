@@ -8,7 +8,7 @@ from tests.verdict.history import Change, History, Limit
 from tests.verdict.limits import key_of, limits
 from tests.verdict.tests.good import SECOND, T
 
-Told = tuple[str, str, str, int] | Limit
+Event = tuple[str, str, str, int] | Limit
 """A run, its old and new state, and the second. Or a definition."""
 
 
@@ -16,10 +16,10 @@ def limit(max_running: int | None = None, **fields: Any) -> Limit:
     return Limit(0, "api", max_running=max_running, **fields)
 
 
-def messages(*told: Told, key: str = "") -> list[str]:
+def messages(*events: Event, key: str = "") -> list[str]:
     """Return what the rule finds in these events, numbered in their order."""
     history = History(T, T)
-    for number, event in enumerate(told, 1):
+    for number, event in enumerate(events, 1):
         if isinstance(event, Limit):
             history.limits.append(Limit(**{**vars(event), "number": number}))
             continue
@@ -30,15 +30,15 @@ def messages(*told: Told, key: str = "") -> list[str]:
     return [finding.message for finding in limits(history)]
 
 
-def start(run: str, second: int = 0) -> Told:
+def start(run: str, second: int = 0) -> Event:
     return run, "queued", "running", second
 
 
-def end(run: str, second: int = 0) -> Told:
+def end(run: str, second: int = 0) -> Event:
     return run, "running", "succeeded", second
 
 
-def wait(run: str) -> Told:
+def wait(run: str) -> Event:
     return run, "queued", "waiting", 0
 
 
@@ -80,7 +80,7 @@ def test_start_before_the_interval_was_lengthened_does_not_count() -> None:
 
 
 def test_next_attempt_takes_its_place_again() -> None:
-    retried: Told = ("a", "running", "pending", 0)
+    retried: Event = ("a", "running", "pending", 0)
     assert messages(limit(1), start("a"), retried, start("b"), end("b"), start("a")) == []
     assert messages(limit(1), start("a"), retried, start("b"), start("a")) != []
 

@@ -77,9 +77,9 @@ CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
     ("lost", "row", dropped("runs", run(PLAIN, 4))),
     ("lost", "row of @at", dropped("runs", run(ONCE))),
     ("lost", "missed occurrence", changed("runs", run(LATE, 1), missed_from=None, missed_before=0)),
-    ("doubled", "row", repeated("runs", run(PLAIN, 4), id="another")),
-    ("doubled", "id", repeated("runs", run(PLAIN, 4), scheduled_at=T)),
-    ("doubled", "row and count", changed("runs", run(LATE, 1), missed_from=T + 4 * SECOND)),
+    ("duplicated", "row", repeated("runs", run(PLAIN, 4), id="another")),
+    ("duplicated", "id", repeated("runs", run(PLAIN, 4), scheduled_at=T)),
+    ("duplicated", "row and count", changed("runs", run(LATE, 1), missed_from=T + 4 * SECOND)),
     ("off_schedule", "run", moved("runs", run(PLAIN, 4), "scheduled_at", SECOND)),
     ("off_schedule", "fraction", moved("runs", run(PLAIN, 4), "scheduled_at", SECOND / 2)),
     ("off_schedule", "backfilled", moved("runs", run(BACKFILLED), "scheduled_at", SECOND)),
@@ -169,7 +169,7 @@ def test_good_history_has_no_findings() -> None:
     assert verdict.findings == ()
     totals = verdict.totals
     assert (totals.occurrences, totals.runs, totals.starts) == (18, 18, 18)
-    assert (totals.lost, totals.doubled) == (0, 0)
+    assert (totals.lost, totals.duplicated) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def half_a_second_off() -> None:
 
 BREACHES: dict[str, Callable[[], object]] = {
     "lost": lambda: first().delete(),
-    "doubled": lambda: Run.objects.filter(scheduled_at=UNTIL).update(
+    "duplicated": lambda: Run.objects.filter(scheduled_at=UNTIL).update(
         missed_before=2, missed_from=T + SECOND
     ),
     "off_schedule": half_a_second_off,

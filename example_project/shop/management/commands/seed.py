@@ -30,8 +30,8 @@ class Command(BaseCommand):
         products = Product.objects.bulk_create(
             [Product(**article._asdict()) for article in CATALOG]
         )
-        take_last_weeks_orders(products)
-        leave_expired_sessions()
+        create_last_weeks_orders(products)
+        create_expired_sessions()
         User.objects.create_superuser("admin", password="admin")
         make_jobs_as_in_the_admin()
         self.stdout.write(
@@ -40,16 +40,16 @@ class Command(BaseCommand):
         )
 
 
-def take_last_weeks_orders(products: list[Product]) -> None:
-    chance = random.Random("last week")
+def create_last_weeks_orders(products: list[Product]) -> None:
+    generator = random.Random("last week")
     week_ago = timezone.now() - timedelta(days=7)
     orders = [
         Order(
             number=1001 - ORDERS + position,
-            product=(product := chance.choice(products)),
-            quantity=chance.choice([1, 1, 2, 3]),
+            product=(product := generator.choice(products)),
+            quantity=generator.choice([1, 1, 2, 3]),
             unit_price=product.price,
-            customer=chance.choice(CUSTOMERS),
+            customer=generator.choice(CUSTOMERS),
             placed_at=week_ago + timedelta(days=7) * position / ORDERS,
         )
         for position in range(ORDERS)
@@ -61,7 +61,7 @@ def take_last_weeks_orders(products: list[Product]) -> None:
     Order.objects.bulk_update(orders, ["imported_at", "reported_at"])
 
 
-def leave_expired_sessions() -> None:
+def create_expired_sessions() -> None:
     """Create expired sessions for `clearsessions` to delete."""
     expired = timezone.now() - timedelta(days=1)
     sessions = [

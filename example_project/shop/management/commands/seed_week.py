@@ -64,7 +64,7 @@ TRACEBACK = """Traceback (most recent call last):
 
 
 @dataclass(frozen=True)
-class Story:
+class JobHistory:
     """A job and the history of its runs."""
 
     name: str
@@ -76,7 +76,7 @@ class Story:
     """The share of runs whose first attempt fails."""
     fails_since: timedelta | None = None
     """How long ago the job began to fail. None: it doesn't."""
-    always_underway: bool = False
+    always_running: bool = False
     """Whether a manual run is in progress if no occurrence is."""
     log: str = "Done."
     result: str = "null"
@@ -86,10 +86,10 @@ class Story:
 BERLIN = {"timezone": "Europe/Berlin"}
 RETRIES = {"max_attempts": 5, "retry_backoff": 15 * SECOND, "timeout": 60 * SECOND}
 
-STORIES = [
-    Story("nightly-backup", REPORT, "0 2 * * *", 1_640, log="Wrote 1.9 GB.", job=BERLIN),
-    Story("nightly-clearsessions", SESSIONS, "30 3 * * *", 75, job=BERLIN),
-    Story(
+HISTORIES = [
+    JobHistory("nightly-backup", REPORT, "0 2 * * *", 1_640, log="Wrote 1.9 GB.", job=BERLIN),
+    JobHistory("nightly-clearsessions", SESSIONS, "30 3 * * *", 75, job=BERLIN),
+    JobHistory(
         "import-orders",
         IMPORT,
         "*/5 * * * *",
@@ -103,17 +103,19 @@ STORIES = [
             **RETRIES,
         },
     ),
-    Story(
+    JobHistory(
         "import-returns", IMPORT, "3-59/15 6-22 * * *", 21, log="Imported 2 returns.", job=RETRIES
     ),
-    Story(
+    JobHistory(
         "invoice-reminders", REPORT, "15 8 * * MON-FRI", 420, log="Sent 31 reminders.", job=BERLIN
     ),
-    Story("newsletter", REPORT, "0 9 * * TUE,THU", 2_840, log="Sent 12,408 letters.", job=BERLIN),
-    Story(
+    JobHistory(
+        "newsletter", REPORT, "0 9 * * TUE,THU", 2_840, log="Sent 12,408 letters.", job=BERLIN
+    ),
+    JobHistory(
         "reprice-tea", REPORT, "*/6 9-17 * * MON-FRI", 110, log="Looked at 7 prices.", job=BERLIN
     ),
-    Story(
+    JobHistory(
         "sales-report",
         REPORT,
         "*/30 7-20 * * *",
@@ -121,17 +123,19 @@ STORIES = [
         log="Wrote a report of 84 orders.",
         result='{"orders": 84}',
     ),
-    Story("search-index", REPORT, "7-59/20 * * * *", 390, log="Indexed 20 products.", job=BERLIN),
-    Story("shop-pulse", PULSE, "*/2 8-20 * * *", 0.2, result='{"orders": 3}'),
-    Story(
+    JobHistory(
+        "search-index", REPORT, "7-59/20 * * * *", 390, log="Indexed 20 products.", job=BERLIN
+    ),
+    JobHistory("shop-pulse", PULSE, "*/2 8-20 * * *", 0.2, result='{"orders": 3}'),
+    JobHistory(
         "stocktake",
         STOCK,
         "*/12 6-21 * * *",
         95,
-        always_underway=True,
+        always_running=True,
         log="Counted 20 products, 1 sold out.",
     ),
-    Story(
+    JobHistory(
         "supplier-prices",
         IMPORT,
         "*/10 6-19 * * MON-SAT",
@@ -143,7 +147,7 @@ STORIES = [
             "description": "Asks the suppliers for their prices.",
         },
     ),
-    Story("weekly-books", REPORT, "0 6 * * MON", 1_320, job=BERLIN),
+    JobHistory("weekly-books", REPORT, "0 6 * * MON", 1_320, job=BERLIN),
 ]
 SALE_FIELDS = {"target": SALE, "timezone": "Europe/Berlin"}
 
@@ -157,62 +161,67 @@ class Command(BaseCommand):
         Product.objects.bulk_create([Product(**article._asdict()) for article in CATALOG])
         owner = User.objects.create_superuser("ada", password="ada")
         nodes = [start_node(name, now) for name in NODES]
-        for story in STORIES:
+        for history in HISTORIES:
             job = control.save(
-                Job(name=story.name, target=story.target, schedule=story.schedule, **story.job)
+                Job(
+                    name=history.name,
+                    target=history.target,
+                    schedule=history.schedule,
+                    **history.job,
+                )
             )
-            Week(story, job, now, nodes).save_runs()
-        change_since_it_ran(Job.objects.get(name="import-orders"))
+            Week(history, job, now, nodes).save_runs()
+        change_after_its_runs(Job.objects.get(name="import-orders"))
         control.save_calendar(Calendar(name="bank days", dates=BANK_DAYS))
         fill_a_limit(Job.objects.get(name="stocktake"), now)
         in_a_week = f"{now + WEEK:%Y-%m-%d}T06:00"
         make_sale("tea-sale", "tea", schedule=f"@at {in_a_week}")
         coffee = make_sale("coffee-sale", "coffee", schedule="0 8 1 * *")
         control.pause(coffee, "The new price list is not out yet (ada)")
-        count_the_stock(now)
-        leave_a_history(Job.objects.get(name="import-orders"), owner, now)
+        record_progress_of_stocktake(now)
+        add_change_history(Job.objects.get(name="import-orders"), owner, now)
         self.stdout.write(f"Made up {Run.objects.count()} runs of {Job.objects.count()} jobs.")
 
 
 class Week:
     """The occurrences of one job and their outcomes."""
 
-    def __init__(self, story: Story, job: Job, now: datetime, nodes: list[Node]):
-        self.story, self.job, self.now, self.nodes = story, job, now, nodes
-        self.chance = random.Random(story.name)
+    def __init__(self, history: JobHistory, job: Job, now: datetime, nodes: list[Node]):
+        self.history, self.job, self.now, self.nodes = history, job, now, nodes
+        self.random = random.Random(history.name)
         self.attempts: list[Attempt] = []
-        self.tally: dict[State, int] = {}
+        self.counts: dict[State, int] = {}
 
     def save_runs(self) -> None:
         occurrences = list(self.job.parsed_schedule.occurrences(self.now - WEEK, self.now - SECOND))
-        ended = [at for at in occurrences if at < self.now - self.story.seconds * 1.5 * SECOND]
+        ended = [at for at in occurrences if at < self.now - self.history.seconds * 1.5 * SECOND]
         runs = [self.run(at) for at in ended]
         if len(ended) < len(occurrences):
-            runs.append(self.underway(occurrences[-1]))
-        elif self.story.always_underway:
+            runs.append(self.running_run(occurrences[-1]))
+        elif self.history.always_running:
             # Only occurrences fall on a whole second.
             triggered_at = (self.now - 40 * SECOND).replace(microsecond=250_000)
             runs.append(
-                self.underway(triggered_at, claimed_at=triggered_at, trigger=Trigger.MANUAL)
+                self.running_run(triggered_at, claimed_at=triggered_at, trigger=Trigger.MANUAL)
             )
         Run.objects.bulk_create(runs, batch_size=500)
         Attempt.objects.bulk_create(self.attempts, batch_size=500)
         last = runs[len(ended) - 1]
         # Count the state of the last run last: the job's page shows it as the last outcome.
-        for state in sorted(self.tally, key=lambda state: last.state == state):
-            count_ended_runs([self.job.pk], state, self.tally[state])
+        for state in sorted(self.counts, key=lambda state: last.state == state):
+            count_ended_runs([self.job.pk], state, self.counts[state])
         Statistics.objects.filter(job=self.job).update(last_finished_at=last.finished_at)
 
     def run(self, at: datetime) -> Run:
         state = self.outcome(at)
         run = Run(
-            id=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            id=uuid.UUID(int=self.random.getrandbits(128), version=4),
             job=self.job,
             scheduled_at=at,
             due_at=at,
-            claimed_at=at - AHEAD + self.chance.random() * SECOND,
+            claimed_at=at - AHEAD + self.random.random() * SECOND,
             state=state,
-            node=self.chance.choice(self.nodes).pk,
+            node=self.random.choice(self.nodes).pk,
         )
         if state is State.SKIPPED:
             run.finished_at, run.reason = at + 0.02 * SECOND, "an earlier run was still unfinished"
@@ -220,12 +229,12 @@ class Week:
             self.attempts += self.attempts_of(run)
             if state is State.FAILED:
                 run.reason = FAILURES[self.job.target][1]
-        self.tally[state] = self.tally.get(state, 0) + 1
+        self.counts[state] = self.counts.get(state, 0) + 1
         return run
 
-    def underway(self, at: datetime, **columns: Any) -> Run:
+    def running_run(self, at: datetime, **columns: Any) -> Run:
         run = Run(
-            id=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            id=uuid.UUID(int=self.random.getrandbits(128), version=4),
             job=self.job,
             scheduled_at=at,
             due_at=at,
@@ -240,7 +249,7 @@ class Week:
         attempt = Attempt(
             run=run,
             number=1,
-            token=uuid.UUID(int=self.chance.getrandbits(128), version=4),
+            token=uuid.UUID(int=self.random.getrandbits(128), version=4),
             worker=WORKERS[0],
             definition_id=definition_id(self.job),
             release=RELEASE,
@@ -252,23 +261,23 @@ class Week:
         return run
 
     def outcome(self, at: datetime) -> State:
-        since = self.story.fails_since
+        since = self.history.fails_since
         if since is not None and at >= self.now - since:
             return State.FAILED
-        luck = self.chance.random()
-        if luck < 0.004:
+        number = self.random.random()
+        if number < 0.004:
             return State.FAILED
-        return State.SKIPPED if luck > 0.996 and self.story.seconds > 60 else State.SUCCEEDED
+        return State.SKIPPED if number > 0.996 and self.history.seconds > 60 else State.SUCCEEDED
 
     def attempts_of(self, run: Run) -> Iterator[Attempt]:
-        first_fails = self.chance.random() < self.story.retried
+        first_fails = self.random.random() < self.history.retried
         last = self.job.max_attempts if run.state is State.FAILED else 1 + first_fails
         run.deliveries, at = last, run.due_at
         for number in range(1, last + 1):
-            run.queued_at = at + self.chance.uniform(0.001, 0.004) * SECOND
-            run.started_at = run.queued_at + self.chance.lognormvariate(-4.6, 0.6) * SECOND
+            run.queued_at = at + self.random.uniform(0.001, 0.004) * SECOND
+            run.started_at = run.queued_at + self.random.lognormvariate(-4.6, 0.6) * SECOND
             run.finished_at = (
-                run.started_at + self.chance.lognormvariate(0, 0.25) * self.story.seconds * SECOND
+                run.started_at + self.random.lognormvariate(0, 0.25) * self.history.seconds * SECOND
             )
             run.attempt = number
             fails = number < last or run.state is State.FAILED
@@ -279,7 +288,7 @@ class Week:
 
     def attempt(self, run: Run, outcome: State) -> Attempt:
         failed = outcome is State.FAILED
-        log = "Asking the marketplace." if failed else self.story.log
+        log = "Asking the marketplace." if failed else self.history.log
         name, message = FAILURES[self.job.target]
         failure = {
             "exception_class": name,
@@ -289,8 +298,8 @@ class Week:
         return Attempt(
             run=run,
             number=run.attempt,
-            token=uuid.UUID(int=self.chance.getrandbits(128), version=4),
-            worker=self.chance.choice(WORKERS),
+            token=uuid.UUID(int=self.random.getrandbits(128), version=4),
+            worker=self.random.choice(WORKERS),
             definition_id=definition_id(self.job),
             release=RELEASE,
             due_at=run.due_at,
@@ -299,10 +308,10 @@ class Week:
             finished_at=run.finished_at,
             outcome=outcome,
             log=(
-                f"{run.finished_at:%Y-%m-%d %H:%M:%S},{self.chance.randrange(1000):03} INFO "
+                f"{run.finished_at:%Y-%m-%d %H:%M:%S},{self.random.randrange(1000):03} INFO "
                 f"shop.tasks: {log}\n"
             ),
-            **(failure if failed else {"result": self.story.result}),
+            **(failure if failed else {"result": self.history.result}),
         )
 
 
@@ -333,7 +342,7 @@ def make_sale(name: str, category: str, schedule: str) -> Job:
     return control.save(Job(name=name, kwargs=kwargs, schedule=schedule, **SALE_FIELDS))
 
 
-def change_since_it_ran(job: Job) -> None:
+def change_after_its_runs(job: Job) -> None:
     job.timeout, job.retry_backoff = 45 * SECOND, 30 * SECOND
     control.save(job)
 
@@ -366,7 +375,7 @@ def fill_a_limit(job: Job, now: datetime) -> None:
     )
 
 
-def count_the_stock(now: datetime) -> None:
+def record_progress_of_stocktake(now: datetime) -> None:
     """Record the progress of the running stocktake, which counts a product every 4 s."""
     attempt = Attempt.objects.get(run__job__name="stocktake", run__state=State.RUNNING)
     products = list(Product.objects.all())
@@ -386,7 +395,7 @@ def count_the_stock(now: datetime) -> None:
     attempt.save()
 
 
-def leave_a_history(job: Job, owner: User, now: datetime) -> None:
+def add_change_history(job: Job, owner: User, now: datetime) -> None:
     common = {
         "user": owner,
         "content_type": ContentType.objects.get_for_model(job),

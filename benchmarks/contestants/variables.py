@@ -1,4 +1,4 @@
-"""Addresses of the servers, which ``benchmarks.contestant_setup`` passes in the environment."""
+"""A contestant's environment variables, which ``benchmarks.contestant_setup`` sets."""
 
 from __future__ import annotations
 

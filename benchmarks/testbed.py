@@ -1,4 +1,4 @@
-"""Provide a place to measure in: fresh servers and a migrated database, removed afterwards.
+"""The testbed of a benchmark: new servers and a migrated database, removed afterwards.
 
 DCRON_TEST_DATABASE chooses the database, as in the tests: postgresql (the default here), sqlite,
 mariadb. Redis is always a separate one, because it is flushed.
@@ -23,14 +23,14 @@ os.environ.pop("DCRON_TEST_REDIS", None)
 
 
 @dataclass
-class Place:
+class Testbed:
     redis: Server
     database: Server | None = None
     """None on SQLite."""
 
 
 @contextmanager
-def measuring_place() -> Iterator[Place]:
+def new_testbed() -> Iterator[Testbed]:
     """Start Redis and the database, and create empty tables."""
     import django
     from django.conf import settings
@@ -40,16 +40,16 @@ def measuring_place() -> Iterator[Place]:
     from tests import services
 
     settings.DIRECTORY.mkdir(mode=0o700)
-    place = Place(services.redis_server())
+    testbed = Testbed(services.redis_server())
     try:
-        place.redis.start()
-        place.database = services.start_database_server()
+        testbed.redis.start()
+        testbed.database = services.start_database_server()
         django.setup()
         call_command("migrate", verbosity=0)
-        yield place
+        yield testbed
     finally:
         connections.close_all()
-        for server in (place.redis, place.database):
+        for server in (testbed.redis, testbed.database):
             if server is not None:
                 server.stop()
         shutil.rmtree(settings.DIRECTORY, ignore_errors=True)
@@ -106,11 +106,11 @@ def empty_tables() -> None:
 
 
 def python(name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Process:
-    """Return a Python process with django-dcron in this place."""
+    """Return a Python process with django-dcron that uses the servers of the testbed."""
     from tests import services
 
-    ours = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
-    return services.python_process(name, *arguments, env={**ours, **(env or {})})
+    variables = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
+    return services.python_process(name, *arguments, env={**variables, **(env or {})})
 
 
 @contextmanager

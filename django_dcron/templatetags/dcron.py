@@ -20,7 +20,6 @@ register.filter("exact_moment", display.render_exact_time)
 register.filter("format_duration", display.duration_or_empty)
 register.filter("state_badge", display.state_badge)
 register.filter("outcome_badge", display.outcome_badge)
-register.filter("start_delay", run_durations.start_delay)
 register.filter("duration", run_durations.run_duration)
 
 

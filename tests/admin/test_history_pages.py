@@ -2,10 +2,12 @@
 
 import re
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -71,6 +73,29 @@ def test_run_list_shows_state_attempts_delay_and_duration(
         ESCAPED,
     ):
         assert text in page
+
+
+def test_retried_run_has_the_same_figures_in_the_list_on_its_job_and_on_the_command_line(
+    admin_client: Client, job: Job
+) -> None:
+    first, last = NOON + timedelta(milliseconds=120), NOON + timedelta(seconds=16)
+    run = make_run(
+        job,
+        state="succeeded",
+        attempt=3,
+        due_at=last,
+        started_at=last,
+        finished_at=last + timedelta(seconds=1),
+    )
+    make_attempt(run, number=1, due_at=NOON, started_at=first, finished_at=first)
+
+    pages = [admin_client.get(url).content.decode() for url in (list_url("run"), job_url(job))]
+    out = StringIO()
+    call_command("dcron", "history", str(job), stdout=out)
+
+    for shown in (*pages, out.getvalue()):
+        assert "120 ms" in shown
+        assert "16.9 s" in shown
 
 
 def test_run_list_is_ordered_by_occurrence_not_by_claim(admin_client: Client, job: Job) -> None:

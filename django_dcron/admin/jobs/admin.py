@@ -39,7 +39,7 @@ from django_dcron.admin.jobs.job_actions import ACTIONS
 from django_dcron.admin.jobs.page import (
     JobPage,
     JobViewsAdmin,
-    job_state_badge,
+    job_state_badges,
     pause_note,
     schedule_in_words,
     schedule_zone_name,
@@ -163,7 +163,7 @@ class JobAdmin(
         return format_html("{}{}{}", job, render_muted(job.target), render_muted(tag_html))
 
     def state_label(self, obj: Job) -> str:
-        return job_state_badge(obj)
+        return job_state_badges(obj)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -216,7 +216,7 @@ class JobAdmin(
         row = getattr(job, "row", None)
         return format_html(
             "{}{}{}",
-            job_state_badge(job),
+            job_state_badges(job),
             render_muted(" ".join(filter(None, notes))),
             row.buttons if row is not None else "",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -16,6 +16,8 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 
@@ -33,9 +35,12 @@ from django_dcron.diagnosis import chains, cluster, job_status
 from django_dcron.diagnosis.chain_graph import chain_of_job
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import describe_schedule, translate_problem
+from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
+from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.models import Job, Node, Run, Statistics
+from django_dcron.models import Attempt, Job, Node, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
+from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
 
@@ -63,7 +68,15 @@ def pause_note(job: Job) -> str:
     return _("%(reason)s, until %(until)s") % {"until": until, "reason": job.pause_reason}
 
 
-def job_state_badge(job: Job) -> str:
+def job_state_badges(job: Job) -> SafeString:
+    """Render the state of the job, and whether it is a shadow."""
+    state = _state_badge(job)
+    if not job.target.startswith(PREFIX):
+        return state
+    return format_html("{} {}", state, badge("shadow", _("Shadow")))
+
+
+def _state_badge(job: Job) -> SafeString:
     if problem_of(job):
         return badge("failed", _("Quarantined"))
     if job.is_finished:
@@ -92,6 +105,20 @@ def schedule_zone_name(job: Job) -> str | None:
         return None
 
 
+class ListedRun(NamedTuple):
+    run: Run
+    started_at: datetime | None
+    """The start of the first attempt."""
+    start_delay: timedelta | None
+    duration: timedelta | None
+    """From the first start to the end, with the waits between the attempts."""
+
+
+def _listed_run(run: Run, first: Attempt | None) -> ListedRun:
+    started_at = (first or run).started_at
+    return ListedRun(run, started_at, first_start_delay(run, first), total_duration(run, first))
+
+
 class NextOccurrences(NamedTuple):
     times: list[datetime]
     why_none: str
@@ -112,9 +139,11 @@ class JobPage:
         self.countdown = countdown_texts()
         self.statistics = self.status.statistics
         self.may_view_runs = self.status.may_view_runs
-        self.runs: list[Run] = []
+        self.runs: list[ListedRun] = []
         if self.may_view_runs:
-            self.runs = list(runs.filter(job=job.pk).order_by("-scheduled_at")[:RUNS])
+            latest = list(runs.filter(job=job.pk).order_by("-scheduled_at")[:RUNS])
+            first = first_attempts(latest)
+            self.runs = [_listed_run(run, first.get(run.pk)) for run in latest]
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
 
@@ -157,7 +186,7 @@ class StatusPanel:
         author = _author_of_refresh(job, signed) or job_status.paused_by(job)
         self.part = _status_part(job, site, author)
         self.may_view_runs = may_view(request, Run, site)
-        self.state = job_state_badge(job)
+        self.state = job_state_badges(job)
         self.problem = translate_problem(job, problem_of(job))
         self.words = schedule_in_words(job)
         self.zone = schedule_zone_name(job)

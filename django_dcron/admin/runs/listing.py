@@ -37,7 +37,12 @@ from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.lists.time_filter import TimeFilter
 from django_dcron.admin.visibility import filter_by_visible_jobs, is_hidden
 from django_dcron.db import clock
-from django_dcron.diagnosis.run_durations import run_duration, start_delay
+from django_dcron.diagnosis.run_durations import (
+    first_start_delay,
+    run_duration,
+    start_delay,
+    total_duration,
+)
 from django_dcron.diagnosis.run_ids import id_range_of_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
@@ -129,10 +134,11 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
     @admin.display(description=gettext_lazy("started"))
     def started(self, run: Run) -> str:
-        """Show the start and its delay. For a run that waits for an attempt, show when it's due."""
-        late = start_delay(run)
+        """Show the first start and its delay. For a run that hasn't started, show when it's due."""
+        first = _first_attempt(run)
+        late = first_start_delay(run, first)
         if late is not None:
-            started = render_time(run.started_at, near=run.scheduled_at)
+            started = render_time((first or run).started_at, near=run.scheduled_at)
             return format_html(
                 "{}{}",
                 started,
@@ -146,10 +152,11 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
     @admin.display(description=gettext_lazy("duration"))
     def took(self, run: Run) -> str:
+        duration = duration_or_empty(total_duration(run, _first_attempt(run)))
         if run.started_at is None or run.finished_at is None:
-            return duration_or_empty(run_duration(run))
+            return duration
         until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
-        return format_html("{}{}", duration_or_empty(run_duration(run)), render_muted(until))
+        return format_html("{}{}", duration, render_muted(until))
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_safe(partial(suggest_jobs, self)))
@@ -171,7 +178,11 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
     def without_long_columns(self, rows: QuerySet[Run]) -> QuerySet[Run]:
         jobs = Prefetch("job", Job.with_deleted.defer("args", "kwargs", "declared", "imported"))
-        return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
+        columns = ("run", "due_at", "started_at", "finished_at")
+        first = Attempt.objects.filter(number=1, run__attempt__gt=1).only(*columns)
+        first_attempts = Prefetch("attempts", first, to_attr="first_attempts")
+        rows = rows.defer("args", "kwargs").prefetch_related(None)
+        return rows.prefetch_related(jobs, first_attempts)
 
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
         hidden = obj is not None and is_hidden(request, obj.job, self.admin_site)
@@ -199,3 +210,8 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         for word in search_words(search_term):
             jobs = jobs.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
         return filter_by_jobs(queryset, jobs), False
+
+
+def _first_attempt(run: Run) -> Attempt | None:
+    """Return the first attempt if the run had several."""
+    return next(iter(getattr(run, "first_attempts", ())), None)

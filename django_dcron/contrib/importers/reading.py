@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.apps import apps
 from django.conf import settings
@@ -256,11 +257,12 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
             f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; run the job "
             "manually or set another time"
         )
-    whole = at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
+    whole = at.astimezone(ZoneInfo(settings.TIME_ZONE)).replace(microsecond=0)
     if at.microsecond:
         whole += SECOND
         warn(f"the time {at.isoformat()} is rounded up to a whole second")
-    return {"schedule": f"@at {whole.isoformat()}Z", "timezone": settings.TIME_ZONE}
+    text = whole.isoformat().replace("+00:00", "Z")
+    return {"schedule": f"@at {text}", "timezone": settings.TIME_ZONE}
 
 
 def interval_fields(length: timedelta) -> dict[str, str]:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count
@@ -15,6 +14,7 @@ from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs import backfill as backfilling
 from django_dcron.jobs.backfill import Backfill
@@ -107,35 +107,33 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     chosen = {name: options[name] for name in ("limit", "dry_run", "over_pruned")}
+    zone = schedule_zone_of(job)
     try:
-        zone = _zone(job)
         start, end = (
             option_values.parse_time_option(name.upper(), options[name], now, zone)
             for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)
     except ValueError as error:
-        raise usage_error(str(error)) from error
+        raise usage_error(
+            f"{error} START and END without an offset are in the job's time zone, {zone}."
+        ) from error
     except DcronError as error:
         raise negative_result(str(error)) from error
-
-
-def _zone(job: Job) -> ZoneInfo:
-    return ZoneInfo(job.parsed_schedule.timezone)
 
 
 def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     number = len(planned.occurrences)
     if dry_run:
         for occurrence in planned.occurrences:
-            output.line(time_text(occurrence, _zone(job)))
+            output.line(time_text(occurrence, schedule_zone_of(job)))
     output.line(
         f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
     )
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if planned.continue_from:
-        start = planned.continue_from.astimezone(_zone(job)).isoformat()
+        start = planned.continue_from.astimezone(schedule_zone_of(job)).isoformat()
         output.line(f"There may be more. To continue, use START {start}.", WARNING)
 
 

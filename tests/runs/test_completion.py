@@ -464,7 +464,7 @@ def test_log_says_why_a_failure_is_not_retried(
     failure = Failure(FailureClass.TRANSIENT, frozenset({"ConnectionError"}))
     assert end_attempt(run, 1, Ending(Outcome.FAILED, failure, exception_class="ConnectionError"))
     assert ("no_retry='not listed in retry_on'" in caplog.messages[-1]) is logged
-    codes = [sentence.code for sentence in run_sentences(reread(run), run.due_at, str)]
+    codes = [sentence.code for sentence in run_sentences(reread(run), run.job, run.due_at, str)]
     assert ("not_retried" in codes) is logged
 
 
@@ -473,7 +473,7 @@ def test_why_names_the_lists_of_exceptions_only_if_the_job_has_any() -> None:
     assert end_attempt(run, 1, Ending(Outcome.FAILED, Failure(FailureClass.PERMANENT)))
     (text,) = [
         str(sentence)
-        for sentence in run_sentences(reread(run), run.due_at, str)
+        for sentence in run_sentences(reread(run), run.job, run.due_at, str)
         if sentence.code == "not_retried"
     ]
     assert "retry_on" not in text

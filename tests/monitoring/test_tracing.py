@@ -32,6 +32,7 @@ from tests.execution.conftest import MakeTarget, make_target
 from tests.factories import make_idle_job, make_job, make_run
 from tests.scheduler.stand_ins import MemoryDispatcher, StillClock, due_run
 from tests.scheduler.test_tick import NodeUnderTest
+from tests.waiting import wait_until
 
 __all__ = ["make_target"]
 
@@ -124,7 +125,15 @@ def test_run_has_one_trace_from_claim_through_retry(spans: Spans, make_target: M
     run = pipeline.claim()[0]
     pipeline.publish([run], "a")
     assert execute(run.run_id, 1, worker="w-1")
-    pipeline.publish([due for due in pipeline.adopt("b") if due.run_id == run.run_id], "b")
+    adopted: list[DueRun] = []
+
+    def adopts() -> bool:
+        """A node skips a run while another session locks it."""
+        adopted.extend(due for due in pipeline.adopt("b") if due.run_id == run.run_id)
+        return bool(adopted)
+
+    wait_until(adopts)
+    pipeline.publish(adopted, "b")
     assert execute(run.run_id, 2, worker="w-2")
     assert Run.objects.get(pk=run.run_id).state == "succeeded"
 

@@ -52,6 +52,9 @@ class JobRequest(Context):
     limit_of_retry: int | None = None
     """The ``max_retries`` of the latest call of ``self.retry()``. None: it had none."""
 
+    def _get_custom_headers(self, *args: Any, **kwargs: Any) -> None:
+        """Return None: a run's message has no headers for the task."""
+
     def as_execution_options(self) -> dict[str, Any]:
         # Only Task.retry() reads these options, right after it has stored its argument.
         self.limit_of_retry = vars(self.called_task).get(LIMIT_OF_RETRY)

@@ -85,7 +85,7 @@ class ClockSample:
 
     def contradicts(self, other: ClockSample) -> bool:
         """Return whether the samples differ by more than their errors and the tolerance."""
-        passed = (self.cluster_time - other.cluster_time) / timedelta(seconds=1)
+        passed = (self.cluster_time - other.cluster_time).total_seconds()
         error = (self.round_trip + other.round_trip) / 2
         return abs(passed - (self.monotonic - other.monotonic)) > error + TOLERANCE
 

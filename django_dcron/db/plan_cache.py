@@ -46,6 +46,8 @@ serves only one run gains nothing.
 """
 EXECUTIONS_BEFORE = 2
 """A statement is prepared at its third execution on a connection."""
+KEPT_ROWS = 100
+"""A cursor with more rows isn't kept for the next execution, because it also keeps the rows."""
 REFUSALS = frozenset({"0A000", "26000", "42P05"})
 """SQLSTATEs: the table has changed since the plan was made; unknown or duplicate statement name."""
 
@@ -62,6 +64,11 @@ class _Connection:
 
 
 _connections: WeakKeyDictionary[Any, _Connection] = WeakKeyDictionary()
+_cursors: WeakKeyDictionary[BaseDatabaseWrapper, dict[Any, Any]] = WeakKeyDictionary()
+"""The driver's cursors of each connection of Django, by statement and time zone.
+
+With the same cursor, psycopg also remembers how to convert the values of the statement.
+"""
 
 
 @contextmanager
@@ -69,9 +76,10 @@ def execute_with_cached_plan(
     connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[Any]
 ) -> Iterator[CursorWrapper]:
     """Execute the statement, and yield its cursor."""
+    connection.close_if_health_check_failed()
     if _may_prepare(connection):
         entry = _connections[connection.connection]
-        with _preparing_cursor(connection) as cursor:
+        with _preparing_cursor(connection, sql) as cursor:
             try:
                 with _prepare_threshold(connection.connection, EXECUTIONS_BEFORE):
                     cursor.execute(sql, parameters)
@@ -156,11 +164,26 @@ def _numbered(sql: str) -> str:
     return re.sub("%(.)", lambda found: f"${next(numbers)}" if found[1] == "s" else found[1], sql)
 
 
-def _preparing_cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
+@contextmanager
+def _preparing_cursor(connection: BaseDatabaseWrapper, sql: str) -> Iterator[CursorWrapper]:
+    """Yield the cursor of the last execution of the statement, or a new one."""
+    kept, key = _cursors.setdefault(connection, {}), (sql, connection.timezone)
+    cursor = kept.pop(key, None)  # the block may execute the same statement
+    if cursor is None or cursor.connection is not connection.connection:
+        cursor = _new_preparing_cursor(connection)
+    is_logged = connection.queries_logged
+    yield (connection.make_debug_cursor if is_logged else connection.make_cursor)(cursor)
+    if cursor.rowcount <= KEPT_ROWS:
+        kept[key] = cursor
+    else:
+        cursor.close()
+
+
+def _new_preparing_cursor(connection: BaseDatabaseWrapper) -> Any:
     driver = connection.connection
     factory, driver.cursor_factory = driver.cursor_factory, _cursor_class()
     try:
-        return connection.cursor()
+        return connection.create_cursor()
     finally:
         driver.cursor_factory = factory
 

@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
+from uuid import UUID
 from weakref import ref
 
 from django.db import connections, models
@@ -37,6 +38,13 @@ from django_dcron.db.plan_cache import execute_with_cached_plan
 from django_dcron.db.routing import alias_for
 
 Converter = Callable[[Any, Any, BaseDatabaseWrapper], Any]
+UNCHANGED_TYPES: dict[type, type] = {
+    models.CharField: str,
+    models.TextField: str,
+    models.UUIDField: UUID,
+}
+"""The type of value that a field doesn't convert (UUIDs: where the database has such a type)."""
+REFERENCES = (models.ForeignKey, models.OneToOneField)
 PLAIN_TEXT = re.compile("[A-Za-z0-9_ .:-]*")
 """Texts that are SQL literals between quotes, without any escapes."""
 
@@ -46,7 +54,19 @@ class Placeholder(Expression):
 
     def __init__(self, model: type[models.Model], name: str) -> None:
         self.name = name
-        super().__init__(output_field=cast("models.Field[Any, Any]", model._meta.get_field(name)))
+        field: Any = model._meta.get_field(name)
+        super().__init__(output_field=field)
+        self._unchanged_type = UNCHANGED_TYPES.get(
+            type(field.target_field if type(field) in REFERENCES else field)
+        )
+
+    def prepare(self, value: Any, connection: BaseDatabaseWrapper) -> Any:
+        """Return the value as its field converts it for the driver."""
+        if type(value) is self._unchanged_type and (
+            self._unchanged_type is str or connection.features.has_native_uuid_field
+        ):
+            return value
+        return self.output_field.get_db_prep_save(value, connection)
 
     def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, tuple[Any, ...]]:
         return "%s", (self,)  # the placeholder itself, because there is no value yet
@@ -113,9 +133,7 @@ class CompiledStatement:
                 f"Expected the values {sorted(self.names)}, got {sorted(values)}: {self.sql}"
             )
         parameters = [
-            each.output_field.get_db_prep_save(values[each.name], connection)
-            if isinstance(each, Placeholder)
-            else each
+            each.prepare(values[each.name], connection) if isinstance(each, Placeholder) else each
             for each in self.parameters
         ]
         return execute_with_cached_plan(connection, prefix + self.sql, parameters)

@@ -231,6 +231,8 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
         if ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
         else logging.WARNING
     )
+    if not logger.isEnabledFor(level):
+        return
     text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s%s"
     if not won:  # Another process ended the attempt, or the attempt has sent a newer heartbeat.
         text = (

@@ -87,6 +87,8 @@ psycopg parses a statement of more than 4,096 characters each time.
 """
 
 _JOB = [field.attname for field in Job._meta.concrete_fields if field.attname not in _NOT_READ]
+_JOB_NAMES = frozenset(_JOB)
+"""Django looks up each column of the job in these names."""
 
 READ_COLUMNS = (
     *_RUN,
@@ -137,7 +139,7 @@ def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
         return None
     *columns, definition, is_frozen, read_at, slot_taken = row
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
-    run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])
+    run.job = Job.from_db(using, _JOB_NAMES, columns[len(_RUN) :])
     at_without_jump = _without_jump(read_at, queried_at, time.monotonic())
     slot_taken = bool(slot_taken) and run.slot != Slot.RUNNING
     is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC

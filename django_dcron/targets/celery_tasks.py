@@ -52,6 +52,9 @@ class JobRequest(Context):
     limit_of_retry: int | None = None
     """The ``max_retries`` of the latest call of ``self.retry()``. None: it had none."""
 
+    def _get_custom_headers(self, *args: Any, **kwargs: Any) -> None:
+        """Return None: a run's message has no headers for the task."""
+
     def as_execution_options(self) -> dict[str, Any]:
         # Only Task.retry() reads these options, right after it has stored its argument.
         self.limit_of_retry = vars(self.called_task).get(LIMIT_OF_RETRY)
@@ -249,6 +252,12 @@ def _delay(task: Task[..., Any], retry: Retry) -> timedelta | None:
 _problems: WeakKeyDictionary[Celery, str] = WeakKeyDictionary()
 """The apps whose task modules were imported, each with the error, or "" if there was none."""
 _discovering = threading.local()
+_discovery = threading.Lock()
+LONGEST_DISCOVERY = 30.0
+"""Seconds that a thread waits while another thread imports the task modules.
+
+The other thread may itself wait for a module that this thread imports.
+"""
 
 
 def find(key: str) -> CeleryTarget | None:
@@ -312,19 +321,22 @@ def text_of_crontab(value: object) -> str:
 def discovered_app() -> Celery:
     """Return the current app with the project's task modules imported.
 
-    Only workers import these modules automatically. The import happens once. During the import,
-    another thread starts it, too, so that it doesn't continue with half of the tasks. This is
-    harmless. In the importing thread, and while Django loads its apps, the tasks known so far are
-    used.
+    Only workers import these modules automatically. The import happens once. Other threads wait for
+    it, because Celery skips an import while another one is in progress. In the importing thread,
+    and while Django loads its apps, the tasks known so far are used.
     """
     app: Celery = app_or_default()
     known = app in _problems or app.loader.worker_initialized
     if not known and apps.ready and not getattr(_discovering, "now", False):
         _discovering.now = True
+        has_lock = _discovery.acquire(timeout=LONGEST_DISCOVERY)
         try:
-            _problems[app] = _import_task_modules(app)
+            if app not in _problems:
+                _problems[app] = _import_task_modules(app)
         finally:
             _discovering.now = False
+            if has_lock:
+                _discovery.release()
     return app
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import DataError, connection, transaction
+from django.db import DataError, connection, connections, transaction
 
 from django_dcron.db import plan_cache
 
@@ -15,7 +15,9 @@ SQL = "SELECT number FROM plan_cache_rows WHERE number >= %s AND name <> '%%' OR
 
 
 def execute(sql: str = SQL, *parameters: Any) -> list[tuple[Any, ...]]:
-    with plan_cache.execute_with_cached_plan(connection, sql, parameters or (2,)) as cursor:
+    with plan_cache.execute_with_cached_plan(
+        connections["default"], sql, parameters or (2,)
+    ) as cursor:
         return list(cursor.fetchall())
 
 

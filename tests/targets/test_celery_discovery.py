@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import celery
 import pytest
@@ -11,6 +12,7 @@ from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets import Invocation, TargetKind
 from tests.logs import logged
 from tests.refusals import refusal
+from tests.waiting import TIMEOUT
 
 
 def nothing() -> None: ...
@@ -32,6 +34,37 @@ def test_task_modules_are_imported_once(
     assert targets.get("found.late").kind is TargetKind.TASK
     assert imports == [1]
     assert targets.discovery_problem() == ""
+
+
+def test_threads_wait_for_the_import_in_another_thread(
+    app: celery.Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Celery skips an import while another one is in progress."""
+    imports: list[int] = []
+    begun, skipped = threading.Event(), threading.Event()
+
+    def import_modules() -> None:
+        imports.append(1)
+        if len(imports) > 1:
+            skipped.set()
+            return
+        begun.set()
+        skipped.wait(0.2)  # time for the other thread to continue too early
+        app.task(nothing, name="found.late")
+
+    def discover() -> None:
+        app.set_current()  # of this thread
+        targets.available()
+
+    monkeypatch.setattr(app.loader, "import_default_modules", import_modules)
+    first = threading.Thread(target=discover)
+    first.start()
+    try:
+        assert begun.wait(TIMEOUT)
+        assert targets.get("found.late").kind is TargetKind.TASK
+    finally:
+        first.join()
+    assert imports == [1]
 
 
 def test_task_modules_are_not_imported_again_in_a_worker(

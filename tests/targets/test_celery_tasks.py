@@ -68,7 +68,10 @@ def test_task_request_describes_the_attempt(app: celery.Celery) -> None:
             "current": celery.current_task._get_current_object() is self,
             **{
                 name: getattr(self.request, name)
-                for name in ("id", "retries", "hostname", "args", "kwargs", "called_directly")
+                for name in (
+                    *("id", "retries", "hostname", "args", "kwargs"),
+                    *("headers", "called_directly"),
+                )
             },
         }
 
@@ -79,6 +82,7 @@ def test_task_request_describes_the_attempt(app: celery.Celery) -> None:
         "hostname": "w1@host",
         "args": [1],
         "kwargs": {"a": 2},
+        "headers": None,
         "called_directly": False,
     }
     assert describe_request.request_stack.top is None

@@ -31,14 +31,14 @@ def followed_run(run: Run, scope: Scope = EVERYTHING) -> Run | None:
     return scope.runs.select_related("job").filter(pk=run_id).first() if run_id else None
 
 
-def followers_of(run: Run, scope: Scope = EVERYTHING) -> list[Run]:
+def followers_of(run: Run) -> list[Run]:
     """Return the runs that follow ``run``, of the jobs that are linked after its job now."""
     jobs = (
         Link.objects.using(alias_for(Link))
         .filter(after=run.job_id)
         .values_list("job_id", flat=True)
     )
-    runs = scope.runs.select_related("job")
+    runs = EVERYTHING.runs.select_related("job")
     return list(
         runs.filter(job__in=list(jobs), idempotency_key=follower_key(run.pk)).order_by("pk")[:SHOWN]
     )

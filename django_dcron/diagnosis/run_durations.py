@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django_dcron.db import clock
 from django_dcron.models import Attempt, Run
@@ -39,10 +39,10 @@ def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
     return duration + (run.started_at - first.started_at)
 
 
-def run_duration(timed: Run | Attempt, now: datetime | None = None) -> timedelta | None:
-    """Return the time from start to end of the latest attempt, or to ``now`` while it runs."""
+def run_duration(timed: Run | Attempt) -> timedelta | None:
+    """Return the time from start to end of the latest attempt, or until now while it runs."""
     if timed.started_at is None:
         return None
     if timed.finished_at is None and isinstance(timed, Run) and timed.state != State.RUNNING:
         return None  # The run waits for its next attempt.
-    return max((timed.finished_at or now or clock.now()) - timed.started_at, timedelta())
+    return max((timed.finished_at or clock.now()) - timed.started_at, timedelta())

@@ -8,15 +8,11 @@ Invariants:
 
 from __future__ import annotations
 
-from django.db import transaction
-
-from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit.recording import record_deletion
 from django_dcron.jobs.cursors import move_outdated_cursors
-from django_dcron.jobs.named_rows import lock_named, save_named
+from django_dcron.jobs.named_rows import delete_named, save_named
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -43,14 +39,8 @@ def delete_calendar(calendar: Calendar, *, expected_version: int | None = None) 
     ``expected_version`` is the version of the calendar as it was read; by default, any version is
     deleted. Raises ``Conflict``, or ``NotPossible`` if a job names the calendar.
     """
-    using = alias_for(Calendar)
-    despite_contention(lambda: _delete_calendar(calendar, expected_version, using), using)
 
-
-def _delete_calendar(calendar: Calendar, expected_version: int | None, using: str) -> None:
-    with transaction.atomic(using=using):
-        row = lock_named(Calendar, calendar.pk, expected_version, using)
-        # A save of a job that is about to name the calendar waits for this lock and then fails.
+    def check_unused(using: str) -> None:
         named_by = Job.objects.using(using).filter(calendar=calendar.pk).first()
         if named_by is not None:
             raise NotPossible(
@@ -59,8 +49,8 @@ def _delete_calendar(calendar: Calendar, expected_version: int | None, using: st
                 job=str(named_by),
                 code="in_use",
             )
-        record_deletion(row, using)
-        Calendar.objects.using(using).filter(pk=calendar.pk).delete()
+
+    delete_named(calendar, expected_version=expected_version, check_unused=check_unused)
 
 
 def _move_cursors_of_calendar(name: str, using: str) -> None:

@@ -11,13 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from django.db import transaction
-
-from django_dcron.db.contention import despite_contention
-from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit.recording import record_deletion
-from django_dcron.jobs.named_rows import lock_named, save_named
+from django_dcron.jobs.named_rows import delete_named, save_named
 from django_dcron.models import Job, Limit, LimitPlace
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -37,14 +32,8 @@ def delete_limit(limit: Limit, *, expected_version: int | None = None) -> None:
     ``expected_version`` is the version of the limit as it was read; by default, any version is
     deleted. Raises ``Conflict``, or ``NotPossible`` if a job names the limit or a run needs it.
     """
-    using = alias_for(Limit)
-    despite_contention(lambda: _delete_limit(limit, expected_version, using), using)
 
-
-def _delete_limit(limit: Limit, expected_version: int | None, using: str) -> None:
-    with transaction.atomic(using=using):
-        row = lock_named(Limit, limit.pk, expected_version, using)
-        # A save of a job that is about to name the limit waits for this lock and then fails.
+    def check_unused(using: str) -> None:
         named_by = Job.objects.using(using).filter(limit=limit.pk).first()
         if named_by is not None:
             raise NotPossible(
@@ -62,5 +51,5 @@ def _delete_limit(limit: Limit, expected_version: int | None, using: str) -> Non
                 run=str(place.run),
                 code="in_use",
             )
-        record_deletion(row, using)
-        Limit.objects.using(using).filter(pk=limit.pk).delete()
+
+    delete_named(limit, expected_version=expected_version, check_unused=check_unused)

@@ -1,4 +1,4 @@
-"""Save and lock calendars and limits, the rows whose primary key is the name.
+"""Save, delete and lock calendars and limits, the rows whose primary key is the name.
 
 Invariants:
 
@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from django.db import IntegrityError, transaction
 
+from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
-from django_dcron.jobs.audit.recording import record_saves
+from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.locking import changed_by_another
 from django_dcron.models import Calendar, Limit
 from django_dcron.utils.messages import gettext_noop as _
@@ -57,6 +58,28 @@ def save_named(
             row.full_clean()  # another process may have taken the name
         raise
     return row
+
+
+def delete_named(
+    row: N, *, expected_version: int | None, check_unused: Callable[[str], None]
+) -> None:
+    """Delete ``row``, and write the audit log.
+
+    ``expected_version`` is the version of the row as it was read; None accepts any version.
+    ``check_unused`` gets the alias of the database while the row is locked, and raises
+    ``NotPossible`` if the row is needed. Also raises ``Conflict``.
+    """
+    model, using = type(row), alias_for(type(row))
+
+    def delete() -> None:
+        with transaction.atomic(using=using):
+            before = lock_named(model, row.pk, expected_version, using)
+            # A save of a job that is about to name the row waits for this lock and then fails.
+            check_unused(using)
+            record_deletion(before, using)
+            model._default_manager.using(using).filter(pk=row.pk).delete()
+
+    despite_contention(delete, using)
 
 
 def lock_named(model: type[N], name: str, expected_version: int | None, using: str) -> N:

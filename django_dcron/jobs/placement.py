@@ -66,12 +66,10 @@ def runs_without_schedule(job: Job) -> bool:
         return False
 
 
-def place_cursor(
-    job: Job, now: datetime, using: str, before: Job | None = None, since: datetime | None = None
-) -> Cursor:
-    """Place and save the cursor of one job. ``before`` and ``since``: see ``decide_placement``."""
+def place_cursor(job: Job, now: datetime, using: str) -> Cursor:
+    """Place and save the cursor of one job."""
     cursor = Cursor.objects.using(using).filter(pk=job.pk).first()
-    placement = decide_placement(job, cursor, now, before, since)
+    placement = decide_placement(job, cursor, now)
     write_placements([placement], now, using)
     return placement.cursor
 

@@ -196,11 +196,6 @@ class Windowed:
             found = last and self._kept.previous_before(last + SECOND)
         return None
 
-    def first_moved_to(self, occurrence: datetime) -> datetime | None:
-        """Return the first time of the rule that became this occurrence, if it was moved."""
-        found = self._first_since_open(occurrence) if self.moves else None
-        return found if found is not None and found < occurrence else None
-
     def excludes(self, instant: datetime) -> bool:
         local = instant + offset_period_at(self.zone, instant).offset
         second = local.hour * 3600 + local.minute * 60 + local.second

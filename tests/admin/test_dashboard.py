@@ -218,34 +218,34 @@ def test_health_reports_quarantined_jobs(admin_client: Client, job: Job) -> None
     Cursor.objects.filter(pk=job.pk).update(problem="no such zone")
     (line,) = lines(admin_client.get(section_url("health")))
 
-    assert line.is_error
+    assert line.kind == "error"
     assert job.name in line.summary
     listed = admin_client.get(line.url)
     assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "output", "is_error"),
+    ("nodes", "output", "kind"),
     [
-        ([], "manage.py runcron.", True),
-        ([{"age": 3600}], "manage.py runcron.", True),
-        ([{"degraded": True}], "lock server: node-a.", False),
-        ([{"clock_doubt": timedelta(seconds=6)}], "old time: node-a.", False),
+        ([], "manage.py runcron.", "error"),
+        ([{"age": 3600}], "manage.py runcron.", "error"),
+        ([{"degraded": True}], "lock server: node-a.", "warning"),
+        ([{"clock_doubt": timedelta(seconds=6)}], "old time: node-a.", "warning"),
         (
             [{"broker_unreachable_since": datetime(2026, 1, 1, tzinfo=UTC)}],
             "reach the broker: node-a",
-            False,
+            "warning",
         ),
-        ([{"skew": timedelta(seconds=-90)}], "off by a second or more: node-a.", False),
-        ([{"ticked_at": None, "started_at_age": 3600}], "ticks fail: node-a.", True),
-        ([{}, {"name": "b", "release": "2"}], "different releases: 1, 2.", False),
-        ([{"namespace": "shop"}], "no running node: default.", True),
-        ([{}, {"name": "b", "namespace": "shop"}], "Some nodes serve all namespaces", False),
-        ([{"shard_count": 8}], "DCRON_SHARDS differs", False),
+        ([{"skew": timedelta(seconds=-90)}], "off by a second or more: node-a.", "warning"),
+        ([{"ticked_at": None, "started_at_age": 3600}], "ticks fail: node-a.", "error"),
+        ([{}, {"name": "b", "release": "2"}], "different releases: 1, 2.", "warning"),
+        ([{"namespace": "shop"}], "no running node: default.", "error"),
+        ([{}, {"name": "b", "namespace": "shop"}], "Some nodes serve all namespaces", "warning"),
+        ([{"shard_count": 8}], "DCRON_SHARDS differs", "warning"),
     ],
 )
 def test_health_reports_node_problems_at_top(
-    admin_client: Client, job: Job, nodes: list[dict[str, Any]], output: str, is_error: bool
+    admin_client: Client, job: Job, nodes: list[dict[str, Any]], output: str, kind: str
 ) -> None:
     for values in nodes:
         if started := values.get("started_at_age"):
@@ -256,7 +256,7 @@ def test_health_reports_node_problems_at_top(
     response = admin_client.get(section_url("health"))
 
     assert output in text(response).replace("&#x27;", "'")
-    assert [(line.url, line.is_error) for line in lines(response)] == [(list_url("node"), is_error)]
+    assert [(line.url, line.kind) for line in lines(response)] == [(list_url("node"), kind)]
     assert text(admin_client.get(URL)).index(text(response)) < text(admin_client.get(URL)).index(
         "Jobs due in"
     )

@@ -18,6 +18,7 @@ from django.utils.timezone import now
 from django_dcron.admin import RunAdmin
 from django_dcron.admin.lists import bounded, job_filter
 from django_dcron.admin.lists.job_filter import JobListFilter
+from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.models import Attempt, Job, Node, Run
 from tests.admin.conftest import (
     NOON,
@@ -230,7 +231,7 @@ def test_list_count_stops_at_limit(
     admin_client: Client, job: Job, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "LIMIT", 3)
-    monkeypatch.setattr(bounded.count_up_to, "__defaults__", (3,))
+    monkeypatch.setattr(count_up_to, "__defaults__", (3,))
     for day in range(5):
         make_attempt(make_run(job, NOON + timedelta(days=day)))
 

@@ -17,7 +17,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.models import Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
-from django_dcron.policies.health.problems import Issue, Problem, Severity
+from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict, assess
 
 
@@ -66,10 +66,6 @@ class HealthLine:
     """One of ``ok``, ``warning`` and ``error``."""
     url: str = ""
     link: str = ""
-
-    @property
-    def is_error(self) -> bool:
-        return self.kind == Severity.ERROR
 
 
 def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:

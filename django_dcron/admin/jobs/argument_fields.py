@@ -246,10 +246,13 @@ def _json_value(value: Any) -> Any:
 class _ChoiceFormField(forms.TypedChoiceField):
     """A choice of values. The page contains the JSON of each value."""
 
-    def __init__(self, choices: Sequence[tuple[Any, Any]], empty: str, **options: Any):
+    def __init__(self, choices: Sequence[tuple[Any, Any]], **options: Any):
         pairs = [(json.dumps(value), label) for value, label in choices]
         super().__init__(
-            choices=[(EMPTY_CHOICE, empty), *pairs], coerce=json.loads, empty_value=None, **options
+            choices=[(EMPTY_CHOICE, "---------"), *pairs],
+            coerce=json.loads,
+            empty_value=None,
+            **options,
         )
 
 
@@ -273,9 +276,9 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
         case InputKind.NUMBER:
             return forms.FloatField(**options)
         case InputKind.BOOLEAN:
-            return _ChoiceFormField([(True, _("Yes")), (False, _("No"))], "---------", **options)
+            return _ChoiceFormField([(True, _("Yes")), (False, _("No"))], **options)
         case InputKind.CHOICE:
-            return _ChoiceFormField(parameter.choices, "---------", **options)
+            return _ChoiceFormField(parameter.choices, **options)
         case InputKind.DATE:
             return forms.DateField(widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"), **options)
         case InputKind.DATETIME:

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 else:
     RowPaginator = Paginator
 
-__all__ = ["LIMIT", "BoundedPaginator", "bounded_count_text", "count_up_to"]
 
-
-def bounded_count_text(queryset: QuerySet[Any], limit: int = LIMIT) -> str:
-    count = count_up_to(queryset, limit)
-    return str(count) if count <= limit else _("more than %(limit)d") % {"limit": limit}
+def bounded_count_text(queryset: QuerySet[Any]) -> str:
+    count = count_up_to(queryset)
+    return str(count) if count <= LIMIT else _("more than %(limit)d") % {"limit": LIMIT}
 
 
 class BoundedPaginator(RowPaginator):

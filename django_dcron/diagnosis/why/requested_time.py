@@ -25,7 +25,7 @@ SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class RequestedTime:
-    """The time in question: a minute if given as a whole minute, else a second."""
+    """The minute in question if given as a whole minute, else the second."""
 
     start: datetime
     end: datetime
@@ -33,7 +33,6 @@ class RequestedTime:
 
     It equals ``start`` if the local time doesn't exist and no occurrence replaces it.
     """
-    is_minute: bool
     note: Sentence | None = None
     """A remark about a clock change on that day."""
 
@@ -47,13 +46,12 @@ def parse_requested_time(
     """
     local = instant if getattr(instant.tzinfo, "key", "") == zone.key else instant.astimezone(zone)
     local = local.replace(microsecond=0)
-    is_minute = local.second == 0 and not exact
-    length = MINUTE if is_minute else SECOND
+    length = MINUTE if local.second == 0 and not exact else SECOND
     start = local.astimezone(UTC)
     if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
         return _in_gap(local.replace(fold=0), length, zone, _crons(timetable, zone))
     note = _repeated_time_note(local, length, zone, _crons(timetable, zone))
-    return RequestedTime(start, start + length, is_minute, note)
+    return RequestedTime(start, start + length, note)
 
 
 def occurrence_note(
@@ -94,9 +92,9 @@ def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron
             "job with a fixed time in this gap runs at %(to)s."
         )
         moved = Sentence("skipped_time_moved", note, **values)
-        return RequestedTime(end, end + SECOND, length == MINUTE, moved)
+        return RequestedTime(end, end + SECOND, moved)
     note = _("%(time)s doesn't exist on %(day)s in %(zone)s. Clocks go from %(from)s to %(to)s.")
-    return RequestedTime(end, end, length == MINUTE, Sentence("skipped_time", note, **values))
+    return RequestedTime(end, end, Sentence("skipped_time", note, **values))
 
 
 def _repeated_time_note(

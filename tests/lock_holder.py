@@ -36,3 +36,14 @@ def keeping_open(work: Callable[[], object]) -> Iterator[None]:
     finally:
         release.set()
         holder.join(TIMEOUT)
+
+
+def lock_limit() -> object:
+    """Return how long a statement of this session waits for a lock."""
+    queries = {
+        "postgresql": "SHOW lock_timeout",
+        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(queries[connection.vendor])
+        return cursor.fetchone()[0]

@@ -137,15 +137,15 @@ def log_in_as(
 StaffWith = Callable[..., Client]
 
 
+def log_in(*codenames: str) -> Client:
+    """Return the client of a new staff user with exactly these permissions."""
+    user = User.objects.create_user(f"staff-{uuid4().hex[:8]}", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
 @pytest.fixture
 def staff_with(db: None) -> StaffWith:
-    """Return a function that logs in a new staff user with exactly the given permissions."""
-
-    def log_in(*codenames: str) -> Client:
-        user = User.objects.create_user(f"staff-{uuid4().hex[:8]}", is_staff=True)
-        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-        client = Client()
-        client.force_login(user)
-        return client
-
     return log_in

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
-from uuid import uuid4
 
 import pytest
 from django.conf import settings as django_settings
@@ -24,7 +23,7 @@ from django_dcron.admin.dashboard.store import Store
 from django_dcron.db.now import database_now
 from django_dcron.models import Job
 from tests.admin import narrowed_sites
-from tests.admin.conftest import StaffWith, list_url, make_job
+from tests.admin.conftest import StaffWith, list_url, log_in, make_job
 from tests.factories import make_run
 
 MAX_QUERIES_PER_MINUTE = 40
@@ -91,14 +90,6 @@ class Tab:
             assert seen
             found[name] = seen[1]
         return found
-
-
-def log_in(*codenames: str) -> Client:
-    user = User.objects.create_user(f"staff-{uuid4().hex[:8]}", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def queries_of(tabs: list[Tab], clock: Clock, job: Job, minutes: int, *, busy: bool) -> list[int]:

@@ -24,9 +24,8 @@ from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
 from tests.conftest import StartProcess
 from tests.execution.conftest import MakeTarget, attempt_of, reread, state_of
-from tests.execution.test_locked_start import lock_limit
 from tests.factories import make_idle_job, make_run
-from tests.lock_holder import keeping_locked
+from tests.lock_holder import keeping_locked, lock_limit
 from tests.logs import logged
 from tests.threads import in_threads
 from tests.waiting import TIMEOUT, wait_until

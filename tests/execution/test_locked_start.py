@@ -17,21 +17,11 @@ from django_dcron.policies.slots import Slot
 from django_dcron.runs import deliveries
 from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
-from tests.lock_holder import keeping_locked
+from tests.lock_holder import keeping_locked, lock_limit
 from tests.logs import logged
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def lock_limit() -> object:
-    queries = {
-        "postgresql": "SHOW lock_timeout",
-        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(queries[connection.vendor])
-        return cursor.fetchone()[0]
 
 
 @pytest.mark.postgresql

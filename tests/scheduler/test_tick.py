@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 from django.db.models import F
 
 from django_dcron.conf import settings
@@ -25,7 +25,7 @@ from django_dcron.scheduler.steps import StillLocked
 from django_dcron.scheduler.tick import Ticker
 from django_dcron.testing import set_clock
 from tests.factories import make_idle_job, make_job, make_run
-from tests.lock_holder import keeping_locked
+from tests.lock_holder import keeping_locked, lock_limit
 from tests.scheduler.stand_ins import MemoryDispatcher, StillClock, due_run
 
 pytestmark = pytest.mark.django_db
@@ -594,13 +594,3 @@ def test_single_tick_raises_contention_and_resets_lock_timeout(node: NodeUnderTe
     assert lock_limit() in ("1s", 1)
     node.ticker.close()
     assert lock_limit() not in ("1s", 1)
-
-
-def lock_limit() -> object:
-    queries = {
-        "postgresql": "SHOW lock_timeout",
-        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(queries[connection.vendor])
-        return cursor.fetchone()[0]

@@ -25,6 +25,7 @@ from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
+from tests.contrib.importers.beat_rows import clocked
 from tests.contrib.importers.conftest import Install
 from tests.management.calling import call
 
@@ -49,12 +50,6 @@ def crontab(zone: str = "UTC", **fields: str) -> dict[str, Any]:
     from django_celery_beat.models import CrontabSchedule
 
     return {"crontab": CrontabSchedule.objects.create(timezone=zone, **fields)}
-
-
-def clocked(at: datetime) -> dict[str, Any]:
-    from django_celery_beat.models import ClockedSchedule
-
-    return {"clocked": ClockedSchedule.objects.create(clocked_time=at), "one_off": True}
 
 
 def row(name: str = "a", **fields: Any) -> Any:

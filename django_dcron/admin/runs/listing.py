@@ -179,7 +179,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
     def without_long_columns(self, rows: QuerySet[Run]) -> QuerySet[Run]:
         jobs = Prefetch("job", Job.with_deleted.defer("args", "kwargs", "declared", "imported"))
         columns = ("run", "due_at", "started_at", "finished_at")
-        first = Attempt.objects.filter(number=1, run__attempt__gt=1).only(*columns)
+        first = Attempt.objects.filter(number=1).order_by().only(*columns)
         first_attempts = Prefetch("attempts", first, to_attr="first_attempts")
         rows = rows.defer("args", "kwargs").prefetch_related(None)
         return rows.prefetch_related(jobs, first_attempts)
@@ -214,4 +214,5 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
 def _first_attempt(run: Run) -> Attempt | None:
     """Return the first attempt if the run had several."""
-    return next(iter(getattr(run, "first_attempts", ())), None)
+    found = getattr(run, "first_attempts", ()) if run.attempt > 1 else ()
+    return next(iter(found), None)

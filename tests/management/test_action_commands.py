@@ -479,6 +479,14 @@ def test_selection_skips_paused_jobs() -> None:
 
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
+def test_selection_skips_finished_jobs(action: str) -> None:
+    disable_exhausted([make_idle_job(name="once").pk], "default")
+    code, shown = document(action, "--all", "--yes")
+    assert (code, [each["job"] for each in shown["skipped"]]) == (0, ["once"])
+    assert Job.objects.get(name="once").is_finished
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
 def test_number_of_queries_does_not_grow_with_the_selected_jobs(action: str) -> None:
     counts = []
     for namespace, number in (("few", 2), ("many", 30)):

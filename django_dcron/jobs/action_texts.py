@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.jobs.backfill import Backfill
-from django_dcron.models import Freeze, Job, Run
+from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.messages import gettext_noop
 from django_dcron.utils.time_format import format_site_time
@@ -43,13 +43,6 @@ def paused_text(job: Job) -> str:
 
 def resumed_text() -> str:
     return _("Resumed")
-
-
-def frozen_text(freeze: Freeze) -> str:
-    if freeze.until is None:
-        return _("Frozen: %(reason)s") % {"reason": freeze.reason}
-    values = {"until": format_site_time(freeze.until), "reason": freeze.reason}
-    return _("Frozen until %(until)s: %(reason)s") % values
 
 
 def unfrozen_text() -> str:

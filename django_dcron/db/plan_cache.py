@@ -183,7 +183,8 @@ def _new_preparing_cursor(connection: BaseDatabaseWrapper) -> Any:
     driver = connection.connection
     factory, driver.cursor_factory = driver.cursor_factory, _cursor_class()
     try:
-        return connection.create_cursor()
+        with connection.wrap_database_errors:
+            return connection.create_cursor()
     finally:
         driver.cursor_factory = factory
 

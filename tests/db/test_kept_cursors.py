@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from django.db import ConnectionHandler, DataError, connection, connections
+from django.db import ConnectionHandler, DatabaseError, DataError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron.db import plan_cache
@@ -49,6 +49,16 @@ def test_executions_of_a_statement_share_a_cursor(created: list[Any]) -> None:
     warm_up()
     assert [execute(10), execute(20)] == [[11, 12], [21, 22]]
     assert len(created) == 1
+
+
+def test_error_of_a_lost_connection_is_djangos() -> None:
+    warm_up()
+    connections["default"].connection.close()  # as the driver does when the server is gone
+    with (
+        pytest.raises(DatabaseError),
+        plan_cache.execute_with_cached_plan(connections["default"], "SELECT 1", ()),
+    ):
+        pass
 
 
 def test_another_connection_gets_another_cursor(created: list[Any]) -> None:

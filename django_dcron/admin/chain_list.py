@@ -63,7 +63,7 @@ class ChainList:
             return state_badge(step.run.state) if step.run else badge("none", _("No run"))
         if step.job.is_finished:
             return badge("finished", _("Finished"))
-        if not step.job.enabled:
+        if step.job.is_paused:
             return badge("paused", _("Paused"))
         statistics = statistics_of(step.job)
         return state_badge(statistics.last_state) if statistics and statistics.last_state else ""

@@ -167,6 +167,7 @@ def _numbered(sql: str) -> str:
 @contextmanager
 def _preparing_cursor(connection: BaseDatabaseWrapper, sql: str) -> Iterator[CursorWrapper]:
     """Yield the cursor of the last execution of the statement, or a new one."""
+    connection.validate_thread_sharing()
     kept, key = _cursors.setdefault(connection, {}), (sql, connection.timezone)
     cursor = kept.pop(key, None)  # the block may execute the same statement
     if cursor is None or cursor.connection is not connection.connection:

@@ -41,11 +41,11 @@ class Pause:
 
 
 def paused_by(job: Job) -> Author | None:
-    """Return who paused the job, or None if it is enabled or finished.
+    """Return who paused the job, or None if it isn't paused.
 
     This reads the job's audit log. Callers keep the result until the job changes.
     """
-    if job.enabled or job.is_finished:
+    if not job.is_paused:
         return None
     switches = [change for change in logged_changes_of(job) if change.switched is not None]
     last = switches[-1] if switches else None
@@ -56,8 +56,8 @@ def paused_by(job: Job) -> Author | None:
 
 
 def pause_of(job: Job, author: Author | None) -> Pause | None:
-    """Return the job's pause, or None if the job is enabled or finished."""
-    if job.enabled or job.is_finished:
+    """Return the job's pause, or None if it isn't paused."""
+    if not job.is_paused:
         return None
     if author and author.by:
         return Pause(job.pause_reason, author.by, author.at, job.paused_until)

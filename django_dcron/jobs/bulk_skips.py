@@ -11,13 +11,13 @@ from django_dcron.models import Job
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
-_FINISHED = _("The job is finished. To schedule it again, edit its schedule.")
+FINISHED = _("The job is finished. To schedule it again, edit its schedule.")
 
 
 def why_not_paused(job: Job) -> TranslatableText | None:
     """Return why the job isn't paused again, or None. A paused job keeps its reason and end."""
     if job.is_finished:
-        return TranslatableText(_FINISHED)
+        return TranslatableText(FINISHED)
     return None if job.enabled else TranslatableText(_("The job is already paused."))
 
 
@@ -27,7 +27,7 @@ def why_not_resumed(job: Job) -> TranslatableText | None:
     Only a sync or a person who names it resumes a job that is no longer declared.
     """
     if job.is_finished:
-        return TranslatableText(_FINISHED)
+        return TranslatableText(FINISHED)
     if job.enabled:
         return TranslatableText(_("The job isn't paused."))
     if job.pause_reason == NO_LONGER_DECLARED:

@@ -121,8 +121,13 @@ class Job(JobSettings):
 
     @property
     def is_finished(self) -> bool:
-        """Whether a node has disabled the job, because its schedule has no further occurrence."""
+        """Whether the job is disabled because its schedule has no further occurrence."""
         return not self.enabled and self.paused_until is None and self.pause_reason == EXHAUSTED
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a person, code or the job's failures have disabled the job."""
+        return not self.enabled and not self.is_finished
 
     def clean_fields(
         self,

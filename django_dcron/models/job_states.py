@@ -15,7 +15,7 @@ EXHAUSTED = _("its schedule has no further occurrence")
 
 IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM
 IS_FINISHED = Q(enabled=False, paused_until=None, pause_reason=EXHAUSTED)
-"""A node has disabled the job, because its schedule has no further occurrence."""
+"""The job is disabled because its schedule has no further occurrence."""
 IS_PAUSED = Q(enabled=False) & ~IS_FINISHED & (_HAS_NO_PROBLEM | Q(paused_until=None))
 IS_QUARANTINED = _HAS_PROBLEM & (Q(enabled=True) | Q(paused_until__isnull=False))
 """The job should have occurrences, but ``Cursor.problem`` keeps it from having any.

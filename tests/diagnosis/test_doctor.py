@@ -343,6 +343,9 @@ def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     start("2026.1", "old@a", 3 * MINUTE)
     start("2026.2", "new@b", 2 * MINUTE)
     assert system.codes() == before, "one release replaced the other"
+    start("2026.1", "new@b", timedelta(seconds=90))
+    assert system.codes() == before, "a rollback replaced it again"
+    start("2026.2", "new@b", timedelta(seconds=80))
     start("", "unknown@c", MINUTE)
     start("2026.1", "old@a", MINUTE)
     (finding,) = (

@@ -88,7 +88,7 @@ def note(lane: Lane) -> str:
         return _("Quarantined")
     if lane.job.is_finished:
         return _("Finished")
-    if not lane.job.enabled:
+    if lane.job.is_paused:
         return _("Paused")
     if lane.next_at is None:
         return ""

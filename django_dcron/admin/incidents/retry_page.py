@@ -161,7 +161,7 @@ def _page(
         "is_running": is_running,
         "runs": None if is_running else _count_runs(incident, numbers["until"]),
         "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
-        "is_paused": not incident.job.enabled,
+        "is_paused": incident.job.is_paused,
         "media": model_admin.media,
     }
     request.current_app = site.name

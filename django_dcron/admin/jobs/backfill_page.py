@@ -204,7 +204,7 @@ def _page(
         "back": change_url(job, model_admin.admin_site),
         "form": form,
         "preview": preview,
-        "is_paused": not job.enabled and not job.is_finished,
+        "is_paused": job.is_paused,
         "media": model_admin.media,
     }
     request.current_app = model_admin.admin_site.name

@@ -20,6 +20,7 @@ from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
+from django_dcron.jobs.bulk_skips import FINISHED, why_not_paused
 from django_dcron.models import Job
 
 
@@ -92,19 +93,14 @@ def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _refusal_if_paused(job: Job) -> str:
-    if job.is_finished:
-        return _finished_text()
-    return "" if job.enabled else _("The job is already paused.")
+    text = why_not_paused(job)
+    return text.translate(translation) if text else ""
 
 
 def _refusal_if_not_paused(job: Job) -> str:
     if job.is_finished:
-        return _finished_text()
+        return _(FINISHED)
     return _("The job isn't paused.") if job.enabled else ""
-
-
-def _finished_text() -> str:
-    return _("The job is finished. To schedule it again, edit its schedule.")
 
 
 ACTIONS: tuple[ObjectAction[Job], ...] = (

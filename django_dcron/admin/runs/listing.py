@@ -7,7 +7,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import OuterRef, Prefetch, Q, QuerySet, Subquery
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -43,6 +43,7 @@ from django_dcron.diagnosis.run_durations import (
     start_delay,
     total_duration,
 )
+from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.diagnosis.run_ids import id_range_of_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
@@ -158,6 +159,18 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
         return format_html("{}{}", duration, render_muted(until))
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response = super().changelist_view(request, extra_context)
+        context: dict[str, Any] = getattr(response, "context_data", None) or {}
+        if (changelist := context.get("cl")) is not None:
+            changelist.result_list = list(changelist.result_list)
+            first = first_attempts(changelist.result_list)
+            for run in changelist.result_list:
+                run.first_attempt = first.get(run.pk)
+        return response
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_safe(partial(suggest_jobs, self)))
         return [path("jobs/", view, name=SUGGESTIONS_URL), *super().get_urls()]
@@ -178,11 +191,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
     def without_long_columns(self, rows: QuerySet[Run]) -> QuerySet[Run]:
         jobs = Prefetch("job", Job.with_deleted.defer("args", "kwargs", "declared", "imported"))
-        columns = ("run", "due_at", "started_at", "finished_at")
-        first = Attempt.objects.filter(number=1).order_by().only(*columns)
-        first_attempts = Prefetch("attempts", first, to_attr="first_attempts")
-        rows = rows.defer("args", "kwargs").prefetch_related(None)
-        return rows.prefetch_related(jobs, first_attempts)
+        return rows.defer("args", "kwargs").prefetch_related(None).prefetch_related(jobs)
 
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
         hidden = obj is not None and is_hidden(request, obj.job, self.admin_site)
@@ -213,6 +222,5 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
 
 def _first_attempt(run: Run) -> Attempt | None:
-    """Return the first attempt if the run had several."""
-    found = getattr(run, "first_attempts", ()) if run.attempt > 1 else ()
-    return next(iter(found), None)
+    """Return the first attempt if the run had several. ``changelist_view`` attaches it."""
+    return getattr(run, "first_attempt", None)

@@ -5,7 +5,6 @@ A worker that wasn't restarted after a deployment fails runs of new targets, and
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -52,16 +51,18 @@ def examine_releases(window: Window, findings: Findings) -> None:
 def releases_side_by_side(starts: Iterable[tuple[str, str, datetime]]) -> Sequence[ReleaseStarts]:
     """Return the releases whose workers start attempts at the same time, the latest start first.
 
-    ``starts`` are releases, workers and times. Returns nothing if each release has replaced the one
-    before it.
+    ``starts`` are releases, workers and times, the latest first. Only the latest release of each
+    worker counts. Returns nothing if each release has replaced the one before it.
     """
-    of_release: defaultdict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    release_of: dict[str, str] = {}
+    found: dict[str, ReleaseStarts] = {}
     for release, worker, at in starts:
-        of_release[release].append((at, worker))
-    found = [
-        ReleaseStarts(release, min(each)[0], max(each)[0], {worker for _at, worker in each})
-        for release, each in of_release.items()
-    ]
-    newest = max((each.first for each in found), default=None)
-    current = [each for each in found if newest is not None and each.last >= newest]
-    return sorted(current, key=lambda each: each.last, reverse=True) if len(current) > 1 else []
+        if release_of.setdefault(worker, release) == release:
+            of_release = found.setdefault(release, ReleaseStarts(release, first=at, last=at))
+            of_release.first = min(of_release.first, at)
+            of_release.workers.add(worker)
+    if len(found) < 2:
+        return []
+    newest = max(each.first for each in found.values())
+    current = [each for each in found.values() if each.last >= newest]
+    return current if len(current) > 1 else []

@@ -149,8 +149,7 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     pause = tuple(present_pause_sentences(data))
     if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
         return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
-    is_paused = not data.job.enabled and not data.job.is_finished
-    if is_paused or latest is None:
+    if data.job.is_paused or latest is None:
         return present
     answer = explain(data.job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:

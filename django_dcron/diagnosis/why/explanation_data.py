@@ -114,10 +114,5 @@ class ExplanationData:
         """Whether the current definition may be newer than the time in question."""
         return self.cursor is None or self.requested.start <= self.cursor.placed_at
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether a user or the job's circuit breaker paused it."""
-        return not self.job.enabled and not self.job.is_finished
-
     def format_time(self, instant: datetime) -> str:
         return time_format.format_time(instant, self.zone)

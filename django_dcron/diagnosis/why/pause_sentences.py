@@ -32,7 +32,7 @@ def pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Sen
         if resumed:
             text = _("%(by)s resumed the job at %(at)s.")
             yield Sentence("resumed_by", text, by=resumed.by, at=data.format_time(resumed.at))
-        elif data.is_paused and _unrecorded_changes(data, pause, None) <= 1:
+        elif data.job.is_paused and _unrecorded_changes(data, pause, None) <= 1:
             yield Sentence("still_paused", _("The job is still paused."))
     elif resumed:
         text = _(
@@ -41,7 +41,7 @@ def pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Sen
         )
         yield Sentence("was_paused_until", text, by=resumed.by, at=data.format_time(resumed.at))
         yield from reason_sentences(_pause_reason(resumed, after=False))
-    elif data.is_paused and not data.definition_may_be_newer:
+    elif data.job.is_paused and not data.definition_may_be_newer:
         yield Sentence("paused_since_then", _("The job was paused at that time and still is."))
         yield from reason_sentences(data.job.pause_reason)
 
@@ -89,7 +89,7 @@ def present_pause_sentences(data: ExplanationData) -> Iterator[Sentence]:
     job, cursor = data.job, data.cursor
     ends_before = job.paused_until is not None and job.paused_until <= data.requested.start
     starts_after = cursor is not None and data.requested.end <= cursor.placed_at
-    if not data.is_paused or ends_before or starts_after:
+    if not data.job.is_paused or ends_before or starts_after:
         return
     if job.paused_until:
         text = _("The job is paused until %(until)s and then resumes automatically.")

@@ -138,7 +138,7 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
 
 
 def _warn_if_nothing_starts(output: Output, job: Job) -> None:
-    if not job.enabled and not job.is_finished:
+    if job.is_paused:
         output.line("The job is paused: the runs start when it is resumed.", WARNING)
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
         output.line(

@@ -126,13 +126,12 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     if paused and not out.is_json:
         _show_paused(out, source, paused)
     if left or (result.problems and not running):
-        causes = {
-            "can't take over": number_of(left, "imported job") if left else "",
-            "can't be imported": number_of(result.problems, "entry", "entries")
-            if result.problems
-            else "",
-        }
-        texts = [f"{number} {cause}" for cause, number in causes.items() if number]
+        texts = []
+        if left:
+            texts.append(f"{number_of(left, 'imported job')} can't take over")
+        if result.problems:
+            refused = number_of(result.problems, "entry", "entries")
+            texts.append(f"{refused} can't be imported")
         raise negative_result(f"The handover is incomplete: {here}. {', and '.join(texts)}{above}.")
     if out.is_json:
         return

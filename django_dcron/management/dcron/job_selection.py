@@ -59,8 +59,7 @@ def add_filters(parser: CommandParser) -> None:
         "--state",
         choices=[choice.value for choice in JobCondition],
         help="only jobs in this state; failing: the latest run failed; finished: no further "
-        "occurrence; "
-        "quarantined: not scheduled because of a problem",
+        "occurrence; quarantined: not scheduled because of a problem",
     )
     for choice in (JobCondition.ENABLED, JobCondition.PAUSED, JobCondition.FAILING):
         state.add_argument(

@@ -150,7 +150,7 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
     out.line(f"{job}: {schedule_with_zone(job)}" if job.pk else schedule_with_zone(job))
     if ahead.words:
         out.line(ahead.words)
-    if not job.enabled and not job.is_finished:
+    if job.is_paused:
         out.line("The job is paused. These are its occurrences if it is resumed now.", WARNING)
     out.line()
     print_occurrences(out, ahead)

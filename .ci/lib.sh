@@ -47,7 +47,7 @@ section() {
         "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
     [ "$verdict" = ok ] || { echo "--- $title" && # grep may find nothing
-        { grep -E '^E  |^(FAILED|ERROR) |^seed .* fails' "$log" || true; } | uniq | head -n 30; } \
+        { grep -E '^E  |^(FAILED|ERROR) |^seed .* fails|--replay ' "$log" || true; } | uniq | head -n 30; } \
         >>"$work/first_errors"
     { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
     [ "$verdict" = FAILED ] || ! grep -q '^NOT RUN ' "$log" || verdict=PARTLY
@@ -83,10 +83,6 @@ report() {
     local failed flaky
     failed=$(grep -c '^FAILED' "$work/summary" || true)
     flaky=$(wc -l <"$work/flaky")
-    if [ -s "$work/first_errors" ]; then
-        heading "first errors of the sections that failed"
-        cut -c1-300 "$work/first_errors"
-    fi
     heading summary
     cat "$work/summary"
     printf '       %5d s  in total\n' "$SECONDS"
@@ -94,6 +90,10 @@ report() {
     [ "$failed" -eq 0 ] || echo "$failed sections FAILED"
     ! grep -q '^NOT RUN' "$work/summary" || echo "Some parts were NOT RUN: see the reasons above"
     [ "$flaky" -le $tolerated ] || echo "$flaky flaky tests; the limit is $tolerated"
+    if [ -s "$work/first_errors" ]; then # near the end, as some services keep only the last lines
+        heading "first errors of the sections that failed"
+        cut -c1-300 "$work/first_errors"
+    fi
     cat "$work/closing_line"
     [ "$failed" -eq 0 ] && [ "$flaky" -le $tolerated ]
 }

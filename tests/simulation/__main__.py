@@ -16,9 +16,13 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from tests.simulation import sessions
 from tests.simulation.counts import Result, Totals
+
+if TYPE_CHECKING:
+    from tests.simulation.plan import Plan
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
 HOURS_PER_SIMULATION = 24.0
@@ -127,13 +131,14 @@ def _explain(result: Result, given: argparse.Namespace) -> None:
     sessions.prepare()
     from tests.simulation import plan, shrinking
 
-    left = shrinking.shrink(plan.draw(result.seed, given.each))
-    print("", "To replay it:", _command(result.seed, left, given), sep="\n")
+    drawn = plan.draw(result.seed, given.each)
+    print("", "To replay it:", _command(drawn, shrinking.shrink(drawn), given), sep="\n")
 
 
-def _command(seed: int, items: list[int], given: argparse.Namespace) -> str:
-    numbers = ",".join(map(str, items))
-    command = f"python -m tests.simulation --replay {seed} --each {given.each:g} --only '{numbers}'"
+def _command(drawn: Plan, items: list[int], given: argparse.Namespace) -> str:
+    command = f"python -m tests.simulation --replay {drawn.seed} --each {given.each:g}"
+    if len(items) < len(drawn.items):
+        command += f" --only '{','.join(map(str, items))}'"
     if given.database != "sqlite":
         command += f" --database {given.database}"
     return f"{command} --broken {given.broken}" if given.broken else command
@@ -155,7 +160,7 @@ def _replay(given: argparse.Namespace) -> int:
     with broken(given.broken) if given.broken else nullcontext():
         if given.shrink:
             left = shrinking.shrink(drawn, float("inf"))
-            print(_command(given.replay, left, given))
+            print(_command(drawn, left, given))
             drawn = shrinking.only(drawn, left)
         result = world.simulate(drawn, with_log=True)
     is_shortened = result.findings and not given.all

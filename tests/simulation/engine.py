@@ -47,7 +47,8 @@ class Process:
         self.slow_until = 0.0
         """Until when some statements of the process wait, up to ``slowness`` seconds."""
         self.slowness = 0.0
-        """How long a statement may wait, or might at an earlier time."""
+        self.greatest_slowness = 0.0
+        """The most that a statement of the process might ever wait, in seconds."""
         self.tasks: list[Task] = []
         self.held: list[tuple[float, int, Task, int]] = []
         """Events of its tasks that wait for the end of a suspension or a stall."""

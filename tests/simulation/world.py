@@ -432,6 +432,7 @@ class World:
         for each in self._processes():
             if process in ("", each.name):
                 each.slow_until, each.slowness = self.engine.now + seconds, slowness
+                each.greatest_slowness = max(each.greatest_slowness, slowness)
 
     def _fault_kill(self, process: str, seconds: float) -> None:
         if process in NODES:

@@ -200,6 +200,18 @@ def test_namespace_filter_is_offered_with_several_namespaces(
     ]
 
 
+def test_runs_of_deleted_jobs_are_found_by_namespace_and_tag(admin_client: Client) -> None:
+    make_job("kept", tags=["a"])
+    job = make_job("gone", namespace="shop", tags=["b"])
+    make_run(job, state="succeeded")
+    control.delete(job)
+
+    assert _choices(admin_client, "run", "namespace") == ["All", "default", "shop"]
+    assert _choices(admin_client, "run", "tag") == ["All", "a", "b"]
+    assert _choices(admin_client, "job", "namespace") == []
+    assert _choices(admin_client, "job", "tag") == ["All", "a (1)"]
+
+
 # --- Runs -----------------------------------------------------------------------------------------
 
 

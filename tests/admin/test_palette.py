@@ -67,6 +67,19 @@ def test_action_is_found_by_its_name_and_a_job(admin_client: Client, jobs: list[
     assert not Job.objects.get(pk=jobs[1].pk).enabled
 
 
+def test_action_alone_asks_for_the_name_of_a_job(
+    admin_client: Client, staff_with: StaffWith, jobs: list[Job]
+) -> None:
+    def text(client: Client, typed: str) -> str:
+        return client.get(reverse(f"admin:{palette.URL_NAME}"), {"q": typed}).content.decode()
+
+    assert "Add the name of a job: pause NAME" in text(admin_client, "pause")
+    assert "Nothing found" in text(admin_client, "pause nothing")
+    assert "Nothing found" in text(staff_with("view_job"), "pause")
+    Job.objects.filter(pk=jobs[0].pk).update(name="pause-everything")
+    assert find(admin_client, "pause")[0] == job_url(jobs[0])
+
+
 def test_run_is_found_by_its_id(admin_client: Client, jobs: list[Job]) -> None:
     run = make_run(jobs[0])
     for typed in (f" {run.pk} ", run.pk.hex, str(run.pk)[:23], str(run.pk)[:13].upper()):

@@ -107,7 +107,14 @@ def palette_view(model_admin: JobAdmin, request: HttpRequest) -> HttpResponse:
         *_jobs_and_actions(model_admin, request, typed),
         OptionGroup(_("Pages"), list(_pages(request, model_admin.admin_site, typed))),
     ]
-    context = {"groups": [group for group in groups if group.options]}
+    context = {
+        "groups": [group for group in groups if group.options],
+        "typed": typed,
+        "names_an_action": any(
+            all(_label_contains(action, word) for word in search_words(typed))
+            for action in _actions(model_admin, request)
+        ),
+    }
     return render(request, "admin/django_dcron/palette_results.html", context)
 
 
@@ -140,7 +147,7 @@ def _jobs_and_actions(model_admin: JobAdmin, request: HttpRequest, typed: str) -
     if not words or id_range_of_text(typed):
         return []
     site = model_admin.admin_site
-    actions = [each for each in model_admin.object_actions if model_admin.may(request, each)]
+    actions = _actions(model_admin, request)
     verbs = [word for word in words if any(_label_contains(each, word) for each in actions)]
     others = [word for word in words if word not in verbs]
     if not others:
@@ -165,6 +172,10 @@ def _jobs_and_actions(model_admin: JobAdmin, request: HttpRequest, typed: str) -
     of_jobs = [Option(str(job), change_url(job, site), job.target) for job in jobs]
     groups = [OptionGroup(_("Jobs"), of_jobs), OptionGroup(_("Actions"), options)]
     return groups[::-1] if verbs else groups
+
+
+def _actions(model_admin: JobAdmin, request: HttpRequest) -> list[ObjectAction[Job]]:
+    return [each for each in model_admin.object_actions if model_admin.may(request, each)]
 
 
 def _label_contains(action: ObjectAction[Job], word: str) -> bool:

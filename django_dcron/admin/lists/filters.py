@@ -238,15 +238,27 @@ class TargetKindFilter(admin.SimpleListFilter):
         return queryset.filter(conditions.get(self.value() or "", Q()))
 
 
-class NamespaceFilter(_ValueFilter):
+class _JobValueFilter(_ValueFilter):
+    """Filter jobs by a value of theirs, or runs by a value of their jobs."""
+
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
+        self.model = model
+        super().__init__(request, params, model, model_admin)
+
+    def jobs(self, scope: Scope) -> QuerySet[Job]:
+        """Return the jobs whose values are choices. A deleted job may still have runs."""
+        return scope.rows(Job) if self.model is Run else scope.jobs
+
+
+class NamespaceFilter(_JobValueFilter):
     """Filter jobs by namespace, or runs by the namespace of their jobs."""
 
     title = _("namespace")
     parameter_name = "namespace"
 
     def values(self, scope: Scope) -> Iterable[str]:
-        namespaces = scope.jobs.order_by("namespace").values_list("namespace", flat=True).distinct()
-        return namespaces[:CHOICES_LISTED]
+        jobs = self.jobs(scope).order_by("namespace")
+        return jobs.values_list("namespace", flat=True).distinct()[:CHOICES_LISTED]
 
     def has_output(self) -> bool:
         return len(self.lookup_choices) > 1 or self.value() is not None
@@ -278,14 +290,14 @@ class SourceFilter(admin.SimpleListFilter):
         return jobs_from_source(queryset, self.value() or "") if self.value() else queryset
 
 
-class TagFilter(_ValueFilter):
+class TagFilter(_JobValueFilter):
     """Filter jobs by tag, or runs by the tags of their jobs."""
 
     title = _("tag")
     parameter_name = "tag"
 
     def values(self, scope: Scope) -> Iterable[str]:
-        return tags_in_use(scope.jobs)
+        return tags_in_use(self.jobs(scope))
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()

@@ -62,8 +62,9 @@
         const all = options();
         all.forEach((option, number) => { option.id = `dcron-option-${number}`; });
         select(all[0]);
-        const { none, one, many } = status.dataset;
-        status.textContent = all.length > 1 ? many.replace("{number}", all.length) : all.length ? one : none;
+        const { one, many } = status.dataset;
+        const nothing = results.textContent.trim(); // says why there are no options
+        status.textContent = all.length > 1 ? many.replace("{number}", all.length) : all.length ? one : nothing;
     }
 
     // Never chooses from the results of an earlier text.

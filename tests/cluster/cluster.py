@@ -48,8 +48,8 @@ SECOND = timedelta(seconds=1)
 ON_TIME = SECOND
 """A run that starts within this time after it was due is on time."""
 WITNESS = "tests.app.tasks.witness"
-"""Seconds to wait for an event that must happen, on a busy machine."""
 RESTART_AFTER = 0.2
+"""Seconds between two passes of the supervisor, which restarts processes that exited."""
 EXCLUSIVE_EVERY = "*/2 * * * * *"
 IN_ALL_SHARDS: dict[str, Any] = {"jobs": 64, "schedule": "H/4 * * * * *"}
 """For ``Cluster.start``: a job in each shard, and 16 runs per second in all."""
@@ -129,14 +129,17 @@ class Cluster:
             self.add_worker(env=worker_env, wait=False)
         for worker in self.workers:
             worker.process.wait_for_log(" ready.", TIMEOUT)
-        given = {
+        defaults = {
             "target": WITNESS,
             "overlap_policy": "allow",
             "max_attempts": 5,
             "retry_backoff": SECOND,
         }
-        alone = given | {"overlap_policy": exclusive, "schedule": EXCLUSIVE_EVERY}
-        made = [make_job(**(alone if number % 2 else given) | fields) for number in range(jobs)]
+        one_at_a_time = defaults | {"overlap_policy": exclusive, "schedule": EXCLUSIVE_EVERY}
+        made = [
+            make_job(**(one_at_a_time if number % 2 else defaults) | fields)
+            for number in range(jobs)
+        ]
         if self._records_changes:
             with connection.cursor() as cursor:
                 changes.install(cursor)
@@ -159,7 +162,7 @@ class Cluster:
         return self.workers[-1]
 
     def nodes_with_claims(self) -> list[Member]:
-        """The nodes that have claimed runs. One node may claim all runs of a few jobs."""
+        """The nodes that have claimed runs. If there are few jobs, one node may claim all runs."""
         claimers = set(Run.objects.exclude(node="").values_list("node", flat=True))
         names = {claimer.rpartition("-")[0] for claimer in claimers}
         return [member for number, member in enumerate(self.nodes) if f"node-{number}" in names]
@@ -239,8 +242,8 @@ class Cluster:
         and the verdict.
 
         All runs that are due in the window must end. While the nodes live, the doctor may find only
-        ``accepted`` codes. Once no process writes any more, the strict checker must find nothing,
-        nor the verdict, which shares no code with the package.
+        ``accepted`` codes. Once no process writes any more, the strict checker must find nothing.
+        Neither may the verdict, which shares no code with the package.
         """
         self.until = now().replace(microsecond=0)
         self.wait_for(self.until + SECOND)
@@ -252,7 +255,8 @@ class Cluster:
                 assert node.leave() == 0, node.process.log[-5000:]
         dispatched = Run.objects.filter(state__in=("queued", "running"))
         wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
-        # The end of a run may have sent a waiting one: the history must not change while it's read.
+        # The end of a run may have dispatched a waiting run. The history must not change while it's
+        # read.
         for worker in self.workers:
             if worker.process.running:
                 worker.leave()

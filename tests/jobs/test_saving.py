@@ -204,9 +204,9 @@ def test_failed_save_is_rolled_back_and_can_be_repeated(monkeypatch: pytest.Monk
 
 
 def leave_unclaimed(job: Job, *, minutes: int) -> datetime:
-    """Make the job unclaimed for ``minutes`` minutes. Return its oldest unclaimed occurrence.
+    """Move the cursor back, as if no node had claimed occurrences for ``minutes`` minutes.
 
-    The job's schedule has an occurrence every minute.
+    Returns the oldest unclaimed occurrence, which is at the beginning of a minute.
     """
     since = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=minutes)
     Cursor.objects.filter(pk=job.pk).update(next_at=since, previous_at=None)
@@ -476,7 +476,7 @@ def test_resuming_a_job_clears_the_end_of_its_pause(how: str) -> None:
     assert (job.enabled, job.paused_until, reread(job).paused_until) == (True, None, None)
 
 
-@pytest.mark.parametrize("how", ["circuit", "rest"])
+@pytest.mark.parametrize("how", ["circuit", "exhausted"])
 def test_automatic_pause_has_no_end(how: str) -> None:
     job = failing()
     Job.objects.update(paused_until=FAR)  # written without ``save``
@@ -685,7 +685,7 @@ def test_resume_shortly_before_the_end_of_a_pause_takes_effect_now() -> None:
         claim_ahead(job)
         assert Run.objects.filter(job=job).earliest("scheduled_at").scheduled_at <= now + SECOND
         pausing.resume(reread(job))
-        assert reread(job).version == version + 1, "done"
+        assert reread(job).version == version + 1, "a second resume changes nothing"
 
 
 def test_cursor_placed_in_the_far_future_is_moved_back_to_now() -> None:

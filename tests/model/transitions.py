@@ -30,7 +30,7 @@ class Transition(NamedTuple):
     old: str
     new: str
     attempts: int = 0
-    """By how much the number of the attempt grows."""
+    """The increase of the run's attempt number."""
 
 
 ALLOWED = frozenset(
@@ -42,10 +42,10 @@ ALLOWED = frozenset(
 
 
 def is_outcome_of_a_claim(made: Transition) -> bool:
-    """Return whether a run was missed or skipped when it was claimed. It has no life to model."""
+    """Return whether a run was missed or skipped when it was claimed. The model omits such runs."""
     return made.old == "absent" and made.new in ("missed", "skipped")
 
 
 def not_allowed(transitions: Iterable[Transition]) -> set[Transition]:
-    """Return the transitions that the model doesn't make. No change isn't a transition."""
+    """Return the transitions that the model doesn't allow. It allows any that change nothing."""
     return {each for each in transitions if each not in ALLOWED and each != (each.old, each.old, 0)}

@@ -67,10 +67,10 @@ def test_one_of_several_freezes_is_enough() -> None:
         (3, None, False),
     ],
 )
-def test_freeze_delays_runs_due_before_its_end_unless_they_were_late_before_it(
+def test_freeze_delays_runs_due_before_its_end_unless_they_were_late_before_it_began(
     since: int, until: int | None, expected: bool
 ) -> None:
-    """In minutes; due at 0, late at 2."""
+    """Times are in minutes. The run is due at 0 and too late after 2."""
     end = None if until is None else NOON + until * MINUTE
     extent = FreezeExtent("", NOON + since * MINUTE, end)
     assert extent.delayed(NOON, NOON + 2 * MINUTE) is expected

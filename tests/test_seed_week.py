@@ -45,7 +45,7 @@ for moment in map(datetime.fromisoformat, sys.argv[1:]):
         print(json.dumps({
             "trigger": attempt.run.trigger,
             "seconds": (moment - attempt.started_at).total_seconds(),
-            "heard_of": (moment - attempt.run.heartbeat_at).total_seconds(),
+            "since_heartbeat": (moment - attempt.run.heartbeat_at).total_seconds(),
             "done": attempt.progress_done,
             "of": attempt.progress_total,
             "lines": len(attempt.log.splitlines()),
@@ -81,5 +81,5 @@ def test_seeded_data_has_a_running_stocktake_at_every_moment(tmp_path: Path) -> 
     assert [stocktake["trigger"] for stocktake in stocktakes] == list(moments.values())
     for stocktake in stocktakes:
         assert 0 < stocktake["seconds"] < 143
-        assert stocktake["heard_of"] == 1
+        assert stocktake["since_heartbeat"] == 1
         assert 0 <= stocktake["done"] == stocktake["lines"] < stocktake["of"] == 20

@@ -20,7 +20,7 @@ EDITS_AT_LEAST = 20
 def test_attempts_record_what_they_ran_while_jobs_are_edited_and_workers_killed(
     cluster: Cluster,
 ) -> None:
-    """Also if a job was edited without ``control``, so that its definition isn't stored yet."""
+    """Half of the jobs are edited without ``control``. Their new definitions aren't stored yet."""
     steps = fault(["start.done", "work.done", "record.done"], chance=0.03)
     jobs = cluster.start(
         jobs=4,
@@ -32,10 +32,10 @@ def test_attempts_record_what_they_ran_while_jobs_are_edited_and_workers_killed(
     numbers = Counter[int]()
 
     def edit() -> None:
-        """Count up an argument of each job."""
-        for place, job in enumerate(jobs):
+        """Increment an argument of each job."""
+        for index, job in enumerate(jobs):
             number = numbers[job.pk] + 1
-            if place % 2:
+            if index % 2:
                 Job.objects.filter(pk=job.pk).update(kwargs={"number": number})
             else:
                 fresh = Job.objects.get(pk=job.pk)

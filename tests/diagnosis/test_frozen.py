@@ -41,7 +41,7 @@ def clock() -> Iterator[ManualClock]:
 
 @pytest.fixture
 def job(clock: ManualClock) -> Job:
-    """A job of every minute with an occurrence, a pending and a queued run that are long overdue.
+    """A job with an unclaimed occurrence, a pending run and a queued run, all long overdue.
 
     A live node ticks.
     """
@@ -185,7 +185,7 @@ def test_why_names_a_freeze_that_lasts_until_an_occurrence_to_come(
         ("run_latest", 5, WhyVerdict.COVERED),
     ],
 )
-def test_why_names_the_freeze_of_a_missed_occurrence_after_it(
+def test_why_names_the_past_freeze_that_delayed_a_missed_occurrence(
     clock: ManualClock, policy: str, asked: int, verdict: WhyVerdict
 ) -> None:
     job = make_job(schedule="* * * * *", misfire_policy=policy)

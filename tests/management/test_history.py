@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 
 from django_dcron.diagnosis import run_history
+from django_dcron.management.dcron import history
 from django_dcron.models import Attempt, Job, Run
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call, table
@@ -110,13 +111,12 @@ def test_history_is_filtered_by_state() -> None:
 
 def test_state_filter_searches_latest_runs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_history, "READ_LIMIT", 2)
+    monkeypatch.setattr(history, "READ_LIMIT", 2)  # it names the limit
     make_history(["failed", "succeeded", "succeeded"])
     answer = call("history", "report", "--state", "failed", "--json").json
     assert (answer["runs"], answer["more"]) == ([], True)
-    assert (
-        call("history", "report", "--state", "failed").out
-        == "None of the latest 10,000 runs match.\n"
-    )
+    out = call("history", "report", "--state", "failed").out
+    assert out == "None of the latest 2 runs match.\n"
 
 
 def test_number_of_queries_is_constant() -> None:

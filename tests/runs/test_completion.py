@@ -18,12 +18,11 @@ from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
-from django_dcron.models import Job, Run
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import completion as module
-from django_dcron.runs import transitions
+from django_dcron.runs import completion, transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.targets.shadow import NOT_EXECUTED
@@ -48,7 +47,7 @@ def failed(kind: FailureClass = FailureClass.TRANSIENT, *names: str, **failure: 
         exception_class="ValueError",
         message="no",
         traceback="Traceback ...",
-        output={"log": "said"},
+        output={"log": "printed"},
     )
 
 
@@ -77,7 +76,7 @@ def test_success_ends_the_run_as_succeeded() -> None:
     assert after.job.statistics.last_state == State.SUCCEEDED
 
 
-def test_success_of_a_shadow_names_that_nothing_was_executed() -> None:
+def test_success_of_a_shadow_says_that_nothing_was_executed() -> None:
     run = running(target="shadow:tests.app.tasks.ok")
     assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     Job.objects.filter(pk=run.job_id).update(target="tests.app.tasks.ok")
@@ -93,7 +92,7 @@ def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:
     after, attempt = reread(run), attempt_of(run)
     assert (after.state, after.reason) == (State.FAILED, "ValueError: no")
     assert (attempt.outcome, attempt.exception_class) == (Outcome.FAILED, "ValueError")
-    assert (attempt.message, attempt.traceback, attempt.log) == ("no", "Traceback ...", "said")
+    assert (attempt.message, attempt.traceback, attempt.log) == ("no", "Traceback ...", "printed")
     assert (after.job.statistics.failed, after.job.statistics.consecutive_failures) == (1, 1)
 
 
@@ -162,7 +161,7 @@ def test_contention_is_retried_soon() -> None:
 
 def test_lost_attempt_is_retried_and_keeps_its_log() -> None:
     run = running(max_attempts=2)
-    attempt_of(run).__class__.objects.update(log="so far")
+    Attempt.objects.update(log="so far")
     assert declare_lost(run, "its worker vanished")
     assert state_of(run) == State.PENDING
     lost = attempt_of(run)
@@ -188,7 +187,7 @@ def test_end_of_run_wakes_the_waiting_run() -> None:
 # --- exactly once -------------------------------------------------------------------------------
 
 
-def test_late_outcome_of_a_lost_attempt_is_only_noted() -> None:
+def test_late_outcome_of_a_lost_attempt_does_not_change_its_run() -> None:
     run = running(max_attempts=2)
     token = attempt_of(run).token
     declare_lost(run, "gone")
@@ -241,7 +240,7 @@ def test_only_the_execution_itself_dispatches_followers(
     That process may have no time for a broker.
     """
     dispatched: list[Run] = []
-    monkeypatch.setattr(module, "dispatch_now", dispatched.append)
+    monkeypatch.setattr(completion, "dispatch_now", dispatched.append)
     job = make_idle_job()
     after = make_job(schedule="@never", after={str(job): "ended"})
     for ending in (SUCCEEDED, failed(), CANCELLED):
@@ -262,7 +261,7 @@ def test_only_the_execution_itself_dispatches_followers(
 def test_run_that_waited_for_the_slot_is_dispatched_at_once(
     overlap: str, unreachable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line of runs doesn't pause for a tick after each one."""
+    """The runs that wait for the slot follow one another without waiting for a tick."""
     broker = MemoryDispatcher()
     broker.broker_unreachable = unreachable
     monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: broker)
@@ -271,7 +270,7 @@ def test_run_that_waited_for_the_slot_is_dispatched_at_once(
     run = make_run(job, "running", slot=Slot.RUNNING)
     due_at = database_now("default") - timedelta(hours=1)
     waiting = make_run(job, "waiting", due_at=due_at, deliveries=1)
-    Job.objects.filter(pk=job.pk).update(queue="mail")  # since the worker read the job
+    Job.objects.filter(pk=job.pk).update(queue="mail")  # after the worker read the job
     assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     after = reread(waiting)
     assert after.slot == Slot.RUNNING
@@ -359,7 +358,7 @@ def test_cancel_during_the_retry_decision_ends_the_run() -> None:
         control.cancel(reread(run), "by hand")
         return database_now(using)
 
-    with mock.patch.object(module, "database_now", cancelled_meanwhile):
+    with mock.patch.object(completion, "database_now", cancelled_meanwhile):
         assert end_attempt(run, 1, failed(), attempt_of(run).token)
     after = reread(run)
     assert (after.state, after.reason, after.attempt, after.slot) == (

@@ -61,8 +61,8 @@ def world(caplog: pytest.LogCaptureFixture) -> World:
 
 
 def make_old_runs(job: Job, number: int = 1) -> None:
-    for place in range(number):
-        at = database_now("default") - timedelta(days=40 + place)
+    for age in range(40, 40 + number):
+        at = database_now("default") - timedelta(days=age)
         make_run(job, "succeeded", due_at=at, finished_at=at, scheduled_at=at)
     make_run(job, "succeeded", finished_at=database_now("default"))
 

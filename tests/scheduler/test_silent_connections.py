@@ -185,7 +185,7 @@ def test_no_connection_is_closed_while_the_database_answers_no_connection(
 ) -> None:
     """The database stalls and may still answer."""
 
-    def refuse(*given: Any) -> Any:
+    def refuse(session: int, connection: BaseDatabaseWrapper) -> bool:
         raise OperationalError("no answer")
 
     client = QueryThread(silent)
@@ -210,10 +210,10 @@ def test_check_that_gets_no_answer_is_ended(
     """Otherwise nothing would check connections any more."""
     is_executing = connection_sockets.is_executing
 
-    def check_in_silence(*given: Any) -> bool:
-        given[1].ensure_connection()
+    def check_in_silence(session: int, connection: BaseDatabaseWrapper) -> bool:
+        connection.ensure_connection()
         proxy.fall_silent()
-        return is_executing(*given)
+        return is_executing(session, connection)
 
     client = QueryThread(silent)
     proxy.fall_silent()

@@ -42,12 +42,12 @@ LIMIT 1
 """
 CHANGED = f"""
 SELECT 1 FROM django_dcron_job AS job
-LEFT JOIN django_dcron_cursor AS place ON place.job_id = job.id
-LEFT JOIN django_dcron_statistics AS number ON number.job_id = job.id
-WHERE place.job_id IS NULL
-    OR {" OR ".join(f"place.{name} {server.DIFFERS} job.{name}" for name in OWN_FIELDS)}
-    OR place.calendar_dates IS NOT NULL OR job.calendar_id IS NOT NULL
-    OR number.consecutive_failures >= job.pause_after_failures
+LEFT JOIN django_dcron_cursor AS job_cursor ON job_cursor.job_id = job.id
+LEFT JOIN django_dcron_statistics AS statistics ON statistics.job_id = job.id
+WHERE job_cursor.job_id IS NULL
+    OR {" OR ".join(f"job_cursor.{name} {server.DIFFERS} job.{name}" for name in OWN_FIELDS)}
+    OR job_cursor.calendar_dates IS NOT NULL OR job.calendar_id IS NOT NULL
+    OR statistics.consecutive_failures >= job.pause_after_failures
     OR (NOT job.enabled AND job.paused_until IS NOT NULL)
 LIMIT 1
 """  # noqa: S608 (names of our own columns)

@@ -588,7 +588,7 @@ def test_runs_start_when_the_interval_of_a_limit_allows(
 ) -> None:
     limit = control.save_limit(Limit(name="sms", max_started=2, interval=MINUTE))
     jobs = [make_job(schedule="0 * * * *", target=make_target(), limit=limit) for _ in range(5)]
-    until = NINE + HOUR + 90 * (MINUTE / 60)
+    until = NINE + HOUR + 1.5 * MINUTE
     runs = run_due(at=until, jobs=jobs if only_these else None)
     starts = [run.started_at for run in runs if run.started_at]
     assert starts == [NINE + HOUR] * 2 + [NINE + HOUR + MINUTE] * 2

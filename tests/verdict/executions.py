@@ -263,10 +263,10 @@ def fences(history: History) -> list[Finding]:
         (attempt for attempt in known if attempt.finished_at),
         key=lambda attempt: (attempt.finished_at, attempt.fence),
     )
-    highest, place = 0, 0
+    highest, index = 0, 0
     for attempt in sorted(known, key=lambda attempt: attempt.started_at):
-        while place < len(ended) and _ends_before(ended[place], attempt):
-            highest, place = max(highest, ended[place].fence or 0), place + 1
+        while index < len(ended) and _ends_before(ended[index], attempt):
+            highest, index = max(highest, ended[index].fence or 0), index + 1
         if (attempt.fence or 0) < highest:
             about = f"run {attempt.run} attempt {attempt.number}"
             message = f"token {attempt.fence}, but an attempt before it had {highest}"

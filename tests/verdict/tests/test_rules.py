@@ -29,39 +29,37 @@ GOOD = good_history()
 Corrupt = Callable[[History], History]
 
 
-def job(number: int) -> int:
-    return next(place for place, each in enumerate(GOOD.jobs) if each.id == number)
+def job(job_id: int) -> int:
+    """The index of a job."""
+    return next(index for index, each in enumerate(GOOD.jobs) if each.id == job_id)
 
 
 def run(job_id: int, number: int = 0) -> int:
-    """The place of a job's run."""
-    return [place for place, each in enumerate(GOOD.runs) if each.job == job_id][number]
+    """The index of a job's run."""
+    return [index for index, each in enumerate(GOOD.runs) if each.job == job_id][number]
 
 
 def attempt(job_id: int, number: int = 0) -> int:
-    """The place of a job's attempt, and of its start."""
+    """The index of a job's attempt, and of its start."""
     own = {each.id for each in GOOD.runs if each.job == job_id}
-    return [place for place, each in enumerate(GOOD.attempts) if each.run in own][number]
+    return [index for index, each in enumerate(GOOD.attempts) if each.run in own][number]
 
 
-def changed(kind: str, place: int, /, **fields: Any) -> Corrupt:
-    return lambda history: change(history, kind, place, **fields)
+def changed(kind: str, index: int, /, **fields: Any) -> Corrupt:
+    return lambda history: change(history, kind, index, **fields)
 
 
-def of(kind: str, number: int, field: str) -> Any:
-    return getattr(getattr(GOOD, kind)[number], field)
+def moved(kind: str, index: int, field: str, by: timedelta) -> Corrupt:
+    time = getattr(getattr(GOOD, kind)[index], field)
+    return changed(kind, index, **{field: time + by})
 
 
-def moved(kind: str, number: int, field: str, by: timedelta) -> Corrupt:
-    return changed(kind, number, **{field: of(kind, number, field) + by})
+def dropped(kind: str, index: int) -> Corrupt:
+    return lambda history: drop(history, kind, index)
 
 
-def dropped(kind: str, number: int) -> Corrupt:
-    return lambda history: drop(history, kind, number)
-
-
-def repeated(kind: str, place: int, /, **fields: Any) -> Corrupt:
-    return lambda history: repeat(history, kind, place, **fields)
+def repeated(kind: str, index: int, /, **fields: Any) -> Corrupt:
+    return lambda history: repeat(history, kind, index, **fields)
 
 
 CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
@@ -152,9 +150,9 @@ CORRUPTIONS: list[tuple[str, str, Corrupt]] = [
         (
             "statistics",
             f"{state} {by:+d}",
-            changed("counters", place, **{state: getattr(GOOD.counters[place], state) + by}),
+            changed("counters", index, **{state: getattr(GOOD.counters[index], state) + by}),
         )
-        for place, state in ((0, "succeeded"), (1, "failed"), (2, "skipped"), (2, "missed"))
+        for index, state in ((0, "succeeded"), (1, "failed"), (2, "skipped"), (2, "missed"))
         for by in (-1, 1)
     ),
     ("statistics", "cancelled", changed("counters", 0, cancelled=1)),
@@ -185,8 +183,7 @@ def test_every_rule_has_a_corruption() -> None:
     assert {rule.__name__ for rule in RULES} == {rule for rule, _, _ in CORRUPTIONS}
 
 
-def test_late_start_under_run_latest_needs_that_no_newer_run_started() -> None:
-    """Under ``run_latest``, a late run may start only as the newest."""
+def test_late_run_starts_under_run_latest_only_if_no_newer_run_has_started() -> None:
     late = attempt(LATE, 0)
     history = change(GOOD, "jobs", job(LATE), overlap_policy="allow")
     alone = change(history, "attempts", late, started_at=T + 12 * SECOND)

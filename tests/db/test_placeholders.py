@@ -28,7 +28,8 @@ def outcome_of(convert: Callable[..., Any], value: object) -> tuple[type, str]:
         converted = convert(value, connection)
     except Exception as error:
         converted = error
-    return type(converted), str(getattr(converted, "obj", converted))  # of JSON
+    # psycopg's wrapper of a JSON value has the value in ``obj``.
+    return type(converted), str(getattr(converted, "obj", converted))
 
 
 @pytest.mark.parametrize("model", [Run, Attempt, Job])
@@ -36,8 +37,8 @@ def test_values_are_converted_as_by_the_field(model: type[models.Model]) -> None
     for field in model._meta.concrete_fields:
         prepare = Placeholder(model, field.attname).prepare
         for value in VALUES:
-            ours = outcome_of(prepare, value)
-            assert ours == outcome_of(field.get_db_prep_save, value), (field, value)
+            converted = outcome_of(prepare, value)
+            assert converted == outcome_of(field.get_db_prep_save, value), (field, value)
 
 
 def test_field_with_its_own_conversion_converts_the_value() -> None:

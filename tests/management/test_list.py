@@ -138,9 +138,7 @@ def test_list_includes_jobs_without_cursor_or_valid_schedule() -> None:
 
 def test_number_of_queries_is_constant() -> None:
     def number_of_queries() -> int:
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             call("list", "--state", "enabled")
         return len(queries)
 

@@ -21,7 +21,10 @@ from tests.verdict.history import FINAL, History, Job, Run
 from tests.verdict.timetable import SECOND, NotJudged, Timetable
 
 AHEAD = timedelta(minutes=5)
-"""How far after the window rows are compared with the cursor. Nodes claim seconds ahead."""
+"""The time after the window in which each occurrence before the cursor needs a row.
+
+Nodes claim occurrences only seconds ahead.
+"""
 COUNTED = 999
 """From this number on, ``missed_before`` is a lower bound."""
 
@@ -117,7 +120,7 @@ def lost(history: History) -> list[Finding]:
         rows = {run.scheduled_at for run in runs if is_planned(run)}
         missing = [at for at in each.instants if at not in rows and not covered(at, runs)]
         excused = pruned(history, each.job)
-        oldest = min((at for at in rows), default=None)
+        oldest = min(rows, default=None)
         for at in missing:
             if excused and (oldest is None or at < oldest):
                 excused -= 1

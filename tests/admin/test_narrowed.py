@@ -37,7 +37,7 @@ from tests.admin.conftest import (
     make_attempt,
     make_job,
     make_run,
-    noticed_writes,
+    counted_writes,
     run_url,
     section_url,
 )
@@ -79,7 +79,7 @@ class Crawler:
     def request(self, method: str, url: str, sent: Any = None, **headers: Any) -> Any:
         """Send a request and record a breach if the response reveals a marker."""
         self.requests += 1
-        with transaction.atomic(), noticed_writes() as writes:
+        with transaction.atomic(), counted_writes() as writes:
             response = (
                 self.client.generic(method, url, **headers)
                 if sent is None
@@ -362,15 +362,15 @@ def hidden(world: World) -> Run:
     return make_run(world.mine.job, at, trigger="manual", state="failed", finished_at=at)
 
 
-def test_run_page_skips_hidden_neighbours(world: World, hidden: Run, on_site: Any) -> None:
-    def neighbours(site: AdminSite) -> list[Any]:
+def test_run_page_skips_hidden_neighbors(world: World, hidden: Run, on_site: Any) -> None:
+    def neighbors(site: AdminSite) -> list[Any]:
         client = on_site(site)
         pages = [client.get(run_url(run)).context["page"] for run in (mine.ended, mine.run)]
         return [pages[0].next.pk, pages[1].previous.pk]
 
     mine = world.mine
-    assert neighbours(narrowed_sites.watched) == [hidden.pk, hidden.pk]
-    assert neighbours(narrowed_sites.planned) == [mine.run.pk, mine.ended.pk]
+    assert neighbors(narrowed_sites.watched) == [hidden.pk, hidden.pk]
+    assert neighbors(narrowed_sites.planned) == [mine.run.pk, mine.ended.pk]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_run_page_does_not_name_pruned_origin_in_narrowed_admin(world: World, on
 
 def test_run_page_lists_visible_reruns_only(world: World, hidden: Run, on_site: Any) -> None:
     Run.objects.filter(pk=hidden.pk).update(rerun_of=world.mine.ended.pk)
-    # Another job's run, so that the page doesn't link it as a neighbour.
+    # Another job's run, so that the page doesn't link it as a neighbor.
     Run.objects.filter(pk=hidden.pk).update(job=world.mine.paused)
 
     def names_rerun(site: AdminSite) -> bool:

@@ -226,7 +226,7 @@ def test_page_hides_delivery_of_earlier_attempt(admin_client: Client, job: Job) 
 # --- links ----------------------------------------------------------------------------------------
 
 
-def test_page_links_job_node_worker_and_neighbouring_runs(admin_client: Client, job: Job) -> None:
+def test_page_links_job_node_worker_and_neighboring_runs(admin_client: Client, job: Job) -> None:
     Node.objects.create(
         id="node-a-1",
         name="node-a",

@@ -1,4 +1,4 @@
-"""Slots, and the constraints that hold them in the database."""
+"""Slots, and the database constraints that enforce them."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -45,7 +45,7 @@ def now() -> datetime:
 
 @pytest.fixture(autouse=True)
 def without_ordinary_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``decide_start`` decide about each run. ``test_ordinary_start`` tests the other way."""
+    """Let ``decide_start`` decide about each run. ``test_ordinary_start`` tests the other path."""
     monkeypatch.setattr(
         module,
         "read_or_start",
@@ -550,10 +550,10 @@ def test_waiting_run_is_read_again_at_each_try_for_the_slot(now: datetime) -> No
     deliver(woken)
     wait_for_retry(holder, now)
     Job.objects.update(overlap_policy="cancel_running")
-    original, looks = start_facts._lock_holder, iter((False, True))
+    original, is_second_try = start_facts._lock_holder, iter((False, True))
 
     def lock_holder(run: Run) -> Run | None:
-        if next(looks, False):  # the second try: the first one has ended the holder
+        if next(is_second_try, False):  # the first try has ended the holder
             assert transitions.mark_waiting(late, slot=Slot.NEXT_IN_LINE, reason="")
         return original(run)
 
@@ -637,19 +637,19 @@ def test_run_that_changed_meanwhile_does_not_cancel_the_holder(meanwhile: dict[s
 
 
 @pytest.mark.parametrize(
-    ("policy", "trigger", "looks"),
+    ("policy", "trigger", "reads"),
     [
         *((policy, "schedule", 1) for policy in EXCLUSIVE),
         ("skip", "backfill", 1),
         ("allow", "schedule", 0),
     ],
 )
-def test_holder_of_the_slot_is_read_once(policy: str, trigger: str, looks: int) -> None:
+def test_holder_of_the_slot_is_read_once(policy: str, trigger: str, reads: int) -> None:
     _, [newcomer] = holder_and_newcomers(policy)
     Run.objects.filter(pk=newcomer.pk).update(trigger=trigger)
     with mock.patch.object(start_facts, "_lock_holder", wraps=start_facts._lock_holder) as holder:
         started = deliver(newcomer)
-    assert (holder.call_count, bool(started)) == (looks, policy == "allow")
+    assert (holder.call_count, bool(started)) == (reads, policy == "allow")
 
 
 def test_holder_of_the_slot_is_read_once_for_a_cancelled_run() -> None:
@@ -855,7 +855,7 @@ def test_each_start_has_a_greater_fence_than_all_starts_before() -> None:
         assert endings.retry(reread(first), attempt, NOON, "lost", {"outcome": "lost"}, None)
         fences.append(fence_of(reread(first), uuid4()))
     assert endings.finish(reread(first), 3, State.FAILED, "", {"outcome": "lost"}, None)
-    first.delete()  # such as by retention
+    first.delete()  # as retention does
     fences.append(fence_of(make_run(first.job, "queued"), uuid4()))
     fences.append(fence_of(make_run(make_idle_job(), "queued"), uuid4()))
     assert fences == sorted(set(fences))

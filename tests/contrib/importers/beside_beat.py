@@ -80,7 +80,7 @@ def by_row(
         runs[job_id].append(at)
     jobs = {job.name: job for job in Job.objects.all()}
     crontabs = PeriodicTask.objects.filter(crontab__isnull=False)
-    edges = {row: both for row, *both in crontabs.values_list("name", "start_time", "expires")}
+    edges = {row: edge for row, *edge in crontabs.values_list("name", "start_time", "expires")}
     found = {}
     for row, name in names.items():
         job = jobs[name]

@@ -1,6 +1,6 @@
 """Chains: each run with a matching end makes exactly one run of the following job.
 
-Invariant: a process that dies at any moment neither loses nor doubles the following run.
+Invariant: a process that dies at any moment neither loses nor duplicates the following run.
 """
 
 import json
@@ -78,7 +78,7 @@ def succeed(run: Run) -> bool:
 
 
 def end_by_force(run: Run) -> bool:
-    # It closes all connections, because its process needs none.
+    # ``record_killed_attempt`` closes all connections, because its process needs none.
     with mock.patch.object(termination, "connections"):
         record_killed_attempt(run.pk, 1, Outcome.TIMED_OUT, "too long", worker="w")
     return True
@@ -92,18 +92,18 @@ ENDS = {
     "failed": lambda run: end_attempt(run, 1, FAILED, token_of(run)),
     "lost": lambda run: declare_lost(run, "gone"),
     "ended by force": lambda run: end_by_force(run),
-    "stopped": lambda run: end_attempt(run, 1, Ending(Outcome.CANCELLED), token_of(run)),
-    "stopped by failing": lambda run: (
+    "cancelled": lambda run: end_attempt(run, 1, Ending(Outcome.CANCELLED), token_of(run)),
+    "failed after a cancel request": lambda run: (
         control.cancel(run) and end_attempt(Run.objects.get(pk=run.pk), 1, FAILED, token_of(run))
     ),
 }
-MET = {
+MET_CONDITIONS = {
     "succeeded": {"succeeded", "ended"},
     "failed": {"failed", "ended"},
     "lost": {"failed", "ended"},
     "ended by force": {"failed", "ended"},
-    "stopped": {"ended"},
-    "stopped by failing": {"ended"},
+    "cancelled": {"ended"},
+    "failed after a cancel request": {"ended"},
 }
 
 
@@ -117,18 +117,23 @@ def test_end_of_run_creates_one_run_of_each_following_job(end: str, overlap: str
 
     assert ENDS[end](run)
 
-    made = {after.job_id: after for after in followers(run)}
-    assert set(made) == {jobs[on].pk for on in MET[end]}
-    for after in made.values():
-        assert (after.trigger, after.state, after.attempt, after.node) == (
+    made = {each.job_id: each for each in followers(run)}
+    assert set(made) == {jobs[on].pk for on in MET_CONDITIONS[end]}
+    for each in made.values():
+        assert (
+            each.trigger,
+            each.state,
+            each.attempt,
+            each.node,
+        ) == (
             Trigger.CHAIN,
             State.PENDING,
             1,
             "",
         )
-        assert after.scheduled_at.microsecond, "it doesn't take the place of an occurrence"
-        assert str(run.pk) in after.reason
-        assert parse_follower_key(after.idempotency_key) == run.pk
+        assert each.scheduled_at.microsecond, "it doesn't take the place of an occurrence"
+        assert str(run.pk) in each.reason
+        assert parse_follower_key(each.idempotency_key) == run.pk
     assert Run.objects.filter(job=paused).count() == 0
 
 
@@ -137,9 +142,9 @@ def test_pause_of_following_job_ends_at_its_time_even_if_no_node_has_enabled_the
     ends_in: int, number: int
 ) -> None:
     run = running()
-    after = follower(run.job)
+    following = follower(run.job)
     until = database_now("default") + timedelta(hours=ends_in)
-    Job.objects.filter(pk=after.pk).update(enabled=False, paused_until=until)
+    Job.objects.filter(pk=following.pk).update(enabled=False, paused_until=until)
 
     assert ENDS["succeeded"](run)
 
@@ -217,19 +222,19 @@ def test_rerun_and_backfilled_run_have_followers() -> None:
 
 def test_links_are_evaluated_when_the_run_ends() -> None:
     run = running()
-    after = follower(run.job)
-    after.after = {}
-    control.save(after)
+    following = follower(run.job)
+    following.after = {}
+    control.save(following)
     assert succeed(run)
     assert not followers(run)
 
 
 def test_overlap_policy_of_the_following_job_applies() -> None:
     first = make_idle_job(overlap_policy="allow")
-    after = follower(first)
+    following = follower(first)
     for run in (running(first), running(first)):
         assert succeed(run)
-    one, two = Run.objects.filter(job=after).order_by("pk")
+    one, two = Run.objects.filter(job=following).order_by("pk")
     assert start_attempt(one.pk, 1, token=uuid4(), worker="w")
     assert start_attempt(two.pk, 1, token=uuid4(), worker="w") is None
     assert Run.objects.get(pk=two.pk).state == State.SKIPPED
@@ -293,29 +298,31 @@ def test_concurrent_endings_create_one_follower() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_ends_of_many_runs_create_one_follower_each() -> None:
     firsts = [make_idle_job(overlap_policy="allow") for _ in range(4)]
-    after = make_job(
+    following = make_job(
         schedule="@never",
         after={str(first): "succeeded" for first in firsts},
         overlap_policy="allow",
     )
     ends = [[running(first) for _ in range(5)] for first in firsts]
     in_threads(*(lambda runs=runs: [succeed(run) for run in runs] for runs in ends))
-    assert Run.objects.filter(job=after).count() == 20
-    assert {parse_follower_key(run.idempotency_key) for run in Run.objects.filter(job=after)} == {
-        run.pk for runs in ends for run in runs
-    }
+    assert Run.objects.filter(job=following).count() == 20
+    assert {
+        parse_follower_key(run.idempotency_key) for run in Run.objects.filter(job=following)
+    } == {run.pk for runs in ends for run in runs}
 
 
 def test_follower_gets_a_free_scheduled_at(monkeypatch: pytest.MonkeyPatch) -> None:
     run = running()
-    after = follower(run.job)
+    following = follower(run.job)
     now = database_now("default").replace(microsecond=7)
     monkeypatch.setattr("django_dcron.runs.chains.database_now", lambda using: now)
-    taken = [make_run(after, scheduled_at=now + timedelta(microseconds=step)) for step in (0, 1, 3)]
+    taken = [
+        make_run(following, scheduled_at=now + timedelta(microseconds=step)) for step in (0, 1, 3)
+    ]
     assert succeed(run)
     (made,) = followers(run)
     assert made.pk not in {other.pk for other in taken}
-    assert Run.objects.filter(job=after).count() == 4
+    assert Run.objects.filter(job=following).count() == 4
 
 
 @pytest.mark.django_db(transaction=True)
@@ -323,12 +330,12 @@ def test_run_ends_while_the_following_job_is_deleted() -> None:
     """The run ends, and no run of the deleted job starts, whichever comes first."""
     for _ in range(5):
         run = running()
-        after = follower(run.job)
-        in_threads(lambda run=run: succeed(run), lambda after=after: control.delete(after))
+        following = follower(run.job)
+        in_threads(lambda run=run: succeed(run), lambda job=following: control.delete(job))
         assert Run.objects.get(pk=run.pk).state == State.SUCCEEDED
-        assert not Job.objects.filter(pk=after.pk).exists()
+        assert not Job.objects.filter(pk=following.pk).exists()
         assert not Link.objects.exists()
-        for left in Run.objects.filter(job=after.pk):
+        for left in Run.objects.filter(job=following.pk):
             assert deliver(left) is None
             assert state_of(left) == State.CANCELLED
 
@@ -362,9 +369,9 @@ def test_follower_is_dispatched_at_once_or_left_to_a_node(
     run = running()
     follower(run.job)
     assert succeed(run)
-    (after,) = followers(run)
-    assert after.state == (State.PENDING if unreachable else State.QUEUED)
-    assert [due.run_id for due in broker.published] == ([] if unreachable else [after.pk])
+    (follower_run,) = followers(run)
+    assert follower_run.state == (State.PENDING if unreachable else State.QUEUED)
+    assert [due.run_id for due in broker.published] == ([] if unreachable else [follower_run.pk])
 
 
 @pytest.mark.django_db(transaction=True)
@@ -397,10 +404,10 @@ def test_job_without_followers_needs_no_extra_query(overlap: str) -> None:
     token = token_of(run)
     with CaptureQueriesContext(connection) as queries:
         assert end_attempt(run, 1, SUCCEEDED, token)
-    asked = [each["sql"] for each in queries if each["sql"].startswith("SELECT")]
-    asked = [sql for sql in asked if "set_config" not in sql]  # limits of the transaction
-    assert len(asked) <= (0 if overlap == "skip" else 2), asked
-    assert not [sql for sql in asked if "dcron_link" in sql and "EXISTS" not in sql]
+    selects = [each["sql"] for each in queries if each["sql"].startswith("SELECT")]
+    selects = [sql for sql in selects if "set_config" not in sql]  # limits of the transaction
+    assert len(selects) <= (0 if overlap == "skip" else 2), selects
+    assert not [sql for sql in selects if "dcron_link" in sql and "EXISTS" not in sql]
     if overlap == "skip" and connection.vendor == "postgresql":
         assert len(queries) == 1
 
@@ -425,16 +432,16 @@ def test_job_with_schedule_never_stays_enabled() -> None:
 def test_following_job_stays_enabled_after_its_schedule_ends() -> None:
     run = running()
     now = database_now("default")
-    after = follower(run.job, "succeeded")
-    after.schedule = f"@at {now + 3 * timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"
-    control.save(after)
-    plain = make_job(schedule=after.schedule)
+    following = follower(run.job, "succeeded")
+    following.schedule = f"@at {now + 3 * timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ}"
+    control.save(following)
+    plain = make_job(schedule=following.schedule)
     claim({*range(64)}, now + MINUTE, node="n")
-    after.refresh_from_db()
+    following.refresh_from_db()
     plain.refresh_from_db()
-    assert (after.enabled, plain.enabled) == (True, False)
-    assert Run.objects.filter(job=after, trigger="schedule").count() == 1
-    control.save(after)
+    assert (following.enabled, plain.enabled) == (True, False)
+    assert Run.objects.filter(job=following, trigger="schedule").count() == 1
+    control.save(following)
     assert succeed(run)
     assert len(followers(run)) == 1
 
@@ -508,17 +515,19 @@ def test_concurrent_saves_cannot_create_a_cycle(length: int) -> None:
 
 def test_links_follow_renaming_and_deletion_of_a_job() -> None:
     first, other = make_idle_job(name="first"), make_idle_job(name="other")
-    after = make_job(name="after", schedule="@never", after={"first": "failed", "other": "ended"})
+    following = make_job(
+        name="after", schedule="@never", after={"first": "failed", "other": "ended"}
+    )
     first.name, first.namespace = "renamed", "shop"
     control.save(first)
-    after.refresh_from_db()
-    assert (after.after, after.version) == ({"shop/renamed": "failed", "other": "ended"}, 2)
-    control.save(after)
+    following.refresh_from_db()
+    assert (following.after, following.version) == ({"shop/renamed": "failed", "other": "ended"}, 2)
+    control.save(following)
     control.delete(first)
-    after.refresh_from_db()
-    assert (after.after, after.version) == ({"other": "ended"}, 4)
+    following.refresh_from_db()
+    assert (following.after, following.version) == ({"other": "ended"}, 4)
     assert [link.after_id for link in Link.objects.all()] == [other.pk]
-    control.delete(after)
+    control.delete(following)
     assert not Link.objects.exists()
 
 
@@ -550,10 +559,10 @@ def test_after_is_exported_by_job_labels() -> None:
 
 def test_why_and_doctor_take_chains_into_account() -> None:
     run = running()
-    after = follower(run.job)
+    following = follower(run.job)
     assert succeed(run)
     (made,) = followers(run)
-    shown = explain(after, made.scheduled_at).sentences
+    shown = explain(following, made.scheduled_at).sentences
     assert ("chained", {"count": 1}) in [(sentence.code, sentence.params) for sentence in shown]
     now = database_now("default")
     report = examine(Window(since=now - MINUTE, until=now, now=now), get_lock())

@@ -1,4 +1,4 @@
-"""Committed rows: what the observer asks right after a commit, and all rows for the verdict."""
+"""Committed rows: what the observer queries right after a commit, and all rows for the verdict."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AND NOT EXISTS (SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]}) 
 
 
 def missing_followers(run: str, job: int, state: str) -> list[int]:
-    """Return the jobs that should follow the ended run, and of which no run does.
+    """Return the jobs that should follow the ended run, but have no run that does.
 
     Jobs that are paused, or that a node has enabled ahead of time, are omitted.
     """
@@ -53,7 +53,7 @@ AND (f.until IS NULL OR f.until > %s)
 
 
 def is_frozen(run: str, now: str) -> bool:
-    """Return whether a freeze holds back the run. All freezes concern all namespaces."""
+    """Return whether a freeze holds back the run. Simulated freezes apply to all namespaces."""
     return bool(server.query(FROZEN, (run, now)))
 
 

@@ -1,7 +1,7 @@
-"""The days of a recurrence rule by brute force: is this day one of them?
+"""Check by brute force whether a recurrence rule has an occurrence on a day.
 
-A day is checked against each part of the rule. For ``BYSETPOS``, all days of its month or year are.
-Nothing is shared with the package, and nothing with python-dateutil.
+A day is checked against each part of the rule. ``BYSETPOS`` also needs a check of all days of its
+month or year. The module shares no code with the package or with python-dateutil.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Rule:
             part.split("=") for part in rule.removeprefix("RRULE:").split(";") if part
         )
         hour, minute, second = (*map(int, filter(None, clock.split(":"))), 0, 0, 0)[:3]
-        own = {"BYHOUR": hour, "BYMINUTE": minute, "BYSECOND": second}
-        self.times = {name: set(self._list(name)) or {own[name]} for name in own}
+        start_time = {"BYHOUR": hour, "BYMINUTE": minute, "BYSECOND": second}
+        self.times = {name: set(self._list(name)) or {start_time[name]} for name in start_time}
         if "BYWEEKNO" in self.parts:
             raise ValueError("BYWEEKNO")
 
@@ -37,8 +37,8 @@ class Rule:
         if not positions:
             return True
         days = [each for each in self._period_of(day) if self._fits(each)]
-        place = days.index(day)
-        return place + 1 in positions or place - len(days) in positions
+        index = days.index(day)
+        return index + 1 in positions or index - len(days) in positions
 
     def _list(self, name: str) -> list[int]:
         return [int(item) for item in self.parts.get(name, "").split(",") if item]
@@ -90,7 +90,7 @@ class Rule:
             (self._list("BYMONTHDAY"), {day.day, day.day - month_length - 1}),
             (self._list("BYYEARDAY"), {in_year + 1, in_year - year_length}),
         ]
-        if any(allowed and not mine.intersection(allowed) for allowed, mine in limits):
+        if any(allowed and not values.intersection(allowed) for allowed, values in limits):
             return False
         return "BYDAY" not in parts or any(
             self._is_weekday(day, item) for item in parts["BYDAY"].split(",")

@@ -136,7 +136,7 @@ def find(key: str) -> DjangoTaskTarget | None:
     task: Any = registered.get(key)
     module, _, name = key.rpartition(".")
     if task is None and _is_in_an_app(module):
-        task = _attributes_of(sys.modules.get(module)).get(name)
+        task = attributes_of(sys.modules.get(module)).get(name)
     return DjangoTaskTarget(key, task) if is_django_task(task) and task.module_path == key else None
 
 
@@ -151,7 +151,7 @@ def _tasks_in_apps() -> Iterator[str]:
     for path, module in list(sys.modules.items()):
         if path.startswith(RESERVED_PREFIX) or not _is_in_an_app(path):
             continue
-        for name, value in list(_attributes_of(module).items()):
+        for name, value in list(attributes_of(module).items()):
             if is_django_task(value) and value.module_path == f"{path}.{name}":
                 yield value.module_path
 
@@ -160,7 +160,7 @@ def _is_in_an_app(module: str) -> bool:
     return any(f"{module}.".startswith(f"{app.name}.") for app in apps.app_configs.values())
 
 
-def _attributes_of(module: object) -> dict[str, Any]:
+def attributes_of(module: object) -> dict[str, Any]:
     """Return the module's present attributes.
 
     This neither loads a lazy module nor calls its ``__getattr__``.

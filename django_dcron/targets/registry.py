@@ -140,18 +140,18 @@ def _why_unknown(key: str) -> TranslatableText:
 def _may_define(module: str, key: str) -> bool:
     """Return whether the module exists in a loaded package and may define ``key``.
 
-    This imports nothing, because users enter keys.
+    This imports nothing, not even through a lazy module, because users enter keys.
     """
     if (loaded := sys.modules.get(module)) is not None:
-        return callable(getattr(loaded, key.rpartition(".")[2], None))
+        return callable(django_tasks.attributes_of(loaded).get(key.rpartition(".")[2]))
     names = module.split(".")
     if len(names) < 2 or not all(map(str.isidentifier, names)):
         return False
-    path = getattr(sys.modules.get(names[0]), "__path__", None)
+    path = django_tasks.attributes_of(sys.modules.get(names[0])).get("__path__")
     for count in range(2, len(names) + 1):
         package = ".".join(names[:count])
         if package in sys.modules:
-            path = getattr(sys.modules[package], "__path__", None)
+            path = django_tasks.attributes_of(sys.modules[package]).get("__path__")
             continue
         spec = PathFinder.find_spec(package, path) if path else None
         if spec is None:

@@ -29,7 +29,8 @@ def test_task_is_found_by_its_import_path() -> None:
 
 def test_only_tasks_under_their_own_import_path_are_targets() -> None:
     known = [key for key in targets.available() if key.startswith("tests.tasked.")]
-    assert known == [f"tests.tasked.tasks.{name}" for name in ("fail", "fetch", "look", "report")]
+    names = ("describe", "fail", "fetch", "report")
+    assert known == [f"tests.tasked.tasks.{name}" for name in names]
     for key in (
         "tests.tasked.tasks.plain",
         "tests.tasked.tasks.other_name",
@@ -112,7 +113,7 @@ def test_coroutine_task_is_awaited() -> None:
 
 
 def test_task_context_describes_the_run() -> None:
-    target = targets.get("tests.tasked.tasks.look")
+    target = targets.get("tests.tasked.tasks.describe")
     target.check_arguments(["a"], {})
     assert target.signature == "(name: str)"
     with refusal(InvalidArguments, "unknown_parameter", field="kwargs", name="'context'"):

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -106,3 +107,23 @@ def test_unregistered_module_is_found_without_importing_it(
         targets.get("tests.app.jobs_of_shop.report")
     assert "tests.app.jobs_of_shop" in str(caught.value.params["why"])
     assert "tests.app.jobs_of_shop" not in sys.modules
+
+
+@pytest.mark.parametrize("module", ["tests.app.lazy", "lazy_package"])
+def test_lookup_in_a_lazy_module_does_not_load_it(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lazy module imports code when one of its attributes is read."""
+    read: list[str] = []
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            read.append(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setitem(sys.modules, module, Lazy(module))
+    read.clear()
+    for key in (f"{module}.report", f"{module}.jobs.report"):
+        with pytest.raises(UnknownTarget):
+            targets.get(key)
+    assert read == []

@@ -11,9 +11,8 @@ from tests.waiting import TIMEOUT
 
 T = TypeVar("T")
 
-
 PAUSE = 0.02
-"""Seconds between two calls of ``repeating``."""
+"""Seconds between two calls of the function that ``repeating`` repeats."""
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def test_all_own_runs_are_adopted_on_request(monkeypatch: pytest.MonkeyPatch) ->
     job = make_idle_job()
     now = database_now("default")
     own = [make_run(job, node="me", scheduled_at=now + n * SECOND) for n in range(5)]
-    foreign = [make_run(job, node="it", scheduled_at=now - (n + 1) * SECOND) for n in range(3)]
+    foreign = [make_run(job, node="other", scheduled_at=now - (n + 1) * SECOND) for n in range(3)]
     assert len(adopt(ALL, now + SECOND, node="me")) == 2
     adopted = adopt(ALL, now + SECOND, node="me", also_own=True)
     assert sorted(run.run_id for run in adopted) == sorted(run.pk for run in own + foreign)

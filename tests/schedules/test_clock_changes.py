@@ -125,9 +125,9 @@ TEXTS = st.sampled_from(
 def test_reported_effects_match_the_occurrences(text: str, zone: str, year: int) -> None:
     schedule = parse_schedule(text, zone)
     shown = {change.at: change for change in changes(text, zone, year)}
-    for at, before, now in _shifts(zone, year):
+    for at, before, after in _shifts(zone, year):
         nearby = set(schedule.occurrences(at - 4 * HOUR, at + 4 * HOUR))
-        affected = _matches(text, min(before, now), max(before, now))
+        affected = _matches(text, min(before, after), max(before, after))
         if at in shown:
             assert affected
             _check(shown[at], nearby, affected, zone, schedule)

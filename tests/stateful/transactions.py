@@ -39,7 +39,10 @@ NOW = {
 }
 """For each database, the pattern of ``UtcNow`` in SQL and the literal of an instant."""
 WRITES = ("UPDATE", "INSERT", "DELETE", "WITH", "SET STATEMENT")
-"""How a statement begins that writes. On MariaDB, a limited one begins with ``SET STATEMENT``."""
+"""The beginnings of statements that write.
+
+On MariaDB, a statement with a time limit begins with ``SET STATEMENT``.
+"""
 
 
 class Crash(BaseException):
@@ -53,11 +56,11 @@ class ResponseLost(OperationalError):
 class TransactionEvents:
     def __init__(self, observe: Callable[[], None]):
         self._observe = observe
-        """Check the rows, outside of transactions, if anything was written since the last call."""
+        """Checks the rows. It is called outside of transactions, after something was written."""
         self._event: Callable[[], None] | None = None
         self._countdown = 0
         self._lose_answer = 0
-        self._looking = False
+        self._checking = False
         self._breach: Exception | None = None
         self.written = False
 
@@ -75,19 +78,19 @@ class TransactionEvents:
     def check(self) -> None:
         """Check the rows if anything was written.
 
-        At most one transaction lies between two looks, and no time passes.
+        At most one transaction lies between two checks, and no time passes.
         """
         if self._breach is not None:  # the code under test may have caught it
             raise self._breach
-        if self.written and not self._looking:
-            self._looking, self.written = True, False
+        if self.written and not self._checking:
+            self._checking, self.written = True, False
             try:
                 self._observe()
             except Exception as breach:
                 self._breach = breach
                 raise
             finally:
-                self._looking = False
+                self._checking = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -126,7 +129,7 @@ class TransactionEvents:
             yield
 
     def _run_planned_event(self) -> None:
-        if self._looking:
+        if self._checking:
             return
         self.check()
         if self._event is None:
@@ -138,7 +141,7 @@ class TransactionEvents:
         event()
 
     def _committed(self) -> None:
-        if self._lose_answer and not self._looking:
+        if self._lose_answer and not self._checking:
             self._lose_answer -= 1
             if not self._lose_answer:
                 raise ResponseLost("the connection broke")
@@ -147,28 +150,28 @@ class TransactionEvents:
 @contextmanager
 def time_of(clock: StillClock) -> Iterator[None]:
     """Make ``clock`` the clock of the database, of all processes and of the runs' keys."""
-    spelled, literal = NOW[connection.vendor]
+    pattern, literal = NOW[connection.vendor]
 
     def with_test_time(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         # Change the statement itself, because the code caches some compiled statements.
         return execute(
-            spelled.sub(literal.format(f"{clock.instant:%Y-%m-%d %H:%M:%S.%f}"), sql),
+            pattern.sub(literal.format(f"{clock.instant:%Y-%m-%d %H:%M:%S.%f}"), sql),
             params,
             many,
             context,
         )
 
-    drawn = iter(range(1, 2**80))
-    system = SimpleNamespace(urandom=lambda size: next(drawn).to_bytes(size))
+    numbers = iter(range(1, 2**80))
+    system = SimpleNamespace(urandom=lambda size: next(numbers).to_bytes(size))
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     times = SimpleNamespace(
         time_ns=lambda: (clock.instant - epoch) // timedelta(microseconds=1) * 1000
     )
-    with ExitStack() as played:
-        played.enter_context(connection.execute_wrapper(with_test_time))
-        played.enter_context(patch.object(timezone, "now", clock.now))
-        played.enter_context(patch.object(best_effort, "monotonic", clock.monotonic))
-        played.enter_context(patch.object(best_effort, "_broker_unreachable_until", float("-inf")))
-        played.enter_context(patch.object(run_module, "time", times))
-        played.enter_context(patch.object(run_module, "os", system))
+    with ExitStack() as patches:
+        patches.enter_context(connection.execute_wrapper(with_test_time))
+        patches.enter_context(patch.object(timezone, "now", clock.now))
+        patches.enter_context(patch.object(best_effort, "monotonic", clock.monotonic))
+        patches.enter_context(patch.object(best_effort, "_broker_unreachable_until", float("-inf")))
+        patches.enter_context(patch.object(run_module, "time", times))
+        patches.enter_context(patch.object(run_module, "os", system))
         yield

@@ -1,6 +1,6 @@
 """Run a short version of the comparison beside a running beat.
 
-It lasts one minute with some dozens of rows. docs/how-to/migrate.md describes a run of ten minutes
+It lasts one minute and has 80 rows. docs/how-to/migrate.md describes a run of ten minutes
 with 1,000 rows.
 """
 
@@ -102,7 +102,7 @@ def test_difference_at_the_start_of_a_row_is_explained() -> None:
 
 def test_difference_after_the_end_of_an_imported_row_is_explained() -> None:
     found = Compared(runs_only=[at(2), at(3)], messages_only=[at(3)], end=at(3, 30))
-    assert [(where, why) for where, _, why in found.differences()] == [
+    assert [(kind, why) for kind, _, why in found.differences()] == [
         ("message", ""),
         ("run", ""),
         ("run", PAST_ITS_END),

@@ -139,8 +139,8 @@ EXECUTE FUNCTION cursor_moved();
 class Connections:
     """Stands for Django's connections of a thread: each simulated thread has its own.
 
-    A thread that starts again under the same name continues with its connection, as the thread of a
-    worker does that executes one message after the other.
+    A thread that starts again under the same name continues with its connection. A worker's thread
+    likewise executes one message after the other on one connection.
     """
 
     def __init__(self, database: Database) -> None:
@@ -225,18 +225,18 @@ def installed(database: Database) -> Iterator[None]:
             own.close()
 
 
-_observer: Any = None
+_query_connection: Any = None
 """The connection of ``query``."""
 
 
 def query(statement: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Execute a query without faults, on a connection of its own."""
-    global _observer
-    if _observer is None:
+    global _query_connection
+    if _query_connection is None:
         import psycopg
 
         driver = connections["default"].get_connection_params()
-        _observer = psycopg.connect(
+        _query_connection = psycopg.connect(
             host=driver["host"],
             user=driver["user"],
             dbname=driver["dbname"],
@@ -244,7 +244,7 @@ def query(statement: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
             autocommit=True,
             cursor_factory=psycopg.ClientCursor,
         )
-    rows: list[tuple[Any, ...]] = _observer.execute(statement, values).fetchall()
+    rows: list[tuple[Any, ...]] = _query_connection.execute(statement, values).fetchall()
     return rows
 
 
@@ -252,11 +252,11 @@ def start_server() -> None:
     """Start a server that ends with this operating system process."""
     from django.conf import settings
 
-    # It isn't the server of a test that runs this simulation.
+    # A test that runs this simulation has another server.
     directory = tempfile.mkdtemp(prefix="dcron-simulation-")
     os.environ["DCRON_TEST_DIR"] = directory
     os.environ.pop("PYTEST_XDIST_WORKER", None)
-    with warnings.catch_warnings(action="ignore"):  # of platformdirs
+    with warnings.catch_warnings(action="ignore"):  # platformdirs warns
         from tests import services
 
         server = services.postgresql_server()
@@ -289,7 +289,7 @@ def create() -> None:
 
 
 def clear() -> None:
-    """Delete all rows, and begin to count keys at 1 again."""
+    """Delete all rows, and restart the keys at 1."""
     connection = connections["default"]
     with connection.cursor() as cursor:
         tables = [
@@ -303,11 +303,11 @@ def clear() -> None:
 
 def before_fork() -> None:
     """Close all connections, so that the database can be copied."""
-    global _observer
+    global _query_connection
     connections["default"].close()
-    if _observer is not None:
-        _observer.close()
-        _observer = None
+    if _query_connection is not None:
+        _query_connection.close()
+        _query_connection = None
 
 
 def after_fork() -> None:

@@ -47,11 +47,11 @@ def prepare() -> None:
     gc.disable()
 
 
-def simulate_seed(seed: int, each: float) -> Result:
+def simulate_seed(seed: int, hours: float) -> Result:
     """Simulate one cluster. The result has no log and no history."""
     from tests.simulation import plan, world
 
-    result = world.simulate(plan.draw(seed, each))
+    result = world.simulate(plan.draw(seed, hours))
     result.history = None
     gc.collect()
     return result
@@ -60,8 +60,9 @@ def simulate_seed(seed: int, each: float) -> Result:
 def results(
     first: int, hours: float, each: float, processes: int, within: float
 ) -> Iterator[Result]:
-    """Yield the results of the seeds from ``first`` on, for ``hours`` in all.
+    """Yield the results of the seeds from ``first`` on.
 
+    Each simulation takes ``each`` simulated hours, and all of them about ``hours``.
     Begins no simulation later than ``within`` seconds from now.
     """
     until = time.monotonic() + within

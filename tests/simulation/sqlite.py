@@ -14,7 +14,10 @@ from tests.simulation.cursor import direct_cursor, with_question_marks
 from tests.simulation.database import Database
 
 DIFFERS = "IS NOT"
-"""The operator that also compares NULL. SQLite has PostgreSQL's only since 3.39."""
+"""The operator that also compares NULL.
+
+SQLite knows PostgreSQL's ``IS DISTINCT FROM`` only since 3.39.
+"""
 
 TRIGGERS = """
 CREATE TEMP TRIGGER sim_run_state AFTER UPDATE OF state, attempt ON django_dcron_run
@@ -69,7 +72,7 @@ def create() -> None:
 
 
 def clear() -> None:
-    """Delete all rows, and begin to count keys at 1 again."""
+    """Delete all rows, and restart the keys at 1."""
     with connection.cursor() as cursor, connection.constraint_checks_disabled():
         tables = [
             table

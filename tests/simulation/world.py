@@ -51,7 +51,7 @@ from tests.verdict.judgement import Verdict, judge
 from tests.verdict.tables import read_history
 
 QUIET = 1800.0
-"""Seconds between two looks whether everything has ended, after the last fault."""
+"""Seconds between two checks whether everything has ended, after the last fault."""
 LONGEST_QUIET = 20 * HOUR
 REFUSALS = (ValidationError, DcronError, DatabaseError, ValueError, Job.DoesNotExist)
 """Errors that an action of a person may raise."""
@@ -96,7 +96,7 @@ class World:
         """The names of jobs whose schedule or policies have changed."""
         self.slow_rescues_until = 0.0
         self.slow_rescues = ArmedFault("stall", "rescue.silent")
-        """The fault of each node until then, right after it has read an old heartbeat."""
+        """The fault of each node until that time, right after it has read an old heartbeat."""
         self.quiet = False
         """Whether the last fault is over."""
         self._last_process: Process | None = None
@@ -237,7 +237,7 @@ class World:
     def _repair(self) -> None:
         """Resume paused jobs, correct invalid schedules, and let all runs start."""
         for limit in Limit.objects.exclude(max_started=None):
-            limit.max_started = limit.interval = None  # what waits may need days otherwise
+            limit.max_started = limit.interval = None  # otherwise, waiting runs may need days
             control.save_limit(limit)
         for freeze in Freeze.objects.all():
             with suppress(*REFUSALS):
@@ -608,19 +608,19 @@ class World:
 
 
 class _LogHandler(logging.Handler):
-    def __init__(self, of: World) -> None:
+    def __init__(self, simulation: World) -> None:
         super().__init__()
-        self._of = of
+        self._simulation = simulation
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._of.log(record.getMessage().partition("\n")[0])
+        self._simulation.log(record.getMessage().partition("\n")[0])
 
 
 def work(region: str, *, customer_id: int) -> str:
     """The code of all jobs: write to the witness log, and take some time."""
     run, engine = current_run(), world.engine
     about = behavior(world.plan.seed, str(run.job), run.scheduled_at, run.attempt)
-    # Long jobs may have more runs than can ever end. When the faults are over, all runs must.
+    # Long jobs may have more runs than can ever end. When the faults are over, all runs must end.
     seconds = min(about.seconds, 5.0) if world.quiet else about.seconds
     world.observer.witnessed(run.id.hex, run.attempt)
     number = len(world.starts)

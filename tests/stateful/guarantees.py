@@ -16,8 +16,9 @@ Invariants:
   are withdrawn.
 - A running run of a job with an exclusive policy has the job's slot. A run that has ended has none.
 - No run starts that a freeze holds back.
-- No more runs of a limit and key execute than the limit allows. A run has a place while it executes
-  and until then from when its wait ends, and never while it waits for a slot.
+- No more runs of a limit and key execute than the limit allows. A run has a place while it
+  executes. A run that waits for the limit has one as soon as its wait ends, before it starts. A run
+  that waits for a slot has none.
 - The end of a run makes one run of each unpaused job that follows such an end, in the same
   transaction. Nothing else makes these runs.
 - A queued run was dispatched. A run that is declared lost had no heartbeat for a lease, or its
@@ -52,8 +53,11 @@ from tests.scheduler.stand_ins import StillClock
 from tests.stateful.rows import FINAL_STATES, LIMITS, AttemptRow, JobRow, Rows, RunRow
 
 IN_PROGRESS = (State.PENDING, State.QUEUED, State.RUNNING)
-BY_HAND = timedelta(milliseconds=1)
-"""Maximum distance between runs that were made at the same instant."""
+START_TOLERANCE = timedelta(milliseconds=1)
+"""The time by which a run may start before it is due.
+
+Runs that were made at the same instant are due some microseconds apart.
+"""
 
 
 class Guarantees:
@@ -109,13 +113,13 @@ class Guarantees:
                 self.policies[job_id].append(job.overlap_policy)
             if self.limits[job_id][-1:] != [limit := self.rows.limit_of.get(job_id)]:
                 self.limits[job_id].append(limit)
-        placed_anew = {
+        placed_again = {
             job for job in before.jobs.keys() & self.rows.jobs if self._follow(before, job)
         }
         for job_id in self.rows.jobs.keys() - before.jobs:
-            self._check_first_place(self.rows.jobs[job_id])
+            self._check_new_cursor(self.rows.jobs[job_id])
         for run in self.rows.runs.values():
-            assert not (run.job_id in placed_anew and self._is_withdrawn(run)), (
+            assert not (run.job_id in placed_again and self._is_withdrawn(run)), (
                 f"not withdrawn: {run}"
             )
         for run_id in before.runs.keys() | self.rows.runs:
@@ -124,7 +128,7 @@ class Guarantees:
                 assert new is not None
                 self._check_made(new)
             elif new is None:
-                self._check_withdrawn(old, placed_anew)
+                self._check_withdrawn(old, placed_again)
             elif old != new:
                 self._check_moved(old, new, before)
         self._check_followers(before)
@@ -149,7 +153,7 @@ class Guarantees:
             assert run.scheduled_at < self._clock.now(), f"backfilled ahead: {run}"
         else:
             assert run.scheduled_at.microsecond, f"takes the place of an occurrence: {run}"
-        self._check_as_it_is(run)
+        self._check_slot_and_end(run)
 
     def _check_places(self, before: Rows) -> None:
         """Check the limits. Runs that have started keep their places if a limit is lowered."""
@@ -194,10 +198,10 @@ class Guarantees:
         assert made == Counter(owed), f"made {made}, owed {owed}"
         assert len(set(self.rows.followers)) == len(self.rows.followers), "followed twice"
 
-    def _check_withdrawn(self, run: RunRow, placed_anew: set[int]) -> None:
+    def _check_withdrawn(self, run: RunRow, placed_again: set[int]) -> None:
         if run.job_id not in self.rows.jobs:
             return
-        assert run.job_id in placed_anew, f"deleted without a change of its job: {run}"
+        assert run.job_id in placed_again, f"deleted without a change of its job: {run}"
         assert self._is_withdrawn(run), f"deleted although it was due or started: {run}"
 
     def _is_withdrawn(self, run: RunRow) -> bool:
@@ -232,7 +236,7 @@ class Guarantees:
             assert (new.pk, new.attempt) in self.dispatched, f"queued but not dispatched: {new}"
         if new.state == State.RUNNING != old.state:
             assert new.cancel_requested_at is None, f"started despite a cancel request: {new}"
-            assert new.due_at - self._clock.now() < BY_HAND, f"started early: {new}"
+            assert new.due_at - self._clock.now() < START_TOLERANCE, f"started early: {new}"
             assert new.started_at == self._clock.now(), new
             assert not is_frozen(
                 before.freezes,
@@ -244,9 +248,9 @@ class Guarantees:
             self._check_number_of_starts(new)
             limits = self.limits[new.job_id][self._limits_before[new.pk] - 1 :]
             assert new.limited or None in limits, f"runs without a place under {limits}: {new}"
-        self._check_as_it_is(new)
+        self._check_slot_and_end(new)
 
-    def _check_as_it_is(self, run: RunRow) -> None:
+    def _check_slot_and_end(self, run: RunRow) -> None:
         if run.state in FINAL:
             assert (run.slot, run.slot_number) == (None, 0), f"a final run has a slot: {run}"
             assert run.finished_at is not None, run
@@ -309,7 +313,7 @@ class Guarantees:
                 assert passed, f"the cursor moved backwards: {old} -> {new}"
                 owed.update(passed)
             return False
-        if _at_rest(old, new):
+        if _became_exhausted(old, new):
             owed.update(_walk(old, until=None))
             return False
         owed.intersection_update([instant for instant in owed if instant <= now])
@@ -318,11 +322,11 @@ class Guarantees:
         if over and not (new.next_at and new.next_at <= now):
             owed.update(_since_pause(old, now))
         early = _pause_ends(old, by=now + settings.LOOK_AHEAD)
-        self._check_first_place(new, _end_of_pause(old) if early else now)
+        self._check_new_cursor(new, _end_of_pause(old) if early else now)
         return True
 
-    def _check_first_place(self, job: JobRow, since: datetime | None = None) -> None:
-        """Check the place of a new cursor.
+    def _check_new_cursor(self, job: JobRow, since: datetime | None = None) -> None:
+        """Check where a new cursor is placed.
 
         Occurrences count from ``since`` on if the pause ended by itself, otherwise from now on.
         """
@@ -416,8 +420,8 @@ def _walk(
         instant = timetable.next_after(instant)
 
 
-def _at_rest(old: JobRow, new: JobRow) -> bool:
-    """Whether the job has only reached its last occurrence."""
+def _became_exhausted(old: JobRow, new: JobRow) -> bool:
+    """Whether the only change of the job is that it has no occurrences left."""
     disabled = old.enabled and not new.enabled and new.pause_reason == EXHAUSTED
     return disabled and old.definition[1:] == new.definition[1:]
 
@@ -441,5 +445,5 @@ def _check_statistics(job: JobRow, runs: list[RunRow]) -> None:
     ended[State.MISSED] += sum(run.missed_before for run in runs)
     counted = dict(zip(FINAL_STATES, job[15:], strict=True))
     assert counted == {state: ended[state] for state in FINAL_STATES}, (
-        f"statistics of {job}, but of its runs {ended}"
+        f"the statistics count {counted}, but the runs are {ended}: {job}"
     )

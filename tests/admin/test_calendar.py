@@ -266,9 +266,9 @@ def test_calendar_on_interval_schedule_shows_error_on_calendar_field(admin_clien
     assert not Job.objects.exists()
 
 
-def test_user_without_add_calendar_permission_can_choose_calendar(staff_with: object) -> None:
+def test_user_without_add_calendar_permission_can_choose_calendar(staff_with: StaffWith) -> None:
     make_calendar()
-    client = staff_with("add_job", "view_job")  # type: ignore[operator]
+    client = staff_with("add_job", "view_job")
     page = client.get(add_url()).text
     assert '<option value="closed">' in page
     assert "/calendar/add/" not in page

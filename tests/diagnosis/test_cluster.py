@@ -97,7 +97,7 @@ def test_only_live_nodes_lead() -> None:
     assert (leader.node.name, leader.shard, leader.assigned) == ("a", 7, 64)
 
 
-def test_leader_by_another_shard_count_is_not_the_leader() -> None:
+def test_node_leads_all_only_with_as_many_shards_as_assigned() -> None:
     def leads(**values: Any) -> bool:
         (leader,) = cluster.leaders_of(Job(id=7), [unsaved_node("a", **values)])
         return leader.leads_all
@@ -108,7 +108,7 @@ def test_leader_by_another_shard_count_is_not_the_leader() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shards", "message"),
+    ("shards", "ranges"),
     [
         ([], []),
         ([5], ["5"]),
@@ -117,5 +117,5 @@ def test_leader_by_another_shard_count_is_not_the_leader() -> None:
         ([0, 2, 3, 62, 63], ["0", "2-3", "62-63"]),
     ],
 )
-def test_shards_are_summarized_as_ranges(shards: Any, message: list[str]) -> None:
-    assert cluster.shard_ranges(shards) == [each.replace("-", "\N{EN DASH}") for each in message]
+def test_shards_are_summarized_as_ranges(shards: Any, ranges: list[str]) -> None:
+    assert cluster.shard_ranges(shards) == [each.replace("-", "\N{EN DASH}") for each in ranges]

@@ -39,10 +39,10 @@ RESERVED = [
 def app(settings: Settings) -> Iterator[Celery]:
     """The app of a project that declares no queues."""
     settings.DCRON_QUEUES = None
-    own = app_or_default()
+    previous = app_or_default()
     app = Celery("shop")
     yield app
-    own.set_current()
+    previous.set_current()
 
 
 def refused(name: str) -> InvalidValue:

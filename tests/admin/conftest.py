@@ -115,7 +115,7 @@ class Writes:
 
 
 @contextmanager
-def noticed_writes() -> Iterator[Writes]:
+def counted_writes() -> Iterator[Writes]:
     writes = Writes()
     with connection.execute_wrapper(writes):
         yield writes

@@ -30,6 +30,7 @@ from tests.admin.conftest import (
     action_url,
     add_url,
     as_rendered,
+    counted_writes,
     errors,
     fill_in,
     job_url,
@@ -37,7 +38,6 @@ from tests.admin.conftest import (
     make_attempt,
     make_job,
     make_run,
-    counted_writes,
     run_url,
     section_url,
 )

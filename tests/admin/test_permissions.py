@@ -43,13 +43,13 @@ from tests.admin.conftest import (
     NOON,
     StaffWith,
     action_url,
+    counted_writes,
     job_url,
     list_url,
     log_in_as,
     make_attempt,
     make_job,
     make_run,
-    noticed_writes,
     run_url,
 )
 from tests.teams import Rows, make_incidents
@@ -395,7 +395,7 @@ class Crawler:
 
     def send(self, client: Client, url: str, sent: Mapping[str, Any] | None) -> tuple[Any, bool]:
         self.requests += 1
-        with transaction.atomic(), noticed_writes() as writes:
+        with transaction.atomic(), counted_writes() as writes:
             response = client.get(url) if sent is None else client.post(url, sent)
             changed = bool(writes.number) and _all_rows() != self.before
             transaction.set_rollback(True)

@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
 
 MAX_REPORT_DELAY = 60.0
 """Seconds from the fault until every view reports it."""
-"""Timeout in seconds for the setup before the fault, on a busy machine."""
 REDELIVER_AFTER = 5
 ENVIRONMENT = {"DCRON_TEST_SETTINGS": json.dumps({"REDELIVER_AFTER": REDELIVER_AFTER})}
 WORKER = [

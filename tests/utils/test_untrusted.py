@@ -134,7 +134,10 @@ def test_limits_grow_with_the_size_of_the_text(reader: Reader) -> None:
 
 
 def test_pickle_cannot_change_how_the_next_pickle_is_read(reader: Reader) -> None:
-    """BUILD also sets attributes of functions. Here it would change the zone of ``pytz.UTC``."""
+    """The opcode BUILD also sets attributes of functions.
+
+    Here, it would change the zone of ``pytz.UTC``.
+    """
     utc = b"cpytz\n_UTC\n"
     evil = utc + b"(N}S'__defaults__'\n(S'Europe/Berlin'\ntstb."
     assert reader.read("pickle", utc + b"(tR.") == ZoneInfo("UTC")

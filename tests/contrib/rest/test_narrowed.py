@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from django_dcron.models import Calendar, Job, Limit, Node, Run
-from tests.admin.conftest import noticed_writes
+from tests.admin.conftest import counted_writes
 from tests.contrib.rest.conftest import Api, problem
 from tests.contrib.rest.test_permissions import REQUESTS
 from tests.teams import Rows, World, make_world, rows_of_others
@@ -43,7 +43,7 @@ class Walk:
         self.breaches: list[str] = []
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        with transaction.atomic(), noticed_writes() as writes:
+        with transaction.atomic(), counted_writes() as writes:
             response = self.api.send(method, path, body, **headers)
             if writes.number and rows_of_others() != self.before:
                 self.breaches.append(f"{method} {path} {body or ''} changes what is theirs")

@@ -23,7 +23,7 @@ from rest_framework.settings import api_settings
 
 from django_dcron import control
 from django_dcron.models import Attempt, Calendar, Freeze, Incident, Job, Limit, Node, Run
-from tests.admin.conftest import log_in_as, noticed_writes
+from tests.admin.conftest import counted_writes, log_in_as
 from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, operations, problem
 from tests.factories import make_idle_job, make_job, make_run
 from tests.teams import make_incidents
@@ -226,7 +226,7 @@ def _send(api: Api, request: Request, keys: dict[str, Any]) -> tuple[Any, bool]:
     with transaction.atomic():
         before = _all_rows() if request.changes_rows else None
         path = request.path.format(**keys)
-        with noticed_writes() as writes:
+        with counted_writes() as writes:
             response = api.send(request.method, path, request.body_for(keys), **request.headers)
         changed = bool(writes.number) and _all_rows() != before
         transaction.set_rollback(True)

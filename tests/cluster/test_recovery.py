@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from django.db.models import Count, Q
 
-from django_dcron.models import Run
+from django_dcron.models import Job, Run
 from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now
 from tests.lock_holder import keeping_open
 from tests.waiting import wait_until
@@ -44,8 +44,8 @@ def test_locked_rows_do_not_keep_the_runs_of_other_jobs_from_starting(
         return locked
 
     def others_run() -> bool:
-        started = type(jobs[0]).objects.filter(pk__in=[job.pk for job in others])
-        numbers = started.annotate(number=Count("runs", filter=fresh)).values_list("number")
+        other_jobs = Job.objects.filter(pk__in=[job.pk for job in others])
+        numbers = other_jobs.annotate(number=Count("runs", filter=fresh)).values_list("number")
         return min(number for (number,) in numbers) >= 5
 
     with keeping_open(lambda: wait_until(lock, TIMEOUT, what="rows to lock")):

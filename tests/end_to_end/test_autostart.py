@@ -75,11 +75,11 @@ from django_dcron.autostart import AutostartState as State
 
 autostart.GRACE = 3600.0
 node = threading.Event()
-here = autostart.Autostart(lambda _: node.set())
+starter = autostart.Autostart(lambda _: node.set())
 os.register_at_fork(
-    before=here.before_fork,
-    after_in_parent=here.after_fork_in_parent,
-    after_in_child=here.after_fork_in_child,
+    before=starter.before_fork,
+    after_in_parent=starter.after_fork_in_parent,
+    after_in_child=starter.after_fork_in_child,
 )
 gunicorn = {"__name__": "gunicorn.arbiter", "os": os}
 exec("def spawn_worker(): return os.fork()", gunicorn)
@@ -95,13 +95,16 @@ def in_child(check, fork=os.fork):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 def is_waiting():
-    return here.state is State.PRELOADED and here._thread is None
+    return starter.state is State.PRELOADED and starter._thread is None
+
+def is_armed():
+    return starter.state is State.ARMED and starter._thread.is_alive()
 
 def starts():
-    here.request()
-    return node.wait(180) and here.state is State.STARTED
+    starter.request()
+    return node.wait(180) and starter.state is State.STARTED
 
-here._arm()
+starter._arm()
 before_fork = handler()
 subprocess.run([sys.executable, "-c", ""], preexec_fn=lambda: None)
 seen = {
@@ -109,16 +112,16 @@ seen = {
     "SIGTERM ends a helper": in_child(lambda: handler() is signal.SIG_DFL),
     "a forked server gets a node": in_child(starts),
     "a worker of gunicorn gets a node": in_child(
-        lambda: here.state is State.ARMED and here._thread.is_alive() and handler() is before_fork,
+        lambda: is_armed() and handler() is before_fork,
         gunicorn["spawn_worker"],
     ),
     "a worker that C forks gets a node": in_child(starts, ctypes.PyDLL(None).fork),
-    "the parent still waits": here.state is State.ARMED and here._thread.is_alive(),
+    "the parent still waits": is_armed(),
     "the parent handles SIGTERM": callable(before_fork) and handler() is before_fork,
     "the parent gets a node": starts(),
-    "a later helper gets no node": in_child(lambda: here.state is State.IDLE),
-    "its end leaves the parent's node alone": in_child(
-        lambda: here.stop() or not here.stopping.is_set(), ctypes.PyDLL(None).fork
+    "a later helper gets no node": in_child(lambda: starter.state is State.IDLE),
+    "a child that C forks leaves the parent's node alone when it ends": in_child(
+        lambda: starter.stop() or not starter.stopping.is_set(), ctypes.PyDLL(None).fork
     ),
     "a worker that C forks later gets a node": in_child(
         lambda: node.clear() or starts(), ctypes.PyDLL(None).fork
@@ -303,13 +306,13 @@ def test_server_logs_that_it_waits_for_its_node(
     monkeypatch.setattr(autostart, "QUIET_STOP", 0.0)
     ended = threading.Event()
     caplog.handler.addFilter(lambda record: ended.set() or True)
-    here = autostart.Autostart(lambda it: None)
-    here._thread = threading.Thread(target=ended.wait, args=[TIMEOUT])
-    here._thread.start()
-    here.stop()
-    assert not here._thread.is_alive()
+    starter = autostart.Autostart(lambda _: None)
+    starter._thread = threading.Thread(target=ended.wait, args=[TIMEOUT])
+    starter._thread.start()
+    starter.stop()
+    assert not starter._thread.is_alive()
     assert [record.__dict__["event"] for record in caplog.records] == ["autostart_stopping"]
-    here.stop()
+    starter.stop()
     assert len(caplog.records) == 1
 
 
@@ -327,22 +330,22 @@ def test_process_that_forks_starts_its_node_later(
             forked.wait(TIMEOUT)
             return False
 
-    here = autostart.Autostart(started.append)
-    here._requested = Requested()
-    here._arm()
+    starter = autostart.Autostart(started.append)
+    starter._requested = Requested()
+    starter._arm()
     if forks:
-        here.before_fork()
-        here.after_fork_in_parent()
+        starter.before_fork()
+        starter.after_fork_in_parent()
     forked.set()
-    wait_until(lambda: started == [here], what="the node")
+    wait_until(lambda: started == [starter], what="the node")
     assert waits == [autostart.GRACE, autostart.FORK_GRACE][: 1 + forks]
 
 
 def test_fork_before_the_application_is_created_does_not_delay_the_node() -> None:
-    here = autostart.Autostart(lambda it: None)
-    here.before_fork()
-    here.after_fork_in_parent()
-    assert not here._has_forked
+    starter = autostart.Autostart(lambda _: None)
+    starter.before_fork()
+    starter.after_fork_in_parent()
+    assert not starter._has_forked
 
 
 def test_restart_pauses_grow_and_are_reset_after_a_long_run(
@@ -425,11 +428,11 @@ def test_processes_that_serve_requests_are_recognized_by_modules(
 def test_gunicorn_master_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     preloading = {"gunicorn.arbiter", "gunicorn.app.base", "django.core.wsgi"}
     started = []
-    here = autostart.Autostart(lambda it: started.append(it))
+    starter = autostart.Autostart(started.append)
     monkeypatch.setattr(autostart, "_is_test", lambda: False)
     monkeypatch.setattr(autostart, "_modules_on_stack", lambda: iter(preloading))
-    here.arm()
-    assert here.state is AutostartState.PRELOADED
+    starter.arm()
+    assert starter.state is AutostartState.PRELOADED
     assert not autostart._is_gunicorn_master({*preloading, "gunicorn.workers.base"})
     assert not started
 
@@ -447,10 +450,10 @@ def test_uwsgi_master_starts_no_node(
     monkeypatch.setattr(autostart, "GRACE", 3600.0)
     monkeypatch.setattr(autostart, "_exit_on_sigterm", lambda: None)
     monkeypatch.setattr(autostart, "serves_requests", lambda modules: True)
-    here = autostart.Autostart(lambda it: None)
-    here.arm()
-    assert here.state is state
-    here.stop()
+    starter = autostart.Autostart(lambda _: None)
+    starter.arm()
+    assert starter.state is state
+    starter.stop()
 
 
 def test_first_request_starts_the_node_of_a_preloaded_process(
@@ -460,14 +463,14 @@ def test_first_request_starts_the_node_of_a_preloaded_process(
     monkeypatch.setattr(autostart, "_at_exit", lambda stop: None)
     monkeypatch.setattr(autostart, "_exit_on_sigterm", lambda: None)
     started = []
-    here = autostart.Autostart(lambda it: started.append(it))
-    here.request()
-    assert here.state is AutostartState.IDLE
-    here.state = AutostartState.PRELOADED
-    here.request()
-    wait_until(lambda: started == [here], what="the node")
-    here.stop()
-    assert here.state is AutostartState.STARTED
+    starter = autostart.Autostart(started.append)
+    starter.request()
+    assert starter.state is AutostartState.IDLE
+    starter.state = AutostartState.PRELOADED
+    starter.request()
+    wait_until(lambda: started == [starter], what="the node")
+    starter.stop()
+    assert starter.state is AutostartState.STARTED
 
 
 def test_autostart_changes_default_lock_and_dispatcher(settings: Settings) -> None:

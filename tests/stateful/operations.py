@@ -12,7 +12,7 @@ from tests.stateful.rows import LIMITS
 from tests.stateful.world import ENDINGS, INVALID, VALID, Operation
 
 LAPSE = st.sampled_from([0.0, 0.0, 0.5, 1.0, 2.0, 2.25, 5.0, 7.0, 20.0])
-MOMENT = st.sampled_from([0, 1, 1, 2, 2, 3, 4, 5, 7])
+TRANSACTIONS_BEFORE = st.sampled_from([0, 1, 1, 2, 2, 3, 4, 5, 7])
 ONE_OF_FEW = st.integers(0, 5)
 EITHER = st.integers(0, 1)
 YES_OR_NO = st.booleans()
@@ -50,7 +50,7 @@ CHANGES = st.fixed_dictionaries(
     {}, optional={"schedule": SCHEDULES, "description": st.just("new"), **POLICIES}
 )
 
-GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+ARGUMENTS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "tick": {
         "node": EITHER,
         "leads": st.sampled_from([True, True, False]),
@@ -94,11 +94,15 @@ GIVEN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 """The arguments of each operation."""
 
 
+def operation_with(operation: str, /, **given: Any) -> st.SearchStrategy[Operation]:
+    """This operation with the given arguments. The others are drawn."""
+    fixed = {name: st.just(value) for name, value in given.items()}
+    return st.tuples(st.just(operation), st.fixed_dictionaries(ARGUMENTS[operation] | fixed))
+
+
 def operations(*of: str) -> st.SearchStrategy[Operation]:
     """One of these operations. An operation that is named several times is more frequent."""
-    return st.one_of(
-        [st.tuples(st.just(operation), st.fixed_dictionaries(GIVEN[operation])) for operation in of]
-    )
+    return st.one_of([operation_with(operation) for operation in of])
 
 
 OFTEN = (
@@ -115,7 +119,7 @@ OFTEN = (
     "end",
     "kill",
 )
-ANY = operations(*GIVEN, *OFTEN)
+ANY = operations(*ARGUMENTS, *OFTEN)
 LONG = operations(
     "tick",
     "tick",
@@ -131,21 +135,15 @@ LONG = operations(
     "trigger",
 )
 """Operations that mostly consist of several transactions."""
-GIVEN |= {
+ARGUMENTS |= {
     "interrupted": {
-        "after": MOMENT,
+        "after": TRANSACTIONS_BEFORE,
         "by": st.lists(st.tuples(LAPSE, ANY), min_size=1, max_size=4),
         "operation": LONG,
     },
-    "crashed": {"after": MOMENT, "operation": LONG},
-    "unanswered": {"after": MOMENT, "operation": LONG},
+    "crashed": {"after": TRANSACTIONS_BEFORE, "operation": LONG},
+    "unanswered": {"after": TRANSACTIONS_BEFORE, "operation": LONG},
 }
-
-
-def sure(operation: str, /, **given: Any) -> st.SearchStrategy[Operation]:
-    """This operation with the given arguments. The others are drawn."""
-    drawn = {name: st.just(value) for name, value in given.items()}
-    return st.tuples(st.just(operation), st.fixed_dictionaries(GIVEN[operation] | drawn))
 
 
 def at_once(operation: st.SearchStrategy[Operation]) -> st.SearchStrategy[tuple[float, Operation]]:
@@ -174,8 +172,8 @@ LATER = operations("work_without_faults", "cancel", "edit", "beat")
 DUPLICATE_DELIVERIES = st.one_of(
     [
         interrupted(
-            sure("deliver", which=which, worker=0, again=True),
-            sure("deliver", which=which, worker=1, again=False),
+            operation_with("deliver", which=which, worker=0, again=True),
+            operation_with("deliver", which=which, worker=1, again=False),
             operations("end", "kill"),
             LATER,
         )
@@ -184,37 +182,42 @@ DUPLICATE_DELIVERIES = st.one_of(
 )
 """While a worker starts a run, another gets the same message and may finish the run first."""
 SUSPENDED = in_turn(
-    (0.0, sure("work_without_faults", work="begins")),
+    (0.0, operation_with("work_without_faults", work="begins")),
     (7.0, operations("rescue_runs")),
-    (0.0, sure("work_without_faults", work="begins")),
-    (5.0, sure("work_without_faults", work="begins")),
-    (0.0, sure("end", which=0)),
+    (0.0, operation_with("work_without_faults", work="begins")),
+    (5.0, operation_with("work_without_faults", work="begins")),
+    (0.0, operation_with("end", which=0)),
 )
 """A worker is declared lost. It resumes when its run has ended, or during the next attempt."""
-STOPPED = in_turn(
-    (0.0, sure("work_without_faults", work="begins")),
-    (0.0, interrupted(sure("end", which=0, how="fails"), sure("cancel", which=0), LATER)),
-    (5.0, sure("work_without_faults", work="begins")),
+CANCELLED_AT_FAILURE = in_turn(
+    (0.0, operation_with("work_without_faults", work="begins")),
+    (
+        0.0,
+        interrupted(
+            operation_with("end", which=0, how="fails"), operation_with("cancel", which=0), LATER
+        ),
+    ),
+    (5.0, operation_with("work_without_faults", work="begins")),
 )
 """A cancel arrives while a failed attempt is completed."""
 CAUGHT_UP = in_turn(
     (20.0, operations("only_tick")),
-    (0.0, sure("backfill", seconds=20)),
-    (0.0, sure("work_without_faults", rounds=2, work="none")),
+    (0.0, operation_with("backfill", seconds=20)),
+    (0.0, operation_with("work_without_faults", rounds=2, work="none")),
 )
 """The missed occurrences of an outage are backfilled."""
 CANCELLED_AHEAD = in_turn(
-    (0.0, sure("tick", node=0, leads=True)),
+    (0.0, operation_with("tick", node=0, leads=True)),
     (0.0, operations("cancel")),
     (0.0, operations("edit", "pause")),
     (0.0, operations("resume", "tick")),
 )
 """An occurrence is cancelled before its time, and then its job is changed."""
-UNSURE = in_turn(
-    (0.0, sure("tick", node=0, leads=True)),
+CLAIM_UNANSWERED = in_turn(
+    (0.0, operation_with("tick", node=0, leads=True)),
     (
         7.0,
-        sure(
+        operation_with(
             "unanswered",
             after=0,
             operation=("tick", {"node": 0, "leads": True, "looks_for_own": False}),
@@ -225,8 +228,8 @@ UNSURE = in_turn(
 FREEZES = st.one_of(
     [
         interrupted(
-            sure("deliver", which=which, worker=0, again=False),
-            sure("freeze", namespace=None),
+            operation_with("deliver", which=which, worker=0, again=False),
+            operation_with("freeze", namespace=None),
             LATER,
         )
         for which in FEW
@@ -235,7 +238,7 @@ FREEZES = st.one_of(
 """A freeze begins while a worker starts a run."""
 OPERATIONS = st.one_of(
     operations(
-        *GIVEN,
+        *ARGUMENTS,
         *OFTEN,
         "interrupted",
         "interrupted",
@@ -245,10 +248,10 @@ OPERATIONS = st.one_of(
     ),
     DUPLICATE_DELIVERIES,
     SUSPENDED,
-    STOPPED,
+    CANCELLED_AT_FAILURE,
     CAUGHT_UP,
     CANCELLED_AHEAD,
-    UNSURE,
+    CLAIM_UNANSWERED,
     FREEZES,
-    in_turn((0.0, sure("freeze", seconds=7.5)), (0.0, ANY), (5.0, ANY), (5.0, ANY)),
+    in_turn((0.0, operation_with("freeze", seconds=7.5)), (0.0, ANY), (5.0, ANY), (5.0, ANY)),
 )

@@ -104,8 +104,8 @@ def test_scheduler_and_verdict_agree_on_calendars(
     after, until = around - 3 * HOUR, around + 3 * HOUR
     for zone in (BERLIN, "UTC", "Australia/Lord_Howe"):
         for text in texts:
-            own = parse_schedule(text, zone)
-            schedule = apply_calendar(own, read_dates(dates), ExclusionPolicy(policy))
+            plain = parse_schedule(text, zone)
+            schedule = apply_calendar(plain, read_dates(dates), ExclusionPolicy(policy))
             expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
             timetable = Timetable(text, zone, calendar=dates, calendar_policy=policy)
             assert timetable.between(after, until) == expected, (text, zone)

@@ -15,7 +15,7 @@ LINES = "*/2 * * * * *\n*/3 * * * * *\nCRON_TZ=Asia/Kathmandu */5 * * * * *"
 
 
 def test_occurrences_of_all_kinds_survive_killed_processes(cluster: Cluster) -> None:
-    """The verdict counts the occurrences by brute force, those of the calendar, too."""
+    """The verdict counts the occurrences by brute force, including those of the calendar."""
     minute = now().astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     end = minute + timedelta(minutes=1)
     dates = f"{minute:%H:%M}-{end:%H:%M}"

@@ -1,4 +1,4 @@
-"""The runner, in this process: its three threads, the drain and the handling of errors."""
+"""The runner, in this process: its threads, the drain and the handling of errors."""
 
 import logging
 import os

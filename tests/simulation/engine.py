@@ -24,8 +24,10 @@ from typing import Any
 from greenlet import greenlet
 
 SHORTEST_WAIT = 1e-6
-"""Seconds that a wait takes at least. A shorter one could leave the time as it is, because numbers
-have limited precision. A loop that waits for an instant would then never end.
+"""The minimum duration of a wait, in seconds.
+
+A shorter wait could leave the time as it is, because numbers have limited precision. A loop that
+waits for an instant would then never end.
 """
 
 
@@ -45,8 +47,9 @@ class Process:
         self.suspended_for = 0.0
         """Seconds of all suspensions of the process, including the rest of the current one."""
         self.slow_until = 0.0
-        """Until when some statements of the process wait, up to ``slowness`` seconds."""
+        """The time until which some statements of the process wait."""
         self.slowness = 0.0
+        """The maximum wait of a statement, in seconds, until ``slow_until``."""
         self.greatest_slowness = 0.0
         """The most that a statement of the process might ever wait, in seconds."""
         self.tasks: list[Task] = []
@@ -58,7 +61,7 @@ class Process:
         """How much faster than true time the clocks run: 0.0001 is 100 ppm."""
         self.started_at = engine.now
         self.began = engine.now - 1000.0
-        """When the monotonic clock was 0."""
+        """The time at which the monotonic clock was 0."""
         self.module_globals: dict[str, Any] = {}
         """Values of module globals that differ between processes."""
         self.settings: dict[str, Any] = {}
@@ -135,7 +138,7 @@ class Engine:
     def __init__(self, random: Random, on_error: Callable[[Task, BaseException], None]) -> None:
         self.random = random
         self.now = 0.0
-        """Seconds of true time since the begin."""
+        """Seconds of true time since the beginning."""
         self.hub = greenlet.getcurrent()
         self.current: Task | None = None
         self.pids = count(1000)

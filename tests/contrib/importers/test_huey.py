@@ -1,5 +1,6 @@
 """Test the import from the real Huey: jobs are due in the minutes that Huey's check accepts."""
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -181,8 +182,9 @@ def test_hooks_are_listed(huey: MemoryHuey) -> None:
 
 def test_expiry_becomes_the_end_or_the_start_deadline() -> None:
     instance = MemoryHuey("expiry")
-    task = instance.periodic_task(crontab(), expires=NOW + timedelta(days=9))(sum)
-    assert importer._expiry(task.task_class.default_expires, NOW)["ends_at"] == NOW + timedelta(9)
+    end = NOW + timedelta(days=9)
+    task = instance.periodic_task(crontab(), expires=end)(sum)
+    assert importer._expiry(task.task_class.default_expires, NOW)["ends_at"] == end
     assert importer._expiry(timedelta(minutes=2), NOW)["start_deadline"] == timedelta(minutes=2)
 
 
@@ -206,7 +208,7 @@ def test_tasks_of_the_django_app_are_read(
 ) -> None:
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "huey.contrib.djhuey"]
     settings.HUEY = huey_tasks.local
-    monkeypatch.delitem(__import__("sys").modules, "huey.contrib.djhuey", raising=False)
+    monkeypatch.delitem(sys.modules, "huey.contrib.djhuey", raising=False)
     reading = importer.read(NOW)
     assert (reading.source, [each.key for each in reading.entries]) == (
         "huey",
@@ -226,10 +228,10 @@ def test_tasks_of_the_django_app_are_read(
 
 
 def source_occurrences(fields: dict[str, Any], count: int, horizon: datetime) -> list[datetime]:
-    """Return the minutes that Huey's own check accepts, which are the same in each hour and day.
+    """Return the minutes that Huey's own check accepts.
 
-    Huey checks each minute of the clock. To be fast, this asks it for the days and for the times
-    of a day, and then for each of these minutes.
+    Huey checks each minute of the clock, which is slow. This function asks Huey for the days and
+    for the times of a day, and verifies that Huey accepts each of these times on each of the days.
     """
     days = crontab(
         **{name: fields[name] for name in ("month", "day", "day_of_week") if name in fields}

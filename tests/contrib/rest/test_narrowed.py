@@ -46,7 +46,7 @@ class Walk:
         with transaction.atomic(), counted_writes() as writes:
             response = self.api.send(method, path, body, **headers)
             if writes.number and rows_of_others() != self.before:
-                self.breaches.append(f"{method} {path} {body or ''} changes what is theirs")
+                self.breaches.append(f"{method} {path} {body or ''} changes rows of the other team")
             transaction.set_rollback(True)
         shown = response.content.decode() + str(response.headers)
         for what, marker in self.world.markers.items():

@@ -1,4 +1,4 @@
-"""Cases that only the lock in a file has: other users, cleanup, reboots, half-written files."""
+"""Cases of the file lock alone: other users, cleanup, reboots, half-written files."""
 
 import fcntl
 import json

@@ -20,12 +20,12 @@ UNSTARTED = frozenset({"pending", "queued", "waiting"})
 FINAL = frozenset({"succeeded", "failed", "skipped", "missed", "cancelled"})
 NOTICED_OUTAGE = 800.0
 """Each node notices an outage of this many seconds. Even a node that was suspended meanwhile sees
-that its last tick is long ago.
+that its last tick was long ago.
 """
 
 
 class CommittedRows(Protocol):
-    """What the observer asks the database right after a commit."""
+    """The observer's queries to the database right after a commit."""
 
     def is_accounted_for(self, job: int, scheduled_at: str) -> bool: ...
 
@@ -47,14 +47,14 @@ class Observer:
         self.findings: list[str] = []
         self.counts: Counter[str] = Counter()
         self.outage = (0.0, 0.0)
-        """Begin and end of the latest time in which nobody reached the database."""
+        """Begin and end of the latest period in which nobody reached the database."""
         self.pending_since: dict[str, float] = {}
         """When each run became pending."""
         self.changes: list[Change] = []
         self.limits: list[Limit] = []
         self._lines = LimitLines()
         self._waiting: dict[int, set[tuple[str, str]]] = {}
-        """The runs that wait for each job's slot, by when they were due."""
+        """The due times and ids of the runs that wait for each job's slot."""
         self._attempts: set[tuple[str, int]] = set()
         self._witnessed: set[tuple[str, int]] = set()
         self._hash = hashlib.sha256()
@@ -137,7 +137,7 @@ class Observer:
         if trigger != "backfill":
             # A run that waits for its limit isn't in the line for the slot.
             waits = new == "waiting" and not limited
-            self._waits(about, job, (due_at, run), old, waits, bool(takes_slot))
+            self._check_turn(about, job, (due_at, run), old, waits, bool(takes_slot))
 
     def _limit_defined(
         self,
@@ -156,10 +156,10 @@ class Observer:
     def _next_number(self) -> int:
         return len(self.changes) + len(self.limits) + 1
 
-    def _waits(
+    def _check_turn(
         self, about: str, job: int, turn: tuple[str, str], old: str, waits: bool, takes_slot: bool
     ) -> None:
-        """Of the runs that wait for a job's slot, the oldest one gets it."""
+        """Check that the oldest of the runs that wait for a job's slot gets it."""
         waiting = self._waiting.setdefault(job, set())
         if waits:
             waiting.add(turn)

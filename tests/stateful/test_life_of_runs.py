@@ -54,7 +54,7 @@ DERANDOMIZE = not EXAMPLES and (
     settings.default.derandomize or bool(os.environ.get("DCRON_TEST_DERANDOMIZE"))
 )
 STEPS = 50
-OURS = (
+MODELS = (
     Witness,
     Attempt,
     LimitPlace,
@@ -79,13 +79,13 @@ class LifeOfRuns(RuleBasedStateMachine):
         delete_all_rows()
         self.world = World()
         self._broken = False
-        """Whether a promise was broken or an operation failed. Then no further check is useful."""
-        self._played = ExitStack()
-        self._played.enter_context(self.world.events.watched())
+        """Whether a guarantee was broken or an operation failed: no further check is useful."""
+        self._patches = ExitStack()
+        self._patches.enter_context(self.world.events.watched())
         # Enter the clock within ``events.watched``, so that an event may happen before each query
         # for the time.
-        self._played.enter_context(time_of(self.world.clock))
-        self._played.enter_context(
+        self._patches.enter_context(time_of(self.world.clock))
+        self._patches.enter_context(
             patch.object(best_effort, "shared_dispatcher", lambda: self.world.broker)
         )
 
@@ -107,7 +107,7 @@ class LifeOfRuns(RuleBasedStateMachine):
             if not self._broken:
                 self._settle()
         finally:
-            self._played.close()
+            self._patches.close()
 
     def _settle(self) -> None:
         self.world.settle()
@@ -121,7 +121,7 @@ class LifeOfRuns(RuleBasedStateMachine):
 
 def delete_all_rows() -> None:
     Run.objects.exclude(rerun_of=None).update(rerun_of=None)
-    for model in OURS:
+    for model in MODELS:
         model.objects.all()._raw_delete("default")
 
 
@@ -131,7 +131,7 @@ def quick_times(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
     settings.DCRON_RUN_LEASE = timedelta(seconds=6)
     settings.DCRON_BACKFILL_CONCURRENCY = 2
     settings.DCRON_REDELIVER_AFTER = timedelta(seconds=5)
-    # Only the occurrence may decide, because each life has other job ids.
+    # Jitter may depend only on the occurrence, because each life has other job ids.
     monkeypatch.setattr(
         creation, "jitter_delay", lambda job_id, at, jitter: jitter * (at.second % 4) / 4
     )

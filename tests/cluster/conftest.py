@@ -38,7 +38,7 @@ def _seconds_left() -> float:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Apply the common limit to pytest-timeout's: no scenario may exceed the time that is left."""
+    """Lower the scenario's own time limit to the time that is left for all scenarios."""
     if not math.isinf(DEADLINE):
         marker = item.get_closest_marker("timeout")
         own = float(marker.args[0] if marker else item.config.getini("timeout"))

@@ -122,20 +122,20 @@ def test_threads_keep_their_connections_as_long_as_the_settings_allow(
     monkeypatch: pytest.MonkeyPatch, max_age: int | None, is_kept: bool
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", max_age)
-    servers = []
+    sessions = []
 
     def execute(run_id: UUID, attempt: int, *, worker: str) -> None:
         with connections["default"].cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
-            servers.append(cursor.fetchone())
-        if len(servers) == 2:
+            sessions.append(cursor.fetchone())
+        if len(sessions) == 2:
             connections["default"].close()
 
     dispatcher = ThreadDispatcher(execute, 1)
     for name in ("a", "b"):
         dispatcher.publish([due_run(name)])
     dispatcher.close(wait=True)
-    assert (servers[0] == servers[1]) == is_kept
+    assert (sessions[0] == sessions[1]) == is_kept
 
 
 @pytest.mark.django_db(transaction=True)

@@ -24,7 +24,7 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS)
-def test_browser_tests_report_a_content_security_policy_violation(
+def test_watch_reports_forbidden_behavior(
     violation: str, chromium: Browser, live_server: LiveServer, transactional_db: None
 ) -> None:
     watch = Watch(live_server.url)

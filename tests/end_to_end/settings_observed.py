@@ -34,7 +34,7 @@ LOGGING = {
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 
 
-class ToFile(SpanExporter):
+class FileExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         with (DIRECTORY / "spans").open("a") as file:
             for span in spans:
@@ -43,11 +43,11 @@ class ToFile(SpanExporter):
 
 
 provider = TracerProvider()
-provider.add_span_processor(SimpleSpanProcessor(ToFile()))
+provider.add_span_processor(SimpleSpanProcessor(FileExporter()))
 trace.set_tracer_provider(provider)
 
 
-class OfRequest(Getter[Any]):
+class RequestGetter(Getter[Any]):
     """Read the headers of a message as OpenTelemetry's Celery instrumentation does."""
 
     def get(self, carrier: Any, key: str) -> list[str] | None:
@@ -63,7 +63,7 @@ _open: dict[str, Any] = {}
 
 @signals.task_prerun.connect(weak=False)
 def begin(task_id: str, task: Any, **kwargs: Any) -> None:
-    parent = propagate.extract(task.request, getter=OfRequest())
+    parent = propagate.extract(task.request, getter=RequestGetter())
     span = trace.get_tracer("celery").start_span(f"run/{task.name}", parent)
     _open[task_id] = span, context.attach(trace.set_span_in_context(span))
 

@@ -27,7 +27,7 @@ def ending(exception: BaseException, attempt: int = 1, max_attempts: int = 2) ->
     """Raise the exception and return its ending."""
     run = mock.Mock(attempt=attempt)
     run.job.max_attempts = max_attempts
-    run.output.return_value = {"log": "said"}
+    run.output.return_value = {"log": "printed"}
     run.timeout = timedelta(seconds=2)
     try:
         raise exception
@@ -94,9 +94,9 @@ def test_retry_later_sets_the_delay() -> None:
 
 @pytest.mark.parametrize(("attempt", "allowed"), [(1, "one attempt"), (3, "3 attempts")])
 def test_message_states_that_the_job_allows_no_retry(attempt: int, allowed: str) -> None:
-    said = ending(RetryLater("busy"), attempt, attempt).message
-    assert allowed in said
-    assert said.endswith("busy")
+    message = ending(RetryLater("busy"), attempt, attempt).message
+    assert allowed in message
+    assert message.endswith("busy")
     assert ending(RetryLater("busy"), attempt, attempt + 1).message == "busy"
     assert ending(ValueError("busy"), attempt, attempt).message == "busy"
 
@@ -193,7 +193,7 @@ def test_class_message_and_traceback_are_recorded() -> None:
     assert kept.exception_class == "django_dcron.exceptions.PermanentFailure"
     assert kept.message == "no such shop"
     assert "raise exception" in kept.traceback
-    assert kept.output == {"log": "said"}
+    assert kept.output == {"log": "printed"}
     assert kept.reason == "django_dcron.exceptions.PermanentFailure: no such shop"
 
 

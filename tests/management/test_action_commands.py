@@ -80,7 +80,7 @@ def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
 
     code, message = call("run", "good", "--timeout", "60s")
     assert code == 0, message
-    shapes = [
+    patterns = [
         r"good: run [0-9a-f-]{36}",
         r"attempt 1 runs on \S+/threads",
         r"three rows",
@@ -89,10 +89,8 @@ def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
         r"good succeeded",
     ]
     lines = message.splitlines()
-    assert len(lines) == len(shapes), message
-    assert all(re.fullmatch(shape, line) for shape, line in zip(shapes, lines, strict=True)), (
-        message
-    )
+    assert len(lines) == len(patterns), message
+    assert all(re.fullmatch(*pair) for pair in zip(patterns, lines, strict=True)), message
 
     code, message = call("run", "bad", "--timeout", "60s")
     run = Run.objects.get(job__name="bad")
@@ -290,11 +288,11 @@ def test_terminal_shows_progress_bar_and_lines(style: str) -> None:
     output = Output(command, {"force_color": True})
     with ProgressBar(output) as bar:
         bar.show(3, 10, "rows [bold]")
-        bar.line("said \x1b[31m[red]", style)
+        bar.line("printed \x1b[31m[red]", style)
         bar.show(10, 10, "rows")
     drawn = command.stdout.getvalue()  # type: ignore[attr-defined]
     assert "rows [bold]" in drawn
-    assert "said \\x1b[31m[red]" in drawn
+    assert "printed \\x1b[31m[red]" in drawn
     assert "10/10" in drawn
 
 
@@ -308,20 +306,20 @@ def test_followed_log_shows_every_visible_character_once(limit: int, settings: S
     settings.DCRON_LOG_LIMIT = limit
     for seed in range(100):
         random = Random(seed)
-        log, shown, heard, seen, written = BoundedText(limit), "", "", set(), 0
+        log, shown, output, seen, written = BoundedText(limit), "", "", set(), 0
         for _ in range(random.randrange(1, 12)):
             length = random.choice((0, 1, 3, 10, 60))
             log.write("".join(chr(0x4E00 + written + n) for n in range(length)))
             written += length
             if random.random() < 0.6:
-                heard += run_watch.new_log_text(shown, log.getvalue())
+                output += run_watch.new_log_text(shown, log.getvalue())
                 shown = log.getvalue()
                 seen |= set(run_watch.MARK.sub("", shown, count=1))
-        places = re.sub(r"[^\u4e00-\u9fff]", "", heard)
-        assert list(places) == sorted(set(places)), seed
-        assert set(places) == {char for char in seen if char >= "\u4e00"}, seed
+        characters = re.sub(r"[^\u4e00-\u9fff]", "", output)
+        assert list(characters) == sorted(set(characters)), seed
+        assert set(characters) == {char for char in seen if char >= "\u4e00"}, seed
         if written <= limit and shown == log.getvalue():
-            assert heard == shown, seed
+            assert output == shown, seed
 
 
 # --- pause and resume ---------------------------------------------------------------------------

@@ -439,9 +439,9 @@ def test_jobs_with_same_schedule_and_occurrence_share_a_timetable() -> None:
     ]
     with mock.patch.object(
         scheduler_claim, "Timetable", wraps=scheduler_claim.Timetable
-    ) as answered:
+    ) as timetables:
         assert claim_at(T).considered == 7
-    assert answered.call_count == 5
+    assert timetables.call_count == 5
     assert {next_at(job) for job in same} == {T + HOUR}
     assert [next_at(job) for job in others] == [T + 2 * HOUR, T + HOUR, T + HOUR, T + HOUR]
 

@@ -84,12 +84,12 @@ def oracle(
 
     The oracle checks the dates one by one, with the times of a schedule that matches every date.
     """
-    own = parse_schedule(" ".join(text), zone).rule
-    assert isinstance(own, WallClock)
+    rule = parse_schedule(" ".join(text), zone).rule
+    assert isinstance(rule, WallClock)
     kept = set()
     for number in range(-800, days + 1):
         day = begin + number * DAY
-        if own.cron.days.on(day):
+        if rule.cron.days.on(day):
             while policy is MOVE and dates.excludes(day):
                 day += DAY
             if not dates.excludes(day):

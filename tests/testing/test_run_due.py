@@ -448,9 +448,9 @@ def test_run_due_leaves_no_threads_nodes_or_pending_runs(
     clock_at_nine: ManualClock, make_target: MakeTarget
 ) -> None:
     threads, stdout = set(threading.enumerate()), sys.stdout
-    make_job(schedule="0 * * * *", target=make_target(lambda: print("said")), timeout=HOUR)  # noqa: T201 (the job does)
+    make_job(schedule="0 * * * *", target=make_target(lambda: print("printed")), timeout=HOUR)  # noqa: T201 (the job does)
     (run,) = run_due(at=NINE + HOUR)
-    assert run.attempts.get().log == "said\n"
+    assert run.attempts.get().log == "printed\n"
     assert set(threading.enumerate()) <= threads
     assert sys.stdout is stdout
     assert not Node.objects.exists()

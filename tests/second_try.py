@@ -23,7 +23,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         report.outcome = FLAKY  # type: ignore[assignment]
     for report in failed or reports:
         item.ihook.pytest_runtest_logreport(report=report)
-    if failed:  # by the hook, which lets the test have its own time limit
+    if failed:  # retry it through the hook, which applies the test's own time limit again
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True

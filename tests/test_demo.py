@@ -164,8 +164,8 @@ def test_job_changed_during_the_demo_is_checked_by_its_new_schedule(
     assert demo.process.wait(TIMEOUT) == 1, demo.output
     assert f"PROBLEM: shop-pulse was due at {gone[1]} UTC but didn't run." in demo.output
     assert len(re.findall("PROBLEM: .* was due at", demo.output)) == 1
-    # The mark means that the job is checked from the change on. The number (at least 1) depends on
-    # when the change came.
+    # The asterisk means that the job is checked from the change on. The number (at least 1) depends
+    # on when the change came.
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "shop-pulse")["due"])
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "stocktake")["due"])
     assert row(demo.output, "import-orders")["due"].isdigit()

@@ -46,7 +46,7 @@ SCHEDULES = (
 @dataclass(frozen=True)
 class Item:
     at: float
-    """Seconds since the begin."""
+    """Seconds since the beginning."""
     kind: str
     given: dict[str, Any] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Style:
-    """The mixture of faults, actions and jobs with a seed."""
+    """The mixture of faults, actions and jobs of a seed."""
 
     faults: float
     """Faults per hour."""
@@ -175,7 +175,7 @@ def _customer(random: Random) -> dict[str, Any]:
 
 
 CALM_EVERY = 2
-"""Hours between the begins of two calm periods, in which there are no faults and actions."""
+"""Hours from the beginning of a calm period, which has no faults and actions, to the next."""
 CALM = LEASE + 600.0
 """Seconds of a calm period."""
 

@@ -15,6 +15,8 @@ Invariants:
 |---|---|
 | ``history`` | the data classes, and their JSON |
 | ``timetable`` | occurrences by brute force |
+| ``recurrence`` | the days of recurrence rules by brute force |
+| ``calendars`` | the times that calendars exclude, by brute force |
 | ``tables`` | reads the tables by plain SQL |
 | ``witness`` | writes and reads the witness log |
 | ``occurrences`` | rules about occurrences and their rows: losses, duplicates, missed counts |
@@ -23,6 +25,7 @@ Invariants:
 | ``queues`` | a rule about the order of waiting runs |
 | ``limits`` | a rule about the runs of each limit and key |
 | ``accounts`` | rules about chains and statistics |
+| ``finding`` | what a rule finds, and its tolerance for clocks that disagree |
 | ``judgement`` | applies all rules |
 
 ``docs/contributing/verdict.md`` describes the rules and what they don't judge.

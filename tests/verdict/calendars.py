@@ -1,6 +1,6 @@
-"""The times that a calendar excludes, by brute force: is this local time one of them?
+"""Check by brute force whether a calendar excludes a local time.
 
-Each entry of the text is checked on its own. Nothing is shared with the package. Raises
+Each entry of the text is checked on its own. The module shares no code with the package. It raises
 ``ValueError`` for public holidays.
 
 A dropped occurrence is judged by its own local time and by the times in its fields: the two differ

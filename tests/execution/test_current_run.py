@@ -16,16 +16,16 @@ from django_dcron.exceptions import RunCancelled
 from django_dcron.execution import current as module
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
-from django_dcron.models import Attempt, Run
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import endings, transitions
 from tests.execution.conftest import MakeTarget, RunFunction, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-TIMEOUT = 20.0
 
 
 def test_current_run_is_inactive_outside_a_run(
@@ -102,7 +102,7 @@ def test_previous_scheduled_at_is_the_previous_occurrence(make_target: MakeTarge
     values: list[Any] = []
     key = make_target(lambda: values.append(django_dcron.current_run().previous_scheduled_at))
     job = make_idle_job(target=key)
-    type(job).objects.update(schedule="0 */6 * * *")
+    Job.objects.update(schedule="0 */6 * * *")
     run = make_run(job, scheduled_at=NOON)
     execute(run.pk, 1, worker="w")
     assert values == [NOON - timedelta(hours=6)]

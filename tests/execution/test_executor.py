@@ -27,7 +27,7 @@ from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
 from django_dcron.execution import database_outage, executor, unrecorded_outcome
 from django_dcron.execution.executor import execute
 from django_dcron.execution.storage_errors import Refusal, refusal_of
-from django_dcron.models import Attempt, Run
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import deliveries, endings
 from django_dcron.runs.completion import Ending
@@ -182,7 +182,7 @@ def test_permanent_failure_is_not_retried(run_function: RunFunction) -> None:
 
 def test_missing_target_fails_the_run_without_retry() -> None:
     job = make_idle_job(max_attempts=5)
-    type(job).objects.update(target="gone.after.deploy")
+    Job.objects.update(target="gone.after.deploy")
     run = make_run(job)
     assert execute(run.pk, 1, worker="w")
     assert state_of(run) == State.FAILED

@@ -147,12 +147,12 @@ def test_declared_function_or_task_is_accepted() -> None:
 @pytest.mark.django_db
 def test_run_due_runs_the_jobs_declared_for_a_function(clock_at_nine: ManualClock) -> None:
     with targets.isolated_registry():
-        message = []
+        calls = []
 
         @cron("@hourly", name="one")
         @cron("30 * * * *", name="two", namespace="shop")
         def function() -> None:
-            message.append("called")
+            calls.append("called")
 
         runs = run_due(at=NINE + HOUR, jobs=[function])
         assert [str(run.job) for run in runs] == ["shop/two", "one"]
@@ -160,7 +160,7 @@ def test_run_due_runs_the_jobs_declared_for_a_function(clock_at_nine: ManualCloc
         assert [str(run.job) for run in run_due(at=NINE + 2 * HOUR, jobs=[function])] == [
             "shop/two"
         ]
-        assert len(message) == 3
+        assert len(calls) == 3
 
 
 @pytest.mark.django_tasks

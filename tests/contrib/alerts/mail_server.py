@@ -36,13 +36,13 @@ class MailServer:
                     self._converse(connection)
 
     def _converse(self, connection: socket.socket) -> None:
-        output = connection.makefile("rb")
+        lines = connection.makefile("rb")
         connection.sendall(b"220 here\r\n")
-        for line in output:
+        for line in lines:
             verb = line[:4].upper()
             if verb == b"DATA":
                 connection.sendall(b"354 go on\r\n")
-                text = b"".join(iter(output.readline, b".\r\n"))
+                text = b"".join(iter(lines.readline, b".\r\n"))
                 self.received.append(email.message_from_bytes(text, policy=default))
             connection.sendall(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
             if verb == b"QUIT":

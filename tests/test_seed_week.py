@@ -28,7 +28,7 @@ settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 django.setup()
 from django.core.management import call_command
 from django.db import transaction
-from django_dcron.models import Attempt
+from django_dcron.models import Attempt, Incident
 from django_dcron.testing import set_clock
 from shop.management.commands import seed_week
 
@@ -49,6 +49,8 @@ for moment in map(datetime.fromisoformat, sys.argv[1:]):
             "done": attempt.progress_done,
             "of": attempt.progress_total,
             "lines": len(attempt.log.splitlines()),
+            "failed_attempts": Attempt.objects.filter(outcome="failed").count(),
+            "of_incidents": sum(Incident.objects.values_list("count", flat=True)),
         }))
         transaction.set_rollback(True)
 """
@@ -82,4 +84,5 @@ def test_seeded_data_has_a_running_stocktake_at_every_moment(tmp_path: Path) -> 
     for stocktake in stocktakes:
         assert 0 < stocktake["seconds"] < 143
         assert stocktake["since_heartbeat"] == 1
+        assert stocktake["of_incidents"] == stocktake["failed_attempts"] > 0
         assert 0 <= stocktake["done"] == stocktake["lines"] < stocktake["of"] == 20

@@ -4,8 +4,8 @@ Invariants:
 
 - No decision depends on a node's wall clock. Between samples of the database's clock, only the
   monotonic clock counts.
-- Of the last few samples, the one with the shortest round trip is used. Its error is at most half
-  the round trip.
+- Of the last few samples, the one with the smallest possible error is used: half of its round trip,
+  and the drift of the two clocks since then.
 - A jump of the database's clock by a second or more is followed only once it has lasted for
   ``DOUBT_FOR``. Otherwise, a short error would move the cursors up to the wrong time, and no job
   would run until then.
@@ -27,6 +27,8 @@ from typing import Protocol
 logger = logging.getLogger("django_dcron.scheduler")
 
 SAMPLES_KEPT = 8
+DRIFT = 1e-4
+"""Seconds by which the clocks of two machines may drift apart in a second."""
 TOLERANCE = 0.05
 """Seconds. Covers the drift of two clocks while samples are kept, and the resolution of any
 database's clock.
@@ -83,6 +85,10 @@ class ClockSample:
     skew: timedelta
     """This machine's wall clock minus the database's clock."""
 
+    def error_at(self, monotonic: float) -> float:
+        """Return the greatest error at this time of the monotonic clock, in seconds."""
+        return self.round_trip / 2 + DRIFT * (monotonic - self.monotonic)
+
     def contradicts(self, other: ClockSample) -> bool:
         """Return whether the samples differ by more than their errors and the tolerance."""
         passed = (self.cluster_time - other.cluster_time).total_seconds()
@@ -126,7 +132,7 @@ class ClusterClock:
             return
         self._samples.append(sample)
         self._latest = sample
-        self._best = min(self._samples, key=lambda sample: sample.round_trip)
+        self._best = min(self._samples, key=lambda each: each.error_at(sample.monotonic))
 
     def _should_follow(self, sample: ClockSample, latest: ClockSample) -> bool:
         """Return whether to follow a sample that contradicts the others, and log a new decision.

@@ -116,6 +116,18 @@ def test_sample_with_shortest_round_trip_is_used() -> None:
     assert world.error < 0.002
 
 
+@pytest.mark.parametrize("drift", [clocks.DRIFT, -clocks.DRIFT])
+def test_old_sample_is_replaced_before_drift_makes_it_worse(drift: float) -> None:
+    """A suspended process takes no samples, and the clocks drift apart meanwhile."""
+    world = World()
+    world.clock.sample(world.reading(0.0, 0.0))
+    world.elapsed += 400
+    ahead = timedelta(seconds=400 * drift)  # not enough to contradict the first sample
+    read = world.reading(0.01, 0.01)
+    world.clock.sample(lambda: read() + ahead)
+    assert abs((world.clock.now() - world.truth - ahead).total_seconds()) <= 0.01
+
+
 def test_best_sample_expires() -> None:
     """Clocks drift apart, so even the best sample must expire."""
     world = World()

@@ -13,6 +13,7 @@ from django_dcron.policies.lifecycle import Outcome
 from django_dcron.scheduler.runner import Runner
 from tests.simulation import settings
 from tests.simulation.engine import Engine, Killed, Process, Task
+from tests.simulation.primitives import MAX_DRIFT
 from tests.simulation.services import Broker, Key, Message
 
 CHILDREN = 3
@@ -45,7 +46,7 @@ class Node:
 
     def _new_process(self) -> Process:
         process = Process(self.engine, self.name)
-        process.drift = self.engine.random.uniform(-1e-4, 1e-4)
+        process.drift = self.engine.random.uniform(-MAX_DRIFT, MAX_DRIFT)
         process.wall_offset = self.wall_offset
         process.settings = OTHER_RELEASE if self.has_other_release else THIS_RELEASE
         process.on_death = self._died

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tests.model.transitions import Transition, not_allowed
 from tests.simulation.engine import Engine
 from tests.simulation.plan import NODES, RUN_LEASE
-from tests.simulation.primitives import EPOCH
+from tests.simulation.primitives import EPOCH, MAX_DRIFT
 from tests.verdict.history import Change, Limit
 from tests.verdict.limits import LimitLines, key_of
 
@@ -213,7 +213,9 @@ class Observer:
 
     def published(self, run: Any) -> None:
         early = run.due_at.timestamp() - EPOCH - self.engine.now
-        # A node knows the database's clock to within half the time that its reads of it took.
+        # A node knows the database's clock to within half the time that its reads of it took, and
+        # to within the drift of its own clock while it was suspended.
         node = self.engine.current.process if self.engine.current else None
-        if early > 0.3 + (node.greatest_slowness / 2 if node else 0.0):
+        error = node.greatest_slowness / 2 + MAX_DRIFT * node.suspended_for if node else 0.0
+        if early > 0.3 + error:
             self.report(f"run {str(run.run_id)[-6:]} was published {early:.1f} s early")

@@ -27,6 +27,8 @@ from tests.simulation.settings import FACTOR
 
 EPOCH = 1_772_323_200.0
 """The true time at which each simulation begins: 2026-03-01 00:00 UTC, in seconds."""
+MAX_DRIFT = 1e-4
+"""Seconds by which a process's clocks may drift from true time in a second."""
 
 engine: Engine = None  # type: ignore[assignment]
 """The engine of the simulation that runs."""

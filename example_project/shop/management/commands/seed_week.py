@@ -1,9 +1,9 @@
 """Fill the tables with an invented week, for screenshots.
 
-The data depends only on the present time. It shows every kind of page content: all outcomes, a job
-that has failed since noon, a running job, a paused job, runs that wait for a limit, a job that was
-changed since it ran, a calendar, and two nodes. No process executes the runs. Their rows look as if
-workers had written them.
+The data depends only on the present time. It shows every kind of page content: all outcomes,
+incidents, a job that has failed since noon, a running job, a paused job, runs that wait for a
+limit, a job that was changed since it ran, a calendar, and two nodes. No process executes the runs.
+Their rows look as if workers had written them.
 """
 
 import random
@@ -25,9 +25,11 @@ from django_dcron import control
 from django_dcron.conf import settings
 from django_dcron.jobs.definitions import definition_id
 from django_dcron.models import Attempt, Calendar, Job, Limit, LimitPlace, Node, Run
+from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.models.statistics import Statistics, count_ended_runs
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.sharding import shards_led_by
+from django_dcron.runs.incidents import group_failed_attempts, resolve_recovered
 from shop.catalog import CATALOG
 from shop.models import Product
 
@@ -179,6 +181,9 @@ class Command(BaseCommand):
         coffee = make_sale("coffee-sale", "coffee", schedule="0 8 1 * *")
         control.pause(coffee, "The new price list is not out yet (ada)")
         record_progress_of_stocktake(now)
+        while group_failed_attempts():
+            pass
+        resolve_recovered()
         add_change_history(Job.objects.get(name="import-orders"), owner, now)
         self.stdout.write(f"Made up {Run.objects.count()} runs of {Job.objects.count()} jobs.")
 
@@ -311,6 +316,7 @@ class Week:
                 f"{run.finished_at:%Y-%m-%d %H:%M:%S},{self.random.randrange(1000):03} INFO "
                 f"shop.tasks: {log}\n"
             ),
+            incident=NOT_GROUPED if failed else None,
             **(failure if failed else {"result": self.history.result}),
         )
 

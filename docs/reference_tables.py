@@ -107,8 +107,8 @@ def describe_type(field: Any) -> str:
 
 def describe_default(field: Any) -> str:
     from django.db.models import NOT_PROVIDED
-    from django.utils.timezone import get_default_timezone_name
 
+    from django_dcron.models.job_settings import site_time_zone
     from django_dcron.utils.durations import write_duration
 
     if getattr(field, "auto_now", False) or getattr(field, "auto_now_add", False):
@@ -122,7 +122,7 @@ def describe_default(field: Any) -> str:
         return '`""`' if field.blank else "required"
     if default in (list, dict):
         return f"`{default()!r}`"
-    if default is get_default_timezone_name:
+    if default is site_time_zone:
         return "the setting `TIME_ZONE`"
     if callable(default):
         return "generated"

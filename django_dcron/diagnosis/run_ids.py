@@ -1,9 +1,11 @@
-"""Find runs by the beginning of their id."""
+"""Find runs by their id or its beginning."""
 
 from __future__ import annotations
 
 import re
 from uuid import UUID
+
+from django_dcron.models.run import RunQuerySet
 
 LOWEST_ID = "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
 HIGHEST_ID = "f" * 12 + "7" + "f" * 3 + "b" + "f" * 15
@@ -30,3 +32,14 @@ def id_range_of_text(text: str) -> tuple[UUID, UUID] | None:
     text = text.strip().lower()
     digits = text.replace("-", "")
     return id_range(digits) if _ID.fullmatch(text) and len(digits) <= len(LOWEST_ID) else None
+
+
+def id_range_in(runs: RunQuerySet, text: str) -> tuple[UUID, UUID] | None:
+    """Return the range of ids if ``text`` is an id, or the beginning of the id of one of ``runs``.
+
+    Otherwise, ``text`` may be the name of a job, such as 20261128-01.
+    """
+    ids = id_range_of_text(text)
+    if ids is None or ids[0] == ids[1] or runs.filter(pk__range=ids).exists():
+        return ids
+    return None

@@ -7,7 +7,7 @@ job considers the names and links of the accepted jobs before it.
 Invariants:
 
 - A refused job changes nothing, and neither does a batch that raises an exception. Their instances
-  keep their old keys and versions, so that they can be saved again.
+  keep their old keys, versions and states, so that they can be saved again.
 - A job starts a new batch if one statement can't express how it depends on an earlier job. Examples
   are the same row again, a name or an import key that the batch releases, and another name for a
   job that others follow.
@@ -67,14 +67,17 @@ class OriginalState:
     job: Job
     key: Any
     version: int
+    enabled: bool
+    pause_reason: str
     is_adding: bool
 
     @classmethod
     def of(cls, job: Job) -> OriginalState:
-        return cls(job, job.pk, job.version, job._state.adding)
+        return cls(job, job.pk, job.version, job.enabled, job.pause_reason, job._state.adding)
 
     def restore(self) -> None:
         self.job.version = self.version
+        self.job.enabled, self.job.pause_reason = self.enabled, self.pause_reason
         if self.key is None:
             self.job.pk, self.job._state.adding = None, self.is_adding
 
@@ -204,6 +207,8 @@ class _Batch:
             before = check_version(stored.jobs.get(change.key), change.version)
             job.version = change.version + 1
             _require_declared_name(job, before)
+            if placement.starts_again(before, job, stored.now):
+                job.enabled, job.pause_reason = True, ""
         sent = {"instance": job, "raw": False, "using": self.using, "update_fields": None}
         if pre_save.send(sender=type(job), **sent):
             self._received.add(position)

@@ -6,6 +6,8 @@ name or id is never skipped.
 
 from __future__ import annotations
 
+from django_dcron.db import clock
+from django_dcron.jobs.placement import is_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.models import Job
 from django_dcron.utils.messages import TranslatableText
@@ -26,7 +28,7 @@ def why_not_resumed(job: Job) -> TranslatableText | None:
 
     Only a sync or a person who names it resumes a job that is no longer declared.
     """
-    if job.is_finished:
+    if job.is_finished and is_exhausted(job, clock.now()):
         return TranslatableText(FINISHED)
     if job.enabled:
         return TranslatableText(_("The job isn't paused."))

@@ -7,6 +7,7 @@ Invariants:
 - Due occurrences survive a change: claimed runs stay, and unclaimed occurrences are claimed first.
 - A change doesn't shorten a pause. If a node has ended a pause early, because it looks ahead, the
   new definition applies from the end of the pause, too.
+- A finished job whose timing changes is enabled again if it then has an occurrence.
 - A quarantined job keeps its position. When its definition is valid again, the claim continues from
   there by the misfire policy.
 """
@@ -36,6 +37,10 @@ CLAIMED_BEFORE_A_CHANGE = 1000
 """About how many runs a change of definition creates for earlier due occurrences. One more run
 stands for the rest.
 """
+TIMING = frozenset(
+    {"schedule", "timezone", "calendar_id", "calendar_policy", "starts_at", "ends_at"}
+)
+"""The fields of a job that decide when it occurs."""
 WRITTEN_FIELDS = [field.name for field in Cursor._meta.concrete_fields if not field.primary_key]
 
 
@@ -64,6 +69,30 @@ def runs_without_schedule(job: Job) -> bool:
         return bool(job.after) or job.parsed_schedule.is_never
     except InvalidSchedule:
         return False
+
+
+def is_exhausted(job: Job, now: datetime) -> bool:
+    """Return whether the job needs occurrences and has none after ``now``.
+
+    An invalid schedule isn't exhausted, because the validation reports it.
+    """
+    if runs_without_schedule(job):
+        return False
+    try:
+        return timetable_of(job).first_after(now) is None
+    except InvalidSchedule:
+        return False
+
+
+def starts_again(before: Job, job: Job, now: datetime) -> bool:
+    """Return whether a change gives a finished job new occurrences, so that it becomes enabled.
+
+    Nobody has paused a finished job. If the change itself pauses the job, it stays paused.
+    """
+    if not (before.is_finished and job.is_finished):
+        return False
+    retimed = any(getattr(before, name) != getattr(job, name) for name in {*TIMING, "after"})
+    return retimed and not is_exhausted(job, now)
 
 
 def place_cursor(job: Job, now: datetime, using: str) -> Cursor:

@@ -5,11 +5,11 @@ import datetime
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.manager
-import django.utils.timezone
 from django.db import migrations, models
 
 import django_dcron.models.exact_text
 import django_dcron.models.hidden_characters
+import django_dcron.models.job_settings
 import django_dcron.models.limit
 import django_dcron.models.parsed_schedule
 import django_dcron.models.run
@@ -304,7 +304,7 @@ class Migration(migrations.Migration):
                 (
                     "timezone",
                     models.CharField(
-                        default=django.utils.timezone.get_default_timezone_name,
+                        default=django_dcron.models.job_settings.site_time_zone,
                         help_text="Time zone of the schedule, such as Europe/Berlin.",
                         max_length=64,
                         verbose_name="time zone",

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.core.validators import MaxLengthValidator, MaxValueValidator, MinValueValidator
 from django.db import models
-from django.utils.timezone import get_default_timezone_name
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.calendar import MAX_DESCRIPTION_LENGTH, Calendar
@@ -32,6 +32,14 @@ from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import MAX_ATTEMPTS
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.schedule import MAX_LENGTH
+
+
+def site_time_zone() -> str:
+    """Return Django's setting ``TIME_ZONE``.
+
+    ``get_default_timezone_name`` returns an abbreviation such as +05 for zones such as Etc/GMT-5.
+    """
+    return settings.TIME_ZONE
 
 
 class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
@@ -92,7 +100,7 @@ class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
     timezone = models.CharField(
         _("time zone"),
         max_length=64,
-        default=get_default_timezone_name,
+        default=site_time_zone,
         help_text=_("Time zone of the schedule, such as Europe/Berlin."),
     )
     starts_at = models.DateTimeField(

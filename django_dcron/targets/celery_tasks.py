@@ -328,9 +328,9 @@ def discovered_app() -> Celery:
     app: Celery = app_or_default()
     known = app in _problems or app.loader.worker_initialized
     if not known and apps.ready and not getattr(_discovering, "now", False):
-        _discovering.now = True
-        has_lock = _discovery.acquire(timeout=LONGEST_DISCOVERY)
-        try:
+        has_lock, _discovering.now = False, True
+        try:  # an exception of a time limit may arrive while this thread waits
+            has_lock = _discovery.acquire(timeout=LONGEST_DISCOVERY)
             if app not in _problems:
                 _problems[app] = _import_task_modules(app)
         finally:

@@ -87,6 +87,17 @@ def test_run_is_found_by_its_id(admin_client: Client, jobs: list[Job]) -> None:
     assert find(admin_client, str(uuid4())) == []
 
 
+@pytest.mark.parametrize("name", ["20261128-01", "deadbeef-cafe"])
+def test_job_whose_name_looks_like_an_id_is_found(admin_client: Client, name: str) -> None:
+    run = make_run(make_job(name))
+    assert find(admin_client, name)[0] == job_url(run.job)
+    for model in ("run", "attempt"):
+        page = admin_client.get(list_url(model), {"q": name})
+        assert [row.pk for row in page.context["cl"].result_list] == (
+            [run.pk] if model == "run" else []
+        )
+
+
 def test_each_list_has_a_shortcut_of_its_own() -> None:
     models = {model for model in site._registry if model._meta.app_label == "django_dcron"}
     assert {model for model, _ in palette.PAGES} == models

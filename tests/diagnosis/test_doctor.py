@@ -356,6 +356,9 @@ def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     assert finding.severity is Severity.WARNING
     assert all(part in finding.message for part in ("2026.1 (old@a", "2026.2 (new@b"))
     assert "unknown@c" not in finding.message
+    for age in range(50, 0, -10):  # old@a has been replaced, although both ran for a while
+        start("2026.2", "new@b", timedelta(seconds=age))
+    assert system.codes() == before
 
 
 def test_every_code_is_covered_by_a_test() -> None:

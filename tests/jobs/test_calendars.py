@@ -19,6 +19,7 @@ from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
 from django_dcron.jobs import calendars, placement
+from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.cursors import move_outdated_cursors, retry_quarantined
 from django_dcron.models import Calendar, Cursor, Job, Run
 from django_dcron.models.calendar import read_dates
@@ -241,6 +242,22 @@ def test_job_is_disabled_if_its_calendar_excludes_every_occurrence() -> None:
     move_outdated_cursors(database_now("default"), Job.objects.all())
     job = reread(job)
     assert (job.enabled, job.pause_reason) == (False, EXHAUSTED)
+
+
+def test_finished_job_can_be_resumed_once_its_calendar_has_changed() -> None:
+    calendar = make_calendar()
+    job = make_job(schedule="0 0 1 1 *", calendar=calendar)
+    calendar.dates = "01-01"
+    control.save_calendar(calendar)
+    move_outdated_cursors(database_now("default"), Job.objects.all())
+    assert why_not_resumed(reread(job))
+    with pytest.raises(NotPossible):
+        control.resume(reread(job))
+    calendar.dates = "01-02"
+    control.save_calendar(calendar)
+    assert why_not_resumed(reread(job)) is None
+    control.resume(reread(job))
+    assert reread(job).enabled
 
 
 def test_invalid_calendar_quarantines_its_jobs_until_it_is_fixed() -> None:

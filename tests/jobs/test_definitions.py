@@ -53,12 +53,12 @@ def test_time_zone_defaults_to_the_site_and_is_a_part_of_each_definition(
     settings: Settings,
 ) -> None:
     ids = set()
-    for zone in ("UTC", "Europe/Berlin"):
+    for zone in ("UTC", "Europe/Berlin", "Etc/GMT-5"):
         settings.TIME_ZONE = zone
         job = Job(pk=1, name="report", schedule="@daily", target="tests.app.tasks.add")
         assert job.timezone == zone
         ids.add(definition_id(job))
-    assert len(ids) == 2
+    assert len(ids) == 3
 
 
 @pytest.fixture

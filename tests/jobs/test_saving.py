@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, OperationalError, ProgrammingError, connections
+from django.db.models import F
 from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
@@ -1088,6 +1089,72 @@ def ended_job_with_backfill(**fields: Any) -> Job:
     job = reread(job)
     assert (job.enabled, job.pause_reason) == (False, EXHAUSTED)
     return job
+
+
+def finished_job() -> Job:
+    job = make_job(schedule="@at 2083-01-01T00:00Z")
+    disable_exhausted([job.pk], "default")
+    assert reread(job).is_finished
+    return reread(job)
+
+
+@pytest.mark.parametrize("field", ["schedule", "after"])
+def test_finished_job_with_new_occurrences_is_enabled_again(field: str) -> None:
+    job = finished_job()
+    setattr(job, field, "@daily" if field == "schedule" else {make_job(name="first").name: "ended"})
+    control.save(job)
+    row = reread(job)
+    assert (job.enabled, job.pause_reason) == (row.enabled, row.pause_reason) == (True, "")
+    assert Cursor.objects.get(pk=job.pk).next_at is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schedule": "@at 2020-01-01T00:00Z"}, {"description": "Ran once."}],
+    ids=["in the past", "not of its timing"],
+)
+def test_finished_job_without_new_occurrences_stays_finished(change: dict[str, str]) -> None:
+    job = finished_job()
+    job.schedule = "@at 2020-01-02T00:00Z"
+    job = control.save(job)
+    for name, value in change.items():
+        setattr(job, name, value)
+    control.save(job)
+    assert job.is_finished
+    assert reread(job).is_finished
+
+
+def test_change_that_pauses_a_finished_job_does_not_enable_it() -> None:
+    job = finished_job()
+    job.schedule, job.pause_reason = "@daily", "not yet"
+    control.save(job)
+    assert (reread(job).enabled, reread(job).pause_reason) == (False, "not yet")
+
+
+def test_refused_change_of_a_finished_job_leaves_the_instance_finished() -> None:
+    job = finished_job()
+    job.schedule = "@daily"
+    Job.objects.filter(pk=job.pk).update(version=F("version") + 1)
+    with pytest.raises(Conflict):
+        control.save(job)
+    assert job.is_finished
+
+
+def test_failed_save_of_a_finished_job_leaves_the_instance_finished() -> None:
+    def fail(**signal: Any) -> None:
+        raise RuntimeError
+
+    job = finished_job()
+    job.schedule = "@daily"
+    post_save.connect(fail, sender=Job)
+    try:
+        with pytest.raises(RuntimeError):
+            control.save(job)
+    finally:
+        post_save.disconnect(fail, sender=Job)
+    assert job.is_finished
+    control.save(job)
+    assert reread(job).enabled
 
 
 def test_failing_backfill_is_paused_even_if_the_schedule_has_ended() -> None:

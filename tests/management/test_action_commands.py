@@ -479,6 +479,7 @@ def test_selection_skips_paused_jobs() -> None:
 @pytest.mark.parametrize("action", ["pause", "resume"])
 def test_selection_skips_finished_jobs(action: str) -> None:
     disable_exhausted([make_idle_job(name="once").pk], "default")
+    Job.objects.update(schedule="@at 2020-01-01T00:00Z")
     code, shown = document(action, "--all", "--yes")
     assert (code, [each["job"] for each in shown["skipped"]]) == (0, ["once"])
     assert Job.objects.get(name="once").is_finished

@@ -102,9 +102,10 @@ def palette_view(model_admin: JobAdmin, request: HttpRequest) -> HttpResponse:
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     typed = request.GET.get("q", "").replace("\0", "")[:LONGEST_QUERY].strip()
+    runs = list(_runs(request, model_admin.admin_site, typed))
     groups = [
-        OptionGroup(_("Runs"), list(_runs(request, model_admin.admin_site, typed))),
-        *_jobs_and_actions(model_admin, request, typed),
+        OptionGroup(_("Runs"), runs),
+        *([] if runs else _jobs_and_actions(model_admin, request, typed)),
         OptionGroup(_("Pages"), list(_pages(request, model_admin.admin_site, typed))),
     ]
     context = {
@@ -144,7 +145,7 @@ def _runs(request: HttpRequest, site: admin.AdminSite, typed: str) -> Iterator[O
 def _jobs_and_actions(model_admin: JobAdmin, request: HttpRequest, typed: str) -> list[OptionGroup]:
     """Find jobs by the words that don't name an action, and the named actions of the first jobs."""
     words = search_words(typed)
-    if not words or id_range_of_text(typed):
+    if not words:
         return []
     site = model_admin.admin_site
     actions = _actions(model_admin, request)

@@ -31,10 +31,10 @@ from django_dcron.admin.lists.time_filter import AttemptTimeFilter
 from django_dcron.admin.runs import attempt_times
 from django_dcron.admin.runs.attempt_texts import plain_text, texts_of
 from django_dcron.admin.runs.progress import progress_of
-from django_dcron.admin.visibility import filter_by_visible_runs, is_hidden
+from django_dcron.admin.visibility import admin_scope, filter_by_visible_runs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import run_duration
-from django_dcron.diagnosis.run_ids import id_range_of_text
+from django_dcron.diagnosis.run_ids import id_range_in
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.utils.bounded_text import with_ellipsis
@@ -81,7 +81,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Attempt], search_term: str
     ) -> tuple[QuerySet[Attempt], bool]:
-        if (run_ids := id_range_of_text(search_term)) is not None:
+        if run_ids := id_range_in(admin_scope(request, self.admin_site).runs, search_term):
             return queryset.filter(run__pk__range=run_ids), False
         words = search_words(search_term)
         for word, job_ids in zip(words, job_ids_by_word(words), strict=True):

@@ -35,7 +35,7 @@ from django_dcron.admin.lists.filters import (
 from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, suggest_jobs
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.lists.time_filter import TimeFilter
-from django_dcron.admin.visibility import filter_by_visible_jobs, is_hidden
+from django_dcron.admin.visibility import admin_scope, filter_by_visible_jobs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import (
     first_start_delay,
@@ -44,7 +44,7 @@ from django_dcron.diagnosis.run_durations import (
     total_duration,
 )
 from django_dcron.diagnosis.run_history import first_attempts
-from django_dcron.diagnosis.run_ids import id_range_of_text
+from django_dcron.diagnosis.run_ids import id_range_in
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact_secrets
@@ -213,7 +213,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
     ) -> tuple[QuerySet[Run], bool]:
         if not search_term.strip():
             return queryset, False
-        if (run_ids := id_range_of_text(search_term)) is not None:
+        if run_ids := id_range_in(admin_scope(request, self.admin_site).runs, search_term):
             return queryset.filter(pk__range=run_ids), False
         jobs = Job.with_deleted.all()
         for word in search_words(search_term):

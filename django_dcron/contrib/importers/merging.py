@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_dcron.contrib.importers.entry_plans import (
+    ARRIVED_PAUSED,
     HANDOVER_REASONS,
     PAUSE,
     ComparisonOptions,
@@ -30,8 +31,8 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import (
     EntryMatch,
 )
+from django_dcron.jobs.placement import TIMING
 from django_dcron.jobs.representation import definition_of
-from django_dcron.jobs.sync.comparison import TIMING
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.targets.shadow import PREFIX
@@ -112,6 +113,10 @@ def _new_state(
 ) -> _NewState:
     """Return the new values of ``enabled`` and its reason."""
     enabled = pause.get("enabled", before.enabled)
+    if before.is_finished and schedule_changes and (options.disabled or not enabled):
+        # Otherwise, the save would start the job again.
+        reason = ARRIVED_PAUSED if options.disabled else pause.get("pause_reason", "")
+        return _NewState({"enabled": False, "pause_reason": reason, "paused_until": None})
     if options.disabled or enabled == before.enabled:
         return _NewState()
     overwritten = "enabled" in options.overwrite

@@ -257,11 +257,11 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
             f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; run the job "
             "manually or set another time"
         )
-    whole = at.astimezone(ZoneInfo(settings.TIME_ZONE)).replace(microsecond=0)
     if at.microsecond:
-        whole += SECOND
         warn(f"the time {at.isoformat()} is rounded up to a whole second")
-    text = whole.isoformat().replace("+00:00", "Z")
+    # Rounded in UTC, because a local time of the hour that repeats would change to the other one.
+    local = whole_second(at.astimezone(UTC)).astimezone(ZoneInfo(settings.TIME_ZONE))
+    text = local.isoformat().replace("+00:00", "Z")
     return {"schedule": f"@at {text}", "timezone": settings.TIME_ZONE}
 
 

@@ -18,6 +18,9 @@ SAMPLE = 500
 """The number of latest attempts to read."""
 RECENT = timedelta(minutes=10)
 WORKERS_NAMED = 3
+STARTS_PER_WORKER = 2
+"""Workers are probably gone if they have started none of the latest attempts, this many per worker.
+"""
 
 
 @dataclass(slots=True)
@@ -27,6 +30,8 @@ class ReleaseStarts:
     release: str
     first: datetime
     last: datetime
+    later: int
+    """How many attempts were started after ``last``."""
     workers: set[str] = field(default_factory=set)
 
     def __str__(self) -> str:
@@ -52,17 +57,23 @@ def releases_side_by_side(starts: Iterable[tuple[str, str, datetime]]) -> Sequen
     """Return the releases whose workers start attempts at the same time, the latest start first.
 
     ``starts`` are releases, workers and times, the latest first. Only the latest release of each
-    worker counts. Returns nothing if each release has replaced the one before it.
+    worker counts. Returns nothing if each release has replaced the one before it. During a
+    deployment, they start attempts at the same time for a while. A release whose workers have
+    started none of the latest attempts, twice as many as there are workers, has been replaced.
     """
     release_of: dict[str, str] = {}
     found: dict[str, ReleaseStarts] = {}
-    for release, worker, at in starts:
+    for later, (release, worker, at) in enumerate(starts):
         if release_of.setdefault(worker, release) == release:
-            of_release = found.setdefault(release, ReleaseStarts(release, first=at, last=at))
+            of_release = found.setdefault(release, ReleaseStarts(release, at, at, later))
             of_release.first = min(of_release.first, at)
             of_release.workers.add(worker)
     if len(found) < 2:
         return []
     newest = max(each.first for each in found.values())
-    current = [each for each in found.values() if each.last >= newest]
+    current = [
+        each
+        for each in found.values()
+        if each.last >= newest and each.later < STARTS_PER_WORKER * len(release_of)
+    ]
     return current if len(current) > 1 else []

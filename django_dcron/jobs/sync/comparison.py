@@ -15,8 +15,12 @@ from django.db.models import Q
 from django_dcron import targets
 from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs import placement
+from django_dcron.jobs.placement import (
+    TIMING,
+    is_exhausted,
+    runs_without_schedule,
+    timetable_of,
+)
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.stored import (
@@ -33,9 +37,6 @@ NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
 WORKING_DAYS_CAUTION = (
     "caution: the calendar excludes no whole dates, so every date counts as a working day"
-)
-TIMING = frozenset(
-    {"schedule", "timezone", "calendar_id", "calendar_policy", "starts_at", "ends_at"}
 )
 
 
@@ -100,7 +101,7 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncC
     values = {"declared": wanted, **from_stored(wanted)}
     if values.get("enabled") is False:
         values["pause_reason"] = DECLARED_DISABLED
-    elif _is_exhausted(Job(namespace=namespace, name=name, **values)):
+    elif is_exhausted(Job(namespace=namespace, name=name, **values), clock.now()):
         values |= {"enabled": False, "pause_reason": EXHAUSTED}
     # The write checks the constraint, because another node may be creating this job right now.
     job = Job(namespace=namespace, name=name, **values)
@@ -115,7 +116,8 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncC
 
 def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -> list[SyncChange]:
     updates, kept = _merge_fields(job, wanted)
-    if job.enabled and _is_exhausted(job) and not from_stored(updates).keys() & TIMING:
+    retimed_by_code = bool(from_stored(updates).keys() & TIMING)
+    if job.enabled and not retimed_by_code and is_exhausted(job, clock.now()):
         if not updates:
             return []
         why = "changes are postponed until a node has claimed the last occurrence, which has passed"
@@ -181,7 +183,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     gone.
     """
     is_declared_again = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
-    is_exhausted = job.is_finished
+    was_finished = job.is_finished
     retimed = bool(values.keys() & TIMING)
     was_enabled_in_code = (job.declared or {}).get("enabled", True)
     is_disabled_now = wanted.get("enabled") is False and was_enabled_in_code
@@ -189,7 +191,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     if (
         "enabled" in values
         or is_declared_again
-        or (is_exhausted and retimed)
+        or (was_finished and retimed)
         or (ends_automatically and is_disabled_now)
     ):
         enabled = bool(values.get("enabled", wanted.get("enabled", True)))
@@ -198,7 +200,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
         enabled, reason = job.enabled, job.pause_reason
     candidate = copy.copy(job)
     assign(candidate, {**values, "enabled": enabled})
-    if enabled and _is_exhausted(candidate):
+    if enabled and is_exhausted(candidate, clock.now()):
         enabled, reason = False, EXHAUSTED
     same = (enabled, reason) == (job.enabled, job.pause_reason)
     if same and "enabled" not in values:
@@ -227,23 +229,14 @@ def _disable_change(job: Job) -> SyncChange:
     )
 
 
-def _is_exhausted(job: Job) -> bool:
-    if placement.runs_without_schedule(job):
-        return False
-    try:
-        return placement.timetable_of(job).first_after(clock.now()) is None
-    except InvalidSchedule:
-        return False  # validation reports it
-
-
 def _disabled_because(values: Mapping[str, Any]) -> list[str]:
     return [f"disabled: {values['pause_reason']}"] if values.get("enabled") is False else []
 
 
 def _cautions(job: Job) -> list[str]:
     """Return what a person should check, although it isn't an error."""
-    timed = not placement.runs_without_schedule(job)
-    counts_every_date = timed and placement.timetable_of(job).schedule.counts_every_date
+    timed = not runs_without_schedule(job)
+    counts_every_date = timed and timetable_of(job).schedule.counts_every_date
     return [WORKING_DAYS_CAUTION] if counts_every_date else []
 
 

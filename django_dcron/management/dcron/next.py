@@ -104,7 +104,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _job_or_schedule(text: str, zone: str | None) -> Job:
     """Return the named job, or an unsaved job with the given schedule."""
     try:
-        zone_or_default = zone or timezone.get_default_timezone_name()
+        zone_or_default = zone or Job().timezone
         schedule = parse_schedule(text, zone_or_default)
         return Job(schedule=schedule.text, timezone=zone_or_default)
     except InvalidTimeZone as error:

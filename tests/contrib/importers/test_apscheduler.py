@@ -24,10 +24,11 @@ from celery import current_app
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pytest_django import Settings
 
 from django_dcron import targets
 from django_dcron.contrib.importers import apscheduler
-from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
+from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, one_off_schedule
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -145,6 +146,26 @@ def test_interval_keeps_its_start_end_and_phase() -> None:
 def test_date_trigger_becomes_an_at_schedule() -> None:
     store(DateTrigger(FAR))
     assert read_entry().values["schedule"] == "@at 2090-05-04T09:30:00Z"
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        ("2090-10-29T00:59:59.5+00:00", "@at 2090-10-29T02:00:00+01:00"),
+        ("2090-10-29T01:30:00.5+00:00", "@at 2090-10-29T02:30:01+01:00"),
+        ("2090-10-29T01:30:00+00:00", "@at 2090-10-29T02:30:00+01:00"),
+    ],
+)
+def test_one_off_in_the_hour_that_repeats_keeps_its_time(
+    settings: Settings, at: str, text: str
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    wanted = datetime.fromisoformat(at)
+    fields = one_off_schedule(wanted, NOW, lambda warning: None)
+    assert fields["schedule"] == text
+    first = Timetable(parse_schedule(text, "Europe/Berlin"), None, None).first_after(NOW)
+    assert first is not None
+    assert timedelta() <= first - wanted < timedelta(seconds=1)
 
 
 def test_past_date_trigger_is_refused() -> None:

@@ -344,6 +344,22 @@ def test_ended_schedule_does_not_count_as_a_pause_by_a_user() -> None:
     assert Job.objects.get().enabled
 
 
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [({"enabled": False, "pause_reason": "was off"}, {}), ({}, {"disabled": True})],
+    ids=["disabled in the source", "imported disabled"],
+)
+def test_new_schedule_does_not_start_a_finished_job_that_is_disabled(
+    values: dict[str, Any], options: dict[str, Any]
+) -> None:
+    import_entries(entry(schedule="@at 2083-01-01T00:00Z"))
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
+    import_entries(entry(schedule="@at 2083-02-01T00:00Z", **values), **options)
+    job = Job.objects.get()
+    assert job.schedule == "@at 2083-02-01T00:00Z"
+    assert (job.enabled, job.pause_reason) == (False, values.get("pause_reason", ARRIVED_PAUSED))
+
+
 def test_refused_entry_with_a_last_run_does_not_end_the_handover() -> None:
     gone = replace(entry("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
     plans = import_entries(entry("a", "1"), gone, entry("z", "3"), take_over=True)

@@ -19,7 +19,7 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Calendar, Cursor, Job, Run
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, problem
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_job, make_run
 
 JOB = {"name": "report", "target": "tests.app.tasks.echo", "schedule": "30 3 * * *"}
 
@@ -336,6 +336,20 @@ def test_enabling_a_job_clears_its_pause(api: Api) -> None:
     shown = api.patch(_address(job), {"enabled": True}, if_match="*").json()
 
     assert (shown["enabled"], shown["pause_reason"], shown["paused_until"]) == (True, "", None)
+
+
+@pytest.mark.parametrize("pauses", [True, False])
+def test_new_schedule_of_a_finished_job_enables_it_unless_it_is_paused(
+    api: Api, pauses: bool
+) -> None:
+    job = make_job(schedule="@at 2083-01-01T00:00Z")
+    disable_exhausted([job.pk], "default")
+    change: dict[str, Any] = {"schedule": "@daily"} | ({"enabled": False} if pauses else {})
+
+    shown = api.patch(_address(job), change, if_match="*").json()
+
+    assert (shown["enabled"], shown["pause_reason"]) == (not pauses, "")
+    assert not Job.objects.get(pk=job.pk).is_finished
 
 
 def test_job_with_an_expired_pause_can_be_changed(api: Api) -> None:

@@ -78,6 +78,8 @@ class JobSerializer(DocumentSerializer):
             raise serializers.ValidationError(
                 {"paused_until": _("The time is in the past. Enter a future time.")}
             )
+        if attrs.get("enabled") is False and job.is_finished:
+            attrs.setdefault("pause_reason", "")  # a pause, so that a new schedule doesn't end it
         return attrs
 
 

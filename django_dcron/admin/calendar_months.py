@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The months are computed by the code that the scheduler uses, and from validated text only.
+- The months are computed by the code that the scheduler uses. Invalid dates have no months.
 - An excluded day is recognizable without its color.
 """
 

@@ -16,7 +16,7 @@ from django_dcron.diagnosis.job_list import statistics_of
 
 
 def _condition(outcome: str) -> SafeString:
-    """Render the outcome of the previous step that starts a step."""
+    """Render the outcome that the previous step must have, so that a step starts."""
     text = _("starts after: %(outcome)s") % {"outcome": outcome}
     return format_html('<span class="dcron-aside">{}</span>', text)
 

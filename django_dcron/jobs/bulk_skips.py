@@ -26,7 +26,7 @@ def why_not_paused(job: Job) -> TranslatableText | None:
 def why_not_resumed(job: Job) -> TranslatableText | None:
     """Return why the job isn't resumed, or None.
 
-    Only a sync or a person who names it resumes a job that is no longer declared.
+    A job that code no longer declares is resumed only by a sync, or by a person who names the job.
     """
     if job.is_finished and is_exhausted(job, clock.now()):
         return TranslatableText(FINISHED)

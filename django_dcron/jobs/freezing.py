@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A freeze is one committed row. Claim, adoption, release and start read it in their own statements,
-  so it applies to all nodes and workers at once.
+- A freeze is one committed row. Claim, adoption, release of backfilled runs and start read it in
+  their own statements, so it applies to all nodes and workers at once.
 - A start that is in progress when the freeze commits may not see it. ``freeze`` waits for such
   starts, which have locked their runs. After it has returned, no run in its scope starts.
 - A freeze ends at ``until`` by the database's clock, without a request.
@@ -167,6 +167,7 @@ def await_starts(scope: str, using: str) -> None:
     run_ids = list(due.values_list("pk", flat=True))
     for start in range(0, len(run_ids), LOCKED_AT_ONCE):
         some = run_ids[start : start + LOCKED_AT_ONCE]
+        # Only finds out which runs are locked: the locks on the others are released at once.
         with deliveries.lock_unlocked(some) as free:
             pass
         _await_locked([run_id for run_id in some if run_id not in free], using)

@@ -1,4 +1,4 @@
-"""Represent jobs, calendars and limits as JSON: their fields, formats, and who may see them.
+"""Represent jobs, calendars and limits as JSON: their fields, formats and secrets.
 
 Exports, imports, the sync of declared jobs, the REST API, the command line, the admin's export and
 the change history all use these fields. A new field of a model appears in all of them.

@@ -72,14 +72,15 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
     cron, zone = line.wall_clock
     begin, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
     for period in _periods_begun(zone, begin, end):
-        before, now = period.start + period.offset_before, period.start + period.offset
+        shown_before, shown_after = _local_times_at_start(period)
         if isinstance(line.rule, Windowed):
-            low, high = sorted((before, now))
+            low, high = sorted((shown_before, shown_after))
             open_time = line.rule.calendar.open_time_from(low)
             if open_time is None or open_time >= high:
                 continue  # All skipped or repeated times are excluded.
         if effect := effect_at(cron, period):
-            yield ClockChange(zone, period.start.replace(tzinfo=UTC), before, now, effect)
+            at = period.start.replace(tzinfo=UTC)
+            yield ClockChange(zone, at, shown_before, shown_after, effect)
 
 
 def _periods_begun(zone: str, after: datetime, until: datetime) -> Iterator[OffsetPeriod]:
@@ -95,16 +96,22 @@ def _periods_begun(zone: str, after: datetime, until: datetime) -> Iterator[Offs
 
 def effect_at(cron: Cron, period: OffsetPeriod) -> Effect | None:
     """Return the effect of the clock change at the start of ``period``, if there is one."""
-    before, now = period.start + period.offset_before, period.start + period.offset
-    shift = now - before
+    shown_before, shown_after = _local_times_at_start(period)
+    shift = shown_after - shown_before
     small = abs(shift) <= SMALL_SHIFT
     fixed = cron.fixed and small
     unnoticed = small and not fixed and cron.hour.everything and not shift % HOUR
-    if not shift or unnoticed or not _falls_between(cron, min(before, now), max(before, now)):
+    low, high = sorted((shown_before, shown_after))
+    if not shift or unnoticed or not _falls_between(cron, low, high):
         return None
     if shift > timedelta():
         return Effect.ONCE_AFTER if fixed else Effect.NOT_AT_ALL
     return Effect.FIRST_TIME if fixed else Effect.BOTH_TIMES
+
+
+def _local_times_at_start(period: OffsetPeriod) -> tuple[datetime, datetime]:
+    """Return the local times at the start of ``period``, in the old and in the new offset."""
+    return period.start + period.offset_before, period.start + period.offset
 
 
 def _falls_between(cron: Cron, low: datetime, high: datetime) -> bool:

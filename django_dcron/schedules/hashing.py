@@ -11,6 +11,6 @@ from hashlib import sha256
 
 
 def hashed_value(field: str, low: int, high: int, key: str) -> int:
-    """Return the value in ``low..high`` (inclusive) drawn by ``key``; fields draw independently."""
+    """Return the value of ``key`` in ``low..high`` (inclusive). Fields have independent values."""
     digest = sha256(f"{field}\n{key}".encode("utf-8", "surrogatepass")).digest()
     return low + int.from_bytes(digest[:8], "big") % (high - low + 1)

@@ -16,8 +16,8 @@ Invariants:
   zone, hash key, calendar).
 - Occurrences are aware UTC datetimes. They strictly increase, and are strictly after (or before)
   the given instant. An instant of several lines is one occurrence.
-- Text and zone raise no error but ``InvalidSchedule``. The end of the calendar is None, never an
-  ``OverflowError``.
+- Text and zone raise no error but ``InvalidSchedule``. Beyond the supported dates, the result is
+  None, never an ``OverflowError``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Schedule:
 
     Schedules are equal if their text, zone, calendar and (for ``H``) hash key are equal. ``text``
     is the given text with single spaces. ``timezone`` is the effective zone (a ``CRON_TZ=`` prefix
-    takes precedence); if lines differ in it, it is the given zone. ``exclusion.apply_calendar``
-    creates schedules with a ``calendar``.
+    takes precedence). If the lines have different zones, it is the given zone.
+    ``exclusion.apply_calendar`` creates schedules with a ``calendar``.
     """
 
     text: str
@@ -245,7 +245,7 @@ def _counts_working_days(line: Schedule) -> bool:
 
 
 def _naive_utc(instant: datetime) -> datetime | None:
-    """Return the instant in naive UTC, or None near the ends of the calendar."""
+    """Return the instant in naive UTC, or None outside the supported dates."""
     if not isinstance(instant, datetime):
         raise TypeError(f"Expected an aware datetime, not {type(instant).__name__}")
     if instant.utcoffset() is None:

@@ -7,7 +7,7 @@ Invariants:
 - If one job fails, the others are still handed back.
 - The pause creates runs for occurrences that were due and that no node has claimed, because no node
   is running. The source runs these occurrences, so the runs end as missed in the same transaction.
-- Repeating it is safe. The source's last run isn't moved back.
+- Repeating the handback is safe. The source's last run isn't moved back.
 """
 
 from __future__ import annotations
@@ -130,15 +130,15 @@ def _hand_back_or_halve(
     batch: Sequence[Handback], source: HandbackSource, using: str
 ) -> list[Handback]:
     """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
-    there = [each for each in batch if each.key is not None]
-    if not there:
+    with_entries = [each for each in batch if each.key is not None]
+    if not with_entries:
         return [*batch]
     try:
-        despite_contention(partial(_hand_back_batch, there, source, using), using)
+        despite_contention(partial(_hand_back_batch, with_entries, source, using), using)
     except _EntriesMissing as error:
         left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
         return _hand_back_or_halve(left, source, using)
-    except Exception as error:  # the schedule, the job's database or the source
+    except Exception as error:  # raised by the schedule, the job's database or the source
         if len(batch) == 1:
             return [replace(batch[0], error=in_one_line(error))]
         middle = len(batch) // 2

@@ -28,11 +28,11 @@ from django_dcron.models import Job
 from django_dcron.utils import time_format
 
 HELP = (
-    "Explain why a job ran or didn't run at a given time. TIME is in the job's time zone unless it "
-    "has an offset, or unless the job has an occurrence at TIME only in the site's time zone. A "
-    "time without seconds means the whole minute. A time of day means the last such time until "
-    "now. Without TIME, explains the last occurrence, or why the job is paused. Exit code 1: there "
-    "is no explanation."
+    "Explain why a job ran or didn't run at a given time. Without an offset, TIME is in the job's "
+    "time zone. If the job has no occurrence then, but has one at TIME in the site's time zone, "
+    "the site's time zone applies. A time without seconds means the whole minute. A time of day "
+    "means the last such time until now. Without TIME, explains the last occurrence, or why the "
+    "job is paused. Exit code 1: there is no explanation."
 )
 EXAMPLES = """
 why nightly-report

@@ -239,6 +239,8 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
             "outcome ignored, attempt has ended or is alive: job=%s attempt=%d/%d "
             f"outcome={ending.outcome}%s%s%s"
         )
+    if run.job.target.startswith(SHADOW):
+        text += " (shadow, not executed)"
     logger.log(
         level,
         text,

@@ -47,9 +47,10 @@ def why_too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) ->
     freezes = Freeze.objects.using(alias_for(Freeze)).covering(job.namespace)
     if reason := freeze_reason(freezes, job.namespace, run.due_at, job.misfire_grace):
         return reason
+    claimed_late = misfire.is_late(run.due_at, run.claimed_at)
+    cause = "no node claimed the occurrence" if claimed_late else "no worker started the run"
     return (
-        f"no worker started the run within {write_duration(job.misfire_grace)} "
-        f"({job.get_misfire_policy_display()})"
+        f"{cause} within {write_duration(job.misfire_grace)} ({job.get_misfire_policy_display()})"
     )
 
 

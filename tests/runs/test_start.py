@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import IntegrityError, connection, connections
+from django.db.models import F
 from psycopg import _queries
 from pytest_django import Settings
 
@@ -270,10 +271,18 @@ def backlog(now: datetime, count: int, **job: Any) -> list[Run]:
 
 def test_skip_runs_only_the_run_on_time_after_an_hour_without_workers(now: datetime) -> None:
     runs = backlog(now, 60, misfire_policy="skip")
+    Run.objects.update(claimed_at=F("due_at"))
     started = [run for run in runs if deliver(run)]
     assert started == runs[-1:]
     assert {state_of(run) for run in runs[:-1]} == {State.MISSED}
     assert "no worker started the run within" in reread(runs[0]).reason
+
+
+def test_missed_run_that_no_node_claimed_in_time_says_so(now: datetime) -> None:
+    runs = backlog(now, 3, misfire_policy="skip")
+    Run.objects.filter(pk=runs[0].pk).update(claimed_at=now)
+    deliver(runs[0])
+    assert reread(runs[0]).reason.startswith("no node claimed the occurrence within")
 
 
 def test_skip_runs_nothing_if_all_runs_are_late(now: datetime) -> None:

@@ -89,13 +89,17 @@ def jobs_without_entry(source: str, plans: Iterable[EntryPlan]) -> list[Job]:
 
 
 def shadows_left(plans: Iterable[EntryPlan]) -> list[Job]:
-    """Return the matched jobs that stay shadows after a handover."""
+    """Return the matched jobs that stay shadows after a handover and still have work to do.
+
+    A finished one-off that the source has run has none.
+    """
     return [
         plan.existing
         for plan in plans
         if plan.existing is not None
         and plan.existing.target.startswith(PREFIX)
         and (plan.outcome in NOT_HANDED_OVER or "target" in plan.kept)
+        and not (plan.outcome is ImportOutcome.OMITTED and plan.existing.is_finished)
     ]
 
 

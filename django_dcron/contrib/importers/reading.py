@@ -254,8 +254,9 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
     """
     if at <= now:
         raise EntryRefused(
-            f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; run the job "
-            "manually or set another time"
+            f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; if the other "
+            "scheduler hasn't run it (some record a run minutes later), run it manually or set "
+            "another time"
         )
     if at.microsecond:
         warn(f"the time {at.isoformat()} is rounded up to a whole second")

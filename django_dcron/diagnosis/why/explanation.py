@@ -137,7 +137,8 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     answer = _latest_occurrence(data, latest, present)
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is not None and not (answer.run and answer.run.pk == run.pk):
-        sentences = (*answer.sentences, _created_later(data, run), *_run_outcome(data, run)[1])
+        of_run = [each for each in _run_outcome(data, run)[1] if each not in answer.sentences]
+        sentences = (*answer.sentences, _created_later(data, run), *of_run)
         answer = replace(answer, sentences=sentences, run=answer.run or run)
     if FREEZE_CODES.isdisjoint(sentence.code for sentence in answer.sentences):
         freezes = freeze_sentences(data, data.freezes_in_force())

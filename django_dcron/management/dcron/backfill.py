@@ -115,9 +115,8 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
         )
         return control.backfill(job, start, end, **chosen)
     except ValueError as error:
-        raise usage_error(
-            f"{error} START and END without an offset are in the job's time zone, {zone}."
-        ) from error
+        zone_text = f"START and END without an offset are in the job's time zone, {zone}."
+        raise usage_error(f"{str(error).rstrip('.')}. {zone_text}") from error
     except DcronError as error:
         raise negative_result(str(error)) from error
 

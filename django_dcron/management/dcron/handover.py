@@ -141,7 +141,14 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
         out.line(
             f"! {refused} can't be imported, so neither scheduler runs {them}{above}.", WARNING
         )
-    out.line(f"The handover is complete: {here}.", GOOD)
+    if not running or Node.objects.live(settings.LEASE).exists():
+        out.line(f"The handover is complete: {here}.", GOOD)
+    else:
+        out.line(
+            f"The handover is complete: {here} once a node is running. Start one now: manage.py "
+            "runcron",
+            WARNING,
+        )
 
 
 def _show_paused(out: Output, source: str, paused: int) -> None:

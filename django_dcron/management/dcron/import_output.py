@@ -250,10 +250,11 @@ def show_remaining_work(
     for job in [] if options["shadow"] else _shadows(gone, plans):
         out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
     if waiting := _awaiting_handover(options, plans):
+        source = options["source"]
         out.line(
             f"! {number_of(len(waiting), 'job waits', 'jobs wait')} for the handover, paused or as "
-            f"a shadow. When {options['source']} has stopped: manage.py dcron handover "
-            f"{options['source']} --apply",
+            f"a shadow. When {process_name(source)} has stopped: manage.py dcron handover {source} "
+            "--apply",
             WARNING,
         )
 

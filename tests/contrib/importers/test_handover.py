@@ -11,12 +11,13 @@ from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
 from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK
 from django_dcron.jobs import placement
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.jobs.cursors import disable_exhausted
+from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
-from tests.contrib.importers.beat_rows import Window, fill
+from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
 from tests.management.calling import call
 
@@ -549,16 +550,36 @@ def test_handover_with_refused_entries_is_complete() -> None:
     done = call("handover", SOURCE, "--apply")
     assert (done.code, done.out.splitlines()[-1]) == (
         0,
-        "The handover is complete: 2 jobs run here.",
+        "The handover is complete: 2 jobs run here once a node is running. Start one now: "
+        "manage.py runcron",
     )
     assert "1 entry can't be imported" in done.out
     assert call("handover", SOURCE, "--apply", "--json").code == 0
     PeriodicTask.objects.filter(name="refused").delete()
+    now = datetime.now(UTC)
+    Node.objects.create(
+        id="a-1", name="a", host="h", pid=7, started_at=now, heartbeat_at=now, shard_count=64
+    )
     done = call("handover", SOURCE, "--apply")
     assert (done.code, done.out.splitlines()[-1]) == (
         0,
         "The handover is complete: 2 jobs run here.",
     )
+
+
+def test_one_off_that_the_source_has_run_does_not_keep_the_handover_from_success() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("a", **twelve_hours_from_now())
+    PeriodicTask.objects.create(
+        name="once", task="tests.app.tasks.echo", **clocked(datetime.now(UTC) + 10 * MINUTE)
+    )
+    assert call("import", SOURCE, "--apply", "--shadow").code == 0
+    disable_exhausted([Job.objects.get(name="once").pk], "default")
+    PeriodicTask.objects.filter(name="once").update(enabled=False, total_run_count=1)
+    done = call("handover", SOURCE, "--apply")
+    assert (done.code, "1 job runs here" in done.out) == (0, True)
+    assert "still a shadow" not in done.out
 
 
 @pytest.mark.parametrize("first", ["--disabled", "--shadow"])

@@ -165,7 +165,8 @@ def _refuse_pruned_range(job: Job, oldest: datetime, now: datetime) -> None:
 
 def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> Backfill:
     cursor = _cursor_of(job, using)
-    # Nodes claim the later occurrences; for a paused job, those after its pause, which may be over.
+    # Nodes claim the later occurrences. For a paused job, these are the occurrences after its
+    # pause, even if the pause has already ended.
     claimed_from = cursor.next_at or cursor.job.paused_until
     until = min(end, claimed_from) if claimed_from else end
     ahead = _occurrences(cursor, start, until)

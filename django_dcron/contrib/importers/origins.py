@@ -173,7 +173,7 @@ def _match_by_name(
 
 
 def _rename_clashing(matches: list[EntryMatch], namespace: str, source: str) -> list[EntryMatch]:
-    """Give another name to new entries whose name a job of another entry of the source has."""
+    """Rename new entries whose name is taken by the job of another entry of the source."""
     clashes = [
         match.name_owner is not None and match.name_owner.import_source == stored_source(source)
         for match in matches

@@ -27,6 +27,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.scheduler.claim import claim
 from django_dcron.schedules import public_holidays
 from tests.factories import make_idle_job, make_job
+from tests.management.calling import call
 from tests.refusals import refusal
 from tests.threads import in_threads
 
@@ -256,6 +257,10 @@ def test_finished_job_can_be_resumed_once_its_calendar_has_changed() -> None:
     calendar.dates = "01-02"
     control.save_calendar(calendar)
     assert why_not_resumed(reread(job)) is None
+    assert (
+        "The job is finished. These are its occurrences if it is resumed now."
+        in call("next", str(job)).out
+    )
     control.resume(reread(job))
     assert reread(job).enabled
 

@@ -150,8 +150,9 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
     out.line(f"{job}: {schedule_with_zone(job)}" if job.pk else schedule_with_zone(job))
     if ahead.words:
         out.line(ahead.words)
-    if job.is_paused:
-        out.line("The job is paused. These are its occurrences if it is resumed now.", WARNING)
+    if job.is_paused or (job.is_finished and ahead.occurrences):  # such as by a changed calendar
+        state = "paused" if job.is_paused else "finished"
+        out.line(f"The job is {state}. These are its occurrences if it is resumed now.", WARNING)
     out.line()
     print_occurrences(out, ahead)
 

@@ -14,6 +14,7 @@ from django_dcron import control
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.locks import get_lock
 from django_dcron.models import (
@@ -28,11 +29,12 @@ from django_dcron.models import (
 )
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.health.problems import Problem, Severity
+from django_dcron.policies.retry import exception_name
 from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership
 from tests import services
 from tests.diagnosis.conftest import HOUR, MINUTE, PAST, System, make_job_with_history
-from tests.factories import make_run
+from tests.factories import make_idle_job, make_run
 
 SECOND = timedelta(seconds=1)
 
@@ -361,6 +363,30 @@ def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     assert system.codes() == before
 
 
+def test_worker_that_does_not_know_a_target_of_the_code_here_is_found(system: System) -> None:
+    def fail(worker: str, job: Job, exception: type[Exception] = UnknownTarget) -> None:
+        run = make_run(job, "running", trigger="manual")
+        Attempt.objects.filter(run=run).update(
+            worker=worker, exception_class=exception_name(exception)
+        )
+
+    def found() -> list[str]:
+        findings = system.examine().findings.listed
+        return [each.message for each in findings if each.code is Code.TARGET_UNKNOWN_TO_WORKER]
+
+    fail("fine@a", system.job, ValueError)
+    removed = make_idle_job()
+    Job.objects.filter(pk=removed.pk).update(target="tests.app.tasks.removed")
+    fail("fine@b", removed)
+    assert found() == []
+    fail("old@c", system.job)
+    (message,) = found()
+    assert f"old@c (such as {system.job.target})" in message
+    assert "fine" not in message
+    fail("new@c", system.job, ValueError)
+    assert found() == [], "the worker was restarted"
+
+
 def test_every_code_is_covered_by_a_test() -> None:
     provoked = {code for code, _ in (*RUN_FAULTS, *JOB_FAULTS, *NODE_FAULTS)}
     in_other_tests = {
@@ -370,6 +396,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.LOCK_UNSAFE,
         Code.OTHER_SCHEDULER_RUNS,
         Code.WORKER_RELEASES_DIFFER,
+        Code.TARGET_UNKNOWN_TO_WORKER,
     }
     of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
     assert provoked | in_other_tests | of_health == set(Code)

@@ -75,6 +75,7 @@ class Code(StrEnum):
     CLOCK_IN_DOUBT = "clock_in_doubt"
     RELEASES_DIFFER = "releases_differ"
     WORKER_RELEASES_DIFFER = "worker_releases_differ"
+    TARGET_UNKNOWN_TO_WORKER = "target_unknown_to_worker"
     NAMESPACES_OVERLAP = "namespaces_overlap"
     SHARDS_UNLED = "shards_unled"
     SHARDS_DIFFER = "shards_differ"
@@ -100,6 +101,7 @@ WARNINGS = frozenset(
         Code.CLOCK_IN_DOUBT,
         Code.RELEASES_DIFFER,
         Code.WORKER_RELEASES_DIFFER,
+        Code.TARGET_UNKNOWN_TO_WORKER,
         Code.NAMESPACES_OVERLAP,
         Code.SHARDS_DIFFER,
         Code.LEASE_ORPHANED,

@@ -1,22 +1,28 @@
-"""Check that all workers run the same release of the project (``DCRON_RELEASE``).
+"""Check that all workers run the project's current code.
 
-A worker that wasn't restarted after a deployment fails runs of new targets, and runs old code.
+A worker that wasn't restarted after a deployment fails runs of new targets, and runs old code. The
+recent attempts show it: by the release (``DCRON_RELEASE``), or by a failure for an unknown target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import CLUSTER, Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, format_moment
+from django_dcron.exceptions import UnknownTarget
 from django_dcron.models import Attempt
+from django_dcron.policies.retry import exception_name
 
 SAMPLE = 500
 """The number of latest attempts to read."""
 RECENT = timedelta(minutes=10)
+UNKNOWN_TARGET = exception_name(UnknownTarget)
 WORKERS_NAMED = 3
 STARTS_PER_WORKER = 2
 """Workers are probably gone if they have started none of the latest attempts, this many per worker.
@@ -41,16 +47,49 @@ class ReleaseStarts:
 
 
 def examine_releases(window: Window, findings: Findings) -> None:
-    columns = ("release", "worker", "started_at")
+    columns = ("started_at", "release", "worker", "run__job__target", "exception_class")
     latest = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list(*columns)
-    starts = [row for row in latest[:SAMPLE] if row[0] and row[2] > window.now - RECENT]
-    if mixed := releases_side_by_side(starts):
+    recent = [row for row in latest[:SAMPLE] if row[0] > window.now - RECENT]
+    if workers := _workers_without_targets((row[2], row[3], row[4]) for row in recent):
+        named = "; ".join(
+            f"{worker} (such as {target})" for worker, target in sorted(workers.items())
+        )
+        findings.add(
+            Code.TARGET_UNKNOWN_TO_WORKER,
+            CLUSTER,
+            f"Workers don't know targets that the code here has: {named}. If the targets are new, "
+            "restart these workers.",
+        )
+    if mixed := releases_side_by_side((row[1], row[2], row[0]) for row in recent if row[1]):
         findings.add(
             Code.WORKER_RELEASES_DIFFER,
             CLUSTER,
             f"Workers run different releases of the project: {'; '.join(map(str, mixed))}. If no "
             "deployment is in progress, restart the workers of the older release.",
         )
+
+
+def _workers_without_targets(attempts: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """Return the workers that failed a run of a known target because they don't know it.
+
+    ``attempts`` are workers, targets and exceptions, the latest first. Only the latest attempt of
+    each target counts. The result has a target of each worker.
+    """
+    latest: dict[str, tuple[str, str]] = {}
+    for worker, target, exception_class in attempts:
+        latest.setdefault(target, (worker, exception_class))
+    return {
+        worker: target
+        for target, (worker, exception_class) in latest.items()
+        if exception_class == UNKNOWN_TARGET and _is_known(target)
+    }
+
+
+def _is_known(target: str) -> bool:
+    with suppress(UnknownTarget):
+        targets.get(target)
+        return True
+    return False
 
 
 def releases_side_by_side(starts: Iterable[tuple[str, str, datetime]]) -> Sequence[ReleaseStarts]:

@@ -185,6 +185,7 @@ def test_run_stops_waiting_if_no_node_is_live(
     code, message = call("run", "idle")
     assert code == 1
     assert "manage.py runcron" in message.splitlines()[-1]
+    assert "no node is running (manage.py runcron); waiting up to 60 s\n" in message
 
     fake_time.passed = 0
     code, shown = document("run", "idle", "--timeout", "90s")
@@ -195,8 +196,9 @@ def test_run_stops_waiting_if_no_node_is_live(
 def test_run_keeps_waiting_while_node_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
     absent = FoundAbsence(Absence.NODE, "gone")
-    answers = iter([*[absent] * 3, None, *[absent] * 99])
-    monkeypatch.setattr(run_watch, "absence_for", lambda _: next(answers))
+    monkeypatch.setattr(
+        run_watch, "absence_for", lambda _: None if 20 <= fake_time.passed < 25 else absent
+    )
     make_idle_job(name="idle")
     assert document("run", "idle")[1]["missing"] == "no_live_node"
     # The command checks every 5 s. The node is absent at 5, 10 and 15 s, and from 25 s on.

@@ -68,7 +68,7 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
     began = time.monotonic()
     absences = _Absences()
     with ProgressBar(output) as bar:
-        printer = _Printer(bar)
+        printer = _Printer(bar, ends_without=seconds is None)
         while True:
             run = _read(run.pk)
             # The run is read before its attempts: once it has ended, all of their data is written.
@@ -121,8 +121,10 @@ def _attempts(run_id: UUID, since: int) -> Sequence[Attempt]:
 
 
 class _Printer:
-    def __init__(self, bar: ProgressBar) -> None:
+    def __init__(self, bar: ProgressBar, *, ends_without: bool) -> None:
+        """``ends_without``: whether the wait ends if a node or worker is missing."""
         self._bar = bar
+        self._ends_without = ends_without
         self.number = 0
         """The number of the latest attempt shown."""
         self._log = ""
@@ -160,6 +162,8 @@ class _Printer:
             text = f"attempt {run.attempt} "
             text += _due_in(run, ahead) if ahead > 0 else f"not started: {_cause_of_wait(run)}"
         self._explained = run.attempt
+        if self._ends_without and absence_for(run):
+            text += f"; waiting up to {ABSENCE_TIMEOUT:.0f} s"
         self._bar.line(text, WARNING)
 
 

@@ -1,12 +1,10 @@
-"""Find axe-core's serious and critical violations on a page, except those of Django's own admin."""
+"""Find axe-core's violations on a page, of any impact, except those of Django's own admin."""
 
 from dataclasses import dataclass
 
 import django
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
-
-REPORTED_IMPACTS = ("serious", "critical")
 
 DJANGO_FINDINGS = {("label-title-only", "#searchbar")}  # an icon labels it
 """Rules and the elements that may break them.
@@ -53,7 +51,6 @@ def findings(page: Page, *, include_django: bool = False) -> list[Finding]:
             node["failureSummary"],
         )
         for violation in response["violations"]
-        if violation["impact"] in REPORTED_IMPACTS
         for node in violation["nodes"]
     ]
     return [finding for finding in found if include_django or not finding.exception]

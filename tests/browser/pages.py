@@ -1,8 +1,10 @@
-"""List every page of django-dcron in the admin."""
+"""All pages of django-dcron in the admin, and helpers that move on a page."""
 
 from collections.abc import Callable
 
+import pytest
 from django.urls import reverse
+from playwright.sync_api import Page
 
 from django_dcron.models import AuditEntry
 from tests.browser.sample import Sample
@@ -57,3 +59,12 @@ PAGES: dict[str, Callable[[Sample], str]] = {
     "node list": lambda sample: dcron_url("node_changelist"),
     "node": lambda sample: dcron_url("node_change", "node-a-1"),
 }
+
+
+def tab_to(page: Page, selector: str) -> None:
+    """Press Tab until a matching element has the focus."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    pytest.fail(f"{selector} can't be reached by keyboard")

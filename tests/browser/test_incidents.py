@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 from django_dcron.admin.incidents import retry_page
 from django_dcron.jobs import incident_retry
 from django_dcron.models import Run
-from tests.browser.pages import dcron_url
+from tests.browser.pages import dcron_url, tab_to
 from tests.browser.sample import make_sample
 
 pytestmark = pytest.mark.browser
@@ -27,6 +27,22 @@ def test_failure_leads_to_its_traceback_and_to_the_retry_of_all_runs(
     failed = Run.objects.filter(job=sample.job, state="failed").values_list("pk", flat=True)
     retried = Run.objects.filter(state="waiting", rerun_of__in=failed)
     assert retried.count() == len(failed) > 1
+
+
+def test_keyboard_leads_from_the_dashboard_to_the_cause_and_the_retry(page: Page) -> None:
+    sample = make_sample()
+    page.goto(dcron_url("dashboard_changelist"))
+    tab_to(page, f'a[href^="{dcron_url("incident_change", sample.incident.pk)}"]')
+    page.keyboard.press("Enter")
+    expect(page.locator("#dcron-traceback-text")).to_contain_text("import_orders")
+    tab_to(page, f'a[href="{dcron_url("incident_retry", sample.incident.pk)}"]')
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{dcron_url('incident_retry', sample.incident.pk)}")
+    tab_to(page, "input[type=submit].default")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{dcron_url('incident_change', sample.incident.pk)}")
+    failed = Run.objects.filter(job=sample.job, state="failed").values_list("pk", flat=True)
+    assert Run.objects.filter(rerun_of__in=failed).count() == len(failed) > 1
 
 
 def test_incident_is_muted_with_a_reason_in_place(page: Page) -> None:

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from django_dcron.models import Job, Run
 from tests.browser.conftest import PHONE, Browse
-from tests.browser.pages import dcron_url
+from tests.browser.pages import dcron_url, tab_to
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job
 
@@ -176,19 +176,10 @@ def test_user_creates_and_pauses_job_without_javascript(browse: Browse) -> None:
 def test_user_pauses_job_with_keyboard_only(page: Page) -> None:
     """Reach the button of an action, fill in its form and confirm, without a mouse."""
     page.goto(dcron_url("job_change", make_idle_job(name=JOB).pk))
-    pause = page.locator("details:has([form='dcron-do-pause']) > summary")
-    tab_to(page, (pause.text_content() or "").strip())
+    tab_to(page, "details:has([form='dcron-do-pause']) > summary")
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.type("without a mouse")
     page.keyboard.press("Enter")
     expect(glance_of(page)).to_contain_text("without a mouse")
     assert not Job.objects.get().enabled
-
-
-def tab_to(page: Page, text: str) -> None:
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent").strip() == text:
-            return
-    pytest.fail(f"{text!r} can't be reached by keyboard")

@@ -169,7 +169,7 @@ def pictures() -> list[Picture]:
         Picture("run", url("run_change", retried.pk)),
         Picture("what-ran", url("run_change", retried.pk), width=800, part=".dcron-ran"),
         Picture("calendar", url("calendar_change", "bank days"), part=".dcron-month-grid"),
-        Picture("limits", url("limit_changelist"), height=440),
+        Picture("limits", url("limit_changelist"), height=480),
         Picture("payroll", url("job_add"), prepare=fill_in_payroll, part="#dcron-preview"),
     ]
 

@@ -13,14 +13,21 @@ from django_dcron.models import Job
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
-FINISHED = _("The job is finished. To schedule it again, edit its schedule.")
+_FINISHED = _("The job is finished. To schedule it again, edit its schedule.")
 
 
 def why_not_paused(job: Job) -> TranslatableText | None:
     """Return why the job isn't paused again, or None. A paused job keeps its reason and end."""
     if job.is_finished:
-        return TranslatableText(FINISHED)
+        return TranslatableText(_FINISHED)
     return None if job.enabled else TranslatableText(_("The job is already paused."))
+
+
+def why_not_resumable(job: Job) -> TranslatableText | None:
+    """Return why nobody can resume the job, or None."""
+    if job.is_finished and is_exhausted(job, clock.now()):
+        return TranslatableText(_FINISHED)
+    return TranslatableText(_("The job isn't paused.")) if job.enabled else None
 
 
 def why_not_resumed(job: Job) -> TranslatableText | None:
@@ -28,10 +35,8 @@ def why_not_resumed(job: Job) -> TranslatableText | None:
 
     A job that code no longer declares is resumed only by a sync, or by a person who names the job.
     """
-    if job.is_finished and is_exhausted(job, clock.now()):
-        return TranslatableText(FINISHED)
-    if job.enabled:
-        return TranslatableText(_("The job isn't paused."))
+    if (text := why_not_resumable(job)) is not None:
+        return text
     if job.pause_reason == NO_LONGER_DECLARED:
         return TranslatableText(
             _("Code no longer declares the job. To resume it, name it instead of using a filter.")

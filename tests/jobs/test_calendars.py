@@ -235,25 +235,26 @@ def test_change_of_letter_case_is_detected() -> None:
     assert cursor_of(job) in Cursor.objects.current()
 
 
-def test_job_is_disabled_if_its_calendar_excludes_every_occurrence() -> None:
-    calendar = make_calendar()
+def job_without_occurrences(calendar: Calendar) -> Job:
+    """Return a job for which the calendar excludes every occurrence."""
     job = make_job(schedule="0 0 1 1 *", calendar=calendar)
     calendar.dates = "01-01"
     control.save_calendar(calendar)
     move_outdated_cursors(database_now("default"), Job.objects.all())
-    job = reread(job)
+    return reread(job)
+
+
+def test_job_is_disabled_if_its_calendar_excludes_every_occurrence() -> None:
+    job = job_without_occurrences(make_calendar())
     assert (job.enabled, job.pause_reason) == (False, EXHAUSTED)
 
 
 def test_finished_job_can_be_resumed_once_its_calendar_has_changed() -> None:
     calendar = make_calendar()
-    job = make_job(schedule="0 0 1 1 *", calendar=calendar)
-    calendar.dates = "01-01"
-    control.save_calendar(calendar)
-    move_outdated_cursors(database_now("default"), Job.objects.all())
-    assert why_not_resumed(reread(job))
+    job = job_without_occurrences(calendar)
+    assert why_not_resumed(job)
     with pytest.raises(NotPossible):
-        control.resume(reread(job))
+        control.resume(job)
     calendar.dates = "01-02"
     control.save_calendar(calendar)
     assert why_not_resumed(reread(job)) is None

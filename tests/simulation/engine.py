@@ -51,7 +51,7 @@ class Process:
         self.slowness = 0.0
         """The maximum wait of a statement, in seconds, until ``slow_until``."""
         self.greatest_slowness = 0.0
-        """The most that a statement of the process might ever wait, in seconds."""
+        """The greatest ``slowness`` so far."""
         self.tasks: list[Task] = []
         self.held: list[tuple[float, int, Task, int]] = []
         """Events of its tasks that wait for the end of a suspension or a stall."""

@@ -45,6 +45,7 @@ from django_dcron.admin.jobs.page import (
     schedule_zone_name,
 )
 from django_dcron.admin.jobs.preview import PreviewedAdmin
+from django_dcron.admin.lists.base import rows_to_show
 from django_dcron.admin.lists.export import EXPORTS, ExportedAdmin
 from django_dcron.admin.lists.facets import (
     FacetChangeList,
@@ -168,12 +169,10 @@ class JobAdmin(
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        response = super().changelist_view(request, extra_context)
-        context: dict[str, Any] = getattr(response, "context_data", None) or {}
-        if (changelist := context.get("cl")) is not None:
-            changelist.result_list = list(changelist.result_list)
-            list_row.attach_rows(self, request, changelist.result_list)
-            context["countdown"] = countdown_texts()
+        context = {"countdown": countdown_texts()} | (extra_context or {})
+        response = super().changelist_view(request, context)
+        if rows := rows_to_show(response):
+            list_row.attach_rows(self, request, rows)
         return response
 
     @admin.display(description=gettext_lazy("next run"), ordering="cursor__next_at")

@@ -18,12 +18,11 @@ from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
-from django_dcron.db import clock
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
-from django_dcron.jobs.bulk_skips import FINISHED, why_not_paused
-from django_dcron.jobs.placement import is_exhausted
+from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable
 from django_dcron.models import Job
+from django_dcron.utils.messages import TranslatableText
 
 
 def _run_now(request: HttpRequest, job: Job) -> ActionResult:
@@ -95,14 +94,15 @@ def _duplicate(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _refusal_if_paused(job: Job) -> str:
-    text = why_not_paused(job)
-    return text.translate(translation) if text else ""
+    return _translated(why_not_paused(job))
 
 
 def _refusal_if_not_paused(job: Job) -> str:
-    if job.is_finished and is_exhausted(job, clock.now()):
-        return _(FINISHED)
-    return _("The job isn't paused.") if job.enabled else ""
+    return _translated(why_not_resumable(job))
+
+
+def _translated(text: TranslatableText | None) -> str:
+    return text.translate(translation) if text else ""
 
 
 ACTIONS: tuple[ObjectAction[Job], ...] = (

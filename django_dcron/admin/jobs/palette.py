@@ -108,14 +108,12 @@ def palette_view(model_admin: JobAdmin, request: HttpRequest) -> HttpResponse:
         *([] if runs else _jobs_and_actions(model_admin, request, typed)),
         OptionGroup(_("Pages"), list(_pages(request, model_admin.admin_site, typed))),
     ]
-    context = {
-        "groups": [group for group in groups if group.options],
-        "typed": typed,
-        "names_an_action": any(
-            all(_label_contains(action, word) for word in search_words(typed))
-            for action in _actions(model_admin, request)
-        ),
-    }
+    groups = [group for group in groups if group.options]
+    names_an_action = not groups and any(
+        all(_label_contains(action, word) for word in search_words(typed))
+        for action in _actions(model_admin, request)
+    )
+    context = {"groups": groups, "typed": typed, "names_an_action": names_an_action}
     return render(request, "admin/django_dcron/palette_results.html", context)
 
 

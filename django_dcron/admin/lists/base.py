@@ -28,6 +28,21 @@ def search_words(search_term: str) -> list[str]:
     return search_term.split()[:MAX_WORDS]
 
 
+def rows_to_show(response: HttpResponse) -> list[Any]:
+    """Return the rows that the page of a change list will show.
+
+    The template shows these objects, so a view can attach values to them. A response that isn't a
+    list, such as a redirect, has no rows.
+    """
+    context: dict[str, Any] = getattr(response, "context_data", None) or {}
+    changelist = context.get("cl")
+    if changelist is None:
+        return []
+    rows = list(changelist.result_list)
+    changelist.result_list = rows
+    return rows
+
+
 class ShortRowsChangeList(ChangeList):
     """A change list that doesn't load the columns that it doesn't show."""
 

@@ -23,7 +23,7 @@ from django_dcron.admin.display import (
     render_time,
     state_badge,
 )
-from django_dcron.admin.lists.base import HistoryAdmin, search_words
+from django_dcron.admin.lists.base import HistoryAdmin, rows_to_show, search_words
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
     NamespaceFilter,
@@ -163,12 +163,10 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         response = super().changelist_view(request, extra_context)
-        context: dict[str, Any] = getattr(response, "context_data", None) or {}
-        if (changelist := context.get("cl")) is not None:
-            changelist.result_list = list(changelist.result_list)
-            first = first_attempts(changelist.result_list)
-            for run in changelist.result_list:
-                run.first_attempt = first.get(run.pk)
+        rows = rows_to_show(response)
+        first = first_attempts(rows)
+        for run in rows:
+            run.first_attempt = first.get(run.pk)
         return response
 
     def get_urls(self) -> list[URLPattern]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django_dcron import targets
 from django_dcron.db.routing import alias_for
@@ -25,8 +26,15 @@ RECENT = timedelta(minutes=10)
 UNKNOWN_TARGET = exception_name(UnknownTarget)
 WORKERS_NAMED = 3
 STARTS_PER_WORKER = 2
-"""Workers are probably gone if they have started none of the latest attempts, this many per worker.
-"""
+"""The number of latest attempts per worker that tell which releases still start attempts."""
+
+
+class _Start(NamedTuple):
+    at: datetime
+    release: str
+    worker: str
+    target: str
+    exception_class: str
 
 
 @dataclass(slots=True)
@@ -49,8 +57,9 @@ class ReleaseStarts:
 def examine_releases(window: Window, findings: Findings) -> None:
     columns = ("started_at", "release", "worker", "run__job__target", "exception_class")
     latest = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list(*columns)
-    recent = [row for row in latest[:SAMPLE] if row[0] > window.now - RECENT]
-    if workers := _workers_without_targets((row[2], row[3], row[4]) for row in recent):
+    starts = [_Start(*row) for row in latest[:SAMPLE]]
+    recent = [start for start in starts if start.at > window.now - RECENT]
+    if workers := _workers_without_targets(recent):
         named = "; ".join(
             f"{worker} (such as {target})" for worker, target in sorted(workers.items())
         )
@@ -60,7 +69,7 @@ def examine_releases(window: Window, findings: Findings) -> None:
             f"Workers don't know targets that the code here has: {named}. If the targets are new, "
             "restart these workers.",
         )
-    if mixed := releases_side_by_side((row[1], row[2], row[0]) for row in recent if row[1]):
+    if mixed := _releases_side_by_side([start for start in recent if start.release]):
         findings.add(
             Code.WORKER_RELEASES_DIFFER,
             CLUSTER,
@@ -69,19 +78,19 @@ def examine_releases(window: Window, findings: Findings) -> None:
         )
 
 
-def _workers_without_targets(attempts: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Return the workers that failed a run of a known target because they don't know it.
+def _workers_without_targets(starts: Iterable[_Start]) -> dict[str, str]:
+    """Return the workers that failed a run because they don't know its target, which exists here.
 
-    ``attempts`` are workers, targets and exceptions, the latest first. Only the latest attempt of
-    each target counts. The result has a target of each worker.
+    ``starts``: the latest first. Only the latest attempt of each target counts. The result has one
+    such target for each worker.
     """
-    latest: dict[str, tuple[str, str]] = {}
-    for worker, target, exception_class in attempts:
-        latest.setdefault(target, (worker, exception_class))
+    latest: dict[str, _Start] = {}
+    for start in starts:
+        latest.setdefault(start.target, start)
     return {
-        worker: target
-        for target, (worker, exception_class) in latest.items()
-        if exception_class == UNKNOWN_TARGET and _is_known(target)
+        start.worker: target
+        for target, start in latest.items()
+        if start.exception_class == UNKNOWN_TARGET and _is_known(target)
     }
 
 
@@ -92,17 +101,17 @@ def _is_known(target: str) -> bool:
     return False
 
 
-def releases_side_by_side(starts: Iterable[tuple[str, str, datetime]]) -> Sequence[ReleaseStarts]:
+def _releases_side_by_side(starts: Iterable[_Start]) -> Sequence[ReleaseStarts]:
     """Return the releases whose workers start attempts at the same time, the latest start first.
 
-    ``starts`` are releases, workers and times, the latest first. Only the latest release of each
-    worker counts. Returns nothing if each release has replaced the one before it. During a
-    deployment, they start attempts at the same time for a while. A release whose workers have
-    started none of the latest attempts, twice as many as there are workers, has been replaced.
+    ``starts``: the latest first. Only the latest release of each worker counts. Returns nothing if
+    each release has replaced the one before it. During a deployment, two releases start attempts at
+    the same time for a while. The older one has been replaced once its workers have started none of
+    the latest attempts, ``STARTS_PER_WORKER`` for each worker.
     """
     release_of: dict[str, str] = {}
     found: dict[str, ReleaseStarts] = {}
-    for later, (release, worker, at) in enumerate(starts):
+    for later, (at, release, worker, *_) in enumerate(starts):
         if release_of.setdefault(worker, release) == release:
             of_release = found.setdefault(release, ReleaseStarts(release, at, at, later))
             of_release.first = min(of_release.first, at)

@@ -116,14 +116,13 @@ def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncC
 
 def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -> list[SyncChange]:
     updates, kept = _merge_fields(job, wanted)
-    retimed_by_code = bool(from_stored(updates).keys() & TIMING)
-    if job.enabled and not retimed_by_code and is_exhausted(job, clock.now()):
+    retimed = bool(from_stored(updates).keys() & TIMING)
+    if job.enabled and not retimed and is_exhausted(job, clock.now()):
         if not updates:
             return []
         why = "changes are postponed until a node has claimed the last occurrence, which has passed"
         return [SyncChange(ChangeKind.KEEP, str(job), (why,), declaration.key)]
     values: dict[str, Any] = {"declared": wanted, **from_stored(updates)}
-    retimed = bool(values.keys() & TIMING)
     values |= _switch(job, wanted, values)
     changes = []
     switched_on = values.get("enabled") is True and not job.enabled

@@ -68,7 +68,7 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
     began = time.monotonic()
     absences = _Absences()
     with ProgressBar(output) as bar:
-        printer = _Printer(bar, ends_without=seconds is None)
+        printer = _Printer(bar, may_give_up=seconds is None)
         while True:
             run = _read(run.pk)
             # The run is read before its attempts: once it has ended, all of their data is written.
@@ -121,10 +121,10 @@ def _attempts(run_id: UUID, since: int) -> Sequence[Attempt]:
 
 
 class _Printer:
-    def __init__(self, bar: ProgressBar, *, ends_without: bool) -> None:
-        """``ends_without``: whether the wait ends if a node or worker is missing."""
+    def __init__(self, bar: ProgressBar, *, may_give_up: bool) -> None:
+        """``may_give_up``: whether the wait ends while a node or worker is missing."""
         self._bar = bar
-        self._ends_without = ends_without
+        self._may_give_up = may_give_up
         self.number = 0
         """The number of the latest attempt shown."""
         self._log = ""
@@ -162,7 +162,7 @@ class _Printer:
             text = f"attempt {run.attempt} "
             text += _due_in(run, ahead) if ahead > 0 else f"not started: {_cause_of_wait(run)}"
         self._explained = run.attempt
-        if self._ends_without and absence_for(run):
+        if self._may_give_up and absence_for(run):
             text += f"; waiting up to {ABSENCE_TIMEOUT:.0f} s"
         self._bar.line(text, WARNING)
 

@@ -6,16 +6,20 @@ Invariants:
   would run a job at a wrong time.
 - A sentence of days without a time means midnight, as in ``@daily``.
 - Times of one sentence that no single line can express become several lines.
+- Every second week or day is counted from a date: one of the sentence ("from 2026-01-02"), or the
+  first matching day from today.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date, timedelta
 from itertools import groupby
 
 MAX_LENGTH = 200
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_MONDAY_FIRST = (*_DAYS[1:], "SUN")
 _DAY = r"(?:sun|mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?)(?:days?)?"  # also their plurals
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _MONTH = (
@@ -44,8 +48,12 @@ _NUMBERS = {
 }
 _EVERY = r"(?:every |each |on )?"
 _OF_MONTH = r"(?: of (?:the|every|each|a) month)"
+_START = r"(?:(?:counted |starting )?from|starting|since)(?: on)? ((?:19[789]|20\d)\d-\d{2}-\d{2})"
+_REPEATED = r"every (?P<number>\d{1,3}|other) (?P<unit>weeks?|days?)(?: on (?P<days>.+))?"
+_EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnightly) on ({_DAY})"
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
 _AT_TIMES = rf"\bat ({_CLOCK}(?: and (?:at )?{_CLOCK})*)(?= |$)"
+_CLOCK_WITHOUT_AT = r"(?<!at )(?<!and )(?<![-:\d])\b\d{1,2}(?::\d{2}(?: ?[ap]m)?| ?[ap]m)(?= |$)"
 _IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
 _DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
 _QUARTERS = "JAN,APR,JUL,OCT"
@@ -59,14 +67,19 @@ DayFields = tuple[str, str, str]
 """Day of month, month and day of week."""
 
 
-def schedule_of_sentence(text: str) -> str | None:
-    """Return schedule text for the sentence, or None if any of its words isn't understood."""
+def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
+    """Return schedule text for the sentence, or None if any of its words isn't understood.
+
+    "Every 2 weeks" needs a date to count from: one in the sentence, or ``today``.
+    """
     if len(text) > MAX_LENGTH:
         return None
     words = _normalize(text)
     if (interval := _interval(words)) is not None:
         return interval
     words, times = _take_times(words)
+    if times is not None and (recurrence := _recurrence(words, times or [(0, 0)], today)):
+        return recurrence
     words, months = _take_months(words)
     if times is None or months is None or not (words or times):
         return None
@@ -87,6 +100,7 @@ def _normalize(text: str) -> str:
     words = re.sub(r"[\u2010-\u2015]", "-", words)
     words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
     words = re.sub(r"\bo'?clock\b", "", words)
+    words = re.sub(_CLOCK_WITHOUT_AT, r"at \g<0>", words)
     words = _with_digits(words.split())
     *others, last = words.split() or [""]  # the last word may be a unit: "every second"
     return " ".join([*(_ORDINALS.get(word, word) for word in others), last])
@@ -118,6 +132,46 @@ def _interval(words: str) -> str | None:
     step = "*" if number == 1 else f"*/{number}"
     clock = {"second": f"{step} * *", "minute": f"{step} *", "hour": f"0 {step}"}[unit]
     return f"{clock} {' '.join(days)}"
+
+
+# --- every second week or day ---------------------------------------------------------------------
+
+
+def _recurrence(words: str, times: list[Time], today: date | None) -> str | None:
+    """Return a recurrence rule for each time."""
+    start = today
+    if found := re.search(rf" {_START}$", words):
+        words = words[: found.start()]
+        start = _date(found[1])
+    if found := re.fullmatch(_EVERY_OTHER_DAY_OF_WEEK, words):
+        words = f"every 2 weeks on {found[1] or found[2]}"
+    if start is None or not (found := re.fullmatch(_REPEATED, words)):
+        return None
+    number = 2 if found["number"] == "other" else int(found["number"])
+    is_weekly = found["unit"].startswith("week")
+    names = re.split(r" and (?:on )?", found["days"]) if found["days"] else []
+    if not number or (names and not is_weekly):
+        return None
+    if not all(re.fullmatch(_DAY, name) for name in names):
+        return None
+    weekdays = {_MONDAY_FIRST.index(_day(name)) for name in names} or {start.weekday()}
+    rule = f"FREQ=DAILY;INTERVAL={number}"
+    if is_weekly:
+        start = next(day for day in _next_days(start) if day.weekday() in weekdays)
+        days = ",".join(_MONDAY_FIRST[weekday][:2] for weekday in sorted(weekdays))
+        rule = f"FREQ=WEEKLY;INTERVAL={number};BYDAY={days}"
+    return "\n".join(f"@rrule {start}T{hour:02}:{minute:02} {rule}" for hour, minute in times)
+
+
+def _date(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _next_days(start: date) -> list[date]:
+    return [start + timedelta(days=days) for days in range(7)]
 
 
 # --- times ----------------------------------------------------------------------------------------

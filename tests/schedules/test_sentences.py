@@ -1,6 +1,7 @@
 """Test that English sentences become the schedule that they mean, and that nothing is guessed."""
 
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ WORDS = re.split(
     " ",
     "every each on the at of in and to first second third last 1st 15th 31st day days daily month "
     "monthly weekday weekend working monday mondays fri january quarter year hour minutes 5 90 "
-    "9:30 9 noon midnight 6pm am pm, - hourly",
+    "9:30 9 noon midnight 6pm am pm, - hourly 2 other weeks from 2026-01-02",
 )
 
 
@@ -55,11 +56,70 @@ WORDS = re.split(
         ("every 30 seconds", "*/30 * * * * *"),
         ("every second", "* * * * * *"),
         ("hourly at minute 15", "15 * * * *"),
+        ("weekdays 9:30", "30 9 * * MON-FRI"),
+        ("Mondays 9:00 and 6 pm", "0 9,18 * * MON"),
+        (
+            "every 2 weeks on Friday 09:00 from 2026-01-02",
+            "@rrule 2026-01-02T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR",
+        ),
     ],
 )
 def test_sentence_becomes_schedule(sentence: str, schedule: str) -> None:
     assert schedule_of_sentence(sentence) == schedule
     parse_schedule(schedule)
+
+
+WEDNESDAY = date(2026, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "schedule"),
+    [
+        (
+            "every 2 weeks on Friday 09:00",
+            "@rrule 2026-01-09T09:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR",
+        ),
+        ("every second Friday", "@rrule 2026-01-09T00:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"),
+        ("Every other Tuesday at 7", "@rrule 2026-01-13T07:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=TU"),
+        ("biweekly on Wednesday", "@rrule 2026-01-07T00:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=WE"),
+        (
+            "every three weeks on Monday and Thursday at 8 starting 2026-02-03",
+            "@rrule 2026-02-05T08:00 FREQ=WEEKLY;INTERVAL=3;BYDAY=MO,TH",
+        ),
+        (
+            "every two weeks at 8:15 and 20:45",
+            "@rrule 2026-01-07T08:15 FREQ=WEEKLY;INTERVAL=2;BYDAY=WE\n"
+            "@rrule 2026-01-07T20:45 FREQ=WEEKLY;INTERVAL=2;BYDAY=WE",
+        ),
+        ("every other day at 9am", "@rrule 2026-01-07T09:00 FREQ=DAILY;INTERVAL=2"),
+        (
+            "every 10 days at 9 counted from 2026-01-02",
+            "@rrule 2026-01-02T09:00 FREQ=DAILY;INTERVAL=10",
+        ),
+    ],
+)
+def test_every_second_week_counts_from_date(sentence: str, schedule: str) -> None:
+    assert schedule_of_sentence(sentence, WEDNESDAY) == schedule
+    parse_schedule(schedule)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "every 2 weeks on Friday at 25:00",
+        "every 2 weeks on Friday from 2026-02-30",
+        "every 2 weeks from 9999-12-31",
+        "every 0 weeks",
+        "every other weekday at 9",
+        "every 2 days on Friday",
+        "every 2 weeks on Friday in May",
+        "every week from 2026-01-02",
+        "every day from 9:00 to 17:00",
+        "Monday 9:00 and Friday 17:00",
+    ],
+)
+def test_nothing_is_guessed_with_date(sentence: str) -> None:
+    assert schedule_of_sentence(sentence, WEDNESDAY) is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +180,7 @@ def test_sentences_of_docs_are_true() -> None:
 
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map(" ".join))
 def test_any_sentence_yields_valid_schedule_or_none(sentence: str) -> None:
-    found = schedule_of_sentence(sentence)
+    found = schedule_of_sentence(sentence, WEDNESDAY)
     if found is None:
         return
     parse_schedule(found)

@@ -24,7 +24,7 @@ from django.db.models import Q
 from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.formats import date_format
 from django.utils.text import capfirst
-from django.utils.timezone import localtime
+from django.utils.timezone import localdate, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
@@ -127,7 +127,7 @@ class ScheduleFormField(forms.CharField):
         A line that is an English sentence, such as "every weekday at 9:30", becomes schedule text.
         """
         lines = (super().to_python(value) or "").splitlines()
-        return "\n".join(schedule_of_sentence(line) or line for line in lines)
+        return "\n".join(schedule_of_sentence(line, localdate()) or line for line in lines)
 
 
 class JobForm(JobModelForm):

@@ -25,6 +25,7 @@ from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
+from django.utils.timezone import localdate
 
 from django_dcron.admin.form_preview import PreviewedFormAdmin
 from django_dcron.admin.jobs.form import JobForm
@@ -128,7 +129,7 @@ class SchedulePreview:
     def replaced_sentence(self) -> str:
         """The schedule text that replaces a typed sentence; empty if none was typed."""
         typed = str(self.form["schedule"].data or "") if self.form.is_bound else ""
-        has_sentence = any(map(schedule_of_sentence, typed.splitlines()))
+        has_sentence = any(schedule_of_sentence(line, localdate()) for line in typed.splitlines())
         return self.job.schedule if has_sentence and not self._has_errors({"schedule"}) else ""
 
     @property

@@ -163,7 +163,7 @@ CALENDAR_DEFINITION = tuple(field for field in FIELDS[Calendar].values() if fiel
 # --- whole rows ---------------------------------------------------------------------------------
 
 
-def document_of(row: Job | Calendar) -> Document:
+def document_of(row: Job | Calendar | Limit) -> Document:
     """Return all fields of the row."""
     return {name: field.json_of(row) for name, field in FIELDS[type(row)].items()}
 

@@ -61,6 +61,7 @@ GROUPS = {
         "handover": "take over from another scheduler, or hand back",
         "sync": "write jobs declared in code to the database",
         "calendar": "write a calendar from an iCalendar file",
+        "limit": "create, change or delete a shared limit",
     },
     "Operate": {
         "prune": "delete expired runs",

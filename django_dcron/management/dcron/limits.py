@@ -58,10 +58,10 @@ def _cells(usage: LimitUsage) -> list[Cell]:
     waiting = StyledText(str(usage.waiting), WARNING if usage.waiting else "")
     since = time_text(usage.waiting_since) if usage.waiting_since else EMPTY
     key = usage.key or EMPTY
-    return [usage.limit.name, key, _maximum(usage.limit), usage.running, waiting, since]
+    return [usage.limit.name, key, maximum_text(usage.limit), usage.running, waiting, since]
 
 
-def _maximum(limit: Limit) -> str:
+def maximum_text(limit: Limit) -> str:
     maxima = []
     if limit.max_running is not None:
         maxima.append(f"{limit.max_running} running")

@@ -12,10 +12,12 @@ class DcronConfig(AppConfig):
         from django_dcron import checks  # noqa: F401  (registers the system checks)
         from django_dcron.conf import settings
         from django_dcron.db import query_log
+        from django_dcron.runs.release import commit_of_project
         from django_dcron.utils.log_lines import protect_own_loggers
 
         protect_own_loggers()
         query_log.disable_query_log_in_own_threads()
+        commit_of_project()
 
         if settings.AUTOSTART is True:  # ``check`` reports other values.
             from django_dcron import autostart

@@ -169,12 +169,14 @@ class Settings:
     HARD_TIMEOUT_AFTER = duration_at_least(10, at_least=0.1)
     """How long a run may continue after its timeout or cancellation before it is terminated."""
     RELEASE: Setting[str | None] = Setting(
-        "",
+        None,
         (str, NoneType),
         allowed="a string of at most 64 characters, or None",
         valid=lambda value: len(value or "") <= 64,
     )
-    """The release of the project's code, such as a Git revision. Each attempt records it."""
+    """The release of the project's code. Each attempt records it. None: the Git commit of the
+    checkout that contains the settings module, if there is one.
+    """
     LOG_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)
     """The maximum number of characters of an attempt's log, of its message and of its traceback."""
     RESULT_LIMIT = whole_number(64 * 1024, low=0, high=16 * 1024 * 1024)

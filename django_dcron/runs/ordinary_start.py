@@ -28,10 +28,10 @@ from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
+from django_dcron.runs.release import current_release
 from django_dcron.runs.start_facts import (
     READ_COLUMNS,
     RunAsRead,
-    current_release,
     read_run,
     run_as_read,
     run_query,

@@ -62,7 +62,8 @@ from django_dcron.policies.start_decision import (
 )
 from django_dcron.runs import cancellation, deliveries, endings, limits, transitions
 from django_dcron.runs.ordinary_start import read_or_start
-from django_dcron.runs.start_facts import Delivery, current_release, read_run, run_label
+from django_dcron.runs.release import current_release
+from django_dcron.runs.start_facts import Delivery, read_run, run_label
 
 logger = logging.getLogger("django_dcron.runs")
 

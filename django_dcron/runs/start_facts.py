@@ -23,7 +23,6 @@ from uuid import UUID
 from django.db import OperationalError, ProgrammingError
 from django.db.models import Exists, OuterRef, Subquery
 
-from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.db.contention import is_contention
 from django_dcron.db.now import UtcNow
@@ -31,7 +30,6 @@ from django_dcron.db.routing import alias_for, database_name, lacks_table
 from django_dcron.db.statements import Placeholder, Select
 from django_dcron.exceptions import UnknownRun
 from django_dcron.models import Definition, Job, Run
-from django_dcron.models.attempt import LONGEST_RELEASE
 from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
@@ -53,11 +51,6 @@ _clock = clock.ClusterClock()
 """Detects jumps of the database's clock between two starts of runs in this process."""
 
 _clock_lock = threading.Lock()
-
-
-def current_release() -> str:
-    """Return the release that the attempts of this process record."""
-    return str(settings.RELEASE or "")[:LONGEST_RELEASE]
 
 
 class RunAsRead(NamedTuple):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.timezone import localdate
 
 from django_dcron import control
 from django_dcron.diagnosis.lookahead import CROWDED_FROM
@@ -263,6 +264,16 @@ def test_sentence_is_previewed_and_saved_as_schedule_text(admin_client: Client) 
 
     fill_in(admin_client, add_url(), **typed)
     assert Job.objects.get().schedule == saved_as
+
+
+def test_every_second_week_is_counted_from_the_next_matching_day(admin_client: Client) -> None:
+    typed = SIMPLE | {"schedule": "every 2 weeks on Friday 09:00"}
+    found = post_preview(admin_client, **typed).context["preview"].replaced_sentence
+    word, start, rule = found.split()
+    assert (word, rule) == ("@rrule", "FREQ=WEEKLY;INTERVAL=2;BYDAY=FR")
+    first = datetime.fromisoformat(start)
+    assert (first.weekday(), first.hour) == (4, 9)
+    assert first.date() - localdate() < timedelta(days=7)
 
 
 def test_sentence_with_unknown_word_is_refused(admin_client: Client) -> None:

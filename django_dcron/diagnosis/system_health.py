@@ -32,10 +32,11 @@ from django_dcron.diagnosis.overdue import (
     undelivered_runs,
 )
 from django_dcron.diagnosis.read_only import refuses_writes
+from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
-from django_dcron.models import Attempt, Cursor, Freeze, Job, Node, Run
+from django_dcron.models import Attempt, Cursor, Freeze, Incident, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.job_states import IS_QUARANTINED
 from django_dcron.models.run import RunQuerySet
@@ -49,7 +50,9 @@ from django_dcron.policies.health.facts import (
     WaitingCount,
     WorkerFacts,
 )
+from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
+from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import State
 
 NAMES_LISTED = 5
@@ -196,6 +199,25 @@ def _worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
 _FAILING = Q(enabled=True, statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
+
+_JOBS_BEHIND = {
+    Problem.EVERY_RUN_FAILS: _FAILED_LAST,
+    Problem.JOBS_FAILING: _FAILING,
+    Problem.JOB_AUTO_PAUSED: _AUTO_PAUSED,
+}
+
+
+def latest_incident(problem: Problem, scope: Scope) -> Incident | None:
+    """Return the latest incident behind ``problem``, with its job.
+
+    Only visible rows count. Returns None for problems that aren't failures of jobs.
+    """
+    if problem not in _JOBS_BEHIND:
+        return None
+    jobs = scope.rows(Job).filter(_JOBS_BEHIND[problem])
+    unresolved = scope.rows(Incident).exclude(state=IncidentState.RESOLVED)
+    latest = unresolved.filter(job__in=jobs.values("pk")).order_by("-last_seen_at", "-pk")
+    return latest.select_related("job").first()
 
 
 def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]:

@@ -18,7 +18,9 @@ from django_dcron.admin import RunAdmin
 from django_dcron.admin.incidents import retry_page
 from django_dcron.jobs import incident_retry
 from django_dcron.jobs.attempt_end import end_attempt
+from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, AuditEntry, Incident, Job, Run
+from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
@@ -347,3 +349,19 @@ def test_runs_are_retried_oldest_first_if_an_earlier_batch_uses_their_seconds(
 def test_invalid_numbers_redirect_instead_of_failing(admin_client: Client, number: str) -> None:
     sent = dict.fromkeys(retry_page.NUMBERS, number)
     assert admin_client.post(retry_url(make_incident()), sent).status_code == 302
+
+
+@pytest.mark.parametrize("name", ["admin:index", "admin:django_dcron_dashboard_changelist"])
+def test_health_line_links_to_the_incident_behind_the_problem(
+    admin_client: Client, staff_with: StaffWith, name: str
+) -> None:
+    incident = make_incident(runs=FAILURES_OF_A_FAILING_JOB)
+    Job.objects.update(enabled=False, pause_reason=AUTO_PAUSED)  # nothing needs a node
+    link = f'<a href="{page_url(incident)}">'
+
+    assert link in text_of(admin_client, reverse(name))
+    staff = staff_with("view_dashboard", "view_job", "view_run")
+    assert link not in text_of(staff, reverse(name))
+
+    Incident.objects.update(state="resolved")
+    assert link not in text_of(admin_client, reverse("admin:index"))

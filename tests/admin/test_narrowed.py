@@ -12,6 +12,7 @@ from django.contrib.admin import AdminSite
 from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.db import transaction
+from django.db.models import F
 from django.test import Client
 from django.urls import clear_url_caches, reverse, set_urlconf
 
@@ -22,7 +23,8 @@ from django_dcron.diagnosis.figures import job_figures, run_figures
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import Cursor, Incident, Job, Run, Statistics
+from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
 from tests.admin.conftest import (
@@ -282,6 +284,22 @@ def test_health_lines_name_no_hidden_job(world: World, on_site: Any) -> None:
 
     assert "hush-job" in summaries(narrowed_sites.watched)
     assert "hush-job" not in summaries(narrowed_sites.teams)
+
+
+def test_health_line_links_to_the_last_failure_that_is_visible(world: World, on_site: Any) -> None:
+    Statistics.objects.update(consecutive_failures=FAILURES_OF_A_FAILING_JOB)
+    Incident.objects.filter(job=world.theirs.job).update(last_seen_at=F("last_seen_at") + HOUR)
+
+    def causes(site: AdminSite) -> list[str]:
+        lines = on_site(site).get(section_url("health")).context["health"]
+        return [line.cause for line in lines if line.cause]
+
+    assert [cause.partition(":")[0] for cause in causes(narrowed_sites.watched)] == [
+        str(world.theirs.job)
+    ]
+    assert [cause.partition(":")[0] for cause in causes(narrowed_sites.teams)] == [
+        str(world.mine.job)
+    ]
 
 
 def test_calendar_pages_count_but_do_not_name_hidden_jobs(world: World, on_site: Any) -> None:

@@ -12,13 +12,14 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import list_url
+from django_dcron.admin.display import change_url, list_url
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.system_health import read_facts
-from django_dcron.models import Job, Node, Run
+from django_dcron.diagnosis.system_health import latest_incident, read_facts
+from django_dcron.models import Incident, Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict, assess
+from django_dcron.utils.bounded_text import with_ellipsis
 
 
 class FilteredList(NamedTuple):
@@ -51,6 +52,8 @@ _LISTINGS: dict[Problem, FilteredList] = {
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""
 
 
+LONGEST_CAUSE = 160
+"""The maximum number of characters of a cause."""
 REMEMBERED_FOR = 10.0
 remembered: dict[str, tuple[float, SystemFacts]] = {}
 """The facts that were read last, by database, with the monotonic time."""
@@ -66,6 +69,9 @@ class HealthLine:
     """One of ``ok``, ``warning`` and ``error``."""
     url: str = ""
     link: str = ""
+    cause: str = ""
+    """The job and the error of the latest incident behind the problem."""
+    cause_url: str = ""
 
 
 def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:
@@ -100,9 +106,18 @@ def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
     for issue in verdict.issues:
         url, link = _link(issue, viewer)
         summary, remedy = issue.summary.translate(translation), issue.remedy.translate(translation)
-        yield HealthLine(summary, remedy, issue.severity.value, url, link)
+        cause, cause_url = _cause(issue.problem, viewer)
+        yield HealthLine(summary, remedy, issue.severity.value, url, link, cause, cause_url)
     if not verdict.issues:
         yield HealthLine(verdict.summary.translate(translation))
+
+
+def _cause(problem: Problem, viewer: Viewer) -> tuple[str, str]:
+    """Return text and URL of the latest incident behind the problem; empty if none is visible."""
+    incident = latest_incident(problem, viewer.scope) if viewer.may_view(Job, Incident) else None
+    if incident is None:
+        return "", ""
+    return with_ellipsis(str(incident), LONGEST_CAUSE), change_url(incident, viewer.site)
 
 
 def _link(issue: Issue, viewer: Viewer) -> tuple[str, str]:

@@ -6,6 +6,7 @@ name or id is never skipped.
 
 from __future__ import annotations
 
+from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.jobs.placement import is_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
@@ -14,6 +15,14 @@ from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 _FINISHED = _("The job is finished. To schedule it again, edit its schedule.")
+
+
+def may_start_again(job: Job) -> bool:
+    """Return whether the job is finished but has occurrences, such as by a changed calendar.
+
+    A node claims the last occurrence, which finishes the job, ``DCRON_LOOK_AHEAD`` ahead.
+    """
+    return job.is_finished and not is_exhausted(job, clock.now() + settings.LOOK_AHEAD)
 
 
 def why_not_paused(job: Job) -> TranslatableText | None:
@@ -25,7 +34,7 @@ def why_not_paused(job: Job) -> TranslatableText | None:
 
 def why_not_resumable(job: Job) -> TranslatableText | None:
     """Return why nobody can resume the job, or None."""
-    if job.is_finished and is_exhausted(job, clock.now()):
+    if job.is_finished and not may_start_again(job):
         return TranslatableText(_FINISHED)
     return TranslatableText(_("The job isn't paused.")) if job.enabled else None
 

@@ -38,9 +38,9 @@ CLAIMED_BEFORE_A_CHANGE = 1000
 stands for the rest.
 """
 TIMING = frozenset(
-    {"schedule", "timezone", "calendar_id", "calendar_policy", "starts_at", "ends_at"}
+    {"schedule", "timezone", "calendar_id", "calendar_policy", "starts_at", "ends_at", "after"}
 )
-"""The fields of a job that decide when it occurs."""
+"""The fields of a job that decide when it runs."""
 WRITTEN_FIELDS = [field.name for field in Cursor._meta.concrete_fields if not field.primary_key]
 
 
@@ -91,8 +91,11 @@ def starts_again(before: Job, job: Job, now: datetime) -> bool:
     """
     if not (before.is_finished and job.is_finished):
         return False
-    retimed = any(getattr(before, name) != getattr(job, name) for name in {*TIMING, "after"})
-    return retimed and not is_exhausted(job, now)
+    return is_retimed(before, job) and not is_exhausted(job, now)
+
+
+def is_retimed(before: Job, job: Job) -> bool:
+    return any(getattr(before, name) != getattr(job, name) for name in TIMING)
 
 
 def place_cursor(job: Job, now: datetime, using: str) -> Cursor:

@@ -16,7 +16,7 @@ from django.db import IntegrityError, connection, connections
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
-from django_dcron import targets
+from django_dcron import control, targets
 from django_dcron.conf import settings as dcron
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict
@@ -322,6 +322,25 @@ def test_finished_one_time_job_stays_disabled_until_its_time_changes() -> None:
     with code(PAST, description="new text"):
         assert synced()[0].endswith("disabled: its schedule has no further occurrence")
         assert not the_job().enabled
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_finished_job_that_now_follows_another_is_enabled_unless_code_disables_it(
+    enabled: bool,
+) -> None:
+    make_job(name="first")
+    declared: dict[str, Any] = {"schedule": "@at 2090-01-01T00:00", "enabled": enabled}
+    with code(**declared):
+        synced()
+    job = the_job()
+    if not enabled:
+        control.resume(job)
+    disable_exhausted([job.pk], "default")
+    with code(**declared, after={"first": "ended"}):
+        (line,) = synced()
+    assert line.startswith("enable report" if enabled else "update report")
+    assert the_job().enabled is enabled
+    assert not the_job().is_finished
 
 
 def test_changes_are_postponed_until_the_last_occurrence_is_claimed() -> None:

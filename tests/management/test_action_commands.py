@@ -763,6 +763,19 @@ def test_backfill_of_finished_job_does_not_wait_for_a_resume() -> None:
     assert "paused" not in message
 
 
+def test_job_whose_last_occurrence_is_claimed_ahead_is_not_resumed() -> None:
+    at = (database_now("default") + timedelta(seconds=8)).replace(microsecond=0)
+    job = make_job(name="once", schedule=f"@at {at:%Y-%m-%dT%H:%M:%S}Z")
+    make_run(job, "pending", scheduled_at=at, due_at=at)
+    disable_exhausted([job.pk], "default")  # as the claim does, DCRON_LOOK_AHEAD ahead
+
+    assert "resumed" not in call("next", "once")[1]
+    call("resume", "--all", "--yes")
+
+    assert Job.objects.get().is_finished
+    assert Run.objects.filter(state="pending").count() == 1
+
+
 def test_pending_run_without_reachable_broker_lacks_broker() -> None:
     run = make_run(make_idle_job(name="idle"))
     now = database_now("default")

@@ -38,6 +38,7 @@ from django_dcron.diagnosis.lookahead import describe_schedule, translate_proble
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs.bulk_skips import may_start_again
 from django_dcron.models import Attempt, Job, Node, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.targets.shadow import PREFIX
@@ -162,6 +163,10 @@ class JobPage:
         The page shows them to users who can't see the preview of the form.
         """
         return _next_occurrences(self.job)
+
+    @property
+    def may_start_again(self) -> bool:
+        return may_start_again(self.job)
 
     @property
     def counts(self) -> list[tuple[object, int]]:

@@ -29,6 +29,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
     awaits_handover,
     differing_values,
+    pause_of_finished,
     store_origin,
     validated,
     with_values,
@@ -263,6 +264,8 @@ def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOpti
     if options.disabled:
         values.pop("enabled", None)
     job = with_values(before, values, options)
+    values |= pause_of_finished(before, job, unchanged.entry.values, options)
+    job = with_values(before, values, options)
     changes = differing_values(before, job, values)
     if not changes:
         return unchanged
@@ -307,6 +310,9 @@ def _plan_adoption(
         return replace(
             unchanged, outcome=ImportOutcome.CONFLICT, reasons=(NOT_IMPORTED,), changes=kept
         )
+    pause = pause_of_finished(before, updated, unchanged.entry.values, options)
+    updated = with_values(updated, pause, options)
+    differing |= differing_values(before, updated, pause)
     new_values = definition_of(updated)
     base = {name: new_values[name] for name in (*values, *PAUSE[:2])}
     store_origin(updated, matched, options, base)

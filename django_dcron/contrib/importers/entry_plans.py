@@ -17,10 +17,12 @@ from django_dcron.contrib.importers.origins import (
     stored_source,
 )
 from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.portable import check_rules
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Calendar, Job
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.utils.json_values import same_json
 
 ARRIVED_PAUSED = "imported with --disabled"
@@ -134,6 +136,26 @@ def with_values(before: Job, values: Mapping[str, Any], options: ComparisonOptio
     if (calendar := options.calendars.get(job.calendar_id or "")) is not None:
         job.calendar = calendar
     return job
+
+
+def pause_of_finished(
+    before: Job, job: Job, values: Mapping[str, Any], options: ComparisonOptions
+) -> dict[str, Any]:
+    """Return the fields that pause a finished job whose timing the import changes.
+
+    Otherwise, the save would start it, although the source has paused it (``values``) or
+    ``options.disabled`` is set. Empty if the job may start, or if its timing stays.
+    """
+    is_paused_there = not values.get("enabled", True) and values.get("pause_reason") != EXHAUSTED
+    if not (is_paused_there or options.disabled):
+        return {}
+    if not (before.is_finished and is_retimed(before, job)):
+        return {}
+    if is_paused_there:
+        reason, until = values.get("pause_reason", ""), values.get("paused_until")
+    else:
+        reason, until = ARRIVED_PAUSED, None
+    return {"enabled": False, "pause_reason": reason, "paused_until": until}
 
 
 def differing_values(before: Job, after: Job, names: Iterable[str]) -> dict[str, tuple[Any, Any]]:

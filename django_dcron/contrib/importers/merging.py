@@ -11,12 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_dcron.contrib.importers.entry_plans import (
-    ARRIVED_PAUSED,
     HANDOVER_REASONS,
     PAUSE,
     ComparisonOptions,
@@ -24,6 +23,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
     awaits_handover,
     differing_values,
+    pause_of_finished,
     store_origin,
     validated,
     with_values,
@@ -31,7 +31,7 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import (
     EntryMatch,
 )
-from django_dcron.jobs.placement import TIMING
+from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
@@ -48,7 +48,7 @@ def plan_merge(
     updates, kept = _merged(before, values, base, options)
     source_values = definition_of(with_values(before, values, options))
     new_base = base | {name: source_values[name] for name in values}
-    state = _new_state(before, pause, base, {*updates} & TIMING, options)
+    state = _new_state(before, with_values(before, updates, options), pause, base, options)
     if state.kept and state.values:
         kept |= differing_values(before, with_values(before, state.values, options), ["enabled"])
     elif state.values:
@@ -106,17 +106,20 @@ class _NewState:
 
 def _new_state(
     before: Job,
+    updated: Job,
     pause: Mapping[str, Any],
     base: Mapping[str, Any],
-    schedule_changes: Collection[str],
     options: ComparisonOptions,
 ) -> _NewState:
-    """Return the new values of ``enabled`` and its reason."""
-    enabled = pause.get("enabled", before.enabled)
-    if before.is_finished and schedule_changes and (options.disabled or not enabled):
-        # Otherwise, the save would start the job again.
-        reason = ARRIVED_PAUSED if options.disabled else pause.get("pause_reason", "")
-        return _NewState({"enabled": False, "pause_reason": reason, "paused_until": None})
+    """Return the new values of ``enabled`` and its reason.
+
+    ``updated`` is the job with the other new values.
+    """
+    if pause_of_job := pause_of_finished(before, updated, pause, options):
+        return _NewState(pause_of_job)
+    retimed = is_retimed(before, updated)
+    # Nobody has paused a finished job, also if the source can't pause (a crontab).
+    enabled = pause.get("enabled", before.enabled or before.is_finished)
     if options.disabled or enabled == before.enabled:
         return _NewState()
     overwritten = "enabled" in options.overwrite
@@ -133,13 +136,13 @@ def _new_state(
     if before.enabled:
         set_by_source = base.get("enabled", True)
     else:
-        reasons = {EXHAUSTED} if schedule_changes else set()
+        reasons = {EXHAUSTED} if retimed else set()
         if starts:
             reasons |= HANDOVER_REASONS
         if not base.get("enabled", True):
             reasons |= {str(base.get("pause_reason"))} - {""}
         set_by_source = before.pause_reason in reasons
-        if before.pause_reason == EXHAUSTED and not schedule_changes:
+        if before.pause_reason == EXHAUSTED and not retimed:
             return _NewState()
     return _NewState(values, kept=not set_by_source)
 

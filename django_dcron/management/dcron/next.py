@@ -23,6 +23,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import OCCURRENCES, Lookahead, look_ahead
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
+from django_dcron.jobs.bulk_skips import may_start_again
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_selection import schedule_with_zone
@@ -150,7 +151,7 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
     out.line(f"{job}: {schedule_with_zone(job)}" if job.pk else schedule_with_zone(job))
     if ahead.words:
         out.line(ahead.words)
-    if job.is_paused or (job.is_finished and ahead.occurrences):  # such as by a changed calendar
+    if job.is_paused or (job.pk and may_start_again(job)):
         state = "paused" if job.is_paused else "finished"
         out.line(f"The job is {state}. These are its occurrences if it is resumed now.", WARNING)
     out.line()

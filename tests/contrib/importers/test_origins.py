@@ -360,6 +360,48 @@ def test_new_schedule_does_not_start_a_finished_job_that_is_disabled(
     assert (job.enabled, job.pause_reason) == (False, values.get("pause_reason", ARRIVED_PAUSED))
 
 
+@pytest.mark.parametrize("source", ["", SOURCE], ids=["export", "adoption"])
+@pytest.mark.parametrize(
+    ("values", "options", "reason"),
+    [
+        ({"enabled": False, "pause_reason": "was off"}, {}, "was off"),
+        ({"enabled": False, "pause_reason": "was off"}, {"disabled": True}, "was off"),
+        ({}, {"disabled": True}, ARRIVED_PAUSED),
+        ({"enabled": False, "pause_reason": EXHAUSTED}, {"disabled": True}, ARRIVED_PAUSED),
+    ],
+)
+def test_new_schedule_does_not_start_a_finished_job_that_was_not_imported_before(
+    source: str, values: dict[str, Any], options: dict[str, Any], reason: str
+) -> None:
+    make_job(name="a", target=VALUES["target"], schedule="@at 2083-01-01T00:00Z", timezone="UTC")
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
+    changed = entry(**values)
+    (planned,) = import_entries(changed, source=source, overwrite=["schedule"], **options)
+    assert "pause_reason" in planned.changes
+    job = Job.objects.get()
+    assert (job.schedule, job.enabled, job.pause_reason) == ("@daily", False, reason)
+
+
+def test_new_schedule_starts_a_finished_job_whose_source_cannot_pause() -> None:
+    def line(schedule: str) -> SourceEntry:
+        values = {name: VALUES[name] for name in ("target", "timezone")}
+        return SourceEntry("line 1", "a", values | {"schedule": schedule}, key="1")
+
+    import_entries(line("@at 2083-01-01T00:00Z"), source="crontab x")
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
+    import_entries(line("@daily"), source="crontab x")
+    assert Job.objects.get().enabled
+
+
+def test_job_that_the_source_disabled_does_not_wait_for_the_handover() -> None:
+    import_entries(entry(schedule="@at 2083-01-01T00:00Z"))
+    Job.objects.update(enabled=False, pause_reason=EXHAUSTED)
+    off = entry(enabled=False, pause_reason="was off")
+    import_entries(off, disabled=True)
+    assert Job.objects.get().pause_reason == "was off"
+    assert awaiting_handover(plan(off)) == []
+
+
 def test_refused_entry_with_a_last_run_does_not_end_the_handover() -> None:
     gone = replace(entry("gone", "2", target="tests.app.tasks.removed"), last_run=NOW)
     plans = import_entries(entry("a", "1"), gone, entry("z", "3"), take_over=True)

@@ -352,6 +352,13 @@ def test_new_schedule_of_a_finished_job_enables_it_unless_it_is_paused(
     assert not Job.objects.get(pk=job.pk).is_finished
 
 
+def test_finished_job_stays_finished_if_its_timing_stays(api: Api) -> None:
+    job = make_job(schedule="@at 2083-01-01T00:00Z")
+    disable_exhausted([job.pk], "default")
+    api.patch(_address(job), {"enabled": False, "description": "x"}, if_match="*")
+    assert Job.objects.get(description="x").is_finished
+
+
 def test_job_with_an_expired_pause_can_be_changed(api: Api) -> None:
     job = make_idle_job()
     control.pause(job, "deploy", database_now("default") + timedelta(hours=1))

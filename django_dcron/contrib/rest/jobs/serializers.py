@@ -7,6 +7,7 @@ it. The job's status changes without a new version. The list shows the status of
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
@@ -25,6 +26,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import JobState, status_of
 from django_dcron.jobs.action_texts import LONGEST_REASON
+from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.representation import CONFIDENTIAL, JOB_FIELDS
 from django_dcron.models import Job
 
@@ -79,7 +81,11 @@ class JobSerializer(DocumentSerializer):
                 {"paused_until": _("The time is in the past. Enter a future time.")}
             )
         if attrs.get("enabled") is False and job.is_finished:
-            attrs.setdefault("pause_reason", "")  # a pause, so that a new schedule doesn't end it
+            changed = copy.copy(job)
+            for name, value in attrs.items():
+                setattr(changed, name, value)
+            if is_retimed(job, changed):
+                attrs.setdefault("pause_reason", "")  # a pause, so that the job doesn't start
         return attrs
 
 

@@ -35,11 +35,9 @@ def id_range_of_text(text: str) -> tuple[UUID, UUID] | None:
 
 
 def id_range_in(runs: RunQuerySet, text: str) -> tuple[UUID, UUID] | None:
-    """Return the range of ids if ``text`` is an id, or the beginning of the id of one of ``runs``.
+    """Return the range of ids if ``text`` is the id, or its beginning, of one of ``runs``.
 
     Otherwise, ``text`` may be the name of a job, such as 20261128-01.
     """
     ids = id_range_of_text(text)
-    if ids is None or ids[0] == ids[1] or runs.filter(pk__range=ids).exists():
-        return ids
-    return None
+    return ids if ids is not None and runs.filter(pk__range=ids).exists() else None

@@ -212,6 +212,20 @@ def test_runs_of_deleted_jobs_are_found_by_namespace_and_tag(admin_client: Clien
     assert _choices(admin_client, "job", "tag") == ["All", "a (1)"]
 
 
+def test_values_of_deleted_jobs_do_not_displace_those_of_live_jobs(admin_client: Client) -> None:
+    for number in range(filters.CHOICES_LISTED + 1):
+        job = make_job("a", namespace=f"branch-{number}", tags=[f"branch-{number}"])
+        make_run(job, state="succeeded")
+        control.delete(job)
+    make_job("b", namespace="shop", tags=["shop"])
+
+    for parameter in ("namespace", "tag"):
+        choices = _choices(admin_client, "run", parameter)
+        assert "shop" in choices
+        assert "branch-0" in choices
+        assert len(choices) == filters.CHOICES_LISTED + 1
+
+
 # --- Runs -----------------------------------------------------------------------------------------
 
 
@@ -437,6 +451,20 @@ def test_attempt_search_combines_words(find_rows: Find, attempts: list[Attempt])
         assert find_rows("attempt", f"q={query}") == [shop], query
     assert find_rows("attempt", "q=shop+w1") == find_rows("attempt", "q=nothing") == []
     assert set(find_rows("attempt", "q=report")) == set(attempts)
+
+
+@pytest.mark.parametrize("name", ["a", "20261128-01", "d41d8cd98f00b204e9800998ecf8427e"])
+def test_text_search_reads_latest_attempts_only_whatever_the_text_looks_like(
+    find_rows: Find, attempts: list[Attempt], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(time_filter, "ATTEMPTS_SEARCHED", 1)
+    job = make_job(name, namespace="shop")
+    old, latest = (
+        make_attempt(make_run(job, scheduled_at=NOON + timedelta(hours=hour))) for hour in range(2)
+    )
+
+    assert find_rows("attempt", f"q={name}") == [latest]
+    assert find_rows("attempt", f"q={old.run_id}") == [old]
 
 
 def test_attempt_filters_count_latest_attempts_only(

@@ -87,7 +87,15 @@ def test_run_is_found_by_its_id(admin_client: Client, jobs: list[Job]) -> None:
     assert find(admin_client, str(uuid4())) == []
 
 
-@pytest.mark.parametrize("name", ["20261128-01", "deadbeef-cafe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "20261128-01",
+        "deadbeef-cafe",
+        "d41d8cd98f00b204e9800998ecf8427e",
+        "0b54a9ae-94c5-4c2f-9d67-0a3b6c1f2e11",
+    ],
+)
 def test_job_whose_name_looks_like_an_id_is_found(admin_client: Client, name: str) -> None:
     run = make_run(make_job(name))
     assert find(admin_client, name)[0] == job_url(run.job)

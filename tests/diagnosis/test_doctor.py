@@ -1,7 +1,7 @@
 """Test that the doctor finds each fault, and reports nothing about a healthy system."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -14,8 +14,10 @@ from django_dcron import control
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.diagnosis.doctor.releases import _releases_side_by_side, _Start
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
+from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.locks import get_lock
 from django_dcron.models import (
     Attempt,
@@ -347,7 +349,7 @@ def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     assert system.codes() == before, "one release replaced the other"
     start("2026.1", "new@b", timedelta(seconds=90))
     assert system.codes() == before, "a rollback replaced it again"
-    start("2026.2", "new@b", timedelta(seconds=80))
+    start("2026.2", "new@b", timedelta(seconds=70))
     start("", "unknown@c", MINUTE)
     start("2026.1", "old@a", MINUTE)
     (finding,) = (
@@ -358,32 +360,51 @@ def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     assert finding.severity is Severity.WARNING
     assert all(part in finding.message for part in ("2026.1 (old@a", "2026.2 (new@b"))
     assert "unknown@c" not in finding.message
-    for age in range(50, 0, -10):  # old@a has been replaced, although both ran for a while
-        start("2026.2", "new@b", timedelta(seconds=age))
-    assert system.codes() == before
+
+
+@pytest.mark.parametrize(
+    ("silent_for", "found"), [(0, True), (59, True), (119, True), (121, False), (300, False)]
+)
+def test_release_counts_as_running_for_twice_its_longest_gap(silent_for: int, found: bool) -> None:
+    """A worker of a quiet queue still runs; a replaced worker doesn't."""
+    last = datetime(2026, 3, 1, tzinfo=UTC)
+    now = last + timedelta(seconds=silent_for)
+    old = [_Start(last - minute * MINUTE, "old", "old@a", None, "") for minute in range(5)]
+    new = [_Start(now - second * SECOND, "new", "new@b", None, "") for second in range(600)]
+    starts = sorted([*old, *new], key=lambda start: start.at, reverse=True)
+    assert bool(_releases_side_by_side(starts, now)) is found
 
 
 def test_worker_that_does_not_know_a_target_of_the_code_here_is_found(system: System) -> None:
     def fail(worker: str, job: Job, exception: type[Exception] = UnknownTarget) -> None:
+        store_definitions([job])
         run = make_run(job, "running", trigger="manual")
         Attempt.objects.filter(run=run).update(
-            worker=worker, exception_class=exception_name(exception)
+            worker=worker,
+            definition=definition_id(job),
+            exception_class=exception_name(exception),
         )
 
     def found() -> list[str]:
         findings = system.examine().findings.listed
         return [each.message for each in findings if each.code is Code.TARGET_UNKNOWN_TO_WORKER]
 
-    fail("fine@a", system.job, ValueError)
     removed = make_idle_job()
     Job.objects.filter(pk=removed.pk).update(target="tests.app.tasks.removed")
-    fail("fine@b", removed)
+    fail("fine@b", Job.objects.get(pk=removed.pk))
     assert found() == []
+    Job.objects.filter(pk=removed.pk).update(target=system.job.target)
+    assert found() == [], "the attempt had another target"
     fail("old@c", system.job)
     (message,) = found()
     assert f"old@c (such as {system.job.target})" in message
     assert "fine" not in message
-    fail("new@c", system.job, ValueError)
+    fail("new@d", system.job, ValueError)
+    assert found() == [], "another worker replaced it"
+    fail("old@c", system.job)
+    fail("new@d", system.job, ValueError)
+    assert len(found()) == 1, "both run side by side"
+    fail("old@c", system.job, ValueError)
     assert found() == [], "the worker was restarted"
 
 

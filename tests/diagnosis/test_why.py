@@ -1018,3 +1018,15 @@ def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
     assert "no_broker" not in [sentence.code for sentence in hidden]
     Node.objects.create(id="b-1", name="b", **node)
     assert "no_broker" not in [sentence.code for sentence in explain(job, NOON).sentences]
+
+
+def test_later_run_says_what_became_of_it_without_repeating_why_work_stands_still() -> None:
+    job = make_job(queue="reports")
+    waiting = {"state": "queued", "queued_at": NOON}
+    make_run(job, **waiting)
+    make_run(job, NOON + MINUTE, trigger="manual", **waiting)
+
+    found = [sentence.code for sentence in explain_latest(job, NOON + 2 * MINUTE).sentences]
+
+    assert found.count("queued") == 2
+    assert found.count("needs_worker") == 1

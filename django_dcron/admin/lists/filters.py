@@ -245,9 +245,15 @@ class _JobValueFilter(_ValueFilter):
         self.model = model
         super().__init__(request, params, model, model_admin)
 
-    def jobs(self, scope: Scope) -> QuerySet[Job]:
-        """Return the jobs whose values are choices. A deleted job may still have runs."""
-        return scope.rows(Job) if self.model is Run else scope.jobs
+    def values(self, scope: Scope) -> Iterable[str]:
+        """Return the values of the jobs, then those of deleted jobs, which may still have runs."""
+        values = sorted(self.values_of(scope.jobs))
+        if self.model is Run and len(values) < CHOICES_LISTED:
+            values += sorted(self.values_of(scope.rows(Job).exclude(deleted_at=None)))
+        return [*dict.fromkeys(values)][:CHOICES_LISTED]
+
+    def values_of(self, jobs: QuerySet[Job]) -> Iterable[str]:
+        raise NotImplementedError
 
 
 class NamespaceFilter(_JobValueFilter):
@@ -256,9 +262,9 @@ class NamespaceFilter(_JobValueFilter):
     title = _("namespace")
     parameter_name = "namespace"
 
-    def values(self, scope: Scope) -> Iterable[str]:
-        jobs = self.jobs(scope).order_by("namespace")
-        return jobs.values_list("namespace", flat=True).distinct()[:CHOICES_LISTED]
+    def values_of(self, jobs: QuerySet[Job]) -> Iterable[str]:
+        namespaces = jobs.order_by("namespace").values_list("namespace", flat=True)
+        return namespaces.distinct()[:CHOICES_LISTED]
 
     def has_output(self) -> bool:
         return len(self.lookup_choices) > 1 or self.value() is not None
@@ -296,8 +302,8 @@ class TagFilter(_JobValueFilter):
     title = _("tag")
     parameter_name = "tag"
 
-    def values(self, scope: Scope) -> Iterable[str]:
-        return tags_in_use(self.jobs(scope))
+    def values_of(self, jobs: QuerySet[Job]) -> Iterable[str]:
+        return tags_in_use(jobs)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()

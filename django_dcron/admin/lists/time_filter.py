@@ -15,10 +15,12 @@ from django.utils.functional import cached_property
 from django.utils.timezone import is_naive, localtime, make_aware
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.admin.display import site_of
 from django_dcron.admin.lists.filters import REASON_LOOKUP, other_parameters
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.run_ids import id_range_of_text
+from django_dcron.diagnosis.run_ids import id_range_in
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import UNFINISHED
 from django_dcron.schedules.timetable import BEGIN, END
@@ -168,7 +170,8 @@ class AttemptTimeFilter(TimeFilter):
     column = "started_at"
 
     def searched_rows(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if id_range_of_text(request.GET.get(SEARCH_VAR, "")):
+        runs = admin_scope(request, site_of(request)).runs
+        if id_range_in(runs, request.GET.get(SEARCH_VAR, "")):
             return queryset
         last = Attempt.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         until = self.custom_range.until

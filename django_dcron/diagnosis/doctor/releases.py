@@ -25,15 +25,16 @@ SAMPLE = 500
 RECENT = timedelta(minutes=10)
 UNKNOWN_TARGET = exception_name(UnknownTarget)
 WORKERS_NAMED = 3
-STARTS_PER_WORKER = 2
-"""The number of latest attempts per worker that tell which releases still start attempts."""
+GAPS_WITHOUT_START = 2
+"""A release has been replaced if it has started no attempt for this many of its longest gaps."""
 
 
 class _Start(NamedTuple):
     at: datetime
     release: str
     worker: str
-    target: str
+    target: str | None
+    """None if no definition is recorded."""
     exception_class: str
 
 
@@ -44,9 +45,17 @@ class ReleaseStarts:
     release: str
     first: datetime
     last: datetime
-    later: int
-    """How many attempts were started after ``last``."""
+    longest_gap: timedelta = timedelta()
+    """The longest time between two of its starts."""
     workers: set[str] = field(default_factory=set)
+
+    def continues(self, now: datetime) -> bool:
+        """Return whether the workers still start attempts, as often as before.
+
+        A single start says nothing about that. Assume that there will be others.
+        """
+        is_single = self.first == self.last
+        return is_single or now - self.last < GAPS_WITHOUT_START * self.longest_gap
 
     def __str__(self) -> str:
         named = ", ".join(sorted(self.workers)[:WORKERS_NAMED])
@@ -55,7 +64,8 @@ class ReleaseStarts:
 
 
 def examine_releases(window: Window, findings: Findings) -> None:
-    columns = ("started_at", "release", "worker", "run__job__target", "exception_class")
+    target = "definition__content__target"  # the job may have another one by now
+    columns = ("started_at", "release", "worker", target, "exception_class")
     latest = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list(*columns)
     starts = [_Start(*row) for row in latest[:SAMPLE]]
     recent = [start for start in starts if start.at > window.now - RECENT]
@@ -69,7 +79,7 @@ def examine_releases(window: Window, findings: Findings) -> None:
             f"Workers don't know targets that the code here has: {named}. If the targets are new, "
             "restart these workers.",
         )
-    if mixed := _releases_side_by_side([start for start in recent if start.release]):
+    if mixed := _releases_side_by_side([start for start in recent if start.release], window.now):
         findings.add(
             Code.WORKER_RELEASES_DIFFER,
             CLUSTER,
@@ -81,16 +91,25 @@ def examine_releases(window: Window, findings: Findings) -> None:
 def _workers_without_targets(starts: Iterable[_Start]) -> dict[str, str]:
     """Return the workers that failed a run because they don't know its target, which exists here.
 
-    ``starts``: the latest first. Only the latest attempt of each target counts. The result has one
-    such target for each worker.
+    ``starts``: the latest first. Only the worker's latest attempt of a target counts. The worker
+    has been replaced if all later attempts, and no earlier one, found the target. The result has
+    one such target for each worker.
     """
-    latest: dict[str, _Start] = {}
-    for start in starts:
-        latest.setdefault(start.target, start)
+    latest: dict[tuple[str, str], tuple[int, _Start]] = {}
+    last: dict[str, int] = {}
+    first_found: dict[str, int] = {}
+    for position, start in enumerate(starts):
+        target = start.target or ""
+        last.setdefault(target, position)
+        latest.setdefault((start.worker, target), (position, start))
+        if start.exception_class != UNKNOWN_TARGET:
+            first_found[target] = position
     return {
-        start.worker: target
-        for target, start in latest.items()
-        if start.exception_class == UNKNOWN_TARGET and _is_known(target)
+        worker: target
+        for (worker, target), (position, start) in latest.items()
+        if start.exception_class == UNKNOWN_TARGET
+        and (position == last[target] or position < first_found[target])
+        and _is_known(target)
     }
 
 
@@ -101,27 +120,23 @@ def _is_known(target: str) -> bool:
     return False
 
 
-def _releases_side_by_side(starts: Iterable[_Start]) -> Sequence[ReleaseStarts]:
+def _releases_side_by_side(starts: Iterable[_Start], now: datetime) -> Sequence[ReleaseStarts]:
     """Return the releases whose workers start attempts at the same time, the latest start first.
 
     ``starts``: the latest first. Only the latest release of each worker counts. Returns nothing if
     each release has replaced the one before it. During a deployment, two releases start attempts at
-    the same time for a while. The older one has been replaced once its workers have started none of
-    the latest attempts, ``STARTS_PER_WORKER`` for each worker.
+    the same time for a while, until the older one doesn't continue.
     """
     release_of: dict[str, str] = {}
     found: dict[str, ReleaseStarts] = {}
-    for later, (at, release, worker, *_) in enumerate(starts):
+    for at, release, worker, *_ in starts:
         if release_of.setdefault(worker, release) == release:
-            of_release = found.setdefault(release, ReleaseStarts(release, at, at, later))
+            of_release = found.setdefault(release, ReleaseStarts(release, at, at))
+            of_release.longest_gap = max(of_release.longest_gap, of_release.first - at)
             of_release.first = min(of_release.first, at)
             of_release.workers.add(worker)
     if len(found) < 2:
         return []
     newest = max(each.first for each in found.values())
-    current = [
-        each
-        for each in found.values()
-        if each.last >= newest and each.later < STARTS_PER_WORKER * len(release_of)
-    ]
+    current = [each for each in found.values() if each.last >= newest and each.continues(now)]
     return current if len(current) > 1 else []

@@ -17,7 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -137,7 +137,7 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     answer = _latest_occurrence(data, latest, present)
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is not None and not (answer.run and answer.run.pk == run.pk):
-        of_run = [each for each in _run_outcome(data, run)[1] if each not in answer.sentences]
+        _verdict, of_run = _run_outcome(data, run, told=answer.sentences)
         sentences = (*answer.sentences, _created_later(data, run), *of_run)
         answer = replace(answer, sentences=sentences, run=answer.run or run)
     if FREEZE_CODES.isdisjoint(sentence.code for sentence in answer.sentences):
@@ -213,23 +213,32 @@ def _outcome_of(
     )
 
 
-def _run_outcome(data: ExplanationData, run: Run) -> tuple[WhyVerdict, list[Sentence]]:
+def _run_outcome(
+    data: ExplanationData, run: Run, *, told: Sequence[Sentence] = ()
+) -> tuple[WhyVerdict, list[Sentence]]:
+    """Return what became of the run. Doesn't repeat what is ``told`` about nodes and workers."""
     if run.state not in set(State):
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
         return WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()]
-    sentences = list(run_sentences(run, data.job, data.now, data.format_time))
+    sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
+    sentences += [each for each in _circumstances(data, run) if each not in told]
+    return WhyVerdict(run.state), sentences
+
+
+def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
+    """Return how freezes, nodes and workers affect the run."""
     may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
     if may_be_frozen and (freezes := data.freezes_in_force()):
-        sentences += [*freeze_sentences(data, freezes), after_freeze()]
-    elif run.state == State.PENDING and run.due_at <= data.now:
-        sentences += node_sentences(data)
-    elif run.state == State.QUEUED:
-        sentences += worker_sentences(data)
-    elif run.state == State.MISSED or claimed_late(run):
-        sentences += freeze_sentences(data, data.past_freezes(run.due_at))
-    return WhyVerdict(run.state), sentences
+        return [*freeze_sentences(data, freezes), after_freeze()]
+    if run.state == State.PENDING and run.due_at <= data.now:
+        return node_sentences(data)
+    if run.state == State.QUEUED:
+        return worker_sentences(data)
+    if run.state == State.MISSED or claimed_late(run):
+        return freeze_sentences(data, data.past_freezes(run.due_at))
+    return []
 
 
 def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:

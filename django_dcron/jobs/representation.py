@@ -163,12 +163,12 @@ CALENDAR_DEFINITION = tuple(field for field in FIELDS[Calendar].values() if fiel
 # --- whole rows ---------------------------------------------------------------------------------
 
 
-def document_of(row: Job | Calendar) -> Document:
+def document_of(row: Job | Calendar | Limit) -> Document:
     """Return all fields of the row."""
     return {name: field.json_of(row) for name, field in FIELDS[type(row)].items()}
 
 
-def definition_of(row: Job | Calendar) -> Document:
+def definition_of(row: Job | Calendar | Limit) -> Document:
     """Return the fields of the row that another installation can read."""
     fields = FIELDS[type(row)].values()
     return {field.name: field.json_of(row) for field in fields if field.portable}

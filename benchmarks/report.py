@@ -97,7 +97,7 @@ def _sooner(bursts: list[Figures]) -> Iterator[Measurement]:
         yield Measurement(
             f"burst of {bursts[0]['jobs']:,}: two nodes against one",
             f"{ratio:.2f} times sooner",
-            f"{SOONER} where cores allow",
+            f"{SOONER} if there are enough cores",
             ratio >= SOONER,
         )
 

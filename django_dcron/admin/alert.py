@@ -91,8 +91,8 @@ class AlertAdmin(HistoryAdmin[Alert]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Alert]:
         """Return the alerts that the user may see.
 
-        If jobs are narrowed, these are alerts about visible jobs and about nodes. Alerts about
-        deleted jobs are hidden too, because a deleted job looks like a hidden one.
+        If jobs are narrowed, these are alerts about visible jobs and about nodes. All others are
+        hidden: they may name hidden jobs, or their jobs are no longer stored.
         """
         alerts = super().get_queryset(request)
         scope = admin_scope(request, self.admin_site)

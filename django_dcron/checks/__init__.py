@@ -42,8 +42,8 @@ W024      a job declared in code calls the function of a Celery task, not the ta
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every
 other command reports them as W013, so that tests, migrations and builds need no broker and no
-Redis. ``migrate`` and ``check --database`` report E011 as W013. E003 and E004 are reported only
-where a node starts if the project has set up neither Redis nor Celery.
+Redis. ``migrate`` and ``check --database`` report E011 as W013. If the project has set up neither
+Redis nor Celery, E003 and E004 are reported only where a node starts.
 """
 
 from __future__ import annotations

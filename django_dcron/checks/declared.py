@@ -1,4 +1,4 @@
-"""Check the jobs that code declares: their chains, and that their modules are imported."""
+"""Check the jobs that code declares: chains, arguments, and whether their modules are imported."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _wrong_arguments(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
         except InvalidArguments as error:
             yield Warning(
                 f"@cron job {declaration}: {error}",
-                hint="Pass args or kwargs to @cron, or give the parameter a default. dcron sync "
-                "refuses the job until then.",
+                hint="Correct the args and kwargs of @cron, or give a required parameter a "
+                "default. dcron sync refuses the job until then.",
                 id="django_dcron.W021",
             )
 
@@ -154,9 +154,9 @@ def _package_path(package: str) -> Path | None:
 
 
 def _cron_files_beside(package: Path) -> list[Path]:
-    """Return the modules named cron beside ``manage.py`` that import django-dcron.
+    """Return each ``cron.py`` in a package beside ``manage.py`` that imports django-dcron.
 
-    Packages with settings belong to other projects.
+    Packages with settings are omitted, because they belong to other projects.
     """
     root = package.parent
     if not (root / "manage.py").exists():

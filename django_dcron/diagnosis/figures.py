@@ -163,6 +163,12 @@ def window_start(now: datetime) -> datetime:
     return (now - DAY).replace(second=0, microsecond=0)
 
 
+@dataclass(frozen=True, slots=True)
+class SystemFigures:
+    jobs: JobFigures
+    runs: RunFigures
+
+
 def job_figures(now: datetime, scope: Scope = EVERYTHING) -> JobFigures:
     return _job_figures(summarize(*_job_rows(now, scope)))
 
@@ -171,11 +177,13 @@ def run_figures(now: datetime, scope: Scope = EVERYTHING) -> RunFigures:
     return _run_figures(summarize(*_run_rows(now, scope)), now, scope)
 
 
-def read_figures(now: datetime, scope: Scope = EVERYTHING) -> tuple[JobFigures, RunFigures]:
+def read_figures(now: datetime, scope: Scope = EVERYTHING) -> SystemFigures:
     """Return all figures, with one query fewer than ``job_figures`` and ``run_figures``."""
     jobs = _job_rows(now, scope)
     found = summarize(*jobs, *_run_rows(now, scope))
-    return _job_figures(found[: len(jobs)]), _run_figures(found[len(jobs) :], now, scope)
+    return SystemFigures(
+        _job_figures(found[: len(jobs)]), _run_figures(found[len(jobs) :], now, scope)
+    )
 
 
 def _job_figures(found: Sequence[Summary]) -> JobFigures:

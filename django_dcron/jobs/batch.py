@@ -8,9 +8,9 @@ Invariants:
 
 - A refused job changes nothing, and neither does a batch that raises an exception. Their instances
   keep their old keys, versions and states, so that they can be saved again.
-- A job starts a new batch if one statement can't express how it depends on an earlier job. Examples
-  are the same row again, a name or an import key that the batch releases, and another name for a
-  job that others follow.
+- A job starts a new batch if it depends on an earlier job in a way that one statement can't save.
+  For example, both are the same row, the job takes a name or an import key that the earlier job
+  gives up, or it renames a job that others follow.
 - Rows are locked in the order cursors, jobs, runs, statistics (``locking``).
 - ``pre_save`` and ``post_save`` of ``Job`` are sent for each job, as by ``Job.save``.
 """
@@ -52,7 +52,7 @@ from django_dcron.policies.chains import label_of, split_label
 
 MAX_DUE = 5_000
 """A batch ends once its changes create about this many runs for earlier due occurrences."""
-CHOSEN_FIELDS = [
+SAVED_FIELDS = [
     each
     for each in Job._meta.concrete_fields
     if not each.primary_key and each.name not in ("version", "updated_at")
@@ -293,7 +293,7 @@ class _Batch:
             update_each(
                 rows,
                 [each.job for each in stored],
-                [field for field in CHOSEN_FIELDS if _differs(field, stored)],
+                [field for field in SAVED_FIELDS if _differs(field, stored)],
                 version=F("version") + 1,
                 updated_at=now,
             )

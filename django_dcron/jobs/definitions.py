@@ -1,4 +1,4 @@
-"""Record the definition of a job with which a worker starts one of its runs.
+"""Record which definition of its job each attempt runs.
 
 A save stores the job's definition. The start of an attempt references the latest one, which costs
 no statement (``runs.start_facts``). Before the worker calls the job's code, it compares the

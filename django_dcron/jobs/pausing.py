@@ -124,7 +124,10 @@ def resume(job: Job) -> Job:
 def resume_many(
     jobs: Iterable[Job], *, on_progress: OnProgress | None = None
 ) -> dict[int, Exception]:
-    """Resume jobs, like ``pause_many``. The results are those of ``resume`` for each job."""
+    """Resume jobs. The results are those of calling ``resume`` for each job.
+
+    The batches, the returned errors and ``on_progress`` are those of ``pause_many``.
+    """
     return _switch_many(jobs, SwitchRequest(enabled=True), on_progress)
 
 

@@ -168,7 +168,7 @@ def document_of(row: Job | Calendar | Limit) -> Document:
     return {name: field.json_of(row) for name, field in FIELDS[type(row)].items()}
 
 
-def definition_of(row: Job | Calendar) -> Document:
+def definition_of(row: Job | Calendar | Limit) -> Document:
     """Return the fields of the row that another installation can read."""
     fields = FIELDS[type(row)].values()
     return {field.name: field.json_of(row) for field in fields if field.portable}

@@ -63,9 +63,10 @@ def save_many(
 ) -> dict[int, Exception]:
     """Save jobs in order, in few statements. The results are those of ``save`` for each job.
 
-    By default, one transaction saves all jobs. If a job is refused, it saves none and raises
-    ``BulkSaveError`` with the error of each refused job. With ``keep_going``, the other jobs are
-    saved, each batch in a transaction, and the errors are returned by the positions of their jobs.
+    By default, one transaction saves all jobs. If a job is refused, nothing is saved, and
+    ``BulkSaveError`` is raised with the error of each refused job. With ``keep_going``, the other
+    jobs are saved, each batch in a transaction, and the errors are returned by the positions of
+    their jobs.
 
     ``expected_versions``: for each job, the ``expected_version`` of ``save``. ``on_progress`` is
     called after each batch with the number of jobs that are done.

@@ -83,7 +83,7 @@ def same_definition(cursor: str, job: str) -> Q:
         if Job._meta.get_field(field).null:
             equal |= Q(**{f"{cursor}{field}__isnull": True, f"{job}{field}__isnull": True})
         same &= equal
-    # A subquery instead of a join: where FOR UPDATE can't name tables, it would also lock the
+    # A subquery instead of a join: where FOR UPDATE can't name tables, a join would also lock the
     # calendars, which other jobs use, too.
     calendar = Calendar.objects.filter(
         pk=OuterRef(f"{job}calendar"), dates=ExactText(OuterRef(f"{cursor}calendar_dates"))

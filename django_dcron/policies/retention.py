@@ -43,7 +43,7 @@ class Retention:
     keep_runs: int | None = None
     """None: unlimited."""
     keeps_latest: bool = True
-    """Whether the latest finished run is kept whatever its age: the job hasn't been deleted."""
+    """Whether the latest finished run is kept whatever its age. False if the job was deleted."""
 
     def age_of(self, state: str) -> timedelta:
         """Return how long a run that ended in ``state`` is kept."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Count, Exists, F, OuterRef, QuerySet, Subquery
@@ -89,10 +89,18 @@ def record_unstarted_failure(job_id: int, run_id: UUID, reason: str, at: datetim
     _record([FailureFacts(job_id, *exception_and_message(reason), at, run_id)])
 
 
-def exception_and_message(reason: str) -> tuple[str, str]:
-    """Split the reason of a run that failed without an attempt into exception and message."""
+class ExceptionAndMessage(NamedTuple):
+    exception_class: str
+    """Empty if the reason names no exception."""
+    message: str
+
+
+def exception_and_message(reason: str) -> ExceptionAndMessage:
+    """Split the reason of a run that failed without an attempt."""
     exception_class, colon, message = reason.partition(": ")
-    return (exception_class, message) if colon and exception_class.isidentifier() else ("", reason)
+    if colon and exception_class.isidentifier():
+        return ExceptionAndMessage(exception_class, message)
+    return ExceptionAndMessage("", reason)
 
 
 def resolve_recovered(

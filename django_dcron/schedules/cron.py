@@ -1,7 +1,7 @@
 """Compile cron text into a matcher on naive local time that can be searched in both directions.
 
-``DayRule`` finds the day (with croniter's calendar). A bisection of three sorted tuples finds the
-time of day.
+``DayRule`` finds the day, partly with croniter. A bisection of three sorted tuples finds the time
+of day.
 
 Invariants:
 
@@ -65,9 +65,10 @@ class Cron:
     year: CronField | None
     days: Days
     recurrence: Recurrence | None = None
-    """The rule whose days these are, instead of the day, month and year fields.
+    """The rule of an ``@rrule``, which determines ``days`` instead of the fields.
 
-    The fields then only describe it; ``*`` stands for what no field can express.
+    The fields for days and months then only describe the rule. If they can't express it, they are
+    ``*``.
     """
 
     @property

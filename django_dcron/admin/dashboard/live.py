@@ -114,7 +114,7 @@ def read_sections(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, 
 def refreshed_sections(
     viewer: Viewer, sections: Mapping[str, Section]
 ) -> dict[str, RenderedSection] | None:
-    """Return the shared sections, with those read again that are due.
+    """Read the sections that are due again, and return all shared sections.
 
     None means that a section must be read, and that the viewer's user isn't known.
     """

@@ -51,7 +51,8 @@ def context(viewer: Viewer) -> dict[str, Any]:
     now, scope = viewer.now, viewer.scope
     jobs, runs = None, None
     if viewer.may_view(Job, Run):
-        jobs, runs = read_figures(now, scope)
+        figures = read_figures(now, scope)
+        jobs, runs = figures.jobs, figures.runs
     elif viewer.may_view(Job):
         jobs = job_figures(now, scope)
     elif viewer.may_view(Run):

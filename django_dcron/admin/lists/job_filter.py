@@ -124,7 +124,7 @@ def _jobs_named(text: str, visible: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def name_has_words(text: str) -> Q:
-    """Return the condition that name and namespace of a job contain all words of ``text``."""
+    """Return the condition that each word of ``text`` is in the name or namespace of a job."""
     condition = Q()
     for word in search_words(text.replace("\0", "").replace("/", " ")):
         condition &= Q(name__icontains=word) | Q(namespace__icontains=word)

@@ -222,7 +222,10 @@ _STANDARD_FIELD = re.compile(r"(?:[0-9*/,-]|\b[A-Za-z]{3}\b)+")
 
 
 def _send_to_sentry(run: CurrentRun, kind: str, text: str) -> None:
-    """Send one check-in for all attempts of a run, in a copy of the current context for the SDK."""
+    """Report to the run's check-in, which all of its attempts share.
+
+    The SDK gets a copy of the current context.
+    """
     if kind in _STATUS:
         check_in = partial(_capture, _slug(run.job), run.id.hex, _STATUS[kind], _monitor(run.job))
         sender.put(partial(copy_context().run, check_in))

@@ -128,7 +128,7 @@ def _refused_for_job(plan: CalendarPlan, job: EntryPlan) -> CalendarPlan:
 
 def _affected_jobs_note(calendar: Calendar) -> tuple[str, ...]:
     number = Job.objects.using(alias_for(Job)).filter(calendar=calendar.pk).count()
-    return (f"this also changes {number_of(number, 'existing job')} that use it",) if number else ()
+    return (f"this also affects {number_of(number, 'existing job')}",) if number else ()
 
 
 def _write(plan: CalendarPlan) -> CalendarPlan:

@@ -81,11 +81,16 @@ class Handback:
     """Why the job can't be handed back. It stays enabled."""
 
 
-def plan_handback(source: str) -> tuple[list[Handback], list[Job]]:
-    """Return the jobs to hand back, and the jobs that are paused here but enabled in the source.
+@dataclass(frozen=True, slots=True)
+class HandbackPlan:
+    handbacks: list[Handback]
+    """The jobs to hand back, including those that were already handed back."""
+    paused_here: list[Job]
+    """The jobs that are paused here but enabled in the source."""
 
-    The former include jobs that were already handed back. Raises ``SourceProblem``.
-    """
+
+def plan_handback(source: str) -> HandbackPlan:
+    """Plan the handback of all jobs of the source. Raises ``SourceProblem``."""
     entries = HANDBACK_SOURCES[source].read(database_now(alias_for(Job))).entries
     matches = [each for each in match_entries(entries, "default", source) if each.job]
     entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
@@ -97,12 +102,12 @@ def plan_handback(source: str) -> tuple[list[Handback], list[Job]]:
         and not matched.entry.omitted
         and matched.entry.values.get("enabled", True)
     ]
-    planned = [
+    handbacks = [
         _handback_of(job, entries_by_job.get(job.pk))
         for job in imported_jobs_of(source)
         if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
     ]
-    return planned, paused_here
+    return HandbackPlan(handbacks, paused_here)
 
 
 def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:
@@ -116,14 +121,14 @@ def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:
 
 
 def hand_back_all(
-    planned: Sequence[Handback],
+    handbacks: Sequence[Handback],
     source: HandbackSource,
     on_progress: Callable[[list[Handback]], None],
 ) -> None:
     """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
     using = alias_for(Job)
-    for start in range(0, len(planned), SWITCHED_AT_ONCE):
-        on_progress(_hand_back_or_halve(planned[start : start + SWITCHED_AT_ONCE], source, using))
+    for start in range(0, len(handbacks), SWITCHED_AT_ONCE):
+        on_progress(_hand_back_or_halve(handbacks[start : start + SWITCHED_AT_ONCE], source, using))
 
 
 def _hand_back_or_halve(

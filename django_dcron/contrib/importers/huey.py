@@ -64,7 +64,7 @@ WAS_REVOKED = "was revoked in Huey"
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """A task that doesn't run for now."""
+    """The stored revocation of a task."""
 
     until: datetime | None
     """When the task runs again. None: never, unless ``once``."""

@@ -93,10 +93,11 @@ class StatsViewSet(BaseViewSet):
     )
     def list(self, request: Request) -> Response:
         now = database_now(alias_for(Job))
-        jobs, runs = read_figures(now, self.scope)
+        figures = read_figures(now, self.scope)
+        runs = figures.runs
         shown = {name: getattr(runs, name) for name in (*STATES, "since", "success_rate")}
         shown["missed_occurrences"] = runs.missed_occurrences
         shown["start_delay"] = {
             f"p{percent}": percentile(runs.starts.start_delays, percent) for percent in (50, 95, 99)
         }
-        return Response(StatsSerializer({"jobs": jobs, "runs": shown}).data)
+        return Response(StatsSerializer({"jobs": figures.jobs, "runs": shown}).data)

@@ -49,8 +49,8 @@ def pause_sentences(data: ExplanationData, occurrence: datetime) -> Iterator[Sen
 def _pause_covers(data: ExplanationData, pause: LoggedChange, occurrence: datetime) -> bool:
     """Return whether the pause was certainly in effect at ``occurrence``.
 
-    Changes without ``control`` leave no log entry. Two of them may have ended the pause and begun
-    another. One may have ended it, except in two cases:
+    Some changes increase the job's version but leave no log entry. Two of them may have ended the
+    pause and begun another. One may have ended it, except in two cases:
 
     - The next log entry resumed the job, so the pause was still in effect.
     - There is no later log entry. The one change then placed the current definition, after the

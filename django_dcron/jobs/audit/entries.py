@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Each entry has the row's ``version``, which counts every save. Therefore, changes without an entry
-  are visible, such as those by the ORM alone and the end of a schedule.
+- Each entry has the row's ``version``. A gap between the versions therefore shows changes without
+  an entry, such as the end of a schedule. Writes without ``control`` don't change the version.
 - The entries about a job's runs belong to the runs, so they don't slow down reading the job's
   changes.
 """

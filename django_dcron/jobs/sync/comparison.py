@@ -163,13 +163,14 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
         default = to_stored(field.model_field.get_default())
-        before = upgrade_stored_value(field, last[name]) if name in last else default
-        now, current = wanted.get(name, default), to_stored(field.value_of(job))
+        declared = wanted.get(name, default)
+        declared_before = upgrade_stored_value(field, last[name]) if name in last else default
+        current = to_stored(field.value_of(job))
         if name == "enabled" and _is_paused_by_sync(job):
-            current = before
-        if not same_json(current, now):
-            if same_json(current, before):
-                updates[name] = now
+            current = declared_before
+        if not same_json(current, declared):
+            if same_json(current, declared_before):
+                updates[name] = declared
             else:
                 kept.append(name)
     return updates, kept

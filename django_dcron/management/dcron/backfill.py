@@ -141,7 +141,7 @@ def _warn_if_nothing_starts(output: Output, job: Job) -> None:
         output.line("The job is paused: the runs start when it is resumed.", WARNING)
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
         output.line(
-            "No node is running: the runs start when one does (manage.py runcron).", WARNING
+            "No node is running: the runs start when a node starts (manage.py runcron).", WARNING
         )
 
 

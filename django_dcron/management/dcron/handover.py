@@ -213,15 +213,15 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
     if not out.is_json and (reason := _why_running(source)):
         out.line(f"! {source} may still be running: {reason}", BAD)
     try:
-        planned, paused_here = plan_handback(source)
+        plan = plan_handback(source)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
-    if paused_here and not out.is_json:
-        _warn_of_paused_jobs(out, source, paused_here)
+    if plan.paused_here and not out.is_json:
+        _warn_of_paused_jobs(out, source, plan.paused_here)
     if not out.is_json:
-        _warn_of_edited_jobs(out, source, planned)
+        _warn_of_edited_jobs(out, source, plan.handbacks)
     done: list[Handback] = []
-    progress = ProgressLines(out, "handover", len(planned))
+    progress = ProgressLines(out, "handover", len(plan.handbacks))
 
     def show(batch: Sequence[Handback]) -> None:
         done.extend(batch)
@@ -232,10 +232,10 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         progress.show(len(done))
 
     if options["apply"]:
-        hand_back_all(planned, HANDBACK_SOURCES[source], show)
+        hand_back_all(plan.handbacks, HANDBACK_SOURCES[source], show)
     else:
-        show(planned)
-    _show_handback_result(out, source, done, paused_here, applied=options["apply"])
+        show(plan.handbacks)
+    _show_handback_result(out, source, done, plan.paused_here, applied=options["apply"])
 
 
 def _check_can_hand_back(options: dict[str, Any]) -> None:

@@ -326,7 +326,7 @@ def test_changed_calendar_reports_other_affected_jobs(tmp_path: Path) -> None:
     make_idle_job(name="not in the export", calendar=calendar)
     shown = call("import", str(file))
     assert "change calendar closed dates: SUN -> SAT-SUN, 12-25\n" in shown.out
-    assert "! calendar closed: this also changes 3 existing jobs that use it\n" in shown.out
+    assert "! calendar closed: this also affects 3 existing jobs\n" in shown.out
     assert shown.out.endswith("3 same.\nNothing was written. To write, use --apply.\n")
     document = call("import", str(file), "--json").json
     (calendar_move,) = document["calendars"]
@@ -407,7 +407,7 @@ def test_calendar_is_refused_if_a_job_that_uses_it_is_refused(tmp_path: Path) ->
                 f"refused calendar {name} not saved, because job default-twice, which uses it, "
                 in done.out
             )
-        assert "this also changes" not in done.out
+        assert "this also affects" not in done.out
         assert "refused other calendar: the calendar can't be imported\n" in done.out
         assert done.err.startswith("6 of 8 ")
 

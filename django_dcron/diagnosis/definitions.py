@@ -13,15 +13,18 @@ from django_dcron.utils.json_values import same_json
 
 def changes_since(content: Document, job: Job) -> tuple[FieldChange, ...]:
     """Return the fields of ``job`` that differ from a recorded definition, as JSON."""
-    now = content_of(job)
+    return changes_between(content, content_of(job))
+
+
+def changes_between(old: Document, new: Document) -> tuple[FieldChange, ...]:
+    """Return the fields that differ between two definitions, as JSON."""
     changes = []
     for field in FIELDS:
         # A definition of an earlier release lacks newer fields. Their defaults change nothing.
-        then = content.get(field.name, to_json(field.model_field.get_default()))
-        if not same_json(then, now[field.name]):
-            changes.append(
-                FieldChange(field.name, field.public(then), field.public(now[field.name]))
-            )
+        default = to_json(field.model_field.get_default())
+        then, now = (content.get(field.name, default) for content in (old, new))
+        if not same_json(then, now):
+            changes.append(FieldChange(field.name, field.public(then), field.public(now)))
     return tuple(changes)
 
 

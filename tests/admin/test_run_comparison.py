@@ -1,14 +1,17 @@
 """Test that a run's page compares it with the job's earlier successful runs."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from django_dcron import control
 from django_dcron.admin.runs import comparison, page
-from django_dcron.models import Job, Run
+from django_dcron.jobs.definitions import definition_id, store_definitions
+from django_dcron.models import Attempt, Job, Run
 from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -86,6 +89,34 @@ def test_failed_run_is_compared_with_last_success(admin_client: Client, job: Job
     assert ("celery@web-1", "celery@web-2") in pairs
     assert any("[1]" in fact.last_success and fact.differs for fact in found.facts)
     assert admin_client.get(run_url(good)).context["page"].comparison is None
+
+
+def test_comparison_shows_release_definition_and_logs(
+    admin_client: Client, staff_with: StaffWith, job: Job
+) -> None:
+    def ran(run: Run, release: str, **fields: Any) -> Attempt:
+        for name, value in fields.items():
+            setattr(job, name, value)
+        control.save(job)
+        store_definitions([job])
+        ended = {"outcome": run.state, "log": f"log of {release}"}
+        return make_attempt(run, release=release, definition_id=definition_id(job), **ended)
+
+    ended = {"started_at": NOON, "finished_at": NOON + SECOND}
+    good = ran(succeeded(job, NOON - 2 * HOUR, 95), "r1", queue="slow")
+    failed = make_run(job, NOON - HOUR, state="failed", **ended)
+    bad = ran(failed, "r2", queue="fast")
+
+    facts = admin_client.get(run_url(failed)).context["page"].comparison.facts
+    pairs = {fact.label: (fact.this_run, fact.last_success) for fact in facts}
+    assert pairs["release"] == ("r2", "r1")
+    assert pairs["Queue"] == ("fast", "slow")
+    logs = [f"/attempt/{attempt.pk}/text/log/" for attempt in (bad, good)]
+    assert all(url in link for url, link in zip(logs, pairs["log"], strict=True))
+
+    html = staff_with("view_run", "view_attempt").get(run_url(failed)).content.decode()
+    assert "slow" not in html  # a field of the job
+    assert "r1" in html
 
 
 def test_comparison_shows_workers_only_with_permission(staff_with: StaffWith, job: Job) -> None:

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.db.models.functions import Left, Length, Right
 from django.http import Http404, HttpResponse
 from django.urls import reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.admin.display import EMPTY
 from django_dcron.models import Attempt
 
 if TYPE_CHECKING:
@@ -84,6 +87,17 @@ def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, AttemptText]:
         )
         for name in TRUNCATION
     }
+
+
+def with_log_length(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
+    return attempts.annotate(log_length=Length("log"))
+
+
+def log_link(attempt: Attempt, site: admin.AdminSite) -> str:
+    """Return a link to the log of an attempt that was read ``with_log_length``."""
+    if not getattr(attempt, "log_length", 0):
+        return EMPTY
+    return format_html('<a href="{}">{}</a>', _url(attempt, "log", site), _("View log"))
 
 
 def plain_text(attempt_id: int, name: str, words: str = "") -> HttpResponse:

@@ -20,11 +20,16 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from django_dcron.admin.audit_log import shown_change
 from django_dcron.admin.display import EMPTY, duration_or_empty, link, render_time
+from django_dcron.admin.runs.attempt_texts import log_link, with_log_length
+from django_dcron.admin.runs.definition import content_of_attempt
+from django_dcron.diagnosis.definitions import changes_between
 from django_dcron.diagnosis.figures import percentile
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.models import Attempt, Run
+from django_dcron.jobs.representation import Document
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
 
 RUNS_SEARCHED = 60
@@ -97,6 +102,15 @@ def expected_end_sentence(run: Run, usual: timedelta | None, now: datetime) -> S
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedRun:
+    run: Run
+    latest: Attempt | None
+    """The latest attempt; None if the user may not see attempts."""
+    content: Document
+    """The definition that this attempt ran; empty if it is unrecorded or hidden from the user."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A run that didn't succeed, beside the job's last success."""
 
@@ -106,39 +120,53 @@ class Comparison:
 
 
 def compare(
-    run: Run,
-    latest: Attempt | None,
-    earlier: EarlierRuns,
-    scope: Scope,
-    site: admin.AdminSite,
-    shows_attempts: bool,
+    this: ComparedRun, earlier: EarlierRuns, scope: Scope, site: admin.AdminSite
 ) -> Comparison | None:
     """Compare a failed or cancelled run and its latest attempt with the last success."""
+    run = this.run
     if run.state not in {State.FAILED, State.CANCELLED} or run.started_at is None:
         return None
     other = earlier.last_success
     if other is None:
         return None
-    other_latest = None
-    if shows_attempts:
-        other_attempts = scope.attempts.filter(run=other.pk).order_by("-number")
-        other_latest = other_attempts.only("run", "number", "worker").first()
-    facts = tuple(_facts(run, latest, other, other_latest))
+    latest = None
+    if this.latest is not None:
+        attempts = scope.attempts.filter(run=other.pk).order_by("-number")
+        names = ("run", "number", "worker", "release", "definition")
+        latest = with_log_length(attempts.only(*names)).first()
+    content = content_of_attempt(latest) if latest and this.content else {}
+    facts = tuple(_facts(this, ComparedRun(other, latest, content), site))
     return Comparison(other, facts, link(other, site, render_time(other.scheduled_at)))
 
 
-def _facts(
-    run: Run, latest: Attempt | None, other: Run, other_latest: Attempt | None
-) -> Iterator[ComparedFact]:
-    duration, other_duration = (duration_or_empty(run_duration(each)) for each in (run, other))
-    yield ComparedFact(_("duration"), duration, other_duration, is_measured=True)
-    delay, other_delay = (duration_or_empty(start_delay(each)) for each in (run, other))
-    if {delay, other_delay} != {EMPTY}:
-        yield ComparedFact(_("start delay"), delay, other_delay, is_measured=True)
-    yield ComparedFact(_("attempt"), str(run.attempt), str(other.attempt))
-    yield ComparedFact(_("arguments"), _arguments(run), _arguments(other))
-    if latest and other_latest:
-        yield ComparedFact(_("worker"), latest.worker, other_latest.worker)
+def _facts(this: ComparedRun, other: ComparedRun, site: admin.AdminSite) -> Iterator[ComparedFact]:
+    runs = (this.run, other.run)
+    yield _fact(_("duration"), [duration_or_empty(run_duration(run)) for run in runs], True)
+    delays = [duration_or_empty(start_delay(run)) for run in runs]
+    if delays != [EMPTY, EMPTY]:
+        yield _fact(_("start delay"), delays, True)
+    yield _fact(_("attempt"), [str(run.attempt) for run in runs])
+    yield _fact(_("arguments"), [_arguments(run) for run in runs])
+    if this.latest is None or other.latest is None:
+        return
+    attempts = (this.latest, other.latest)
+    yield _fact(_("worker"), [attempt.worker for attempt in attempts])
+    releases = [attempt.release or EMPTY for attempt in attempts]
+    if releases != [EMPTY, EMPTY]:
+        yield _fact(_("release"), releases)
+    if this.content and other.content:
+        for change in changes_between(other.content, this.content):
+            field = shown_change(Job, change)
+            yield ComparedFact(field.label, field.new, field.old)
+    logs = [log_link(attempt, site) for attempt in attempts]
+    if logs != [EMPTY, EMPTY]:
+        yield _fact(_("log"), logs, True)
+
+
+def _fact(label: str, values: list[str], is_measured: bool = False) -> ComparedFact:
+    """Return the fact from the values of this run and of the last success."""
+    this_run, last_success = values
+    return ComparedFact(label, this_run, last_success, is_measured)
 
 
 def _arguments(run: Run) -> str:

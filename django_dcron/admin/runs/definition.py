@@ -49,6 +49,13 @@ def definitions_of(attempts: Sequence[Attempt]) -> dict[UUID, Definition]:
     return definitions().in_bulk(keys) if keys else {}
 
 
+def content_of_attempt(attempt: Attempt) -> Document:
+    """Return the definition that the attempt ran; empty if it is unrecorded."""
+    definition = next(iter(definitions_of([attempt]).values()), None)
+    content: Document = definition.content if definition else {}
+    return content
+
+
 def shown_definitions(
     attempts: Sequence[Attempt], rows: Mapping[UUID, Definition], job: Job
 ) -> list[ShownDefinition]:

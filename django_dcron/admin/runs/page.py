@@ -38,12 +38,18 @@ from django_dcron.admin.display import (
 from django_dcron.admin.incident_badge import incident_badge
 from django_dcron.admin.lists.filters import WorkerFilter
 from django_dcron.admin.runs import attempt_times
-from django_dcron.admin.runs.attempt_texts import TRUNCATION, AttemptText, texts_of
+from django_dcron.admin.runs.attempt_texts import (
+    TRUNCATION,
+    AttemptText,
+    texts_of,
+    with_log_length,
+)
 from django_dcron.admin.runs.attempt_timeline import (
     AttemptTimeline,
     draw_attempt_timeline,
 )
 from django_dcron.admin.runs.comparison import (
+    ComparedRun,
     Comparison,
     EarlierRuns,
     compare,
@@ -131,7 +137,7 @@ class RunPage:
             return []
         attempts = self.scope.attempts.filter(run=self.run.pk)
         latest = (
-            attempts.order_by("-number")
+            with_log_length(attempts.order_by("-number"))
             .defer(*TRUNCATION)
             .annotate(excerpt=Left("message", EXCERPT_LENGTH))
         )
@@ -241,8 +247,8 @@ class RunPage:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        latest, shows_attempts = self.latest, self.shows_attempts
-        return compare(self.run, latest, self._earlier, self.scope, self._site, shows_attempts)
+        this = ComparedRun(self.run, self.latest, self.latest_content)
+        return compare(this, self._earlier, self.scope, self._site)
 
     @cached_property
     def incident(self) -> SafeString | None:

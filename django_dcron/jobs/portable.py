@@ -280,10 +280,10 @@ def _read_item(
     if not isinstance(item, dict):
         why = f"{quoted_json(item)} isn't an object with fields"
         return {}, [DocumentProblem(label, "", item, why, "not_an_object")]
-    values, errors = read_fields(item, fields, required)
-    return values, [
+    parsed = read_fields(item, fields, required)
+    return parsed.values, [
         DocumentProblem(label, name, item.get(name), str(error), error.code)
-        for name, error in errors.items()
+        for name, error in parsed.errors.items()
     ]
 
 

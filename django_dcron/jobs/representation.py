@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import models
 
@@ -188,12 +188,22 @@ def public(document: Document) -> Document:
     }
 
 
+class ParsedFields(NamedTuple):
+    """The fields of a document, by name."""
+
+    values: Document
+    """The valid values, as values of a row."""
+    errors: dict[str, InvalidField]
+    """The errors of invalid, unknown and missing fields."""
+
+
 def read_fields(
     document: Mapping[Any, Any], fields: Sequence[FieldFormat], required: Iterable[str]
-) -> tuple[Document, dict[str, InvalidField]]:
-    """Return the valid values by the names of their fields, and the errors of the other fields."""
+) -> ParsedFields:
+    """Return the valid values and the errors of the document."""
     known = {field.name: field for field in fields}
-    values, errors = {}, {}
+    values: Document = {}
+    errors: dict[str, InvalidField] = {}
     for name, written in document.items():
         try:
             if name not in known:
@@ -204,7 +214,7 @@ def read_fields(
     for name in required:
         if name not in values and name not in errors:
             errors[name] = InvalidField(_("The field is missing."), code="required")
-    return values, errors
+    return ParsedFields(values, errors)
 
 
 def unknown_field(name: str, known: Iterable[str], *, suggest: bool = True) -> InvalidField:

@@ -53,9 +53,9 @@ def test_job_can_be_recreated_from_json_export(admin_client: Client) -> None:
     assert (row["timeout"], row["misfire_grace"]) == ("1m0.5s", "1m")
     job.refresh_from_db()
     assert row == document_of(job)
-    values, errors = read_fields(row, list(JOB_FIELDS.values()), [])
-    assert not errors
-    again = Job(**values)
+    parsed = read_fields(row, list(JOB_FIELDS.values()), [])
+    assert not parsed.errors
+    again = Job(**parsed.values)
     assert [getattr(again, name) for name in row] == [getattr(job, name) for name in row]
 
 

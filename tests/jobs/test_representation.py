@@ -65,9 +65,9 @@ JOBS = st.fixed_dictionaries(
 def test_document_restores_the_job(values: dict[str, Any]) -> None:
     job = Job(**values)
     document = json.loads(json.dumps(document_of(job)))
-    read, errors = read_fields(document, list(JOB_FIELDS.values()), ())
-    again = Job(**{JOB_FIELDS[name].attname: value for name, value in read.items()})
-    assert not errors
+    parsed = read_fields(document, list(JOB_FIELDS.values()), ())
+    again = Job(**{JOB_FIELDS[name].attname: value for name, value in parsed.values.items()})
+    assert not parsed.errors
     assert {name: getattr(again, name) for name in values} == values
     assert document_of(again) == document
     assert all(

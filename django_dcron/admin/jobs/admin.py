@@ -259,8 +259,9 @@ class JobAdmin(
         may_delete = self.has_delete_permission(request) and all(
             self.has_delete_permission(request, job) for job in jobs
         )
-        lines, counts = deletion.deletion_summary(jobs, admin_scope(request, self.admin_site))
-        return lines, counts, set() if may_delete else {str(self.opts.verbose_name)}, []
+        summary = deletion.deletion_summary(jobs, admin_scope(request, self.admin_site))
+        perms_needed = set() if may_delete else {str(self.opts.verbose_name)}
+        return summary.lines, summary.counts, perms_needed, []
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
         deletion.delete_unless_gone(obj, erase=deletion.ERASE in request.POST)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from django.contrib import admin, messages
 from django.contrib.admin import actions
@@ -32,8 +33,17 @@ ERASE = "erase"
 """The name of the checkbox that also deletes the history."""
 
 
-def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict[str, str]]:
-    """Return the lines and the counts of the confirmation page."""
+class DeletionSummary(NamedTuple):
+    """What the confirmation page shows."""
+
+    lines: list[str]
+    """The jobs, and the jobs that will no longer run after them."""
+    counts: dict[str, str]
+    """The numbers of jobs and runs, by the plural names of their models."""
+
+
+def deletion_summary(jobs: Sequence[Job], scope: Scope) -> DeletionSummary:
+    """Return what the confirmation page shows about the deletion of the jobs."""
     runs = bounded_count_text(Run.objects.filter(job__in=jobs))
     lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MAX_LISTED]]
     followers = (
@@ -54,10 +64,11 @@ def deletion_summary(jobs: Sequence[Job], scope: Scope) -> tuple[list[str], dict
             hidden,
         )
         lines.append(text % {"count": hidden})
-    return lines, {
+    counts = {
         str(Job._meta.verbose_name_plural): str(len(jobs)),
         str(Run._meta.verbose_name_plural): runs,
     }
+    return DeletionSummary(lines, counts)
 
 
 @admin.action(

@@ -75,11 +75,17 @@ def run_subject(run_id: Any, namespace: str, name: str, scheduled_at: datetime) 
     return Subject("run", str(run_id), f"of {job} at {format_site_time(scheduled_at)} ({run_id})")
 
 
-def examine_latest_runs(window: Window, findings: Findings) -> tuple[int, bool]:
-    """Check the latest runs of the window, and the unfinished runs.
+class ExaminedRuns(NamedTuple):
+    """The latest runs of the window, and the unfinished runs."""
 
-    Returns the number of checked runs, and whether there are more.
-    """
+    number: int
+    """The number of runs checked individually."""
+    more: bool
+    """Whether there are more such runs, which weren't checked."""
+
+
+def examine_latest_runs(window: Window, findings: Findings) -> ExaminedRuns:
+    """Check the latest runs of the window, and the unfinished runs."""
     unfinished = runs_in_namespace(window).filter(state__in=UNFINISHED).order_by("-due_at", "-pk")
     latest = runs_in_namespace(window).filter(
         scheduled_at__gt=window.since, scheduled_at__lte=window.until
@@ -97,7 +103,7 @@ def examine_latest_runs(window: Window, findings: Findings) -> tuple[int, bool]:
         number += 1
         for code, message in breaches(run):
             findings.add(code, run.subject, message, at=run.scheduled_at)
-    return number, more
+    return ExaminedRuns(number, more)
 
 
 def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:

@@ -8,6 +8,7 @@ from typing import Any
 from django_dcron.diagnosis.doctor import account, history, nodes, releases, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
+from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
 from django_dcron.diagnosis.system_health import read_verdict
@@ -27,9 +28,7 @@ class Report:
     findings: Findings
     jobs: int
     totals: Totals
-    runs: int
-    """The number of runs checked individually."""
-    more_runs: bool
+    examined: ExaminedRuns
     verdict: Verdict
 
     @property
@@ -56,7 +55,7 @@ class Report:
                 f"{number_of(totals.truncated, 'job')} checked for the latest "
                 f"{window.occurrences_per_job} occurrences only."
             )
-        if self.more_runs:
+        if self.examined.more:
             notes.append(
                 f"Only the latest {window.runs} runs of the period, and as many unfinished runs, "
                 "were checked one by one."
@@ -76,7 +75,7 @@ class Report:
                 "jobs_accounted_for": self.totals.jobs,
                 "occurrences": self.totals.occurrences,
                 "scheduled_runs": self.totals.runs,
-                "runs": self.runs,
+                "runs": self.examined.number,
                 "live_nodes": self.verdict.facts.live_nodes,
             },
             "summary": [group.as_json() for group in self.findings.groups()],
@@ -113,8 +112,8 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     for issue in verdict.issues:
         if not findings.counts[Code(issue.problem)]:  # The rows have changed since.
             _add(issue, findings)
-    runs, more_runs = history.examine_latest_runs(window, findings)
-    return Report(window, findings, jobs, totals, runs, more_runs, verdict)
+    examined = history.examine_latest_runs(window, findings)
+    return Report(window, findings, jobs, totals, examined, verdict)
 
 
 def _freeze_note(freeze: FreezeFacts) -> str:

@@ -178,7 +178,7 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
         f"{number_of(report.verdict.facts.live_nodes, 'live node')}, "
         f"{number_of(report.jobs, 'job')}; compared {number_of(totals.occurrences, 'occurrence')} "
         f"of {number_of(totals.jobs, 'job')} with {number_of(totals.runs, 'run')}; checked "
-        f"{number_of(report.runs, 'run')} individually"
+        f"{number_of(report.examined.number, 'run')} individually"
     )
     for group in report.findings.groups():
         style = getattr(command.style, STYLES[group.severity])

@@ -84,12 +84,11 @@ def _answer(
     samples: Callable[[], Iterable[MetricSample | Distribution]], accept: str
 ) -> RenderedResponse:
     try:
-        from django_dcron.monitoring.metrics.families import encode_metrics
+        from django_dcron.monitoring.metrics.families import metrics_response
     except ModuleNotFoundError:
         return RenderedResponse(
             HTTPStatus.NOT_IMPLEMENTED,
             "text/plain; charset=utf-8",
             MISSING_EXTRA_MESSAGE.encode() + b"\n",
         )
-    body, content_type = encode_metrics(samples(), accept)
-    return RenderedResponse(HTTPStatus.OK, content_type, body)
+    return metrics_response(samples(), accept)

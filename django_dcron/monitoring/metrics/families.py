@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -14,6 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from django_dcron.monitoring.http.response import RenderedResponse
 from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.catalog import MetricType
 from django_dcron.monitoring.metrics.samples import Distribution, MetricSample
@@ -30,17 +32,17 @@ def families(measured: Iterable[MetricSample | Distribution]) -> Iterator[Metric
     return iter(by_name.values())
 
 
-def encode_metrics(
+def metrics_response(
     measured: Iterable[MetricSample | Distribution], accept: str
-) -> tuple[bytes, str]:
-    """Return the body and its content type for the ``Accept`` header."""
+) -> RenderedResponse:
+    """Return the metrics in the format that the ``Accept`` header asks for."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StaticCollector(list(families(measured))))
     try:
         encoder, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # the header names an invalid version
         encoder, content_type = choose_encoder("")
-    return encoder(registry), content_type
+    return RenderedResponse(HTTPStatus.OK, content_type, encoder(registry))
 
 
 class _StaticCollector:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.utils.translation import gettext as _
@@ -82,10 +82,16 @@ def receipt(run: Run, url: str) -> dict[str, Any]:
     return {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
 
 
+class TriggeredRun(NamedTuple):
+    run: Run
+    is_new: bool
+    """False if an earlier request created the run."""
+
+
 def trigger_once(
     job: Job, args: list[Any] | None, kwargs: dict[str, Any] | None, key: str
-) -> tuple[Run, bool]:
-    """Return the run with this key, and whether it is new.
+) -> TriggeredRun:
+    """Return the run with this key. Create it if there is none.
 
     A lock on the job serializes concurrent requests, so that only one of them reports a new run.
     On PostgreSQL, the lock doesn't block other inserts of runs. Raises ``KeyReused`` if the run has
@@ -93,20 +99,21 @@ def trigger_once(
     """
     using = alias_for(Run)
 
-    def find_or_trigger() -> tuple[Run, bool]:
+    def find_or_trigger() -> TriggeredRun:
         with transaction.atomic(using=using):
             if not lock_jobs([job.pk], using):
                 raise NotFound
             found = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).first()
             if found is not None:
-                return found, False
-            return control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key), True
+                return TriggeredRun(found, is_new=False)
+            run = control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key)
+            return TriggeredRun(run, is_new=True)
 
-    run, is_new = despite_contention(find_or_trigger, using)
-    if not has_arguments(run, args, kwargs):
+    triggered = despite_contention(find_or_trigger, using)
+    if not has_arguments(triggered.run, args, kwargs):
         message = _(
             "The key %(key)s was used for run %(run)s with other arguments. Nothing was "
             "done. Use a new key."
         )
-        raise KeyReused(message % {"key": key, "run": run.pk})
-    return run, is_new
+        raise KeyReused(message % {"key": key, "run": triggered.run.pk})
+    return triggered

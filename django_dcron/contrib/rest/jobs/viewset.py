@@ -43,6 +43,7 @@ from django_dcron.contrib.rest.jobs.statistics import (
 from django_dcron.contrib.rest.jobs.triggering import (
     IDEMPOTENCY_KEY,
     ReceiptSerializer,
+    TriggeredRun,
     TriggerSerializer,
     idempotency_key,
     receipt,
@@ -211,12 +212,12 @@ class JobViewSet(BulkJobViewSet):
         if Run(job=job, args=args, kwargs=kwargs).has_other_arguments:
             require_other_arguments(request)
         if key is None:
-            run, is_new = control.trigger(job, args=args, kwargs=kwargs), True
+            triggered = TriggeredRun(control.trigger(job, args=args, kwargs=kwargs), is_new=True)
         else:
-            run, is_new = trigger_once(job, args, kwargs, key)
-        url = row_url(request, "run", run.pk)
-        data = ReceiptSerializer(receipt(run, url)).data
-        if is_new:
+            triggered = trigger_once(job, args, kwargs, key)
+        url = row_url(request, "run", triggered.run.pk)
+        data = ReceiptSerializer(receipt(triggered.run, url)).data
+        if triggered.is_new:
             return Response(data, status=201, headers={"Location": url})
         return Response(data)
 

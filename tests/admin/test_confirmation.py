@@ -178,7 +178,14 @@ def test_confirmed_action_applies_to_listed_rows_only(admin_client: Client) -> N
     assert response.redirect_chain[-1][0] == f"{list_url('run')}?{query}"
 
 
-def test_select_across_is_limited_to_first_matching_rows(
+def _hidden_fields(page: Any) -> dict[str, str]:
+    """Return what the form submits if the user presses its button."""
+    html = page.content.decode()
+    form = html[html.index('<form method="post" action="/admin/django_dcron/') :]
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
+
+
+def test_action_on_all_that_match_continues_until_all_are_done(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 2)
@@ -189,8 +196,38 @@ def test_select_across_is_limited_to_first_matching_rows(
 
     (bound,) = re.findall(r'<p class="dcron-bound">([^<]*)</p>', page.content.decode())
     assert re.findall(r"\d+", bound) == ["4", "2"]
-    _confirm(admin_client, page)
-    assert [job.name for job in Job.objects.filter(enabled=False)] == ["job 0", "job 1"]
+    assert not Job.objects.filter(enabled=False).exists()
+    later = make_job("job that is created later")
+    shown: list[str] = []
+    while page.status_code == 200 and len(shown) < 5:
+        paused = Job.objects.filter(enabled=False)
+        shown.append(f"{paused.count()}: {page.context['numbers'].get('all_done', '')}")
+        page = admin_client.post(page.context["path"], _hidden_fields(page))
+    assert shown == ["0: ", "2: 2"]
+    assert {job.name for job in paused} == {f"job {number}" for number in range(4)}
+    assert Job.objects.get(pk=later.pk).enabled
+    assert page.url == f"{list_url('job')}?q=job"
+
+
+def test_all_failed_runs_that_match_are_rerun_once(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 2)
+    job = make_job()
+    failed = [make_run(job, NOON.replace(minute=n), state="failed") for n in range(5)]
+    make_run(job, NOON.replace(minute=9), state="succeeded")
+
+    page = _ask(admin_client, "rerun", failed[0], query="state__exact=failed", select_across=1)
+    for _request in range(3):
+        assert page.status_code == 200
+        page = admin_client.post(page.context["path"], _hidden_fields(page))
+
+    assert page.status_code == 302
+    rerun = Run.objects.filter(trigger="rerun").values_list("rerun_of_id", flat=True)
+    assert sorted(rerun) == sorted(run.pk for run in failed)
+    invalid = {"action": "rerun", "_selected_action": "1", "select_across": "1"}
+    url = f"{list_url('run')}?state__exact=failed"
+    assert admin_client.post(url, {**invalid, "all_until": "x"}).status_code == 400
 
 
 def test_row_deleted_before_confirmation_shows_warning(admin_client: Client) -> None:

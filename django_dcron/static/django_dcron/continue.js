@@ -1,7 +1,7 @@
 "use strict";
 
-// Submits the form of a running retry for the next batches. Without this script, the user presses
-// the button.
+// Submits the form of a running action for the next rows. Without this script, the user presses the
+// button.
 for (const button of document.querySelectorAll("[data-dcron-continue]")) {
     button.form.requestSubmit(button);
 }

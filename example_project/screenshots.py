@@ -194,6 +194,8 @@ def fill_in(page: Page, job: str, schedule: str, occurs_at: str) -> None:
     for name, text in typed.items():
         page.locator(f"[name={name}]").fill(text)
     expect(page.locator("#dcron-preview-occurrences")).to_contain_text(occurs_at)
+    # The preview is at most as high as the window.
+    page.set_viewport_size({"width": WIDE, "height": 1200})
     page.mouse.move(0, 0)
 
 

@@ -54,6 +54,8 @@ RENDERED = "_dcron_freezes_are_shown"
 
 A template that calls the tag may extend another template that calls it as well.
 """
+FREEZES = "_dcron_freezes"
+"""The request attribute with the freezes in force, which are read once for a page."""
 
 
 def banner(request: HttpRequest) -> dict[str, Any]:
@@ -65,14 +67,26 @@ def banner(request: HttpRequest) -> dict[str, Any]:
         return {}
     setattr(request, RENDERED, True)
     site = site_of(request)
-    if not may_view(request, Job, site):
-        return {}
-    try:
-        freezes = list(_visible(request, site).in_force())
-    except (DatabaseError, InterfaceError):
-        return {}
+    freezes = freezes_in_force(request)
     has_list = site.is_registered(Freeze) and may_view(request, Freeze, site)
     return {"freezes": freezes, "list_url": list_url(Freeze, site) if has_list else ""}
+
+
+def freezes_in_force(request: HttpRequest) -> list[Freeze]:
+    """Return the freezes in force that the user may see; none if they can't be read."""
+    if not hasattr(request, FREEZES):
+        setattr(request, FREEZES, _read_freezes(request, site_of(request)))
+    found: list[Freeze] = getattr(request, FREEZES)
+    return found
+
+
+def _read_freezes(request: HttpRequest, site: admin.AdminSite) -> list[Freeze]:
+    if not may_view(request, Job, site):
+        return []
+    try:
+        return list(_visible(request, site).in_force())
+    except (DatabaseError, InterfaceError):
+        return []
 
 
 def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:

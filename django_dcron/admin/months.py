@@ -40,6 +40,8 @@ class MonthDay:
     """A short text below the number, such as a time."""
     notes: tuple[str, ...] = ()
     """The state of the day in words."""
+    reasons: tuple[str, ...] = ()
+    """The names of the holidays or entries that exclude the day or times of it."""
 
     @property
     def note(self) -> str:
@@ -61,6 +63,20 @@ class Month:
     weeks: tuple[tuple[MonthDay | None, ...], ...]
     """The days of each week; None for days of other months."""
 
+    @property
+    def days(self) -> Iterator[MonthDay]:
+        for week in self.weeks:
+            yield from filter(None, week)
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        """The days that each reason excludes, such as 24-26, and the reason."""
+        days: dict[str, list[int]] = {}
+        for day in self.days:
+            for reason in day.reasons:
+                days.setdefault(reason, []).append(day.number)
+        return [(_format_numbers(numbers), reason) for reason, numbers in days.items()]
+
 
 @dataclass(frozen=True)
 class MonthGrid:
@@ -78,8 +94,7 @@ class MonthGrid:
     @property
     def days(self) -> Iterator[MonthDay]:
         for month in self.months:
-            for week in month.weeks:
-                yield from filter(None, week)
+            yield from month.days
 
     @property
     def weekdays(self) -> list[tuple[Any, Any]]:
@@ -137,6 +152,19 @@ def exclusion_note(excluded: Sequence[Interval], reasons: ExclusionReasons) -> s
 def _format_times(intervals: Sequence[Interval]) -> str:
     minutes = ([second // 60 for second in interval] for interval in intervals)
     return ", ".join("-".join(f"{at // 60:02}:{at % 60:02}" for at in pair) for pair in minutes)
+
+
+def _format_numbers(numbers: Sequence[int]) -> str:
+    """Format sorted numbers; consecutive ones as a range, such as 5, 6, 24-26."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    return ", ".join(
+        f"{each[0]}-{each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in ranges
+    )
 
 
 def _first_weekday() -> int:

@@ -70,13 +70,15 @@ def holiday_name(country: str, part: str, day: date, language: str) -> str:
 def _names_of_year(country: str, part: str, year: int, language: str) -> dict[date, str]:
     holidays_in(country, part)  # raises if the place is unknown
     named = {name.casefold(): name for name in ("", *_known()[country])}[part.casefold()]
-    plain = _package().country_holidays(country, subdiv=named or None, years=year)
-    chosen = _supported_language(language, plain.supported_languages)
-    if chosen:
-        plain = _package().country_holidays(
-            country, subdiv=named or None, years=year, language=chosen
-        )
-    return dict(plain.items())
+    supported = _package().country_holidays(country, subdiv=named or None).supported_languages
+    found = _package().country_holidays(
+        country,
+        subdiv=named or None,
+        # A holiday may be observed in the year before or after its own.
+        years=range(year - 1, year + 2),
+        language=_supported_language(language, supported),
+    )
+    return dict(found.items())
 
 
 def _supported_language(language: str, supported: Iterable[str]) -> str | None:

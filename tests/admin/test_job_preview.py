@@ -137,7 +137,7 @@ def test_preview_writes_nothing(admin_client: Client) -> None:
 def test_preview_needs_few_queries(
     admin_client: Client, django_assert_max_num_queries: Any
 ) -> None:
-    """An existing job costs the session, user, job, name check, clock, cursor and load queries."""
+    """An existing job costs the session, user, job, name check, clock, load and freezes queries."""
     job = make_job()
     filled = as_rendered(admin_client.get(job_url(job)))
 

@@ -1,12 +1,19 @@
 """Test the live preview of the job form: its texts and their places."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.utils.timezone import now
 from playwright.sync_api import Locator, Page, expect
 
+from django_dcron import control
+from django_dcron.models import Calendar
+from tests.browser.accessibility import assert_accessible_and_fits
+from tests.browser.conftest import Browse
 from tests.browser.pages import dcron_url
+from tests.browser.sample import make_sample
 
 pytestmark = pytest.mark.browser
 
@@ -22,8 +29,8 @@ def test_preview_shows_description_and_next_occurrences(page: Page, preview: Loc
     page.locator("[name=timezone]").fill("Asia/Tokyo")
     page.locator("[name=schedule]").press_sequentially("30 3 * * MON")
     expect(preview.locator(".dcron-words")).to_contain_text("03:30")
-    expect(preview.locator("thead th")).to_have_text(["Asia/Tokyo", "UTC", "Interval"])
-    rows = preview.locator("tbody tr")
+    expect(preview.locator(".dcron-next thead th")).to_have_text(["Asia/Tokyo", "UTC", "Interval"])
+    rows = preview.locator(".dcron-next tbody tr")
     expect(rows).to_have_count(10)
     expect(rows.nth(1)).to_contain_text("03:30")
     expect(rows.nth(1)).to_contain_text("18:30")
@@ -44,6 +51,33 @@ def test_preview_shows_and_removes_caution(page: Page, preview: Locator) -> None
     schedule.fill("0 9 1 * *")
     expect(preview.locator(".dcron-words")).to_contain_text("09:00")
     expect(caution).to_have_count(0)
+
+
+def test_preview_shows_months_in_light_and_dark_and_on_phone(page: Page, preview: Locator) -> None:
+    control.freeze("deploy", until=now() + timedelta(days=2))
+    control.save_calendar(Calendar(name="closed", dates="SAT-SUN # Weekend\n22:00-06:00"))
+    page.goto(dcron_url("job_add"))
+    page.locator("[name=target]").fill("tests.app.tasks.ok")
+    page.locator("[name=schedule]").fill("*/30 * * * *")
+    months = preview.locator(".dcron-upcoming table")
+    expect(months).to_have_count(2)
+    page.get_by_role("tab", name="Timing").click()
+    page.locator("[name=calendar]").select_option("closed")
+    excluded = months.last.locator("td:has(s)")
+    expect(excluded.first).to_contain_text("excluded (Weekend)")
+    expect(excluded.first).to_have_attribute("title", "excluded (Weekend)")
+    expect(months.last.locator(".dcron-partly").first).to_be_visible()
+    expect(months.last.get_by_text("32×").first).to_be_visible()  # noqa: RUF001
+    expect(preview.locator("td .dcron-frozen").first).to_be_visible()
+    assert_accessible_and_fits(page)
+
+
+def test_months_need_no_script(browse: Browse) -> None:
+    sample = make_sample()
+    page = browse(java_script_enabled=False)
+    page.goto(dcron_url("job_change", sample.job.pk))
+    expect(page.locator("#dcron-preview .dcron-upcoming table")).to_have_count(2)
+    expect(page.locator("#dcron-preview td.dcron-today .dcron-frozen")).to_be_visible()
 
 
 def test_preview_shows_signature_and_argument_errors(page: Page, preview: Locator) -> None:

@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
 from django_dcron.models import Job, Limit
+from tests.browser.accessibility import assert_accessible_and_fits
 from tests.browser.axe import DJANGO_FINDINGS, findings
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.overflow import elements_wider_than_window
@@ -20,13 +21,6 @@ from tests.browser.pages import PAGES, dcron_url, url
 from tests.browser.sample import make_sample
 
 pytestmark = pytest.mark.browser
-
-ANIMATIONS_FINISHED = (
-    "() => Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => "
-    "{})))"
-)
-"""Waits until all animations have finished, because Django's links fade between colors."""
-
 
 NOTHING: Any = None
 
@@ -160,21 +154,6 @@ def test_page_after_step_is_accessible_and_fits_window(
 def test_empty_page_is_accessible_and_fits_window(page: Page, name: str) -> None:
     show(page, PAGES[name](NOTHING))
     assert_accessible_and_fits(page)
-
-
-def assert_accessible_and_fits(page: Page) -> None:
-    problems = [f"wider than the window: {element}" for element in elements_wider_than_window(page)]
-    problems += [f"light: {finding}" for finding in findings(page)]
-    page.emulate_media(color_scheme="dark")
-    page.evaluate(ANIMATIONS_FINISHED)
-    problems += [f"dark: {finding}" for finding in findings(page)]
-    page.set_viewport_size({"width": PHONE, "height": 844})
-    problems += [f"phone: {finding}" for finding in findings(page)]
-    problems += [
-        f"phone: wider than the window: {element}" for element in elements_wider_than_window(page)
-    ]
-    if problems:
-        pytest.fail("\n".join(problems), pytrace=False)
 
 
 def test_excluded_findings_occur_on_pages_of_django(

@@ -30,6 +30,7 @@ from django_dcron.admin.jobs import why
 from django_dcron.admin.jobs.countdown import countdown, countdown_texts
 from django_dcron.admin.jobs.duration_chart import draw_duration_chart
 from django_dcron.admin.jobs.last_failure import last_failure
+from django_dcron.admin.jobs.upcoming_months import UpcomingMonths, months_for
 from django_dcron.admin.visibility import admin_scope, visible_nodes
 from django_dcron.diagnosis import chains, cluster, job_status
 from django_dcron.diagnosis.chain_graph import chain_of_job
@@ -132,7 +133,7 @@ class JobPage:
     def __init__(self, job_id: int, request: HttpRequest, model_admin: admin.ModelAdmin[Job]):
         site = model_admin.admin_site
         self.job = job = _load_job(model_admin.get_queryset(request), job_id)
-        self._site, self._scope = site, admin_scope(request, site)
+        self._request, self._site, self._scope = request, site, admin_scope(request, site)
         runs = self._scope.runs
         self.status = StatusPanel(job, request, site)
         self.part = self.status.part.render({"status": self.status}, request)
@@ -163,6 +164,12 @@ class JobPage:
         The page shows them to users who can't see the preview of the form.
         """
         return _next_occurrences(self.job)
+
+    @cached_property
+    def months(self) -> UpcomingMonths | None:
+        """The upcoming months, next to ``next_occurrences``; None without occurrences."""
+        times = self.next_occurrences.times
+        return months_for(self._request, self.job, times[0]) if times else None
 
     @property
     def may_start_again(self) -> bool:

@@ -41,6 +41,7 @@ from django_dcron.admin.jobs.policy_texts import (
 )
 from django_dcron.admin.jobs.retry_picture import RetryPicture
 from django_dcron.admin.jobs.target_note import TargetNote
+from django_dcron.admin.jobs.upcoming_months import UpcomingMonths, months_for
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
@@ -85,11 +86,13 @@ class OccurrenceRow:
 class SchedulePreview:
     """The data of the preview.
 
-    With ``show_all_errors``, untouched fields have errors, too.
+    With ``show_all_errors``, untouched fields have errors, too. ``request`` decides what the
+    user may see of freezes and calendars.
     """
 
-    def __init__(self, form: JobForm, *, show_all_errors: bool):
+    def __init__(self, form: JobForm, request: HttpRequest, *, show_all_errors: bool):
         self.form = form
+        self.request = request
         self.show_all_errors = show_all_errors
         self.job: Job = form.instance
         self.problem = ""
@@ -145,6 +148,13 @@ class SchedulePreview:
     @cached_property
     def rows(self) -> list[OccurrenceRow]:
         return list(_rows(self.lookahead)) if self.lookahead else []
+
+    @cached_property
+    def months(self) -> UpcomingMonths | None:
+        """The upcoming months; None if the schedule is invalid or has no further occurrence."""
+        if self.lookahead is None or not self.lookahead.occurrences:
+            return None
+        return months_for(self.request, self.job, self.lookahead.occurrences[0].at)
 
     @property
     def is_utc(self) -> bool:
@@ -213,7 +223,7 @@ class PreviewedAdmin(PreviewedFormAdmin[Job]):
     preview_key = "job"
 
     def render_preview(self, request: HttpRequest, form: Any) -> HttpResponse:
-        preview = SchedulePreview(form, show_all_errors=SAVE_WAS_REFUSED in request.POST)
+        preview = SchedulePreview(form, request, show_all_errors=SAVE_WAS_REFUSED in request.POST)
         return render(request, "admin/django_dcron/job/preview_response.html", {"preview": preview})
 
     def add_form_context(
@@ -225,5 +235,5 @@ class PreviewedAdmin(PreviewedFormAdmin[Job]):
         context["tabs"] = tabs = form_tabs(form)
         context["open_tab"] = open_tab(tabs, form, has_overview=has_overview)
         if obj is None or self.has_change_permission(request, obj):
-            context["preview"] = SchedulePreview(form.form, show_all_errors=True)
+            context["preview"] = SchedulePreview(form.form, request, show_all_errors=True)
             context["preview_url"] = self.preview_url(obj)

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from django.db import models
@@ -62,6 +63,13 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
 
     def delete(self) -> NoReturn:
         raise _append_only()
+
+    def bulk_create(
+        self, objs: Iterable[AuditEntry], *args: Any, update_conflicts: bool = False, **options: Any
+    ) -> list[AuditEntry]:
+        if update_conflicts or len(args) > 2:  # the third positional argument is update_conflicts
+            raise _append_only()
+        return super().bulk_create(objs, *args, **options)
 
     def delete_expired(self, keys: list[int]) -> int:
         """Delete the entries whose retention time is over. Returns their number."""
@@ -118,10 +126,12 @@ class AuditEntry(models.Model):
     def __str__(self) -> str:
         return f"{self.get_action_display()}: {self.label}"
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        if not self._state.adding:
+    def save(self, *args: Any, **options: Any) -> None:
+        # Positional arguments, which Django 5.2 still accepts, may force an update.
+        if args or not self._state.adding or options.get("force_update"):
             raise _append_only()
-        super().save(*args, **kwargs)
+        # Without this, Django updates the existing row that has the key of the instance.
+        super().save(**options | {"force_insert": True})
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise _append_only()

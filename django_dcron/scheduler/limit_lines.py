@@ -21,7 +21,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from django.db import transaction
-from django.db.models import Count, Exists, F, Q
+from django.db.models import Count, Exists, Q
 
 from django_dcron.conf import settings
 from django_dcron.db.contention import skipping_if_locked
@@ -75,23 +75,26 @@ def _lines_to_wake(shards: Collection[int], using: str) -> list[LimitLine]:
     limits = {
         row.pk: row for row in Limit.objects.using(using).all() if limit_shard(row.pk) in shards
     }
-    places = LimitPlace.objects.using(using).order_by().values_list("limit_id", "key")
-    counted = places.annotate(
-        rows=Count("pk"),
-        taken=Count("number"),
-        unstarted=Count("number", filter=~Q(run__state=State.RUNNING)),
+    places = LimitPlace.objects.using(using).filter(limit__in=limits).order_by()
+    in_lines = places.values_list("limit_id", "key")
+    # The places alone answer this. A join with the runs would read each run that waits.
+    waiting = in_lines.filter(number=None).distinct()
+    counted = in_lines.exclude(number=None).annotate(
+        taken=Count("pk"), unstarted=Count("pk", filter=~Q(run__state=State.RUNNING))
     )
-    waiting = counted.filter(rows__gt=F("taken"), limit__in=limits)
+    numbers = {(limit, key): (taken, unstarted) for limit, key, taken, unstarted in counted}
     started = _recent_starts(limits.values(), using)
     lines = []
-    for limit_id, key, _rows, taken, unstarted in waiting:
-        line, limit = LimitLine(limit_id, key), limits[limit_id]
+    for line in map(LimitLine._make, waiting):
+        limit, (taken, unstarted) = limits[line.limit_id], numbers.get(line, (0, 0))
         facts = LineFacts(
             limit.max_running, limit.max_started, range(taken), unstarted, started[line]
         )
         if places_to_give(facts, 1):
             lines.append(line)
-    return lines[:LINES_AT_ONCE]
+            if len(lines) == LINES_AT_ONCE:
+                break
+    return lines
 
 
 def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[LimitLine]:

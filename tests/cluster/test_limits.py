@@ -1,16 +1,27 @@
-"""Test that a limit is never exceeded while workers and nodes are killed."""
+"""Test that limits are never exceeded while workers and nodes are killed."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from django_dcron import control
 from django_dcron.models import Limit, LimitPlace, Run
-from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, fault, shorter_durations
+from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, fault, shorter_durations
+from tests.factories import make_job
+from tests.verdict.finding import TOLERANCE
+from tests.verdict.history import Change
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
 
 QUICK = shorter_durations(REDELIVER_AFTER=3, RUN_LEASE=3)
 ALLOWED = 3
+WORKER_FAULTS = fault(["limit.joined", "limit.freed", "start.done", "finish.ended"], chance=0.03)
+NODE_FAULTS = fault(["limit.freed", "retry.written"], chance=0.1)
+WITH_KEY = "customer {kwargs[number]}"
+CUSTOMERS = ("customer 1", "customer 2", "customer 3")
 
 
 def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> None:
@@ -20,34 +31,110 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
     change.
     """
     limit = control.save_limit(Limit(name="api", max_running=ALLOWED))
-    worker_faults = fault(
-        ["limit.joined", "limit.freed", "start.done", "finish.ended"], chance=0.03
-    )
-    node_faults = fault(["limit.freed", "retry.written"], chance=0.1)
-    cluster.add_worker(pool="threads", env=QUICK | worker_faults, wait=False)
-    cluster.start(
-        jobs=6,
-        workers=2,
-        node_env=QUICK | node_faults,
-        worker_env=QUICK | worker_faults,
-        kwargs={"seconds": 0.15},
-        limit=limit,
-        misfire_grace=120 * SECOND,
-        schedule="*/2 * * * * *",
-    )
+    start(cluster, limit, schedule="*/2 * * * * *")
     cluster.run_for(12)
+    wait_for_waiting_and_killed(cluster)
+    cluster.account()
+    assert cluster.history is not None
+    assert max(numbers_running(cluster.history.changes)) == ALLOWED
+    assert [each.max_running for each in cluster.history.limits] == [ALLOWED]
+    assert {each.limit for each in cluster.history.changes} == {"api"}
+    assert_no_place_is_left()
+
+
+def test_each_key_has_its_own_places_while_workers_and_nodes_are_killed(cluster: Cluster) -> None:
+    """The keys come from the arguments of the jobs and of triggered runs."""
+    limit = control.save_limit(Limit(name="api", key=WITH_KEY, max_running=2))
+    start_for_each_customer(cluster, limit)
+    triggered = make_job(target=WITNESS, schedule="@never", limit=limit, overlap_policy="allow")
+    for number in (1, 2, 3) * 4:
+        control.trigger(triggered, kwargs={"seconds": 0.3, "number": number})
+    cluster.run_for(12)
+    wait_for_waiting_and_killed(cluster)
+    cluster.account()
+    assert cluster.history is not None
+    by_key = changes_by_key(cluster.history.changes)
+    highest = {key: max(numbers_running(changes)) for key, changes in by_key.items()}
+    assert highest == dict.fromkeys(CUSTOMERS, 2)
+    assert max(numbers_running(cluster.history.changes)) > 2
+    assert_no_place_is_left()
+
+
+def test_starts_within_an_interval_are_limited_while_workers_and_nodes_are_killed(
+    cluster: Cluster,
+) -> None:
+    """A process that is killed after it has counted a start doesn't allow another one."""
+    given = {"max_started": ALLOWED, "interval": 2 * SECOND}
+    limit = control.save_limit(Limit(name="sms", key=WITH_KEY, **given))
+    start_for_each_customer(cluster, limit)
+    cluster.run_for(12)
+    wait_for_waiting_and_killed(cluster)
+    cluster.account()
+    assert cluster.history is not None
+    by_key = changes_by_key(cluster.history.changes)
+    highest = {
+        key: max(numbers_started(changes, 2 * SECOND - TOLERANCE))
+        for key, changes in by_key.items()
+    }
+    assert highest == dict.fromkeys(CUSTOMERS, ALLOWED)
+
+
+def start(cluster: Cluster, limit: Limit, **fields: object) -> None:
+    """Start processes with faults, and six jobs with the limit."""
+    cluster.add_worker(pool="threads", env=QUICK | WORKER_FAULTS, wait=False)
+    given = {"kwargs": {"seconds": 0.15}, "limit": limit, "misfire_grace": 120 * SECOND} | fields
+    cluster.start(
+        jobs=6, workers=2, node_env=QUICK | NODE_FAULTS, worker_env=QUICK | WORKER_FAULTS, **given
+    )
+
+
+def start_for_each_customer(cluster: Cluster, limit: Limit) -> None:
+    """Start two jobs for each of two customers, and six for a third one."""
+    given = {"target": WITNESS, "limit": limit, "misfire_grace": 120 * SECOND, "max_attempts": 5}
+    for number in (1, 2):
+        for name, policy in (("all", "allow"), ("in turn", "queue_all")):
+            make_job(
+                name=f"customer {number} {name}",
+                schedule="* * * * * *" if policy == "allow" else "*/2 * * * * *",
+                kwargs={"seconds": 0.4, "number": number},
+                overlap_policy=policy,
+                retry_backoff=SECOND,
+                **given,
+            )
+    start(cluster, limit, kwargs={"seconds": 0.2, "number": 3}, schedule="*/4 * * * * *")
+
+
+def wait_for_waiting_and_killed(cluster: Cluster) -> None:
+    """Wait until a run has waited for the limit and a worker was killed, and end the faults."""
     waited = Run.objects.filter(reason__startswith="waits for limit")
     wait_until(waited.exists, TIMEOUT, what="a run to wait for the limit")
     threads = cluster.workers[0]
     wait_until(lambda: threads.exits, TIMEOUT, what="a worker to be killed")
     cluster.remove_faults()
-    cluster.account()
-    assert cluster.history is not None
-    running, highest = set(), 0
-    for change in cluster.history.changes:
+
+
+def changes_by_key(changes: list[Change]) -> dict[str, list[Change]]:
+    found = defaultdict(list)
+    for change in changes:
+        found[change.key].append(change)
+    return found
+
+
+def numbers_running(changes: list[Change]) -> Iterator[int]:
+    """Yield the number of running runs after each change."""
+    running: set[str] = set()
+    for change in changes:
         (running.add if change.new == "running" else running.discard)(change.run)
-        highest = max(highest, len(running))
-    assert highest == ALLOWED
-    assert [each.max_running for each in cluster.history.limits] == [ALLOWED]
-    assert {each.limit for each in cluster.history.changes} == {"api"}
+        yield len(running)
+
+
+def numbers_started(changes: list[Change], interval: timedelta) -> Iterator[int]:
+    """Yield the number of starts within the interval up to each start."""
+    started = [each.at for each in changes if each.new == "running" and each.old != "running"]
+    for last in started:
+        yield sum(last - interval < at <= last for at in started)
+
+
+def assert_no_place_is_left() -> None:
+    """Only runs that haven't ended may have a place."""
     assert not LimitPlace.objects.exclude(run__state__in=("pending", "queued", "waiting")).exists()

@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
@@ -19,6 +20,8 @@ from tests.factories import forget_entries, make_idle_job, make_job, make_run
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
+
+ENTRY_FIELDS = [field.name for field in AuditEntry._meta.concrete_fields]
 
 
 def entries(**lookups: Any) -> list[AuditEntry]:
@@ -220,6 +223,8 @@ def test_entries_cannot_be_changed_or_deleted() -> None:
     make_idle_job()
     rows, entry = AuditEntry.objects.all(), AuditEntry.objects.get()
     entry.actor = "nobody"
+    fields = {name: getattr(entry, name) for name in ENTRY_FIELDS}
+    upsert = {"update_conflicts": True, "update_fields": ["actor"], "unique_fields": ["id"]}
     for attempt in (
         entry.save,
         entry.delete,
@@ -227,8 +232,31 @@ def test_entries_cannot_be_changed_or_deleted() -> None:
         lambda: rows.update(actor="nobody"),
         lambda: rows.bulk_update([entry], ["actor"]),
         lambda: rows.update_or_create(pk=entry.pk, defaults={"actor": "nobody"}),
+        lambda: rows.bulk_create([AuditEntry(**fields)], **upsert),
+        lambda: AuditEntry.objects.bulk_create([AuditEntry(**fields)], **upsert),
+        lambda: rows.bulk_create([AuditEntry(**fields)], None, False, True, ["actor"], ["id"]),
+        lambda: async_to_sync(rows.abulk_create)([AuditEntry(**fields)], **upsert),
+        lambda: async_to_sync(rows.aupdate)(actor="nobody"),
+        lambda: async_to_sync(rows.adelete)(),
+        lambda: AuditEntry(**fields).save(force_update=True),
+        lambda: AuditEntry(**fields).save(False, True),
     ):
         with pytest.raises(NotPossible) as refused, transaction.atomic():
             attempt()
         assert refused.value.code == "append_only"
+    assert AuditEntry.objects.get().actor == ""
+
+
+def test_new_entry_does_not_replace_one_with_the_same_key() -> None:
+    make_idle_job()
+    entry = AuditEntry.objects.get()
+    fields = {name: getattr(entry, name) for name in ENTRY_FIELDS} | {"actor": "nobody"}
+    for attempt in (
+        AuditEntry(**fields).save,
+        lambda: AuditEntry.objects.create(**fields),
+        lambda: AuditEntry.objects.bulk_create([AuditEntry(**fields)]),
+    ):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            attempt()
+    AuditEntry.objects.bulk_create([AuditEntry(**fields)], ignore_conflicts=True)
     assert AuditEntry.objects.get().actor == ""

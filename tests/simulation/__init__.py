@@ -13,8 +13,10 @@
 | ``services`` | the lock server and the broker |
 | ``cluster`` | nodes and workers |
 | ``plan`` | jobs, actions of users and faults, drawn from a seed |
+| ``timing`` | schedules and calendars of the jobs, drawn from a seed |
 | ``world`` | one simulation from start to end |
 | ``observer`` | checks each change of a row at once |
+| ``cursor_moves`` | occurrences that a cursor passes, by brute force |
 | ``shrinking`` | omits items of a plan while it still fails |
 | ``counts`` | counts of one simulation, and their sums over many |
 | ``sessions`` | many simulations in several processes, and their totals |

@@ -23,6 +23,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.read_and_change import ReadAndChange
 from django_dcron.db.statements import Placeholder, Select, Update
 from django_dcron.dispatch.base import DispatchFailed
+from django_dcron.jobs import placement
 from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
@@ -41,7 +42,9 @@ from django_dcron.runs import (
 )
 from django_dcron.runs.start import Started
 from django_dcron.scheduler import agenda, claim, publishing, rescue, tick
+from django_dcron.schedules.rules import AnyOf
 from django_dcron.schedules.timetable import Timetable
+from django_dcron.schedules.windows import Windowed
 from tests.simulation import primitives
 
 Breaking = Callable[[ExitStack], None]
@@ -122,6 +125,38 @@ def an_edit_leaves_claimed_runs(stack: ExitStack) -> None:
         return 0
 
     put(stack, deliveries, "delete_claimed_ahead", nothing)
+
+
+@guard
+def an_edit_drops_due_occurrences(stack: ExitStack) -> None:
+    """An edit doesn't create the runs that were due by the earlier definition."""
+    put(stack, placement, "_claim_due", lambda *arguments: [])
+
+
+@guard
+def later_lines_of_a_schedule_are_ignored(stack: ExitStack) -> None:
+    """Only the first line of a schedule has occurrences."""
+
+    def of_first_line(self: AnyOf, instant: datetime) -> datetime | None:
+        return self.lines[0].rule.next_after(instant)
+
+    put(stack, AnyOf, "next_after", of_first_line)
+
+
+@guard
+def occurrences_do_not_move_to_the_end_of_an_excluded_time(stack: ExitStack) -> None:
+    """The policy ``window_end`` drops the occurrences within an excluded time."""
+
+    def dropping(self: Windowed, instant: datetime) -> datetime | None:
+        if not self.moves:
+            return real(self, instant)  # type: ignore[no-any-return]
+        until = instant + timedelta(days=2)  # a calendar may exclude all later dates
+        found = self.rule.next_after(instant)
+        while found is not None and self.excludes(found):
+            found = self.rule.next_after(found) if found < until else None
+        return found
+
+    real = put(stack, Windowed, "next_after", dropping)
 
 
 # --- dispatch -------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from tests.model.transitions import Transition, not_allowed
+from tests.simulation.cursor_moves import Definition, instant, is_occurrence, omitted, passed
 from tests.simulation.engine import Engine
 from tests.simulation.plan import NODES, RUN_LEASE
 from tests.simulation.primitives import EPOCH, MAX_DRIFT
@@ -191,10 +192,31 @@ class Observer:
         if not (withdrawn or state in FINAL):
             self.report(f"job {job}: run {run[-6:]} was deleted while {state}")
 
-    def _claimed(self, job: int, scheduled_at: str) -> None:
-        """A node's claim has moved the job's cursor past this occurrence."""
-        if not self.rows.is_accounted_for(job, scheduled_at):
-            self.report(f"lost: no run of job {job} accounts for {scheduled_at}")
+    def _claimed(self, job: int, old: str, new: str | None, *definition: Any) -> None:
+        """A claim has moved the job's cursor from one occurrence to another."""
+        given = Definition(*definition)
+        self._check_passed(job, passed(given, old, new))
+        if new and not is_occurrence(given, new, old):
+            self.report(f"off_schedule: the cursor of job {job} is at {new}")
+
+    def _placed(self, job: int, placed_at: str, next_at: str | None, *definition: Any) -> None:
+        """The job's cursor has a new definition, which counts after ``placed_at``."""
+        given = Definition(*definition)
+        if at := omitted(given, placed_at, next_at):
+            self.report(f"lost: the cursor of job {job} is at {next_at}, and not at {at}")
+        if next_at and not is_occurrence(given, next_at, next_at):
+            self.report(f"off_schedule: the cursor of job {job} is at {next_at}")
+
+    def _replaced(self, job: int, next_at: str, placed_at: str, *definition: Any) -> None:
+        """The job's cursor was due by its earlier definition when it got a new one."""
+        # After a pause that a node has ended early, the definition counts from a later instant.
+        if instant(placed_at).timestamp() - EPOCH <= self.engine.now:
+            self._check_passed(job, passed(Definition(*definition), next_at, placed_at))
+
+    def _check_passed(self, job: int, occurrences: Iterable[str]) -> None:
+        for scheduled_at in occurrences:
+            if not self.rows.is_accounted_for(job, scheduled_at):
+                self.report(f"lost: no run of job {job} accounts for {scheduled_at}")
 
     def _attempted(self, run: str, number: int, worker: str) -> None:
         if (run, number) in self._attempts:

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from django_dcron.utils.sync_points import Point
 from tests.simulation.settings import DCRON_LEASE, DCRON_RUN_LEASE
+from tests.simulation.timing import SCHEDULES, calendar_edit, draw_calendars, draw_timing
 
 HOUR = 3600.0
 LEASE, RUN_LEASE = DCRON_LEASE.total_seconds(), DCRON_RUN_LEASE.total_seconds()
@@ -37,10 +38,6 @@ IN_TRANSACTIONS = (
     *IN_RESCUES,
 )
 WORKER_POINTS = tuple(point for point in POINTS if point not in NODE_POINTS or point in IN_RESCUES)
-SCHEDULES = (
-    *("*/10 * * * *", "*/7 * * * *", "*/15 * * * *", "*/20 * * * *", "5,35 * * * *"),
-    *("0 * * * *", "30 */2 * * *", "@hourly", "25 * * * *", "0 30 */3 * * *"),
-)
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,7 @@ class Plan:
     links: tuple[tuple[int, int, str], ...]
     """Tuples of the following job, the preceding job, and the end that links them."""
     limits: tuple[dict[str, Any], ...]
+    calendars: tuple[dict[str, str], ...]
     items: tuple[Item, ...]
 
     @property
@@ -120,7 +118,14 @@ def draw(seed: int, hours: float) -> Plan:
     nodes = random.choice((2, 2, 3))
     limits = tuple(_limit(random, number) for number in range(random.choice((0, 1, 1, 1, 2))))
     names = tuple(limit["name"] for limit in limits)
-    jobs = tuple(_job(random, number, names) for number in range(random.randint(3, 6)))
+    timing = Random(f"timing {seed}")
+    calendars = draw_calendars(timing)
+    calendar_names = tuple(calendar["name"] for calendar in calendars)
+    jobs = tuple(
+        _job(random, number, names)
+        | (draw_timing(timing, calendar_names) if timing.random() < 0.5 else {})
+        for number in range(random.randint(3, 6))
+    )
     links = []
     if random.random() < 0.4:
         on = random.choice(("succeeded", "failed", "ended"))
@@ -141,11 +146,15 @@ def draw(seed: int, hours: float) -> Plan:
         if random.random() < drawn.bursts:
             soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0))
             items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
+    items += [
+        _timing_action(timing, hours * HOUR, len(jobs), calendar_names)
+        for _ in range(int(drawn.actions * hours / 6))
+    ]
     items = [item for item in items if not _is_calm(item.at)]
     items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
     lock = random.choice(("redis", "redis", "database"))
-    return Plan(seed, hours, nodes, lock, jobs, tuple(links), limits, tuple(items))
+    return Plan(seed, hours, nodes, lock, jobs, tuple(links), limits, calendars, tuple(items))
 
 
 KEYS = ("", "customer:{kwargs[customer_id]}", "customer:{kwargs[customer_id]}", "{args[0]}")
@@ -254,6 +263,14 @@ def _action(random: Random, at: float, jobs: int, limits: tuple[str, ...]) -> It
         case "edit_without_save":
             given["schedule"] = random.choice((*SCHEDULES, "every now and then"))
     return Item(at, kind, given)
+
+
+def _timing_action(random: Random, until: float, jobs: int, calendars: tuple[str, ...]) -> Item:
+    at = random.random() * until
+    if calendars and random.random() < 0.5:
+        return Item(at, "edit_calendar", calendar_edit(random, random.choice(calendars)))
+    given = {"job": random.randrange(jobs), "which": 0, "fields": draw_timing(random, calendars)}
+    return Item(at, "edit", given)
 
 
 def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:

@@ -119,9 +119,32 @@ END $$;
 CREATE TRIGGER sim_limit AFTER INSERT OR UPDATE ON django_dcron_limit
     FOR EACH ROW EXECUTE FUNCTION limit_saved();
 
+CREATE FUNCTION definition_of(place public.django_dcron_cursor) RETURNS jsonb LANGUAGE sql AS $$
+    SELECT jsonb_build_array(place.schedule, place.timezone, place.calendar_dates,
+        place.calendar_policy, as_text(place.starts_at), as_text(place.ends_at)) $$;
+CREATE FUNCTION cursor_placed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF new.placed_at = old.placed_at THEN
+            RETURN NULL;
+        END IF;
+        IF old.problem = '' AND old.next_at <= new.placed_at THEN
+            PERFORM report('replaced', jsonb_build_array(new.job_id, as_text(old.next_at),
+                as_text(new.placed_at)) || definition_of(old));
+        END IF;
+    END IF;
+    IF new.enabled AND new.problem = '' THEN
+        PERFORM report('placed', jsonb_build_array(new.job_id, as_text(new.placed_at),
+            as_text(new.next_at)) || definition_of(new));
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER sim_cursor_placed AFTER INSERT OR UPDATE ON django_dcron_cursor
+    FOR EACH ROW EXECUTE FUNCTION cursor_placed();
 CREATE FUNCTION cursor_moved() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM report('claimed', jsonb_build_array(new.job_id, as_text(old.next_at)));
+    PERFORM report('claimed', jsonb_build_array(new.job_id, as_text(old.next_at),
+        as_text(new.next_at)) || definition_of(new));
     RETURN NULL;
 END $$;
 CREATE TRIGGER sim_cursor AFTER UPDATE OF next_at ON django_dcron_cursor FOR EACH ROW

@@ -43,10 +43,11 @@ LIMIT 1
 CHANGED = f"""
 SELECT 1 FROM django_dcron_job AS job
 LEFT JOIN django_dcron_cursor AS job_cursor ON job_cursor.job_id = job.id
+LEFT JOIN django_dcron_calendar AS calendar ON calendar.name = job.calendar_id
 LEFT JOIN django_dcron_statistics AS statistics ON statistics.job_id = job.id
 WHERE job_cursor.job_id IS NULL
     OR {" OR ".join(f"job_cursor.{name} {server.DIFFERS} job.{name}" for name in OWN_FIELDS)}
-    OR job_cursor.calendar_dates IS NOT NULL OR job.calendar_id IS NOT NULL
+    OR job_cursor.calendar_dates {server.DIFFERS} calendar.dates
     OR statistics.consecutive_failures >= job.pause_after_failures
     OR (NOT job.enabled AND job.paused_until IS NOT NULL)
 LIMIT 1

@@ -52,7 +52,20 @@ WHEN old.next_at IS NOT NULL AND new.next_at IS NOT old.next_at AND new.placed_a
     AND (new.schedule, new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at,
         new.ends_at, new.enabled) IS (old.schedule, old.timezone, old.calendar_dates,
         old.calendar_policy, old.starts_at, old.ends_at, old.enabled)
-BEGIN SELECT dcron_changed('claimed', new.job_id, old.next_at); END;
+BEGIN SELECT dcron_changed('claimed', new.job_id, old.next_at, new.next_at, new.schedule,
+    new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at, new.ends_at); END;
+CREATE TEMP TRIGGER sim_cursor_insert AFTER INSERT ON django_dcron_cursor
+WHEN new.enabled AND new.problem = ''
+BEGIN SELECT dcron_changed('placed', new.job_id, new.placed_at, new.next_at, new.schedule,
+    new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at, new.ends_at); END;
+CREATE TEMP TRIGGER sim_cursor_placed AFTER UPDATE OF placed_at ON django_dcron_cursor
+WHEN new.placed_at <> old.placed_at AND new.enabled AND new.problem = ''
+BEGIN SELECT dcron_changed('placed', new.job_id, new.placed_at, new.next_at, new.schedule,
+    new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at, new.ends_at); END;
+CREATE TEMP TRIGGER sim_cursor_replaced AFTER UPDATE OF placed_at ON django_dcron_cursor
+WHEN new.placed_at <> old.placed_at AND old.problem = '' AND old.next_at <= new.placed_at
+BEGIN SELECT dcron_changed('replaced', new.job_id, old.next_at, new.placed_at, old.schedule,
+    old.timezone, old.calendar_dates, old.calendar_policy, old.starts_at, old.ends_at); END;
 CREATE TEMP TRIGGER sim_attempt AFTER INSERT ON django_dcron_attempt
 BEGIN SELECT dcron_changed('attempted', new.run_id, new.number, new.worker); END;
 """

@@ -30,7 +30,7 @@ from django_dcron.exceptions import (
 from django_dcron.execution import heartbeat, pending_outcomes
 from django_dcron.execution.current import current_run
 from django_dcron.locks.database import DatabaseLock
-from django_dcron.models import Freeze, Job, Limit, Run
+from django_dcron.models import Calendar, Freeze, Job, Limit, Run
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs import start_facts
 from django_dcron.targets import functions
@@ -151,6 +151,8 @@ class World:
     def _begin(self) -> None:
         for limit in self.plan.limits:
             control.save_limit(Limit(**limit))
+        for calendar in self.plan.calendars:
+            control.save_calendar(Calendar(**calendar))
         for number in range(len(self.plan.jobs)):
             self._create_job(number)
         for name in NODES[: self.plan.nodes]:
@@ -551,6 +553,12 @@ class World:
         for field, value in fields.items():
             setattr(limit, field, value)
         control.save_limit(limit)
+
+    def _do_edit_calendar(self, name: str, dates: str) -> None:
+        calendar = Calendar.objects.get(name=name)
+        self.edited.update(Job.objects.filter(calendar=calendar).values_list("name", flat=True))
+        calendar.dates = dates
+        control.save_calendar(calendar)
 
     def _some_run(self, job: int, which: int, *, finished: bool) -> Run | None:
         runs = Run.objects.select_related("job").filter(job__name=f"job-{job}")

@@ -3,6 +3,8 @@
 Each entry of the text is checked on its own. The module shares no code with the package. It raises
 ``ValueError`` for public holidays.
 
+A date is excluded if all of its minutes are.
+
 A dropped occurrence is judged by its own local time and by the times in its fields: the two differ
 if the clocks skip the time in the fields. A moved occurrence is judged by its own local time.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 WEEKDAYS = ["MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN"]
@@ -21,6 +23,7 @@ class Calendar:
     def __init__(self, text: str) -> None:
         self.only: list[Callable[[datetime], bool]] = []
         self.excluded: list[Callable[[datetime], bool]] = []
+        self._dates: dict[date, bool] = {}
         lines = (line.partition("#")[0] for line in text.upper().splitlines())
         for entry in (" ".join(item.split()) for line in lines for item in line.split(",")):
             if entry:
@@ -30,6 +33,13 @@ class Calendar:
     def excludes(self, local: datetime) -> bool:
         outside = bool(self.only) and not any(entry(local) for entry in self.only)
         return outside or any(entry(local) for entry in self.excluded)
+
+    def excludes_date(self, day: date) -> bool:
+        if day not in self._dates:
+            midnight = datetime.combine(day, time.min)
+            minutes = (midnight + number * MINUTE for number in range(DAY // MINUTE))
+            self._dates[day] = all(map(self.excludes, minutes))
+        return self._dates[day]
 
 
 def _entry(text: str) -> Callable[[datetime], bool]:

@@ -10,12 +10,14 @@ hours.
 explains most of the job's rows.
 
 A recurrence rule names days (``recurrence``) and times, with the same two rules. Several lines have
-the occurrences of each line. Working days (``WD#3``) are Monday to Friday.
+the occurrences of each line. Working days (``WD#3``) are the dates that the calendar doesn't
+exclude. Without a calendar, they are Monday to Friday.
 
-A calendar excludes local times (``calendars``).
+A calendar excludes local times (``calendars``). If its occurrences move to the next date, the times
+in the fields move, and the two rules apply to the new date.
 
-``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list, and
-``H`` in one of several lines.
+``NotJudged`` is raised for text beyond this: ``L``, ``W``, ``#``, ``H`` in a range or a list, ``H``
+in one of several lines, and ``@at`` that moves to the next date.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from tests.verdict.calendars import Calendar, with_calendar
+from tests.verdict.calendars import DAY, Calendar, with_calendar
 from tests.verdict.recurrence import Rule
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -145,17 +147,34 @@ def _rules(
     for line in lines:
         occurs, step = _rule(line, timezone, starts_at, phase, known)
         if calendar is not None:
-            if "WD#" in line.upper():
-                raise NotJudged("working days of a calendar")
             prefix = re.match(r"(?:CRON_)?TZ=(\S+) ", line.strip())
-            local = partial(_local, zone=ZoneInfo(prefix[1] if prefix else timezone))
-            # The times in the fields are known for cron expressions and recurrence rules.
-            rule = getattr(occurs, "__self__", None)
-            fields = rule.times_of if isinstance(rule, _Cron) else None
-            occurs = with_calendar(occurs, Calendar(calendar), local, policy, step, fields)
+            zone = ZoneInfo(prefix[1] if prefix else timezone)
+            occurs = _in_calendar(occurs, Calendar(calendar), zone, policy, step)
         rules.append(occurs)
         steps.append(step)
     return (lambda instant: any(occurs(instant) for occurs in rules)), min(steps)
+
+
+def _in_calendar(
+    occurs: Callable[[datetime], bool],
+    calendar: Calendar,
+    zone: ZoneInfo,
+    policy: str,
+    step: timedelta,
+) -> Callable[[datetime], bool]:
+    """Return a check for the occurrences that the calendar leaves or moves."""
+    # The times in the fields are known for cron expressions and recurrence rules.
+    rule = getattr(occurs, "__self__", None)
+    fields = rule if isinstance(rule, _Cron) else None
+    if fields is not None:
+        fields.calendar = calendar
+    if policy != "next_day":
+        times_of = fields.times_of if fields is not None else None
+        return with_calendar(occurs, calendar, partial(_local, zone=zone), policy, step, times_of)
+    if fields is None:
+        raise NotJudged("a move to the next date without fields")
+    fields.moves_to_next_date = True
+    return occurs
 
 
 def _rule(
@@ -225,13 +244,15 @@ class _Cron:
         self.is_fixed = not any(text.startswith("*") for text in self.texts[:3])
         self.values: list[set[int]] = []
         self.working_day = ""
+        self.calendar: Calendar | None = None
+        self.moves_to_next_date = False
 
     def draw(self, known: Iterable[datetime]) -> None:
         """Compute the values of each field. ``H`` becomes what most known instants agree with."""
         local = [_local(instant, self.zone) for instant in known]
         if re.fullmatch(r"WD#(\d+|L(-\d+)?)", self.texts[DAY_OF_MONTH]):
             self.working_day = self.texts[DAY_OF_MONTH]
-            self.texts[DAY_OF_MONTH] = "1"  # replaced in ``matches``
+            self.texts[DAY_OF_MONTH] = "1"  # replaced in ``fits``
         for field, text in zip(FIELDS, self.texts, strict=False):
             seen = Counter(map(field.value_at, local))
             choices = [_values(field, text, drawn) for drawn in _possible_draws(field, text)]
@@ -267,12 +288,26 @@ class _Cron:
         return [expected + number * SECOND for number in range((local - expected) // SECOND)]
 
     def matches(self, local: datetime) -> bool:
+        """Return whether the job runs at the local time, apart from clock changes."""
+        if self.calendar is None or not self.moves_to_next_date:
+            return self.fits(local)
+        if self.calendar.excludes_date(local.date()):
+            return False
+        source = local
+        while not self.fits(source):
+            source -= DAY
+            if not self.calendar.excludes_date(source.date()):
+                return False
+        return True
+
+    def fits(self, local: datetime) -> bool:
+        """Return whether the fields name the local time."""
         starred = False
         day_fits = []
         for number, (field, values) in enumerate(zip(FIELDS, self.values, strict=False)):
             fits = field.value_at(local) in values
             if number == DAY_OF_MONTH and self.working_day:
-                fits = _is_working_day(local.date(), self.working_day[3:])
+                fits = _is_working_day(local.date(), self.working_day[3:], self.calendar)
             if number in (DAY_OF_MONTH, DAY_OF_WEEK):
                 starred |= self.texts[number][0] in "*?"
                 day_fits.append(fits)
@@ -290,8 +325,9 @@ class _Recurring(_Cron):
         except ValueError as error:
             raise NotJudged(str(error)) from error
         self.zone, self.is_fixed = zone, True
+        self.calendar, self.moves_to_next_date = None, False
 
-    def matches(self, local: datetime) -> bool:
+    def fits(self, local: datetime) -> bool:
         times = self.rule.times
         return (
             local.hour in times["BYHOUR"]
@@ -301,13 +337,17 @@ class _Recurring(_Cron):
         )
 
 
-def _is_working_day(day: date, wanted: str) -> bool:
-    """Return whether the day is the n-th, or the last but n, from Monday to Friday of its month."""
-    month = [day.replace(day=1) + number * 24 * 60 * MINUTE for number in range(31)]
-    days = [each for each in month if each.month == day.month and each.weekday() < 5]
+def _is_working_day(day: date, wanted: str, calendar: Calendar | None) -> bool:
+    """Return whether the day is the n-th, or the last but n, working day of its month."""
+    month = [day.replace(day=1) + number * DAY for number in range(31)]
+    days = [each for each in month if each.month == day.month and _is_open(each, calendar)]
     if wanted.startswith("L"):
         days, wanted = days[::-1], str(int(wanted[2:] or "0") + 1)
     return day in days[int(wanted) - 1 : int(wanted)]
+
+
+def _is_open(day: date, calendar: Calendar | None) -> bool:
+    return day.weekday() < 5 if calendar is None else not calendar.excludes_date(day)
 
 
 def _possible_draws(field: Field, text: str) -> range:

@@ -13,7 +13,7 @@ from django_dcron.schedules.exclusion import apply_calendar
 from django_dcron.schedules.schedule import parse_schedule
 from tests.verdict.timetable import NotJudged, Timetable
 
-HOUR = timedelta(hours=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 BERLIN = "Europe/Berlin"
 GAP = datetime(2026, 3, 29, 1, tzinfo=UTC)
 """02:00 in Berlin becomes 03:00."""
@@ -111,9 +111,42 @@ def test_scheduler_and_verdict_agree_on_calendars(
             assert timetable.between(after, until) == expected, (text, zone)
 
 
-def test_calendars_that_move_to_the_next_date_are_refused() -> None:
+@pytest.mark.parametrize("dates", ["SUN", "SAT-SUN\nonly 2020-01-01..2030-12-31", "MON, 03-29"])
+@pytest.mark.parametrize("around", [GAP, REPEAT])
+def test_scheduler_and_verdict_agree_on_moves_to_the_next_date(
+    dates: str, around: datetime
+) -> None:
+    texts = [
+        "30 2 * * *",
+        "*/20 0-3 * * SAT",
+        "15,45 1,2 * * SUN",
+        "@rrule 2026-03-14T02:15 FREQ=WEEKLY;INTERVAL=2\n5 2 WD#L * ?",
+    ]
+    after, until = around - 2 * DAY, around + 2 * DAY
+    for zone in (BERLIN, "Australia/Lord_Howe"):
+        for text in texts:
+            plain = parse_schedule(text, zone)
+            schedule = apply_calendar(plain, read_dates(dates), ExclusionPolicy.NEXT_DAY)
+            expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
+            timetable = Timetable(text, zone, calendar=dates, calendar_policy="next_day")
+            assert timetable.between(after, until) == expected, (text, zone)
+
+
+@pytest.mark.parametrize("dates", ["SAT-SUN, 03-02", "only MON 09:00-17:00", "00:00-12:00, MON"])
+@pytest.mark.parametrize("policy", ["skip", "window_end"])
+def test_working_days_are_those_of_the_calendar(dates: str, policy: str) -> None:
+    after, until = datetime(2026, 2, 24, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
+    for text in ("20 10 WD#2 * ?", "15 */3 WD#L-1 * ?", "0 12 WD#1 * ?\n0 13 WD#L * ?"):
+        plain = parse_schedule(text, "UTC")
+        schedule = apply_calendar(plain, read_dates(dates), ExclusionPolicy(policy))
+        expected = list(schedule.occurrences(after - timedelta(seconds=1), until))
+        timetable = Timetable(text, calendar=dates, calendar_policy=policy)
+        assert timetable.between(after, until) == expected, text
+
+
+def test_moment_that_moves_to_the_next_date_is_not_judged() -> None:
     with pytest.raises(NotJudged):
-        Timetable("@daily", calendar="SAT", calendar_policy="next_day")
+        Timetable("@at 2026-03-28T09:00", calendar="SAT", calendar_policy="next_day")
 
 
 RULES = [

@@ -137,7 +137,7 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     answer = _latest_occurrence(data, latest, present)
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is not None and not (answer.run and answer.run.pk == run.pk):
-        _verdict, of_run = _run_outcome(data, run, told=answer.sentences)
+        _verdict, of_run = _run_outcome(data, run, stated=answer.sentences)
         sentences = (*answer.sentences, _created_later(data, run), *of_run)
         answer = replace(answer, sentences=sentences, run=answer.run or run)
     if FREEZE_CODES.isdisjoint(sentence.code for sentence in answer.sentences):
@@ -214,16 +214,19 @@ def _outcome_of(
 
 
 def _run_outcome(
-    data: ExplanationData, run: Run, *, told: Sequence[Sentence] = ()
+    data: ExplanationData, run: Run, *, stated: Sequence[Sentence] = ()
 ) -> tuple[WhyVerdict, list[Sentence]]:
-    """Return what became of the run. Doesn't repeat what is ``told`` about nodes and workers."""
+    """Return what became of the run.
+
+    The sentences about freezes, nodes and workers that are in ``stated`` are omitted.
+    """
     if run.state not in set(State):
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
         return WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()]
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
-    sentences += [each for each in _circumstances(data, run) if each not in told]
+    sentences += [each for each in _circumstances(data, run) if each not in stated]
     return WhyVerdict(run.state), sentences
 
 

@@ -22,7 +22,7 @@ from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.hidden_characters import NameValidator, validate_text
 from django_dcron.schedules import public_holidays
 from django_dcron.schedules.calendar import ExcludedDates
-from django_dcron.schedules.calendar_text import parse_calendar
+from django_dcron.schedules.calendar_text import CalendarEntry, parse_calendar, parse_entries
 
 NAME = NameValidator(
     r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",
@@ -42,6 +42,12 @@ MAX_DESCRIPTION_LENGTH = 10_000
 def read_dates(text: str) -> ExcludedDates:
     """Parse the dates of a calendar. Raises ``InvalidCalendar``."""
     return parse_calendar(text, public_holidays.holidays_in)
+
+
+@lru_cache(maxsize=256)
+def read_entries(text: str) -> tuple[CalendarEntry, ...]:
+    """Parse the entries of a calendar. Raises ``InvalidCalendar``."""
+    return tuple(parse_entries(text, public_holidays.holidays_in))
 
 
 class Calendar(models.Model):

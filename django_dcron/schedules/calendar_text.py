@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from itertools import chain
 
@@ -85,39 +86,69 @@ _NOTHING = _("The calendar has no entries. Enter at least one, such as 12-25.")
 _EVERYTHING = _("The calendar excludes every date. Remove an entry so that some dates remain.")
 
 
-def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
-    """Parse calendar text; raises ``InvalidCalendar``."""
+@dataclass(frozen=True, slots=True)
+class CalendarEntry:
+    """One entry of a calendar's text."""
+
+    line: int
+    text: str
+    comment: str
+    """The text after ``#`` in the entry's line."""
+    dates: ExcludedDates
+    """The dates that the entry names, without its time."""
+    country: str = ""
+    """The country of an entry for public holidays; otherwise empty."""
+    part: str = ""
+    """The subdivision of the country, or empty."""
+    window: DailyWindow | None = None
+    """The time of an entry with a time or ``only``; None for an entry of whole dates."""
+    is_only: bool = False
+
+
+def parse_entries(text: str, holidays_in: HolidaysIn) -> Iterator[CalendarEntry]:
+    """Yield the entries of calendar text. Raises ``InvalidCalendar``."""
     if len(text) > MAX_LENGTH:
         raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
-    named: list[ExcludedDates] = []
-    windows: list[DailyWindow] = []
-    only: list[DailyWindow] = []
-    holidays: set[tuple[str, str]] = set()
-    for line, value in _entries(text):
+    for line, value, comment in _entries(text):
         found = _ENTRY.fullmatch(value)
         if found is None:
             raise InvalidCalendar(
                 _NO_ENTRY, line=line, value=f"{value!r:.80}", code="unknown_entry"
             )
         dates = _dates(found, line, value, holidays_in)
-        if found["country"]:
-            holidays.add((found["country"].upper(), (found["part"] or "").casefold()))
+        country, part = (found["country"] or "").upper(), found["part"] or ""
+        begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
+        is_only = bool(found["only"])
+        window = None
+        if begin or is_only:
+            start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
+            on = _every_day if found["daily_begin"] else dates.names
+            weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
+            entry = None if found["daily_begin"] else dates
+            window = DailyWindow(on, start, stop, weekdays, entry)
+        yield CalendarEntry(line, value, comment, dates, country, part, window, is_only)
+
+
+def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:
+    """Parse calendar text; raises ``InvalidCalendar``."""
+    named: list[ExcludedDates] = []
+    windows: list[DailyWindow] = []
+    only: list[DailyWindow] = []
+    holidays: set[tuple[str, str]] = set()
+    for entry in parse_entries(text, holidays_in):
+        if entry.country:
+            holidays.add((entry.country, entry.part.casefold()))
         if len(holidays) > MAX_HOLIDAYS:
             raise InvalidCalendar(
-                _TOO_MANY_HOLIDAYS, line=line, most=MAX_HOLIDAYS, code="too_many_holidays"
+                _TOO_MANY_HOLIDAYS, line=entry.line, most=MAX_HOLIDAYS, code="too_many_holidays"
             )
-        begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
-        if begin is None and not found["only"]:
-            named.append(dates)
+        if entry.window is None:
+            named.append(entry.dates)
             continue
-        start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
-        on = _every_day if found["daily_begin"] else dates.names
-        weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
-        entry = None if found["daily_begin"] else dates
-        (only if found["only"] else windows).append(DailyWindow(on, start, stop, weekdays, entry))
+        (only if entry.is_only else windows).append(entry.window)
         if len(windows) + len(only) > MAX_WINDOWS:
             raise InvalidCalendar(
-                _TOO_MANY_TIMES, line=line, most=MAX_WINDOWS, code="too_many_times"
+                _TOO_MANY_TIMES, line=entry.line, most=MAX_WINDOWS, code="too_many_times"
             )
     if not (named or windows or only):
         raise InvalidCalendar(_NOTHING, code="no_dates")
@@ -181,12 +212,16 @@ def _seconds(begin: str, end: str, line: int, value: str) -> Interval:
     return first, last if last > first else last + WHOLE_DAY[1]
 
 
-def _entries(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each entry with its line number (from 1), its whitespace collapsed to single spaces."""
+def _entries(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the line number (from 1), text and comment of each entry.
+
+    Whitespace in the text is collapsed to single spaces.
+    """
     for number, line in enumerate(text.splitlines(), 1):
-        for entry in line.partition("#")[0].split(","):
+        entries, _hash, comment = line.partition("#")
+        for entry in entries.split(","):
             if plain := " ".join(entry.split()):
-                yield number, plain
+                yield number, plain, comment.strip()
 
 
 def _range(first: str, last: str | None, line: int, value: str) -> DateRange:

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from datetime import date
 from functools import lru_cache, partial
 from typing import Any
@@ -51,6 +52,41 @@ def holidays_in(country: str, part: str) -> partial[frozenset[date]]:
             _NO_PART, value=value, country=country, allowed=parts, code="unknown_subdivision"
         )
     return partial(_holidays_of_year, country, named[part.casefold()])
+
+
+def holiday_name(country: str, part: str, day: date, language: str) -> str:
+    """Return the name of a public holiday, or an empty string if the day is none.
+
+    ``language``: a code of Django, such as ``de`` or ``zh-hans``. If the package doesn't have the
+    name in this language, it is in English, or else in the country's language.
+    """
+    try:
+        return _names_of_year(country, part, day.year, language).get(day, "")
+    except Exception:  # a name is an extra; a calendar works without it
+        return ""
+
+
+@lru_cache(maxsize=256)
+def _names_of_year(country: str, part: str, year: int, language: str) -> dict[date, str]:
+    holidays_in(country, part)  # raises if the place is unknown
+    named = {name.casefold(): name for name in ("", *_known()[country])}[part.casefold()]
+    plain = _package().country_holidays(country, subdiv=named or None, years=year)
+    chosen = _supported_language(language, plain.supported_languages)
+    if chosen:
+        plain = _package().country_holidays(
+            country, subdiv=named or None, years=year, language=chosen
+        )
+    return dict(plain.items())
+
+
+def _supported_language(language: str, supported: Iterable[str]) -> str | None:
+    """Return the code of the package for a language of Django, or for English, or None."""
+    wanted = language.replace("-", "_").casefold().replace("zh_hans", "zh_cn")
+    codes = {code.casefold(): code for code in supported}
+    short = wanted.partition("_")[0]
+    near = (codes[code] for code in codes if code.partition("_")[0] == short and short != "zh")
+    english = (codes[code] for code in codes if code.partition("_")[0] == "en")
+    return codes.get(wanted) or next(near, None) or next(english, None)
 
 
 def is_installed() -> bool:

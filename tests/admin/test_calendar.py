@@ -120,8 +120,28 @@ def test_months_show_excluded_days(
 
     days = list(excluded_days(html).values())
     assert days == [[], ["24", "25", "26"], *[[]] * 9, ["31"]]
-    assert 'class=" dcron-today">25<' in html
+    assert 'class="dcron-today">25<' in html
     assert re.findall(r'abbr="(.*?)"', html)[0] == first
+
+
+@pytest.mark.parametrize(
+    ("language", "holiday"),
+    [("en-us", "Christmas Day"), ("de", "Erster Weihnachtstag"), ("zh-hans", "Christmas Day")],
+)
+def test_excluded_days_name_their_holidays(
+    admin_client: Client, settings: Any, language: str, holiday: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    url = url_of(make_calendar("holidays DE\n12-27 # Inventory\n12-28"))
+    with set_clock(datetime(2026, 12, 5, 12, tzinfo=UTC)), translation.override(language):
+        html = admin_client.get(url).text
+        excluded = translation.gettext("excluded")
+
+    december = html.partition("dcron-month-grid")[2].partition("</table>")[0]
+    notes = dict(re.findall(r'(?s)<td [^>]*title="([^"]*)"><s>(\d+)</s>', december))
+    reasons = {number: note for note, number in notes.items()}
+    assert reasons["25"] == f"{excluded} ({holiday})"
+    assert (reasons["27"], reasons["28"]) == (f"{excluded} (Inventory)", f"{excluded} (12-28)")
 
 
 def test_preview_of_typed_dates_shows_months_or_error_and_saves_nothing(
@@ -137,8 +157,13 @@ def test_preview_of_typed_dates_shows_months_or_error_and_saves_nothing(
         return response.text
 
     assert list(filter(None, excluded_days(preview("12-31")).values())) == [["31"]]
-    partly = re.findall(r'dcron-partly" title="(.*?)">(\d+)<', preview("12-31 22:00-06:00"))
-    assert sorted(partly) == [("00:00-06:00", "1"), ("22:00-24:00", "31")]
+    partly = re.findall(
+        r'title="(.*?)"><span class="dcron-partly">(\d+)<', preview("12-31 22:00-06:00 # Backup")
+    )
+    assert sorted(partly) == [
+        ("excluded: 00:00-06:00 (Backup)", "1"),
+        ("excluded: 22:00-24:00 (Backup)", "31"),
+    ]
     assert "errorlist" in preview("XMAS")
     assert excluded_days(preview("XMAS")) == excluded_days(preview("")) == {}
     assert Calendar.objects.get().dates == "12-25"

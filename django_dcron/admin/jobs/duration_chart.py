@@ -33,6 +33,8 @@ WIDTH = 1000.0
 HEIGHT = 100.0
 LANE = 9.0
 """Height of the lane below the bars, which marks each run that didn't succeed."""
+MARK_Y, MARK_HEIGHT = HEIGHT + LANE / 3, LANE * 2 / 3
+LEGEND_MARK_WIDTH = 12.0
 MIN_SLOTS = 40
 """The width is divided into at least this many slots, so that a few bars stay narrow."""
 MIN_HEIGHT = 1.5
@@ -60,7 +62,8 @@ class Bar:
     width: float
     height: float
     """Zero if the run has only its mark in the lane."""
-    has_mark: bool
+    mark: str
+    """The path of the mark in the lane; empty if the run succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,14 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ChartLegendEntry:
+    state: str
+    number: int
+    mark: str
+    """The path of the state's mark, at x = 0; empty if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     bars: tuple[Bar, ...]
     rows: tuple[RunRow, ...]
@@ -84,14 +95,16 @@ class Chart:
     median: str
     median_y: float | None
     """None if no run has started."""
-    counts: tuple[tuple[str, int], ...]
-    """Number of runs in each state, the most frequent state first."""
+    legend: tuple[ChartLegendEntry, ...]
+    """The most frequent state first."""
     width: float = WIDTH
     height: float = HEIGHT
     middle: float = HEIGHT / 2
     full_height: float = HEIGHT + LANE
-    mark_y: float = HEIGHT + LANE / 3
-    mark_height: float = LANE * 2 / 3
+    mark_y: float = MARK_Y
+    mark_height: float = MARK_HEIGHT
+    mark_width: float = LEGEND_MARK_WIDTH
+    """The width of the marks in the legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +163,10 @@ def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
         logarithmic=scale.logarithmic,
         median=median_text,
         median_y=median_y,
-        counts=tuple(Counter(run.state for run in runs).most_common()),
+        legend=tuple(
+            ChartLegendEntry(state, number, mark_path(state, 0, LEGEND_MARK_WIDTH))
+            for state, number in Counter(run.state for run in runs).most_common()
+        ),
     )
 
 
@@ -159,15 +175,39 @@ def _bar(row: RunRow, number: int, slot: float, scale: Scale) -> Bar:
     height = 0.0
     if duration is not None:
         height = max(HEIGHT * scale.share(duration.total_seconds()), MIN_HEIGHT)
+    x, width = round((number + GAP / 2) * slot, 2), round(slot * (1 - GAP), 2)
     return Bar(
         run=row.run,
         title=_title(row),
-        x=round((number + GAP / 2) * slot, 2),
+        x=x,
         y=round(HEIGHT - height, 2),
-        width=round(slot * (1 - GAP), 2),
+        width=width,
         height=round(height, 2),
-        has_mark=row.run.state != State.SUCCEEDED,
+        mark=mark_path(row.run.state, x, width),
     )
+
+
+def mark_path(state: str, x: float, width: float) -> str:
+    """Return the path of the mark of a state, whose shape differs from that of other states.
+
+    Failed: a block. Missed: its outline. Cancelled: a bar. Skipped: two blocks.
+    """
+    third, edge = width / 3, MARK_HEIGHT / 4
+    if state == State.SUCCEEDED:
+        return ""
+    if state == State.SKIPPED:
+        return _box(x, MARK_Y, third) + _box(x + 2 * third, MARK_Y, third)
+    if state == State.CANCELLED:
+        return _box(x, MARK_Y + MARK_HEIGHT / 3, width, MARK_HEIGHT / 3)
+    block = _box(x, MARK_Y, width)
+    if state == State.MISSED:
+        hole = _box(x + width / 5, MARK_Y + edge, width * 3 / 5, MARK_HEIGHT - 2 * edge)
+        return block + hole  # the fill rule is evenodd
+    return block
+
+
+def _box(x: float, y: float, width: float, height: float = MARK_HEIGHT) -> str:
+    return f"M{x:.2f} {y:.2f}h{width:.2f}v{height:.2f}h{-width:.2f}z"
 
 
 def _latest_duration(run: Run) -> timedelta | None:

@@ -214,3 +214,24 @@ def test_unknown_or_invalid_run_id_is_refused(text: str, message: str) -> None:
     with pytest.raises(CommandError, match=message) as refused:
         find_run(text)
     assert refused.value.returncode == 2
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("option", ["--rea", "--unt", "--js"])
+def test_abbreviated_options_are_refused(option: str) -> None:
+    make_idle_job(name="a")
+    result = call("pause", "a", option, "2h")
+    assert (result.code, option in result.err) == (2, True)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("command", ["pause", "freeze"])
+def test_end_is_a_time_or_a_duration(command: str) -> None:
+    job = make_idle_job(name="a")
+    what = ["pause", "a"] if command == "pause" else ["freeze"]
+    for options in (["--for", "30m"], ["--until", "30m"]):
+        assert call(*what, "--reason", "deploy", *options).code == 0
+    assert call(*what, "--reason", "deploy", "--for", "30m", "--until", "30m").code == 2
+    if command == "pause":
+        job.refresh_from_db()
+        assert job.paused_until is not None

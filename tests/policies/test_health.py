@@ -250,6 +250,7 @@ def test_idle_workers_are_not_called_too_slow(running: int, last_start: datetime
     says_idle = "start no runs" in str(issue.summary)
     assert issue.problem is P.WORKERS_BEHIND
     assert says_idle is (not running and last_start == LONG_AGO)
+    assert ("keep up" in str(issue.summary)) is bool(running)
 
 
 def test_unanswered_worker_ping_is_ignored_if_busy_or_idle() -> None:

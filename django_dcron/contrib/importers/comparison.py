@@ -60,6 +60,7 @@ OTHER_SOURCE = (
     "the job with this name was imported from {}; if both entries are the same work, import only "
     "one of the sources, otherwise rename or delete one of the two"
 )
+FINISHED_HERE = "its only run time has passed, and the job here is finished"
 DELETED_HERE = "the job was deleted here; to create it again, use dcron import with --restore"
 
 
@@ -212,6 +213,8 @@ def _plan_safely(matched: EntryMatch, namespace: str, options: ComparisonOptions
 
 def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
     entry, before = matched.entry, matched.job
+    if entry.has_passed and _has_finished(before):
+        return replace(unchanged, outcome=ImportOutcome.OMITTED, reasons=(FINISHED_HERE,))
     if entry.refused:
         return replace(unchanged, outcome=ImportOutcome.REFUSED, reasons=(entry.refused,))
     if entry.omitted:
@@ -230,6 +233,11 @@ def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions)
     if not before.import_source:
         return _plan_adoption(matched, before, unchanged, options)
     return plan_merge(matched, before, unchanged, options)
+
+
+def _has_finished(job: Job | None) -> bool:
+    """Return whether the job, and not the source, did the work."""
+    return job is not None and job.is_finished and not job.target.startswith(PREFIX)
 
 
 def matches_name(plan: EntryPlan, patterns: Iterable[str]) -> bool:

@@ -37,6 +37,10 @@ class EntryRefused(Exception):
     """An entry can't be imported. The message is the reason, and what to do instead."""
 
 
+class OneOffPassed(EntryRefused):
+    """The only run time of an entry has passed."""
+
+
 class EntryOmitted(Exception):
     """An entry need not be imported. The message is the reason."""
 
@@ -54,6 +58,8 @@ class SourceEntry:
     warnings: tuple[str, ...] = ()
     refused: str = ""
     """Why the entry can't be imported. Empty if it can."""
+    has_passed: bool = False
+    """Whether the entry is refused because its only run time has passed."""
     omitted: str = ""
     """Why the entry need not be imported. Empty if it isn't omitted."""
     namespace: str = ""
@@ -149,7 +155,10 @@ def translate_entry(
     try:
         values = translate(warnings.append)
     except (EntryRefused, InvalidSchedule) as error:
-        return SourceEntry(origin, name, refused=str(error), suffix=suffix, key=key)
+        passed = isinstance(error, OneOffPassed)
+        return SourceEntry(
+            origin, name, refused=str(error), has_passed=passed, suffix=suffix, key=key
+        )
     except EntryOmitted as error:
         return SourceEntry(origin, name, omitted=str(error), suffix=suffix, key=key)
     except DatabaseError:
@@ -253,7 +262,7 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
     Fractions of a second are rounded up, so the run is never early.
     """
     if at <= now:
-        raise EntryRefused(
+        raise OneOffPassed(
             f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; if the other "
             "scheduler hasn't run it (some record a run minutes later), run it manually or set "
             "another time"

@@ -113,7 +113,13 @@ class HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
 
 
 class SuggestingParser(CommandParser):
-    """A parser that suggests the choice or option that a misspelled one probably means."""
+    """A parser that suggests the choice or option that a misspelled one probably means.
+
+    Abbreviated options are refused, because a new option could change what they mean.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def _check_value(self, action: Action, value: Any) -> None:
         choices = action.choices

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -16,7 +15,6 @@ from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.freezes import freeze_document, scope_text
-from django_dcron.management.dcron.option_values import until_help
 from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
 from django_dcron.models import Freeze
 
@@ -36,18 +34,7 @@ freeze --namespace shop --reason incident-4711
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--reason", required=True, metavar="TEXT", help="shown with the freeze")
     add_namespace(parser)
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument(
-        "--until",
-        metavar="TIME",
-        help=f"end the freeze at this time: {until_help()} (default: when you unfreeze)",
-    )
-    end.add_argument(
-        "--for",
-        dest="duration",
-        metavar="DURATION",
-        help="end the freeze after this duration, such as 30m",
-    )
+    option_values.add_end(parser, "the freeze", "when you unfreeze")
     add_json(parser)
 
 
@@ -56,7 +43,8 @@ def add_namespace(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    output, until = Output(command, options), _parse_end(options)
+    output, now = Output(command, options), database_now(alias_for(Freeze))
+    until = option_values.parse_end(options, now, timezone.get_current_timezone())
     try:
         made = control.freeze(options["reason"], options["namespace"], until, by=user_name())
     except InvalidValue as error:
@@ -66,12 +54,3 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     how_long = f"until {time_text(made.until)}" if made.until else "until unfrozen"
     output.line(f"{scope_text(made)}: frozen {how_long}: {made.reason}", GOOD)
-
-
-def _parse_end(options: dict[str, Any]) -> datetime | None:
-    now = database_now(alias_for(Freeze))
-    if options["duration"]:
-        return now + option_values.parse_duration_option("--for", options["duration"])
-    if not options["until"]:
-        return None
-    return option_values.parse_until_option(options["until"], now, timezone.get_current_timezone())

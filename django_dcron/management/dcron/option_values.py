@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, time, timedelta, tzinfo
+from typing import Any
+
+from django.core.management.base import CommandParser
 
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
@@ -93,6 +96,32 @@ def parse_until_option(text: str, now: datetime, zone: tzinfo) -> datetime:
             f"--until {text!r} is in the past (allowed: a future time, as {UNTIL_FORMATS})."
         )
     return found
+
+
+def add_end(parser: CommandParser, what: str, default: str) -> None:
+    """Add ``--until`` and ``--for``.
+
+    ``what``: what ends. ``default``: when it ends without these options.
+    """
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument(
+        "--until",
+        metavar="TIME",
+        help=f"end {what} at this time: {until_help()} (default: {default})",
+    )
+    end.add_argument(
+        "--for",
+        dest="duration",
+        metavar="DURATION",
+        help=f"end {what} after this duration, such as 30m",
+    )
+
+
+def parse_end(options: Mapping[str, Any], now: datetime, zone: tzinfo) -> datetime | None:
+    """Return the time of ``add_end``'s options. None: there is no end yet."""
+    if options["duration"]:
+        return now + parse_duration_option("--for", options["duration"])
+    return parse_until_option(options["until"], now, zone) if options["until"] else None
 
 
 def last_clock_time(text: str, now: datetime, zone: tzinfo) -> datetime | None:

@@ -24,13 +24,13 @@ HELP = (
     "Pause jobs. Running runs continue, future runs are withdrawn, and no new occurrences are "
     "created. A selection by pattern or option skips paused jobs and asks for confirmation. "
     "Exit codes: 1 if a job couldn't be paused (the others are) or none match; 2 if there is no "
-    "such job or --until is invalid, and nothing was done."
+    "such job or an option is invalid, and nothing was done."
 )
 EXAMPLES = """
 pause nightly-report --reason "until the disk is replaced"
 pause import-orders sync-stock --until 18:00
 pause shop/import-orders --until 2026-12-01T09:00
-pause 'shop/*' --reason deploy --until 30m --yes
+pause 'shop/*' --reason deploy --for 30m --yes
 pause --tag billing --dry-run
 """
 
@@ -40,17 +40,14 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--reason", default="", metavar="TEXT", help="shown with the job; your user name is added"
     )
-    parser.add_argument(
-        "--until",
-        metavar="TIME",
-        help=f"resume at this time: {option_values.until_help()}",
-    )
+    option_values.add_end(parser, "the pause", "when you resume the jobs")
     bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    until = _parse_end(options["until"]) if options["until"] else None
+    now = database_now(alias_for(Job))
+    until = option_values.parse_end(options, now, timezone.get_current_timezone())
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
@@ -67,11 +64,6 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         skipped=[*skipped.values()],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
-
-
-def _parse_end(text: str) -> datetime:
-    now = database_now(alias_for(Job))
-    return option_values.parse_until_option(text, now, timezone.get_current_timezone())
 
 
 def _pause(

@@ -193,12 +193,10 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
     figures = {"queued": facts.queued, "missed": facts.missed}
     text = _("Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s missed.")
-    if queues and facts.workers and not facts.running:
-        if is_stalled:
-            text = _(
-                "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s "
-                "missed."
-            )
+    if queues and facts.workers and not facts.running and is_stalled:
+        text = _(
+            "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s missed."
+        )
         remedy = TranslatableText(
             _(
                 "If other tasks keep the workers busy, start more workers. If the workers are "
@@ -208,6 +206,16 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     elif facts.dispatcher == "thread":
         remedy = TranslatableText(
             _("Raise DCRON_THREADS, start more nodes, or find out what keeps the threads busy.")
+        )
+    elif not facts.running:
+        text = _(
+            "No run is executing: %(queued)s queued, the oldest for %(age)s, %(missed)s missed."
+        )
+        remedy = TranslatableText(
+            _(
+                "Check that the workers are running. If other tasks keep them busy, start more "
+                "workers."
+            )
         )
     else:
         remedy = TranslatableText(

@@ -582,6 +582,25 @@ def test_one_off_that_the_source_has_run_does_not_keep_the_handover_from_success
     assert "still a shadow" not in done.out
 
 
+def test_one_off_that_has_run_here_is_not_refused() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("a", **twelve_hours_from_now())
+    row = PeriodicTask.objects.create(
+        name="once", task="tests.app.tasks.echo", **clocked(datetime.now(UTC) + 10 * MINUTE)
+    )
+    assert call("import", SOURCE, "--apply", "--disabled").code == 0
+    assert call("handover", SOURCE, "--apply").code == 0
+    disable_exhausted([Job.objects.get(name="once").pk], "default")
+    row.clocked.clocked_time = datetime.now(UTC) - MINUTE
+    row.clocked.save()
+
+    repeated = call("import", SOURCE, "--apply")
+
+    assert repeated.code == 0
+    assert "run it manually" not in repeated.out
+
+
 @pytest.mark.parametrize("first", ["--disabled", "--shadow"])
 def test_known_warnings_are_not_repeated(first: str) -> None:
     crontab_row("Report (Berlin)", **twelve_hours_from_now())

@@ -35,9 +35,9 @@ def id_range_of_text(text: str) -> tuple[UUID, UUID] | None:
 
 
 def id_range_in(runs: RunQuerySet, text: str) -> tuple[UUID, UUID] | None:
-    """Return the range of ids if ``text`` is the id, or its beginning, of one of ``runs``.
+    """Return the range of ids that begin with ``text``, or None if none of ``runs`` is in it.
 
-    Otherwise, ``text`` may be the name of a job, such as 20261128-01.
+    In the latter case, ``text`` may be the name of a job, such as 20261128-01.
     """
     ids = id_range_of_text(text)
     return ids if ids is not None and runs.filter(pk__range=ids).exists() else None

@@ -200,21 +200,22 @@ _FAILING = Q(enabled=True, statistics__consecutive_failures__gte=FAILURES_OF_A_F
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
 
-_JOBS_BEHIND = {
+_JOBS_WITH = {
     Problem.EVERY_RUN_FAILS: _FAILED_LAST,
     Problem.JOBS_FAILING: _FAILING,
     Problem.JOB_AUTO_PAUSED: _AUTO_PAUSED,
 }
+"""The jobs that cause a problem."""
 
 
 def latest_incident(problem: Problem, scope: Scope) -> Incident | None:
-    """Return the latest incident behind ``problem``, with its job.
+    """Return the latest incident of the jobs that cause ``problem``, with its job.
 
     Only visible rows count. Returns None for problems that aren't failures of jobs.
     """
-    if problem not in _JOBS_BEHIND:
+    if problem not in _JOBS_WITH:
         return None
-    jobs = scope.rows(Job).filter(_JOBS_BEHIND[problem])
+    jobs = scope.rows(Job).filter(_JOBS_WITH[problem])
     unresolved = scope.rows(Incident).exclude(state=IncidentState.RESOLVED)
     latest = unresolved.filter(job__in=jobs.values("pk")).order_by("-last_seen_at", "-pk")
     return latest.select_related("job").first()

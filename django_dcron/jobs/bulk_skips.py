@@ -18,9 +18,10 @@ _FINISHED = _("The job is finished. To schedule it again, edit its schedule.")
 
 
 def may_start_again(job: Job) -> bool:
-    """Return whether the job is finished but has occurrences, such as by a changed calendar.
+    """Return whether the job is finished but has occurrences again.
 
-    A node claims the last occurrence, which finishes the job, ``DCRON_LOOK_AHEAD`` ahead.
+    This happens if its calendar was changed, for example. A job finishes when a node claims its
+    last occurrence, up to ``DCRON_LOOK_AHEAD`` before it is due. That occurrence doesn't count.
     """
     return job.is_finished and not is_exhausted(job, clock.now() + settings.LOOK_AHEAD)
 

@@ -96,7 +96,7 @@ def _save_all(changes: list[JobToSave], using: str, on_progress: OnProgress) -> 
 
 
 def _raise_invalid(changes: list[JobToSave]) -> None:
-    """Raise ``BulkSaveError`` if another process has made a job invalid, such as by its name."""
+    """Raise ``BulkSaveError`` if a job is invalid now, because its name is taken, for example."""
     errors: dict[int, Exception] = {}
     for position, change in enumerate(changes):
         try:

@@ -1846,7 +1846,7 @@ class Migration(migrations.Migration):
                     "release",
                     models.CharField(
                         blank=True,
-                        help_text="The worker's DCRON_RELEASE.",
+                        help_text="The release of the worker's code: DCRON_RELEASE, or else the Git commit.",
                         max_length=64,
                         verbose_name="release",
                     ),

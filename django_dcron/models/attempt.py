@@ -50,7 +50,7 @@ class Attempt(models.Model):
         _("release"),
         max_length=LONGEST_RELEASE,
         blank=True,
-        help_text=_("The worker's DCRON_RELEASE."),
+        help_text=_("The release of the worker's code: DCRON_RELEASE, or else the Git commit."),
     )
     due_at = models.DateTimeField(
         _("due at"), null=True, help_text=_("For a retry, the end of its backoff.")

@@ -55,7 +55,7 @@ def holidays_in(country: str, part: str) -> partial[frozenset[date]]:
 
 
 def holiday_name(country: str, part: str, day: date, language: str) -> str:
-    """Return the name of a public holiday, or an empty string if the day is none.
+    """Return the name of a public holiday, or an empty string if the day isn't one.
 
     ``language``: a code of Django, such as ``de`` or ``zh-hans``. If the package doesn't have the
     name in this language, it is in English, or else in the country's language.

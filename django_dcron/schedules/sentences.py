@@ -6,8 +6,8 @@ Invariants:
   would run a job at a wrong time.
 - A sentence of days without a time means midnight, as in ``@daily``.
 - Times of one sentence that no single line can express become several lines.
-- Every second week or day is counted from a date: one of the sentence ("from 2026-01-02"), or the
-  first matching day from today.
+- Every second week or day is counted from the date that the sentence names ("from 2026-01-02"). By
+  default, that is the first matching day, beginning with today.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_health_reports_quarantined_jobs(admin_client: Client, job: Job) -> None
 
     assert line.kind == "error"
     assert job.name in line.summary
-    listed = admin_client.get(line.url)
+    listed = admin_client.get(line.rows.url)
     assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
 
 
@@ -256,7 +256,7 @@ def test_health_reports_node_problems_at_top(
     response = admin_client.get(section_url("health"))
 
     assert output in text(response).replace("&#x27;", "'")
-    assert [(line.url, line.kind) for line in lines(response)] == [(list_url("node"), kind)]
+    assert [(line.rows.url, line.kind) for line in lines(response)] == [(list_url("node"), kind)]
     assert text(admin_client.get(URL)).index(text(response)) < text(admin_client.get(URL)).index(
         "Jobs due in"
     )
@@ -267,7 +267,7 @@ def test_health_is_ok_if_crashed_node_is_replaced(admin_client: Client, job: Job
     make_node("crashed", age=3600)  # other nodes lead its shards by now
 
     (line,) = lines(admin_client.get(section_url("health")))
-    assert (line.kind, line.url) == ("ok", "")
+    assert (line.kind, line.rows) == ("ok", None)
 
 
 def test_health_reports_missing_worker_with_remedy(admin_client: Client, job: Job) -> None:
@@ -283,7 +283,7 @@ def test_health_reports_missing_worker_with_remedy(admin_client: Client, job: Jo
     )
     assert output in text(response)
     (line,) = lines(response)
-    assert admin_client.get(line.url).context["cl"].result_count == 1
+    assert admin_client.get(line.rows.url).context["cl"].result_count == 1
 
 
 def test_cluster_shows_share_of_each_node(admin_client: Client, job: Job) -> None:
@@ -482,7 +482,7 @@ def test_tiles_and_names_depend_on_permissions(staff_with: StaffWith, job: Job) 
             len(tiles),
             job.name in output,
             "secret-node" in output,
-            [bool(line.url) for line in lines(health)],
+            [bool(line.rows) for line in lines(health)],
         )
 
     assert shown() == (0, False, False, [False, False])

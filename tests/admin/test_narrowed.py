@@ -292,7 +292,7 @@ def test_health_line_links_to_the_last_failure_that_is_visible(world: World, on_
 
     def causes(site: AdminSite) -> list[str]:
         lines = on_site(site).get(section_url("health")).context["health"]
-        return [line.cause for line in lines if line.cause]
+        return [line.cause.text for line in lines if line.cause]
 
     assert [cause.partition(":")[0] for cause in causes(narrowed_sites.watched)] == [
         str(world.theirs.job)

@@ -1,4 +1,4 @@
-"""The plans that PostgreSQL keeps don't read the history, although it has no runs in progress.
+"""The plans that PostgreSQL keeps find runs in progress by an index, without reading the history.
 
 A kept plan doesn't know the values of parameters. With a state as a parameter, PostgreSQL would
 expect many runs in that state, and read the whole table to find the first one.

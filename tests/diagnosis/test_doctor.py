@@ -371,37 +371,47 @@ def test_release_counts_as_running_for_twice_its_longest_gap(silent_for: int, fo
     assert bool(_releases_side_by_side(starts, now)) is found
 
 
+def _attempt(worker: str, job: Job, exception: type[Exception]) -> None:
+    """Create an attempt of the worker that failed with the exception."""
+    store_definitions([job])
+    run = make_run(job, "running", trigger="manual")
+    Attempt.objects.filter(run=run).update(
+        worker=worker, definition=definition_id(job), exception_class=exception_name(exception)
+    )
+
+
+def _unknown_to_workers(system: System) -> list[str]:
+    findings = system.examine().findings.listed
+    return [each.message for each in findings if each.code is Code.TARGET_UNKNOWN_TO_WORKER]
+
+
 def test_worker_that_does_not_know_a_target_of_the_code_here_is_found(system: System) -> None:
-    def fail(worker: str, job: Job, exception: type[Exception] = UnknownTarget) -> None:
-        store_definitions([job])
-        run = make_run(job, "running", trigger="manual")
-        Attempt.objects.filter(run=run).update(
-            worker=worker,
-            definition=definition_id(job),
-            exception_class=exception_name(exception),
-        )
-
-    def found() -> list[str]:
-        findings = system.examine().findings.listed
-        return [each.message for each in findings if each.code is Code.TARGET_UNKNOWN_TO_WORKER]
-
     removed = make_idle_job()
     Job.objects.filter(pk=removed.pk).update(target="tests.app.tasks.removed")
-    fail("fine@b", Job.objects.get(pk=removed.pk))
-    assert found() == []
+    _attempt("fine@b", Job.objects.get(pk=removed.pk), UnknownTarget)
+    assert _unknown_to_workers(system) == []
     Job.objects.filter(pk=removed.pk).update(target=system.job.target)
-    assert found() == [], "the attempt had another target"
-    fail("old@c", system.job)
-    (message,) = found()
+    assert _unknown_to_workers(system) == [], "the attempt had another target"
+    _attempt("old@c", system.job, UnknownTarget)
+    (message,) = _unknown_to_workers(system)
     assert f"old@c (such as {system.job.target})" in message
     assert "fine" not in message
-    fail("new@d", system.job, ValueError)
-    assert found() == [], "another worker replaced it"
-    fail("old@c", system.job)
-    fail("new@d", system.job, ValueError)
-    assert len(found()) == 1, "both run side by side"
-    fail("old@c", system.job, ValueError)
-    assert found() == [], "the worker was restarted"
+    _attempt("new@d", system.job, ValueError)
+    assert _unknown_to_workers(system) == [], "another worker replaced it"
+    _attempt("old@c", system.job, UnknownTarget)
+    _attempt("new@d", system.job, ValueError)
+    assert len(_unknown_to_workers(system)) == 1, "both run side by side"
+    _attempt("old@c", system.job, ValueError)
+    assert _unknown_to_workers(system) == [], "the worker was restarted"
+
+
+def test_all_workers_are_named_if_none_knows_the_target(system: System) -> None:
+    for worker in ("old@a", "old@b"):
+        _attempt(worker, system.job, UnknownTarget)
+    (message,) = _unknown_to_workers(system)
+    assert all(worker in message for worker in ("old@a", "old@b"))
+    _attempt("new@c", system.job, ValueError)
+    assert _unknown_to_workers(system) == [], "another worker replaced both"
 
 
 def test_every_code_is_covered_by_a_test() -> None:

@@ -339,7 +339,7 @@ class Database:
 
     @property
     def now(self) -> datetime:
-        """The database's clock. It is true."""
+        """The database's clock, which is always right."""
         at = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
         return at.replace(microsecond=at.microsecond // 1000 * 1000)
 

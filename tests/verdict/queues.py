@@ -15,10 +15,10 @@ def turns(history: History) -> list[Finding]:
     order.
     """
     found = []
-    own = (
+    relevant = (
         change for change in history.changes if change.trigger != "backfill" or change.frees_slot
     )
-    by_number = sorted(own, key=lambda change: change.number)
+    by_number = sorted(relevant, key=lambda change: change.number)
     for job, changes in grouped(by_number, lambda change: change.job).items():
         waiting: dict[str, Change] = {}
         freed = 0

@@ -17,7 +17,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import latest_incident, read_facts
 from django_dcron.models import Incident, Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
-from django_dcron.policies.health.problems import Issue, Problem
+from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.utils.bounded_text import with_ellipsis
 
@@ -59,6 +59,11 @@ remembered: dict[str, tuple[float, SystemFacts]] = {}
 """The facts that were read last, by database, with the monotonic time."""
 
 
+class HealthLink(NamedTuple):
+    text: str
+    url: str
+
+
 @dataclass(frozen=True, slots=True)
 class HealthLine:
     """One problem, or the message that there is none."""
@@ -67,11 +72,10 @@ class HealthLine:
     remedy: str = ""
     kind: str = "ok"
     """One of ``ok``, ``warning`` and ``error``."""
-    url: str = ""
-    link: str = ""
-    cause: str = ""
-    """The job and the error of the latest incident behind the problem."""
-    cause_url: str = ""
+    rows: HealthLink | None = None
+    """The list of the rows behind the problem. None if the user may not view it."""
+    cause: HealthLink | None = None
+    """The latest incident behind the problem: its job and error. None if none is visible."""
 
 
 def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:
@@ -104,26 +108,25 @@ def _visible(facts: SystemFacts, viewer: Viewer) -> SystemFacts:
 
 def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
     for issue in verdict.issues:
-        url, link = _link(issue, viewer)
         summary, remedy = issue.summary.translate(translation), issue.remedy.translate(translation)
-        cause, cause_url = _cause(issue.problem, viewer)
-        yield HealthLine(summary, remedy, issue.severity.value, url, link, cause, cause_url)
+        rows, cause = _rows(issue.problem, viewer), _cause(issue.problem, viewer)
+        yield HealthLine(summary, remedy, issue.severity.value, rows, cause)
     if not verdict.issues:
         yield HealthLine(verdict.summary.translate(translation))
 
 
-def _cause(problem: Problem, viewer: Viewer) -> tuple[str, str]:
-    """Return text and URL of the latest incident behind the problem; empty if none is visible."""
+def _cause(problem: Problem, viewer: Viewer) -> HealthLink | None:
     incident = latest_incident(problem, viewer.scope) if viewer.may_view(Job, Incident) else None
     if incident is None:
-        return "", ""
-    return with_ellipsis(str(incident), LONGEST_CAUSE), change_url(incident, viewer.site)
+        return None
+    text = with_ellipsis(str(incident), LONGEST_CAUSE)
+    return HealthLink(text, change_url(incident, viewer.site))
 
 
-def _link(issue: Issue, viewer: Viewer) -> tuple[str, str]:
-    """Return URL and text of the link, both empty if the user may not view that list."""
-    listing = _LISTINGS.get(issue.problem, FilteredList(Node, {}))
+def _rows(problem: Problem, viewer: Viewer) -> HealthLink | None:
+    listing = _LISTINGS.get(problem, FilteredList(Node, {}))
     if not viewer.may_view(listing.model):
-        return "", ""
+        return None
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
-    return list_url(listing.model, viewer.site, **listing.filters), texts[listing.model]
+    url = list_url(listing.model, viewer.site, **listing.filters)
+    return HealthLink(texts[listing.model], url)

@@ -141,10 +141,12 @@ def compare(
 
 def _facts(this: ComparedRun, other: ComparedRun, site: admin.AdminSite) -> Iterator[ComparedFact]:
     runs = (this.run, other.run)
-    yield _fact(_("duration"), [duration_or_empty(run_duration(run)) for run in runs], True)
+    yield _fact(
+        _("duration"), [duration_or_empty(run_duration(run)) for run in runs], is_measured=True
+    )
     delays = [duration_or_empty(start_delay(run)) for run in runs]
     if delays != [EMPTY, EMPTY]:
-        yield _fact(_("start delay"), delays, True)
+        yield _fact(_("start delay"), delays, is_measured=True)
     yield _fact(_("attempt"), [str(run.attempt) for run in runs])
     yield _fact(_("arguments"), [_arguments(run) for run in runs])
     if this.latest is None or other.latest is None:
@@ -160,10 +162,10 @@ def _facts(this: ComparedRun, other: ComparedRun, site: admin.AdminSite) -> Iter
             yield ComparedFact(field.label, field.new, field.old)
     logs = [log_link(attempt, site) for attempt in attempts]
     if logs != [EMPTY, EMPTY]:
-        yield _fact(_("log"), logs, True)
+        yield _fact(_("log"), logs, is_measured=True)
 
 
-def _fact(label: str, values: list[str], is_measured: bool = False) -> ComparedFact:
+def _fact(label: str, values: list[str], *, is_measured: bool = False) -> ComparedFact:
     """Return the fact from the values of this run and of the last success."""
     this_run, last_success = values
     return ComparedFact(label, this_run, last_success, is_measured)

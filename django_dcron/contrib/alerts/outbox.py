@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.db.models import F, Max, Q
@@ -53,8 +53,12 @@ SEVERE = frozenset(
 )
 
 Send = Callable[[Mapping[str, Any], str, str, str], None]
-NewAlert = tuple[Alert, str | Callable[[], str]]
-"""An alert and its text, which is added just before the insert."""
+
+
+class NewAlert(NamedTuple):
+    row: Alert
+    text: str | Callable[[], str]
+    """The text of the row, which is added just before the insert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def store_alerts(messages: Iterable[Message]) -> int:
 
     Alerts that are stored already are ignored.
     """
-    return _insert(list(_rows(messages)))
+    return _insert(list(_new_alerts(messages)))
 
 
 def store_new_alerts(messages: Iterable[Message]) -> int:
@@ -86,17 +90,18 @@ def store_new_alerts(messages: Iterable[Message]) -> int:
 
     Return their number.
     """
-    rows = list(_rows(messages))
-    if not rows:
+    alerts = list(_new_alerts(messages))
+    if not alerts:
         return 0
     stored = Alert.objects.using(alias_for(Alert)).filter(
-        channel__in={row.channel for row, _ in rows}, key__in={row.key for row, _ in rows}
+        channel__in={each.row.channel for each in alerts},
+        key__in={each.row.key for each in alerts},
     )
     known = set(stored.order_by().values_list("channel", "key"))
-    return _insert([(row, text) for row, text in rows if (row.channel, row.key) not in known])
+    return _insert([each for each in alerts if (each.row.channel, each.row.key) not in known])
 
 
-def _rows(messages: Iterable[Message]) -> Iterator[NewAlert]:
+def _new_alerts(messages: Iterable[Message]) -> Iterator[NewAlert]:
     destinations_of: dict[str, list[str]] = {}
     for name, destination in destinations(settings.ALERT_CHANNELS).items():
         destinations_of.setdefault(destination.channel, []).append(name)
@@ -112,18 +117,19 @@ def _rows(messages: Iterable[Message]) -> Iterator[NewAlert]:
                     incident_id=message.incident_id,
                     subject=message.subject[:255],
                 )
-                yield row, message.text
+                yield NewAlert(row, message.text)
 
 
-def _insert(rows: list[NewAlert]) -> int:
-    if rows:
+def _insert(alerts: list[NewAlert]) -> int:
+    if alerts:
         using = alias_for(Alert)
         now = database_now(using)
-        for row, text in rows:
+        for row, text in alerts:
             row.text = text() if callable(text) else text
             row.created_at = row.try_at = now
-        Alert.objects.using(using).bulk_create([row for row, _ in rows], ignore_conflicts=True)
-    return len(rows)
+        rows = [each.row for each in alerts]
+        Alert.objects.using(using).bulk_create(rows, ignore_conflicts=True)
+    return len(alerts)
 
 
 def send_due(send: Send = send) -> int:

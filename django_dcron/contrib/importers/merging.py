@@ -118,7 +118,7 @@ def _new_state(
     if pause_of_job := pause_of_finished(before, updated, pause, options):
         return _NewState(pause_of_job)
     retimed = is_retimed(before, updated)
-    # Nobody has paused a finished job, also if the source can't pause (a crontab).
+    # A source that can't pause (a crontab) leaves a job as it is. A finished job counts as enabled.
     enabled = pause.get("enabled", before.enabled or before.is_finished)
     if options.disabled or enabled == before.enabled:
         return _NewState()

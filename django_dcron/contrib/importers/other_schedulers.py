@@ -49,8 +49,9 @@ def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iter
     working = jobs.filter(enabled=True, import_source__in=[*SCHEDULERS]).exclude(
         target__startswith=PREFIX
     )
-    changed = {job_id: (source, at) for job_id, source, at in working.values_list(*_COLUMNS)}
-    for source in sorted({source for source, _changed_at in changed.values()}):
+    rows = list(working.values_list("pk", "import_source", "updated_at"))
+    changed = {job_id: changed_at for job_id, _source, changed_at in rows}
+    for source in sorted({source for _job_id, source, _changed_at in rows}):
         with suppress(SourceProblem, DatabaseError):
             yield from _runs_of(source, changed, since, now)
         if source == celery_config.SOURCE:
@@ -62,12 +63,10 @@ def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iter
                 yield OtherRuns(source, None, reason=reason)
 
 
-_COLUMNS = ("pk", "import_source", "updated_at")
-
-
 def _runs_of(
-    source: str, changed: dict[int, tuple[str, datetime]], since: datetime, now: datetime
+    source: str, changed: dict[int, datetime], since: datetime, now: datetime
 ) -> Iterator[OtherRuns]:
+    """Yield the latest run of each job that the source ran after the job's change (``changed``)."""
     times = SCHEDULERS[source].runs_since(since).times
     if not any(times.values()):
         return
@@ -76,12 +75,12 @@ def _runs_of(
         if job is None or job.pk not in changed or not times.get(matched.entry.origin):
             continue
         at = max(times[matched.entry.origin])
-        if at > changed[job.pk][1] + MARGIN:
+        if at > changed[job.pk] + MARGIN:
             yield OtherRuns(source, job, at)
 
 
 def _received_from_beat(
-    changed: dict[int, tuple[str, datetime]], since: datetime, now: datetime
+    changed: dict[int, datetime], since: datetime, now: datetime
 ) -> Iterator[OtherRuns]:
     """Yield a job of each task that a worker received from beat after ``since``."""
     source = celery_config.SOURCE
@@ -96,6 +95,6 @@ def _received_from_beat(
         working = [jobs[key] for key in sorted(keys.get(task, ())) if key in jobs]
         if not working or len(working) < len(keys[task]):
             continue
-        at, last_change = now - age, max(changed[job.pk][1] for job in working)
+        at, last_change = now - age, max(changed[job.pk] for job in working)
         if at > max(last_change + MARGIN, since):
             yield OtherRuns(source, working[0], at)

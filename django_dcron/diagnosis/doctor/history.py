@@ -36,7 +36,10 @@ COLUMNS = (
 )
 ATTEMPT_COLUMNS = ("attempts__number", "attempts__outcome")
 
-Breach = tuple[Code, str]
+
+class Breach(NamedTuple):
+    code: Code
+    message: str
 
 
 class StoredAttempt(NamedTuple):
@@ -126,17 +129,19 @@ def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:
 
 def breaches(run: StoredRun) -> Iterator[Breach]:
     if run.state not in set(State):
-        yield Code.STATE_ILLEGAL, f"Unknown state {run.state!r}. {REPORT_BUG}"
+        yield Breach(Code.STATE_ILLEGAL, f"Unknown state {run.state!r}. {REPORT_BUG}")
         return
     state = State(run.state)
     if state in FINAL and run.finished_at is None:
-        yield Code.FINISHED_WITHOUT_TIME, f"The run is {state} but has no finish time. {REPORT_BUG}"
+        yield Breach(
+            Code.FINISHED_WITHOUT_TIME, f"The run is {state} but has no finish time. {REPORT_BUG}"
+        )
     if (
         run.trigger == Trigger.SCHEDULE
         and run.started_at
         and run.started_at < run.scheduled_at - CLOCK_TOLERANCE
     ):
-        yield (
+        yield Breach(
             Code.STARTED_EARLY,
             f"The run started {format_duration(run.scheduled_at - run.started_at)} early: the node "
             "misread the database clock, or that clock was set back. Check the clock of the "
@@ -149,7 +154,7 @@ def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
     numbers = [attempt.number for attempt in run.attempts]
     open_attempts = [attempt.number for attempt in run.attempts if not attempt.outcome]
     if open_attempts != ([run.attempt] if state is State.RUNNING else []):
-        yield (
+        yield Breach(
             Code.ATTEMPT_OPEN,
             f"The run is {state} at attempt {run.attempt}, but its open attempts are "
             f"{open_attempts or 'none'}. {REPORT_BUG}",
@@ -157,13 +162,13 @@ def _attempt_breaches(run: StoredRun, state: State) -> Iterator[Breach]:
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) not in _possible_attempt_counts(
         run, state
     ):
-        yield (
+        yield Breach(
             Code.ATTEMPTS_WRONG,
             f"The run is {state} at attempt {run.attempt}, but its attempts are "
             f"{numbers or 'none'}: an attempt started twice, or its row was lost. {REPORT_BUG}",
         )
     elif state is State.SUCCEEDED and run.attempts[-1].outcome not in ("", Outcome.SUCCEEDED):
-        yield (
+        yield Breach(
             Code.OUTCOME_CONTRADICTS,
             "The run succeeded, but its last attempt is "
             f"{run.attempts[-1].outcome.replace('_', ' ')}. {REPORT_BUG}",

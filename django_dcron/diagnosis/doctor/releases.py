@@ -26,7 +26,7 @@ RECENT = timedelta(minutes=10)
 UNKNOWN_TARGET = exception_name(UnknownTarget)
 WORKERS_NAMED = 3
 GAPS_WITHOUT_START = 2
-"""A release has been replaced if it has started no attempt for this many of its longest gaps."""
+"""A release has been replaced if it has started no attempt for this many times its longest gap."""
 
 
 class _Start(NamedTuple):
@@ -92,15 +92,13 @@ def _workers_without_targets(starts: Iterable[_Start]) -> dict[str, str]:
     """Return the workers that failed a run because they don't know its target, which exists here.
 
     ``starts``: the latest first. Only the worker's latest attempt of a target counts. The worker
-    has been replaced if all later attempts, and no earlier one, found the target. The result has
-    one such target for each worker.
+    has been replaced if the target was found after that attempt, and never before it. The result
+    has one such target for each worker.
     """
     latest: dict[tuple[str, str], tuple[int, _Start]] = {}
-    last: dict[str, int] = {}
-    first_found: dict[str, int] = {}
+    first_found: dict[str, int] = {}  # the position of the earliest such attempt
     for position, start in enumerate(starts):
         target = start.target or ""
-        last.setdefault(target, position)
         latest.setdefault((start.worker, target), (position, start))
         if start.exception_class != UNKNOWN_TARGET:
             first_found[target] = position
@@ -108,7 +106,7 @@ def _workers_without_targets(starts: Iterable[_Start]) -> dict[str, str]:
         worker: target
         for (worker, target), (position, start) in latest.items()
         if start.exception_class == UNKNOWN_TARGET
-        and (position == last[target] or position < first_found[target])
+        and position < first_found.get(target, SAMPLE)
         and _is_known(target)
     }
 

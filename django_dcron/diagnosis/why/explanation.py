@@ -33,6 +33,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
 )
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
 from django_dcron.diagnosis.why.no_run import (
+    Explanation,
     changed_since,
     explain_missing_run,
     explain_no_occurrence,
@@ -94,15 +95,15 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
     data = ExplanationData(job, instant, show_nodes=show_nodes, exact=exact)
     occurrences = _occurrences(data)
     occurrence = occurrences[0] if occurrences else None
-    run, verdict, sentences = _outcome_of(data, occurrence)
+    found = _outcome_of(data, occurrence)
     later = occurrences[1] if len(occurrences) > 1 else data.nearby.after
     return Answer(
         instant,
-        verdict,
-        (*_notes(data, occurrences), *sentences, *_other_runs(data)),
+        found.verdict,
+        (*_notes(data, occurrences), *found.sentences, *_other_runs(data)),
         data.zone.key,
         occurrence,
-        run or next(iter(data.other_runs), None),
+        found.run or next(iter(data.other_runs), None),
         data.nearby.before,
         later,
     )
@@ -137,8 +138,8 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     answer = _latest_occurrence(data, latest, present)
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is not None and not (answer.run and answer.run.pk == run.pk):
-        _verdict, of_run = _run_outcome(data, run, told=answer.sentences)
-        sentences = (*answer.sentences, _created_later(data, run), *of_run)
+        outcome = _run_outcome(data, run, stated=answer.sentences)
+        sentences = (*answer.sentences, _created_later(data, run), *outcome.sentences)
         answer = replace(answer, sentences=sentences, run=answer.run or run)
     if FREEZE_CODES.isdisjoint(sentence.code for sentence in answer.sentences):
         freezes = freeze_sentences(data, data.freezes_in_force())
@@ -193,38 +194,36 @@ def _occurrences(data: ExplanationData) -> list[datetime]:
     return sorted({*data.runs_by_occurrence, *data.nearby.inside})
 
 
-def _outcome_of(
-    data: ExplanationData, occurrence: datetime | None
-) -> tuple[Run | None, WhyVerdict, Sequence[Sentence]]:
+def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explanation:
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
-        return run, *_run_outcome(data, run)
+        return _run_outcome(data, run)
     if data.definition_may_be_newer:
         if run := _run_covering(data, occurrence or data.requested.start):
-            return (
-                run,
-                WhyVerdict.CHANGED,
-                [_covered_by_other_definition(data, run), *changed_since(data)],
-            )
+            sentences = [_covered_by_other_definition(data, run), *changed_since(data)]
+            return Explanation(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _run_covering(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
-        return run, WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes]
-    return None, *(
-        explain_no_occurrence(data) if occurrence is None else explain_missing_run(data, occurrence)
-    )
+        return Explanation(WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes], run)
+    if occurrence is None:
+        return explain_no_occurrence(data)
+    return explain_missing_run(data, occurrence)
 
 
 def _run_outcome(
-    data: ExplanationData, run: Run, *, told: Sequence[Sentence] = ()
-) -> tuple[WhyVerdict, list[Sentence]]:
-    """Return what became of the run. Doesn't repeat what is ``told`` about nodes and workers."""
+    data: ExplanationData, run: Run, *, stated: Sequence[Sentence] = ()
+) -> Explanation:
+    """Return what became of the run.
+
+    The sentences about freezes, nodes and workers that are in ``stated`` are omitted.
+    """
     if run.state not in set(State):
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
-        return WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()]
+        return Explanation(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
-    sentences += [each for each in _circumstances(data, run) if each not in told]
-    return WhyVerdict(run.state), sentences
+    sentences += [each for each in _circumstances(data, run) if each not in stated]
+    return Explanation(WhyVerdict(run.state), sentences, run)
 
 
 def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:

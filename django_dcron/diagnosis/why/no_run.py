@@ -6,9 +6,9 @@ facts are stated as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
@@ -29,104 +29,126 @@ from django_dcron.diagnosis.why.pause_sentences import (
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs.placement import matches_definition
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.runs.retention import kept_from
 from django_dcron.schedules.calendar import ExclusionPolicy
 
 FIELDS_NAMED = 10
 
-Reason = tuple[WhyVerdict, list[Sentence]]
+
+class Explanation(NamedTuple):
+    verdict: WhyVerdict
+    sentences: Sequence[Sentence]
+    run: Run | None = None
+    """The run that the explanation is about."""
+
 
 _LABELS = {field.name: field.verbose_name for field in Job._meta.concrete_fields}
 
 
-def explain_no_occurrence(data: ExplanationData) -> Reason:
+def explain_no_occurrence(data: ExplanationData) -> Explanation:
     """Explain a time without an occurrence, or one outside the job's start and end."""
     if data.requested.end <= data.job.created_at:
-        return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
+        return Explanation(WhyVerdict.NOT_CREATED, [_created_sentence(data)])
     if data.timetable is None:
-        return WhyVerdict.QUARANTINED, [_quarantined_sentence(data)]
+        return Explanation(WhyVerdict.QUARANTINED, [_quarantined_sentence(data)])
     starts_at, ends_at = data.job.starts_at, data.job.ends_at
     for instant in data.nearby.out_of_bounds[:1]:
         if starts_at and instant < starts_at:
             text = _("The schedule matches that time, but the job starts at %(at)s.")
             starts = Sentence("starts_at", text, at=data.format_time(starts_at))
-            return WhyVerdict.BEFORE_START, [starts, *changed_since(data)]
+            return Explanation(WhyVerdict.BEFORE_START, [starts, *changed_since(data)])
         if ends_at:
             text = _("The schedule matches that time, but the job ends at %(at)s.")
             ends = Sentence("ends_at", text, at=data.format_time(ends_at))
-            return WhyVerdict.AFTER_END, [ends, *changed_since(data)]
+            return Explanation(WhyVerdict.AFTER_END, [ends, *changed_since(data)])
     for instant in data.nearby.excluded[:1]:
-        return WhyVerdict.EXCLUDED, [
+        return Explanation(
+            WhyVerdict.EXCLUDED,
+            [
+                *present_pause_sentences(data),
+                _excluded_sentence(data, instant),
+                *_nearest_occurrences(data),
+                *changed_since(data),
+            ],
+        )
+    return Explanation(
+        WhyVerdict.NO_OCCURRENCE,
+        [
             *present_pause_sentences(data),
-            _excluded_sentence(data, instant),
+            _no_match_sentence(data),
             *_nearest_occurrences(data),
             *changed_since(data),
-        ]
-    return WhyVerdict.NO_OCCURRENCE, [
-        *present_pause_sentences(data),
-        _no_match_sentence(data),
-        *_nearest_occurrences(data),
-        *changed_since(data),
-    ]
+        ],
+    )
 
 
-def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Reason:
+def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Explanation:
     """Explain an occurrence that no row accounts for."""
     if occurrence > data.now:
         return _not_due(data, occurrence)
     if occurrence < data.job.created_at:
-        return WhyVerdict.NOT_CREATED, [_created_sentence(data)]
+        return Explanation(WhyVerdict.NOT_CREATED, [_created_sentence(data)])
     if paused := list(pause_sentences(data, occurrence)):
-        return WhyVerdict.PAUSED, paused
+        return Explanation(WhyVerdict.PAUSED, paused)
     cursor = data.cursor
     if cursor is None or not matches_definition(cursor, data.job):
         text = _(
             "The job was changed without the admin or control.save, and no node has processed "
             "the change yet."
         )
-        return WhyVerdict.NOT_CLAIMED, [
-            Sentence("change_not_processed", text),
-            *node_sentences(data),
-        ]
+        return Explanation(
+            WhyVerdict.NOT_CLAIMED,
+            [
+                Sentence("change_not_processed", text),
+                *node_sentences(data),
+            ],
+        )
     if problem_of(data.job) and (cursor.next_at is None or cursor.next_at <= occurrence):
-        return WhyVerdict.QUARANTINED, [_quarantined_sentence(data)]
+        return Explanation(WhyVerdict.QUARANTINED, [_quarantined_sentence(data)])
     if cursor.next_at is not None and cursor.next_at <= occurrence:
         if freezes := data.freezes_in_force():
-            return WhyVerdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
+            return Explanation(
+                WhyVerdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
+            )
         text = _(
             "No node has claimed the occurrence yet. The job's next occurrence to claim is "
             "%(next)s."
         )
         not_claimed = Sentence("not_claimed", text, next=data.format_time(cursor.next_at))
-        return WhyVerdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)]
+        return Explanation(WhyVerdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)])
     if kept := kept_from(data.job.pk, occurrence, data.now):
         text = _(
             "The history doesn't go back that far. Runs older than the one at %(kept)s were pruned."
         )
-        return WhyVerdict.PRUNED, [Sentence("pruned", text, kept=data.format_time(kept))]
+        return Explanation(
+            WhyVerdict.PRUNED, [Sentence("pruned", text, kept=data.format_time(kept))]
+        )
     if changed := list(changed_since(data)):
-        return WhyVerdict.CHANGED, changed
+        return Explanation(WhyVerdict.CHANGED, changed)
     text = _("The schedule matches that time, but no run and no other record explains the gap.")
-    return WhyVerdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()]
+    return Explanation(WhyVerdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()])
 
 
-def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
+def _not_due(data: ExplanationData, occurrence: datetime) -> Explanation:
     job, until = data.job, data.job.paused_until
     if problem_of(data.job):
         not_due = Sentence("not_due", _("The occurrence is in the future."))
-        return WhyVerdict.QUARANTINED, [not_due, _quarantined_sentence(data)]
+        return Explanation(WhyVerdict.QUARANTINED, [not_due, _quarantined_sentence(data)])
     ends_in_time = until is not None and until <= occurrence
     if not job.enabled and not ends_in_time:
         text = _(
             "The occurrence is in the future. The job is paused and won't run unless it is "
             "resumed before then."
         )
-        return WhyVerdict.PAUSED, [
-            Sentence("to_come_paused", text),
-            *reason_sentences(job.pause_reason),
-        ]
+        return Explanation(
+            WhyVerdict.PAUSED,
+            [
+                Sentence("to_come_paused", text),
+                *reason_sentences(job.pause_reason),
+            ],
+        )
     due = occurrence + jitter_delay(job.pk, occurrence, job.jitter)
     if due == occurrence:
         text = _("The occurrence is in the future. Unless the job changes, it is due at %(due)s.")
@@ -144,7 +166,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Reason:
         sentences += [*freeze_sentences(data, freezes), after_freeze()]
     if data.show_nodes and not data.live_nodes:
         sentences += node_sentences(data)
-    return WhyVerdict.NOT_DUE, sentences
+    return Explanation(WhyVerdict.NOT_DUE, sentences)
 
 
 def changed_since(data: ExplanationData) -> Iterator[Sentence]:

@@ -69,12 +69,10 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, name = Output(command, options), options["name"]
     values = _values(options)
-    if options["delete"] is bool(values):
-        raise usage_error(
-            "--delete can't be combined with other options."
-            if values
-            else f"Nothing to change. Use {_option_names()}, or --delete."
-        )
+    if options["delete"] and values:
+        raise usage_error("--delete can't be combined with other options.")
+    if not options["delete"] and not values:
+        raise usage_error(f"Nothing to change. Use {_option_names()}, or --delete.")
     limit = Limit.objects.using(alias_for(Limit)).filter(pk=name).first()
     try:
         if options["delete"]:

@@ -267,8 +267,8 @@ def compare(
 ) -> list[datetime]:
     """Compare the next occurrences of all jobs of a class with the runs of django-cron.
 
-    Runcrons is called each hour (or less often, if there are many), and in the minutes before, at
-    and after the occurrences here.
+    ``runcrons`` is called each hour (less often if the period is long), and in the minutes before,
+    at and after each occurrence of the jobs.
     """
     attributes = {"code": "simulated", "schedule": schedule, "do": lambda _self: None}
     part = type("Simulated", (real.CronJobBase,), attributes)

@@ -183,7 +183,7 @@ REQUESTS = {
     "list_nodes": Request("view_node", "GET", "nodes/"),
     "get_stats": Request("view_job view_run", "GET", "stats/"),
 }
-OWN = sorted(
+OTHER_PERMISSIONS = sorted(
     {codename for request in REQUESTS.values() for codename in request.permissions} - {*VIEWS}
 )
 
@@ -192,7 +192,7 @@ def test_every_operation_is_tested() -> None:
     assert {each.name: {*each.permissions} for _method, _url, each in operations()} == {
         name: request.permissions for name, request in REQUESTS.items() if " " not in name
     }
-    assert len(OWN) == 17
+    assert len(OTHER_PERMISSIONS) == 17
 
 
 @pytest.fixture
@@ -256,8 +256,8 @@ USERS = {
     ),
     "no permission": (),
     "all views": VIEWS,
-    **{f"only {each}": (each,) for each in (*VIEWS, *OWN)},
-} | {f"views and {own}": (*VIEWS, own) for own in OWN}
+    **{f"only {each}": (each,) for each in (*VIEWS, *OTHER_PERMISSIONS)},
+} | {f"views and {other}": (*VIEWS, other) for other in OTHER_PERMISSIONS}
 
 
 @pytest.mark.parametrize("group", ["no", "all", "only", "views"])

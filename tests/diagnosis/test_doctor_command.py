@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -121,6 +121,9 @@ def test_window_accepts_times_and_durations(system: System) -> None:
         == 4
     )
     assert json.loads(call("--json", "--limit", "2")[1])["checked"]["occurrences"] == 2
+    midnight = system.latest.replace(hour=0, minute=0, second=0, microsecond=0)
+    report = json.loads(call("--json", "--since", "2d", "--until", "00:00")[1])
+    assert datetime.fromisoformat(report["until"]) == midnight
 
 
 def test_doctor_is_limited_to_namespace(system: System) -> None:

@@ -60,7 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
         default=DEFAULT_SINCE,
         metavar="TIME",
         help=(
-            f"check occurrences after this time: {option_values.time_help()} (default: "
+            f"check occurrences after this time: {option_values.past_time_help()} (default: "
             f"{DEFAULT_SINCE})"
         ),
     )
@@ -139,9 +139,9 @@ def _lock() -> Lock:
 def _window(options: dict[str, Any]) -> Window:
     now = database_now(alias_for(Job))
     zone = timezone.get_current_timezone()
-    since, until = option_values.parse_time_option("--since", options["since"], now, zone), now
+    since, until = option_values.parse_past_time("--since", options["since"], now, zone), now
     if options["until"]:
-        until = min(option_values.parse_time_option("--until", options["until"], now, zone), now)
+        until = min(option_values.parse_past_time("--until", options["until"], now, zone), now)
     if since >= until:
         raise usage_error(
             f"--since ({format_moment(since)}) must be before --until ({format_moment(until)})."

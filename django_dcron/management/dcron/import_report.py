@@ -22,7 +22,7 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.option_values import parse_time_option
+from django_dcron.management.dcron.option_values import parse_past_time
 from django_dcron.management.dcron.output import BAD, WARNING, Output, iso, time_text
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
@@ -36,7 +36,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     if options["source"] not in SCHEDULERS:
         raise usage_error(f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}.")
     now = database_now(alias_for(Job))
-    since = parse_time_option("--since", options["since"], now, timezone.get_current_timezone())
+    since = parse_past_time("--since", options["since"], now, timezone.get_current_timezone())
     try:
         source_runs = runs_to_compare(options["source"], contents.entries, since - LATE)
     except SourceProblem as error:

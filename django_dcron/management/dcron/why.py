@@ -87,10 +87,7 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
 
 
 def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:
-    clock_time = option_values.last_clock_time(text, now, zone)
-    return clock_time or option_values.parse_time_option(
-        "TIME", text, now, zone, allowed=option_values.CLOCK_TIME_FORMATS
-    )
+    return option_values.parse_past_time("TIME", text, now, zone)
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
@@ -18,7 +19,12 @@ from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
-JobProblem = tuple[Code, str]
+
+class JobProblem(NamedTuple):
+    code: Code
+    message: str
+    at: datetime | None = None
+    advice: str = ""
 
 
 class JobExaminer:
@@ -35,24 +41,26 @@ class JobExaminer:
 
     def examine(self, jobs: list[Job]) -> None:
         for job in jobs:
-            for code, message in self._problems(job):
-                self._findings.add(code, job_subject(job), message)
+            for found in self._problems(job):
+                self._findings.add(
+                    found.code, job_subject(job), found.message, at=found.at, advice=found.advice
+                )
 
     def _problems(self, job: Job) -> Iterator[JobProblem]:
         if job.enabled and (unknown := self._why_unknown(job.target)):
-            yield (
+            yield JobProblem(
                 Code.UNKNOWN_TARGET,
                 f"Runs fail: {unknown} Register the target, or correct or pause the job.",
             )
         cursor = cursor_of(job)
         if cursor is None or not matches_definition(cursor, job):
-            yield (
+            yield JobProblem(
                 Code.CURSOR_OUTDATED,
                 "The job was changed without control.save, and no node has noticed yet. Nodes "
                 "check every few seconds. If this persists, no node leads the job's shard.",
             )
         elif problem := problem_of(job):
-            yield Code.QUARANTINED, _quarantined_text(job, problem)
+            yield JobProblem(Code.QUARANTINED, _quarantined_text(job, problem))
         elif job.enabled:
             yield from self._cursor_problems(job, cursor)
 
@@ -69,7 +77,8 @@ class JobExaminer:
         try:
             timetable = timetable_of(job)
         except InvalidSchedule as error:
-            yield Code.QUARANTINED, f"The schedule is invalid: {error}. Correct and save it."
+            text = f"The schedule is invalid: {error}. Correct and save it."
+            yield JobProblem(Code.QUARANTINED, text)
             return
         if cursor.next_at is None:
             problem = _stopped_cursor_problem(timetable, cursor, self._window)
@@ -78,11 +87,13 @@ class JobExaminer:
             return
         late = self._window.now - cursor.next_at
         if late > takeover_time() and not self._frozen & {ALL_NAMESPACES, job.namespace}:
-            yield (
+            yield JobProblem(
                 Code.CURSOR_OVERDUE,
                 f"The occurrence at {format_moment(cursor.next_at)} is {_span(late)} overdue, "
-                "and no node has claimed it: no node leads the job's shard, or its ticks fail. See "
-                "the findings about nodes and the logs of the nodes.",
+                "and no node has claimed it.",
+                cursor.next_at,
+                "Possible causes: no node leads the job's shard, or its ticks fail. See the "
+                "findings about nodes and the logs of the nodes.",
             )
         yield from _cursor_position_problems(
             timetable, cursor, accountable_since(cursor, self._window)
@@ -103,12 +114,12 @@ def _quarantined_text(job: Job, problem: str) -> str:
 def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window) -> JobProblem:
     next_at = timetable.first_after(cursor.previous_at or window.now, cursor.previous_at)
     if next_at is None or (next_at <= window.now and timetable.first_after(window.now) is None):
-        return (
+        return JobProblem(
             Code.NEVER_FIRES,
             "The job is enabled, but its schedule has no further occurrence. Change the schedule "
             "or the end, or pause the job.",
         )
-    return (
+    return JobProblem(
         Code.CURSOR_STOPPED,
         f"The job is enabled and has further occurrences ({format_moment(next_at)}), but its "
         "cursor has stopped, so nothing will run. Save the job again, and report a bug.",
@@ -129,14 +140,14 @@ def _cursor_position_problems(
         timetable.schedule.interval is None
         and timetable.next_after(next_at - MICROSECOND) != next_at
     ):
-        yield (
+        yield JobProblem(
             Code.CURSOR_WRONG,
             f"The cursor is at {format_moment(next_at)}, which isn't an occurrence. {advice}",
         )
     elif previous_at is not None and since < previous_at < next_at:
         between = timetable.next_after(previous_at)
         if between is not None and between != next_at:
-            yield (
+            yield JobProblem(
                 Code.CURSOR_WRONG,
                 f"The cursor went from {format_moment(previous_at)} to {format_moment(next_at)} "
                 f"and skipped {format_moment(between)}. {advice}",

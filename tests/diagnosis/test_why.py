@@ -459,7 +459,7 @@ def test_skipped_local_time_is_moved_to_end_of_gap() -> None:
         "from": "02:00",
         "to": "03:00",
     }
-    assert params(answer, "succeeded")["started"] == "2024-03-31 03:00:00 CEST"
+    assert params(answer, "succeeded")["started"] == "2024-03-31 03:00:00 CEST (01:00:00 UTC)"
 
 
 def test_run_at_end_of_gap_mentions_replaced_time() -> None:

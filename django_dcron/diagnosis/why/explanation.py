@@ -68,7 +68,7 @@ class Answer:
     verdict: WhyVerdict
     sentences: tuple[Sentence, ...]
     zone: str
-    """The job's time zone, used in the sentences."""
+    """The job's time zone. The sentences add the site's time if it differs."""
     occurrence: datetime | None
     """The occurrence that the answer is about; None if the schedule doesn't fall on that time."""
     run: Run | None

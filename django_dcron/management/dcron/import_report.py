@@ -64,7 +64,8 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
                     "and workers only know the task that they received from beat",
                     WARNING,
                 )
-        _show_report(out, since, shadows, coverage)
+        stores_latest_only = source_runs.absence_counts and not source_runs.complete
+        _show_report(out, since, shadows, coverage, stores_latest_only=stores_latest_only)
         if not source_runs.absence_counts:
             out.line(
                 "Beat stores no runs of this source. The report compares the latest tasks that the "
@@ -85,7 +86,12 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
 
 
 def _show_report(
-    out: Output, since: datetime, shadows: list[ShadowComparison], coverage: Coverage
+    out: Output,
+    since: datetime,
+    shadows: list[ShadowComparison],
+    coverage: Coverage,
+    *,
+    stores_latest_only: bool,
 ) -> None:
     for shadow in shadows:
         for difference in shadow.only_in_source:
@@ -106,6 +112,11 @@ def _show_report(
         f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
         f"{coverage.compared_runs} of {number_of(coverage.runs, 'shadow run')}."
     )
+    if stores_latest_only and coverage.compared_runs < coverage.runs:
+        out.line(
+            "The other scheduler stores only the latest run of each entry, so earlier shadow runs "
+            "can't be compared."
+        )
     if silent := [shadow.job for shadow in shadows if not (shadow.runs or shadow.compared)]:
         named = ", ".join(map(str, silent[:SILENT_NAMED]))
         more = ", ..." if len(silent) > SILENT_NAMED else ""

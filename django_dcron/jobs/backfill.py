@@ -134,7 +134,7 @@ def _check_range(
             "start",
             _("%(value)s is in the future (allowed: before now, %(now)s)"),
             value=start.isoformat(),
-            now=now.isoformat(timespec="seconds"),
+            now=now.astimezone(start.tzinfo).isoformat(timespec="seconds"),
             code="in_the_future",
         )
     if not 1 <= limit <= LARGEST_LIMIT:

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+COVERED_BY_NEWER_RUN = "a newer run covers it"
+"""Part of the recorded reason of a run that didn't start because a newer one was due."""
+
 
 class MisfirePolicy(StrEnum):
     SKIP = "skip"
@@ -85,6 +88,20 @@ class Misfire:
                 return not newer_due
             case MisfirePolicy.RUN_ALL:
                 return ahead_in_backlog < self.catchup_limit
+
+    @property
+    def refusal(self) -> str:
+        """Why a late run doesn't start, in English, for the recorded reason."""
+        match self.policy:
+            case MisfirePolicy.SKIP:
+                return "late runs are skipped (misfire policy skip)"
+            case MisfirePolicy.RUN_LATEST:
+                return f"{COVERED_BY_NEWER_RUN} (misfire policy run_latest)"
+            case MisfirePolicy.RUN_ALL:
+                return (
+                    f"earlier runs reach the catch-up limit of {self.catchup_limit} (misfire "
+                    "policy run_all)"
+                )
 
 
 def _tail(late: LateOccurrences, start: int, *, missed: bool) -> PlannedRun:

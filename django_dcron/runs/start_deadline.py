@@ -49,9 +49,7 @@ def why_too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) ->
         return reason
     claimed_late = misfire.is_late(run.due_at, run.claimed_at)
     cause = "no node claimed the occurrence" if claimed_late else "no worker started the run"
-    return (
-        f"{cause} within {write_duration(job.misfire_grace)} ({job.get_misfire_policy_display()})"
-    )
+    return f"{cause} within {write_duration(job.misfire_grace)}; {misfire.refusal}"
 
 
 def freeze_reason(

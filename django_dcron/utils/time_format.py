@@ -56,6 +56,16 @@ def format_site_time(value: datetime) -> str:
     return format_time(value, get_current_timezone())
 
 
+def format_time_in_both(value: datetime, zone: ZoneInfo) -> str:
+    """Format a time in ``zone``, and the site's time in parentheses if clocks there differ."""
+    text, there = format_time(value, zone), value.astimezone(zone)
+    site = value.astimezone(get_current_timezone())
+    if site.utcoffset() == there.utcoffset():
+        return text
+    shown = f"{site:%H:%M:%S %Z}" if site.date() == there.date() else format_site_time(value)
+    return f"{text} ({shown})"
+
+
 def format_time_to_store(value: datetime) -> str:
     """Format a time for stored text, in ``TIME_ZONE``, regardless of the active time zone."""
     return format_time(value, get_default_timezone())

@@ -449,6 +449,40 @@ def test_severity_of_undelivered_run_matches_health_verdict(system: System) -> N
     assert severities[Code.NO_WORKER] == severities[Code.RUN_UNDELIVERED] == Severity.ERROR
 
 
+def explanations(system: System) -> dict[Code, list[str]]:
+    return {
+        finding.code: list(finding.explanation.causes)
+        for finding in system.examine().findings.listed
+        if finding.explanation
+    }
+
+
+def test_missing_node_explains_runs_and_cursors(system: System) -> None:
+    make_job_with_history(system.latest)
+    Cursor.objects.update(next_at=system.latest - MINUTE)
+    for _ in range(3):
+        make_run(system.job, trigger="manual", **due_ago(HOUR))
+    make_run(system.job, "waiting", trigger="manual", **due_ago(HOUR))
+    assert explanations(system) == {}, "a node is live"
+    Node.objects.update(heartbeat_at=system.latest - HOUR)
+    cause = [Problem.NO_LIVE_NODE]
+    assert explanations(system) == {
+        Code.CURSOR_OVERDUE: cause,
+        Code.RUN_OVERDUE: cause,
+        Code.RUN_LEFT_WAITING: cause,
+    }
+    counts = system.examine().findings.counts
+    assert (counts[Code.CURSOR_OVERDUE], counts[Code.RUN_OVERDUE]) == (1, 1)
+
+
+def test_missing_worker_explains_undelivered_runs(system: System) -> None:
+    for _ in range(3):
+        make_run(system.job, "queued", trigger="manual", deliveries=3, **due_ago(HOUR))
+    assert explanations(system) == {Code.RUN_UNDELIVERED: [Problem.WORKERS_BEHIND]}
+    Attempt.objects.update(started_at=system.latest - HOUR)
+    assert explanations(system) == {Code.RUN_UNDELIVERED: [Problem.NO_WORKER]}
+
+
 # --- no false findings --------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -67,29 +67,49 @@ def test_times_are_in_the_time_zone_of_the_site(system: System) -> None:
 
 
 def test_repeated_findings_take_one_line_per_code(system: System) -> None:
-    queued_at = system.latest - timedelta(hours=2)
-    runs = [
-        make_run(system.job, "queued", queued_at=queued_at, due_at=queued_at + n * MINUTE)
-        for n in range(30)
-    ]
+    due_at = system.latest - timedelta(hours=2)
+    runs = [make_run(system.job, due_at=due_at + n * MINUTE) for n in range(30)]
     code, output = call()
     assert code == 1
-    (line,) = re.findall(r"^\w+ +run_undelivered .*$", output, re.MULTILINE)
+    (line,) = re.findall(r"^\w+ +run_overdue .*$", output, re.MULTILINE)
     assert line.split()[2] == "30"
     assert f"oldest at {format_moment(runs[0].due_at)}" in line
     assert [str(run.pk) in line for run in runs] == [True] * 3 + [False] * 27
     assert "27 more" in line
-    assert line.count("Start workers for") == 1, "the remedy"
+    assert line.count("See the findings about nodes") == 1, "the remedy"
 
-    listed = re.findall(r"^\w+ +run_undelivered .*$", call("--verbosity", "2")[1], re.MULTILINE)
+    listed = re.findall(r"^\w+ +run_overdue .*$", call("--verbosity", "2")[1], re.MULTILINE)
     assert len(listed) == NAMED
 
     report = json.loads(call("--json")[1].partition("\n}")[0] + "}")
     summary = {each["code"]: each for each in report["summary"]}
-    assert summary["run_undelivered"]["count"] == 30
-    assert summary["run_undelivered"]["oldest"] == runs[0].due_at.isoformat()
-    assert len([each for each in report["findings"] if each["code"] == "run_undelivered"]) == NAMED
-    assert report["more"]["run_undelivered"] == 30 - NAMED
+    assert summary["run_overdue"]["count"] == 30
+    assert summary["run_overdue"]["oldest"] == runs[0].due_at.isoformat()
+    assert len([each for each in report["findings"] if each["code"] == "run_overdue"]) == NAMED
+    assert report["more"]["run_overdue"] == 30 - NAMED
+
+
+def test_runs_with_one_known_cause_are_one_finding(system: System) -> None:
+    due_at = system.latest - timedelta(hours=2)
+    runs = [
+        make_run(system.job, due_at=due_at + n * MINUTE, node=system.node.id) for n in range(30)
+    ]
+    code, output = call()
+    assert (code, output.splitlines()[-1]) == (1, "2 findings.")
+    (line,) = re.findall(r"^\w+ +run_overdue .*$", output, re.MULTILINE)
+    assert "30 runs wait because of no_broker" in line
+    assert "no node leads" not in line, "a guess"
+    assert [str(run.pk) in line for run in runs] == [True] * 3 + [False] * 27
+
+    listed = re.findall(r"^ +run_overdue +run of .*$", call("--verbosity", "2")[1], re.MULTILINE)
+    assert len(listed) == NAMED
+
+    report = json.loads(call("--json")[1].partition("\n}")[0] + "}")
+    (finding,) = [each for each in report["findings"] if each["code"] == "run_overdue"]
+    assert (finding["explained_by"], finding["count"]) == (["no_broker"], 30)
+    assert len(finding["explained"]) == NAMED
+    assert finding["explained"][0]["subject"]["id"] == str(runs[0].pk)
+    assert report["more"] == {}
 
 
 def test_invalid_options_or_database_error_exit_with_2(
@@ -121,6 +141,9 @@ def test_window_accepts_times_and_durations(system: System) -> None:
         == 4
     )
     assert json.loads(call("--json", "--limit", "2")[1])["checked"]["occurrences"] == 2
+    midnight = system.latest.replace(hour=0, minute=0, second=0, microsecond=0)
+    report = json.loads(call("--json", "--since", "2d", "--until", "00:00")[1])
+    assert datetime.fromisoformat(report["until"]) == midnight
 
 
 def test_doctor_is_limited_to_namespace(system: System) -> None:

@@ -35,6 +35,7 @@ from django_dcron.models import (
 )
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.jitter import jitter_delay
+from django_dcron.policies.misfire import COVERED_BY_NEWER_RUN
 from tests import factories
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -321,6 +322,23 @@ def test_unknown_state_refers_to_doctor() -> None:
     assert "undead" in answer.sentences[0]
 
 
+def test_missed_run_names_the_newer_run_that_covers_it() -> None:
+    job = make_job()
+    reason = f"no worker started the run within 1m; {COVERED_BY_NEWER_RUN}"
+    make_run(job, state="missed", finished_at=NOON + HOUR, reason=reason)
+    make_run(job, NOON + HOUR, state="missed", finished_at=NOON + HOUR, reason=reason)
+    assert codes(explain(job, NOON)) == ["missed", "reason"]
+    newer = make_run(job, NOON + 2 * HOUR)
+
+    answer = explain(job, NOON)
+
+    assert codes(answer) == ["missed", "reason", "covered_by_newer"]
+    assert params(answer, "covered_by_newer") == {
+        "at": "2024-05-06 14:00:00 UTC",
+        "run": str(newer.pk),
+    }
+
+
 def test_missed_occurrence_is_covered_by_later_run() -> None:
     job = make_job()
     later = make_run(
@@ -441,7 +459,7 @@ def test_skipped_local_time_is_moved_to_end_of_gap() -> None:
         "from": "02:00",
         "to": "03:00",
     }
-    assert params(answer, "succeeded")["started"] == "2024-03-31 03:00:00 CEST"
+    assert params(answer, "succeeded")["started"] == "2024-03-31 03:00:00 CEST (01:00:00 UTC)"
 
 
 def test_run_at_end_of_gap_mentions_replaced_time() -> None:

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -293,6 +293,13 @@ def test_invalid_arguments_are_refused_with_field_and_value(
     with refusal(InvalidValue, code, field=field, **values):
         control.backfill(hourly(), start, end, limit=limit, dry_run=dry_run)
     assert not made()
+
+
+def test_start_in_the_future_is_refused_with_the_present_in_its_own_zone() -> None:
+    start = datetime(2199, 1, 15, 12, tzinfo=timezone(-5 * HOUR))
+    with refusal(InvalidValue, "in_the_future", field="start") as refused:
+        control.backfill(hourly(), start, start + HOUR)
+    assert refused.value.params["now"].endswith("-05:00")
 
 
 def _edited(job: Job) -> None:

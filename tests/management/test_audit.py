@@ -63,6 +63,8 @@ def test_export_has_all_entries_oldest_first(job: Job, monkeypatch: pytest.Monke
         (("--since", "1h"), ["create", "pause", "resume"]),
         (("--since", "+1h"), []),
         (("--until", "1h"), []),
+        (("--since", "00:00"), ["create", "pause", "resume"]),
+        (("--until", "00:00"), []),
     ],
 )
 def test_entries_are_selected(job: Job, options: tuple[str, ...], actions: list[str]) -> None:

@@ -3,11 +3,13 @@
 import re
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
+from pytest_django import Settings
 
 from django_dcron.diagnosis import run_history
 from django_dcron.management.dcron import history
@@ -99,6 +101,20 @@ def test_history_is_paginated_by_limit_and_time() -> None:
     assert "--until 2026-12-01T09:03:00+00:00" in out
     assert call("history", "report", "-n", "2", "--json").json["more"] is True
     assert call("history", "report", "-n", "5", "--json").json["more"] is False
+
+
+def test_time_of_day_is_the_last_one_in_the_zone_of_the_site(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"  # without clock changes
+    hour = now().astimezone(ZoneInfo("Asia/Tokyo")).replace(minute=0, second=0, microsecond=0)
+    job = make_idle_job(name="report")
+    times = [hour - timedelta(days=1), hour - timedelta(hours=1), hour]
+    _day_before, hour_before, latest = [
+        str(make_run(job, "succeeded", scheduled_at=at).pk) for at in times
+    ]
+    assert ids("--since", f"{times[1]:%H:%M}") == [latest, hour_before]
+    assert ids("--since", f"{times[1]:%H:%M}", "--until", f"{hour:%H:%M:%S}") == [hour_before]
+    result = call("history", "report", "--until", "25:00")
+    assert (result.code, "25:00" in result.err) == (2, True)
 
 
 def test_history_is_filtered_by_state() -> None:

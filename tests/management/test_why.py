@@ -1,6 +1,6 @@
 """Test ``dcron why`` and ``dcron nodes``: text, JSON and exit codes."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -88,6 +88,23 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
     nothing = occurrence + timedelta(minutes=7)
     document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"
+
+
+def test_times_are_in_the_zones_of_the_job_and_of_the_site(
+    system: System, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    now = datetime(2027, 1, 14, 23, 30, 30, tzinfo=UTC)
+    monkeypatch.setattr(clock, "fixed_at", now)
+    Job.objects.update(timezone="America/New_York")
+    system.job.refresh_from_db()
+    control.pause(system.job, until=now + timedelta(hours=1))
+    out = call("why", str(system.job)).out
+    assert "until 2027-01-14 19:30:30 EST (2027-01-15 01:30:30 CET)" in out
+    control.pause(system.job, until=now.replace(hour=12, day=15))
+    assert "until 2027-01-15 07:30:30 EST (13:30:30 CET)" in call("why", str(system.job)).out
+    Job.objects.update(timezone="Europe/Paris")
+    assert "(" not in call("why", str(system.job)).out, "both zones have the same time"
 
 
 def test_excluded_time_is_explained_in_the_zone_of_the_job(

@@ -7,15 +7,20 @@ Programs rely on the codes, so a code is never renamed and never changes its mea
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from django_dcron.policies.health.problems import Severity
+from django_dcron.policies.health.problems import Problem, Severity
+from django_dcron.utils.counts import number_of
+from django_dcron.utils.time_format import format_site_time
 
 NAMED = 20
 """The number of findings listed per code; further ones are only counted."""
+SUBJECTS_IN_LINE = 3
+"""The number of subjects that one line names."""
 
 
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -124,6 +129,9 @@ class Subject:
     def __str__(self) -> str:
         return f"{self.kind} {self.name or self.id}".strip()
 
+    def as_json(self) -> dict[str, str]:
+        return {"kind": self.kind, "id": self.id, "name": self.name}
+
 
 CLUSTER = Subject("cluster")
 LOCK = Subject("lock")
@@ -133,25 +141,68 @@ LOCK = Subject("lock")
 class Finding:
     code: Code
     subject: Subject
-    message: str
-    """The meaning of the finding and the recommended action."""
+    fact: str
     severity: Severity
     at: datetime | None = None
     """The time of the occurrence or run, if the finding is about one."""
+    advice: str = ""
+    """Possible causes and the recommended action, unless ``fact`` contains them."""
+    explanation: Explanation | None = None
+    """Given if the finding replaces several that have the same cause."""
+
+    @property
+    def message(self) -> str:
+        """The meaning of the finding and the recommended action."""
+        return f"{self.fact} {self.advice}".rstrip()
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.message}"
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        document = {
             "code": self.code.value,
             "severity": self.severity.value,
-            "subject": {
-                "kind": self.subject.kind,
-                "id": self.subject.id,
-                "name": self.subject.name,
-            },
+            "subject": self.subject.as_json(),
             "message": self.message,
+        }
+        return document | (self.explanation.as_json() if self.explanation else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The findings that problems of the whole system explain."""
+
+    causes: tuple[Problem, ...]
+    """At least one."""
+    explained: tuple[Finding, ...]
+    """The first of the explained findings, the oldest first."""
+    count: int
+    """The number of explained findings, including those that aren't listed."""
+    oldest: datetime | None
+
+    @property
+    def message(self) -> str:
+        causes = " and ".join(cause.value for cause in self.causes)
+        advice = "that finding" if len(self.causes) == 1 else "those findings"
+        subjects = number_of(self.count, self.explained[0].subject.kind)
+        verb = "waits" if self.count == 1 else "wait"
+        oldest = f", the oldest since {format_site_time(self.oldest)}" if self.oldest else ""
+        examples = [str(finding.subject) for finding in self.explained[:SUBJECTS_IN_LINE]]
+        if more := self.count - len(examples):
+            examples.append(f"and {more} more")
+        return (
+            f"{subjects} {verb} because of {causes}{oldest}. Follow the advice of {advice}. "
+            f"Examples: {', '.join(examples)}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "explained_by": [cause.value for cause in self.causes],
+            "count": self.count,
+            "explained": [
+                {"subject": finding.subject.as_json(), "message": finding.fact}
+                for finding in self.explained
+            ],
         }
 
 
@@ -196,15 +247,41 @@ class Findings:
         message: str,
         severity: Severity | None = None,
         at: datetime | None = None,
+        *,
+        advice: str = "",
     ) -> None:
-        """Add a finding; ``severity`` overrides the code's default severity."""
+        """Add a finding; ``severity`` overrides the code's default severity.
+
+        ``message`` contains the recommended action, unless ``advice`` does. ``explain`` drops
+        ``advice``.
+        """
         if at is not None:
             self.oldest[code] = min(at, self.oldest.get(code, at))
         if severity is None:
             severity = Severity.WARNING if code in WARNINGS else Severity.ERROR
         self.counts[code] += 1
         if self.counts[code] <= self.named:
-            self.listed.append(Finding(code, subject, message, severity, at))
+            self.listed.append(Finding(code, subject, message, severity, at, advice))
+
+    def explain(self, code: Code, causes: Sequence[Problem]) -> None:
+        """Replace the findings of the code by a single one that names their causes."""
+        for group in self.groups():
+            if group.code is code:
+                place = next(n for n, each in enumerate(self.listed) if each.code is code)
+                explanation = Explanation(
+                    tuple(causes), tuple(group.listed), group.count, group.oldest
+                )
+                finding = Finding(
+                    code,
+                    CLUSTER,
+                    explanation.message,
+                    group.severity,
+                    group.oldest,
+                    explanation=explanation,
+                )
+                others = [each for each in self.listed if each.code is not code]
+                self.listed = [*others[:place], finding, *others[place:]]
+                self.counts[code] = 1
 
     def groups(self) -> list[FindingGroup]:
         """Return the findings by code, in the order of the first finding of each."""

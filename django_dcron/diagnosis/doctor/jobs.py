@@ -23,6 +23,8 @@ from django_dcron.schedules.timetable import MICROSECOND, Timetable
 class JobProblem(NamedTuple):
     code: Code
     message: str
+    at: datetime | None = None
+    advice: str = ""
 
 
 class JobExaminer:
@@ -39,8 +41,10 @@ class JobExaminer:
 
     def examine(self, jobs: list[Job]) -> None:
         for job in jobs:
-            for code, message in self._problems(job):
-                self._findings.add(code, job_subject(job), message)
+            for found in self._problems(job):
+                self._findings.add(
+                    found.code, job_subject(job), found.message, at=found.at, advice=found.advice
+                )
 
     def _problems(self, job: Job) -> Iterator[JobProblem]:
         if job.enabled and (unknown := self._why_unknown(job.target)):
@@ -73,9 +77,8 @@ class JobExaminer:
         try:
             timetable = timetable_of(job)
         except InvalidSchedule as error:
-            yield JobProblem(
-                Code.QUARANTINED, f"The schedule is invalid: {error}. Correct and save it."
-            )
+            text = f"The schedule is invalid: {error}. Correct and save it."
+            yield JobProblem(Code.QUARANTINED, text)
             return
         if cursor.next_at is None:
             problem = _stopped_cursor_problem(timetable, cursor, self._window)
@@ -87,8 +90,10 @@ class JobExaminer:
             yield JobProblem(
                 Code.CURSOR_OVERDUE,
                 f"The occurrence at {format_moment(cursor.next_at)} is {_span(late)} overdue, "
-                "and no node has claimed it: no node leads the job's shard, or its ticks fail. See "
-                "the findings about nodes and the logs of the nodes.",
+                "and no node has claimed it.",
+                cursor.next_at,
+                "Possible causes: no node leads the job's shard, or its ticks fail. See the "
+                "findings about nodes and the logs of the nodes.",
             )
         yield from _cursor_position_problems(
             timetable, cursor, accountable_since(cursor, self._window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django_dcron.diagnosis.doctor import account, history, nodes, releases, unfinished
+from django_dcron.diagnosis.doctor import account, causes, history, nodes, releases, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.history import ExaminedRuns
@@ -112,6 +112,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     for issue in verdict.issues:
         if not findings.counts[Code(issue.problem)]:  # The rows have changed since.
             _add(issue, findings)
+    causes.explain_findings(findings, verdict)
     examined = history.examine_latest_runs(window, findings)
     return Report(window, findings, jobs, totals, examined, verdict)
 

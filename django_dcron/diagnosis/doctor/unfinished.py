@@ -43,11 +43,21 @@ COLUMNS = (
 )
 
 
+SEE_NODES = "See the findings about nodes and the logs of the nodes."
+
+
+class _Texts(NamedTuple):
+    """The fact and the advice of a finding."""
+
+    fact: str
+    advice: str
+
+
 class _Check(NamedTuple):
     code: Code
     runs: RunQuerySet
     """The runs in trouble."""
-    message_for: Callable[[Run], str]
+    texts_of: Callable[[Run], _Texts]
 
 
 def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict) -> None:
@@ -56,12 +66,13 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
     An undelivered run has the severity that the verdict gives ``WORKERS_BEHIND``.
     """
     severities = {issue.problem: issue.severity for issue in verdict.issues}
-    for code, runs, message_for in _checks(window):
+    for code, runs, texts_of in _checks(window):
         severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
         oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
         for run in oldest:
             subject = run_subject(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
-            findings.add(code, subject, message_for(run), severity, run.due_at)
+            fact, advice = texts_of(run)
+            findings.add(code, subject, fact, severity, run.due_at, advice=advice)
 
 
 def _checks(window: Window) -> Iterator[_Check]:
@@ -121,65 +132,67 @@ def _left_waiting_for_limit(runs: RunQuerySet, now: datetime) -> RunQuerySet:
     return waiting.exclude(Exists(places.exclude(number=None)))
 
 
-def _overdue_text(run: Run) -> str:
+def _overdue_text(run: Run) -> _Texts:
     where = f"on the agenda of {run.node}" if run.node else "on no agenda"
-    return (
-        f"Due since {format_moment(run.due_at)} but still pending, {where}: no node leads the "
-        "job's shard, or the broker accepts no messages. See the findings about nodes and the logs "
-        "of the nodes."
+    return _Texts(
+        f"Due since {format_moment(run.due_at)} but still pending, {where}.",
+        "Possible causes: no node leads the job's shard, or the broker accepts no messages. "
+        f"{SEE_NODES}",
     )
 
 
-def _undelivered_text(run: Run) -> str:
+def _undelivered_text(run: Run) -> _Texts:
     queue = f"queue {run.job.queue!r}" if run.job.queue else "the target's queue"
-    return (
+    return _Texts(
         f"Dispatched at {format_moment(run.queued_at)} "
-        f"({number_of(run.deliveries, 'delivery', 'deliveries')}), but no worker has started it. "
-        f"Start workers for {queue}, or find out what keeps them busy."
+        f"({number_of(run.deliveries, 'delivery', 'deliveries')}), but no worker has started it.",
+        f"Start workers for {queue}, or find out what keeps them busy.",
     )
 
 
-def _stuck_text(run: Run) -> str:
-    return (
+def _stuck_text(run: Run) -> _Texts:
+    return _Texts(
         "Running, but the last heartbeat of its worker was at "
-        f"{format_moment(run.heartbeat_at)}, and no node has rescued it: no node leads the job's "
-        "shard, or the rescue fails. See the findings about nodes and the logs of the nodes."
+        f"{format_moment(run.heartbeat_at)}, and no node has rescued it.",
+        f"Possible causes: no node leads the job's shard, or the rescue fails. {SEE_NODES}",
     )
 
 
-def _waiting_text(run: Run) -> str:
-    return (
+def _waiting_text(run: Run) -> _Texts:
+    return _Texts(
         f"Waiting since {format_moment(run.due_at)}, although no other run of the job occupies "
-        "the slot: no node leads the job's shard, or the rescue fails. See the findings about "
-        "nodes and the logs of the nodes."
+        "the slot.",
+        f"Possible causes: no node leads the job's shard, or the rescue fails. {SEE_NODES}",
     )
 
 
-def _waiting_limit_text(run: Run) -> str:
-    return (
+def _waiting_limit_text(run: Run) -> _Texts:
+    return _Texts(
         f"Waiting since {format_moment(run.due_at)} for a place in a limit, although no run has "
-        "one: no node leads the limit's shard, or its ticks fail. See the findings about nodes and "
-        "the logs of the nodes."
+        "one.",
+        f"Possible causes: no node leads the limit's shard, or its ticks fail. {SEE_NODES}",
     )
 
 
-def _waiting_backfill_text(run: Run) -> str:
-    return (
+def _waiting_backfill_text(run: Run) -> _Texts:
+    return _Texts(
         f"Backfilled at {format_moment(run.claimed_at)} and still waiting, although no other "
-        "run of the job is in progress: no node leads the job's shard, or its ticks fail. See the "
-        "findings about nodes and the logs of the nodes."
+        "run of the job is in progress.",
+        f"Possible causes: no node leads the job's shard, or its ticks fail. {SEE_NODES}",
     )
 
 
-def _slot_text(run: Run) -> str:
-    return (
+def _slot_text(run: Run) -> _Texts:
+    return _Texts(
         f"The run is {run.state} but still occupies the slot {run.slot!r}, so other runs of the "
-        f"job may be unable to start. Set its slot to NULL and its slot_number to 0. {REPORT_BUG}"
+        "job may be unable to start.",
+        f"Set its slot to NULL and its slot_number to 0. {REPORT_BUG}",
     )
 
 
-def _place_text(run: Run) -> str:
-    return (
+def _place_text(run: Run) -> _Texts:
+    return _Texts(
         f"The run is {run.state} but still has a place in a limit, so other runs may be unable to "
-        f"start. Delete its row in django_dcron_limitplace. {REPORT_BUG}"
+        "start.",
+        f"Delete its row in django_dcron_limitplace. {REPORT_BUG}",
     )

@@ -24,6 +24,7 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.diagnosis.run_history import covering_run
 from django_dcron.diagnosis.why.cluster_sentences import (
     after_freeze,
     doctor_sentence,
@@ -68,7 +69,7 @@ class Answer:
     verdict: WhyVerdict
     sentences: tuple[Sentence, ...]
     zone: str
-    """The job's time zone, used in the sentences."""
+    """The job's time zone. The sentences add the site's time if it differs."""
     occurrence: datetime | None
     """The occurrence that the answer is about; None if the schedule doesn't fall on that time."""
     run: Run | None
@@ -222,6 +223,10 @@ def _run_outcome(
         )
         return Explanation(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
+    if newer := covering_run(run):
+        text = _("The newer run at %(at)s (%(run)s) covers this one.")
+        at = data.format_time(newer.scheduled_at)
+        sentences.append(Sentence("covered_by_newer", text, at=at, run=str(newer.pk)))
     sentences += [each for each in _circumstances(data, run) if each not in stated]
     return Explanation(WhyVerdict(run.state), sentences, run)
 

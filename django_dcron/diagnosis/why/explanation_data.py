@@ -115,4 +115,4 @@ class ExplanationData:
         return self.cursor is None or self.requested.start <= self.cursor.placed_at
 
     def format_time(self, instant: datetime) -> str:
-        return time_format.format_time(instant, self.zone)
+        return time_format.format_time_in_both(instant, self.zone)

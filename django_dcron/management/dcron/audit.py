@@ -22,9 +22,9 @@ from django_dcron.diagnosis.audit_log import COLUMNS, entries_between, entry_doc
 from django_dcron.jobs.audit.differences import shown_changes
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import (
-    parse_time_option,
+    parse_past_time,
     parse_whole_number,
-    time_help,
+    past_time_help,
 )
 from django_dcron.management.dcron.output import Column, Output, time_text
 from django_dcron.models import AuditAction, AuditEntry, Via
@@ -49,7 +49,9 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--job", metavar="JOB", help=f"the entries of this job and its runs; {JOB_HELP}"
     )
-    parser.add_argument("--since", metavar="TIME", help=f"at or after this time: {time_help()}")
+    parser.add_argument(
+        "--since", metavar="TIME", help=f"at or after this time: {past_time_help()}"
+    )
     parser.add_argument("--until", metavar="TIME", help="before this time, same formats")
     parser.add_argument("--user", metavar="NAME", help="the entries of this user")
     parser.add_argument(
@@ -97,7 +99,7 @@ def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
     using = alias_for(AuditEntry)
     now, zone = database_now(using), timezone.get_current_timezone()
     since, until = (
-        parse_time_option(f"--{name}", options[name], now, zone) if options[name] else None
+        parse_past_time(f"--{name}", options[name], now, zone) if options[name] else None
         for name in ("since", "until")
     )
     entries = entries_between(AuditEntry.objects.using(using), since, until)

@@ -20,6 +20,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import (
     CLUSTER,
+    SUBJECTS_IN_LINE,
     Code,
     FindingGroup,
     Findings,
@@ -49,8 +50,6 @@ doctor --since 6h --namespace shop
 doctor --json
 """
 DEFAULT_SINCE = "1h"
-EXAMPLES_OF_CODE = 3
-"""The number of findings that the line of a code names."""
 STYLES = {Severity.ERROR: "ERROR", Severity.WARNING: "WARNING"}
 
 
@@ -60,7 +59,7 @@ def add_arguments(parser: CommandParser) -> None:
         default=DEFAULT_SINCE,
         metavar="TIME",
         help=(
-            f"check occurrences after this time: {option_values.time_help()} (default: "
+            f"check occurrences after this time: {option_values.past_time_help()} (default: "
             f"{DEFAULT_SINCE})"
         ),
     )
@@ -139,9 +138,9 @@ def _lock() -> Lock:
 def _window(options: dict[str, Any]) -> Window:
     now = database_now(alias_for(Job))
     zone = timezone.get_current_timezone()
-    since, until = option_values.parse_time_option("--since", options["since"], now, zone), now
+    since, until = option_values.parse_past_time("--since", options["since"], now, zone), now
     if options["until"]:
-        until = min(option_values.parse_time_option("--until", options["until"], now, zone), now)
+        until = min(option_values.parse_past_time("--until", options["until"], now, zone), now)
     if since >= until:
         raise usage_error(
             f"--since ({format_moment(since)}) must be before --until ({format_moment(until)})."
@@ -186,6 +185,9 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
         if verbosity > 1:
             for finding in group.listed:
                 out.write(f"{title} {escape_control_characters(str(finding))}")
+                for explained in finding.explanation.explained if finding.explanation else ():
+                    text = escape_control_characters(f"{explained.subject}: {explained.fact}")
+                    out.write(f"        {group.code.value:22} {text}")
         else:
             out.write(f"{title} {escape_control_characters(_text_of(group))}")
     if verbosity > 1:
@@ -204,7 +206,7 @@ def _text_of(group: FindingGroup) -> str:
     first, *others = group.listed
     if group.count == 1:
         return str(first)
-    also = [str(finding.subject) for finding in others[: EXAMPLES_OF_CODE - 1]]
+    also = [str(finding.subject) for finding in others[: SUBJECTS_IN_LINE - 1]]
     if more := group.count - 1 - len(also):
         also.append(f"and {more} more")
     oldest = f", the oldest at {format_moment(group.oldest)}" if group.oldest else ""

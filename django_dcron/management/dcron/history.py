@@ -88,7 +88,7 @@ def add_arguments(parser: CommandParser) -> None:
     of_job.add_argument(
         "--since",
         metavar="TIME",
-        help=f"scheduled at or after this time: {option_values.time_help()}",
+        help=f"scheduled at or after this time: {option_values.past_time_help()}",
     )
     of_job.add_argument("--until", metavar="TIME", help="scheduled before this time, same formats")
     of_job.add_argument(
@@ -130,7 +130,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
     bounds = {
-        name: option_values.parse_time_option(
+        name: option_values.parse_past_time(
             f"--{name}", options[name], now, timezone.get_current_timezone()
         )
         if options[name]

@@ -51,7 +51,7 @@ from django_dcron.management.dcron.import_report import report
 from django_dcron.management.dcron.import_texts import (
     show_calendars,
 )
-from django_dcron.management.dcron.option_values import parse_whole_number, time_help
+from django_dcron.management.dcron.option_values import parse_whole_number, past_time_help
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job
 from django_dcron.schedules.zones import check_zone
@@ -158,7 +158,7 @@ def _add_exceptions(parser: CommandParser) -> None:
 
 def _add_report_options(parser: CommandParser) -> None:
     parser.add_argument(
-        "--since", default="1h", help=f"start of --report: {time_help()} (default: 1h)"
+        "--since", default="1h", help=f"start of --report: {past_time_help()} (default: 1h)"
     )
     parser.add_argument(
         "--at-least",

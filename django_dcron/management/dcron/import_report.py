@@ -22,7 +22,7 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.option_values import parse_time_option
+from django_dcron.management.dcron.option_values import parse_past_time
 from django_dcron.management.dcron.output import BAD, WARNING, Output, iso, time_text
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
@@ -36,7 +36,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     if options["source"] not in SCHEDULERS:
         raise usage_error(f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}.")
     now = database_now(alias_for(Job))
-    since = parse_time_option("--since", options["since"], now, timezone.get_current_timezone())
+    since = parse_past_time("--since", options["since"], now, timezone.get_current_timezone())
     try:
         source_runs = runs_to_compare(options["source"], contents.entries, since - LATE)
     except SourceProblem as error:
@@ -64,7 +64,8 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
                     "and workers only know the task that they received from beat",
                     WARNING,
                 )
-        _show_report(out, since, shadows, coverage)
+        stores_latest_only = source_runs.absence_counts and not source_runs.complete
+        _show_report(out, since, shadows, coverage, stores_latest_only=stores_latest_only)
         if not source_runs.absence_counts:
             out.line(
                 "Beat stores no runs of this source. The report compares the latest tasks that the "
@@ -85,7 +86,12 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
 
 
 def _show_report(
-    out: Output, since: datetime, shadows: list[ShadowComparison], coverage: Coverage
+    out: Output,
+    since: datetime,
+    shadows: list[ShadowComparison],
+    coverage: Coverage,
+    *,
+    stores_latest_only: bool,
 ) -> None:
     for shadow in shadows:
         for difference in shadow.only_in_source:
@@ -106,6 +112,11 @@ def _show_report(
         f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
         f"{coverage.compared_runs} of {number_of(coverage.runs, 'shadow run')}."
     )
+    if stores_latest_only and coverage.compared_runs < coverage.runs:
+        out.line(
+            "The other scheduler stores only the latest run of each entry, so earlier shadow runs "
+            "can't be compared."
+        )
     if silent := [shadow.job for shadow in shadows if not (shadow.runs or shadow.compared)]:
         named = ", ".join(map(str, silent[:SILENT_NAMED]))
         more = ", ..." if len(silent) > SILENT_NAMED else ""

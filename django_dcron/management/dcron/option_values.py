@@ -50,6 +50,14 @@ def time_help(zone: str = "in the site's time zone") -> str:
     )
 
 
+def past_time_help() -> str:
+    """Return the help text for ``--since`` and ``--until`` of commands that show the past."""
+    return (
+        "ISO time or time of day (18:00: the last one) in the site's time zone unless it has an "
+        "offset, span in the past (90s, 30m, 6h, 2d) or future (+2h), or now"
+    )
+
+
 def until_help() -> str:
     """Return the help text for ``--until``."""
     return "ISO time or time of day (18:00) in the site's time zone, or a duration (2h, 1w)"
@@ -78,6 +86,16 @@ def parse_time_option(
     if not BEGIN <= found < END:
         raise usage_error(f"{label} {text!r} is out of range (allowed: years 1970 to 2199).")
     return found
+
+
+def parse_past_time(label: str, text: str, now: datetime, zone: tzinfo) -> datetime:
+    """Return an aware time; raises ``CommandError`` for invalid text.
+
+    A time of day is the last one in ``zone``. Other formats are those of ``parse_time_option``.
+    """
+    return last_clock_time(text, now, zone) or parse_time_option(
+        label, text, now, zone, allowed=CLOCK_TIME_FORMATS
+    )
 
 
 def parse_until_option(text: str, now: datetime, zone: tzinfo) -> datetime:

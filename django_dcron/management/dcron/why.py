@@ -87,15 +87,16 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
 
 
 def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:
-    clock_time = option_values.last_clock_time(text, now, zone)
-    return clock_time or option_values.parse_time_option(
-        "TIME", text, now, zone, allowed=option_values.CLOCK_TIME_FORMATS
-    )
+    return option_values.parse_past_time("TIME", text, now, zone)
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:
     zone = schedule_zone_of(job)
-    about = f", {time_format.format_time(answer.occurrence, zone)}" if answer.occurrence else ""
+    occurrence, before, after = (
+        time_format.format_time_in_both(at, zone) if at else ""
+        for at in (answer.occurrence, answer.before, answer.after)
+    )
+    about = f", {occurrence}" if occurrence else ""
     style = (
         BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(answer.verdict, "")
     )
@@ -105,8 +106,8 @@ def _print(out: Output, job: Job, answer: Answer) -> None:
     out.fields(
         [
             ("run", str(answer.run.pk) if answer.run else ""),
-            ("before", time_format.format_time(answer.before, zone) if answer.before else ""),
-            ("after", time_format.format_time(answer.after, zone) if answer.after else ""),
+            ("before", before),
+            ("after", after),
         ]
     )
 

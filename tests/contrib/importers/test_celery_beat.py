@@ -21,12 +21,14 @@ from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.cron_text import DAYS_NOT_EXPRESSIBLE
 from django_dcron.contrib.importers.entry_plans import ImportOutcome
 from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
+from django_dcron.db.now import database_now
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
 from tests.contrib.importers.beat_rows import clocked
 from tests.contrib.importers.conftest import Install
+from tests.factories import make_run
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -356,6 +358,25 @@ def test_report_knows_at_once_what_workers_received(
         found("shared").origin: [at],
     }
     assert (found_runs.indistinct, found_runs.absence_counts) == ({}, True)
+
+
+def test_report_says_that_beat_stores_only_the_latest_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    monkeypatch.setattr(celery_config, "sent_by_beat", dict)
+    row(**crontab())
+    assert call("import", "django-celery-beat", "--apply", "--shadow").code == 0
+    due = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=5)
+    Job.objects.update(created_at=due - timedelta(hours=1))
+    PeriodicTask.objects.update(last_run_at=due)
+    make_run(Job.objects.get(), "succeeded", scheduled_at=due)
+    once = call("import", "django-celery-beat", "--report")
+    assert (once.code, "1 of 1 shadow run." in once.out) == (0, True)
+    assert "only the latest run" not in once.out
+    make_run(Job.objects.get(), "succeeded", scheduled_at=due - timedelta(minutes=1))
+    assert "only the latest run" in call("import", "django-celery-beat", "--report").out
 
 
 # --- Occurrences compared with Celery -------------------------------------------------------------

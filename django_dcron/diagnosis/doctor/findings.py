@@ -147,7 +147,7 @@ class Finding:
     """The time of the occurrence or run, if the finding is about one."""
     advice: str = ""
     """Possible causes and the recommended action, unless ``fact`` contains them."""
-    explanation: Explanation | None = None
+    explanation: CommonCause | None = None
     """Given if the finding replaces several that have the same cause."""
 
     @property
@@ -169,7 +169,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class CommonCause:
     """The findings that problems of the whole system explain."""
 
     causes: tuple[Problem, ...]
@@ -268,7 +268,7 @@ class Findings:
         for group in self.groups():
             if group.code is code:
                 place = next(n for n, each in enumerate(self.listed) if each.code is code)
-                explanation = Explanation(
+                explanation = CommonCause(
                     tuple(causes), tuple(group.listed), group.count, group.oldest
                 )
                 finding = Finding(

@@ -34,7 +34,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
 )
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
 from django_dcron.diagnosis.why.no_run import (
-    Explanation,
+    ExplainedOccurrence,
     changed_since,
     explain_missing_run,
     explain_no_occurrence,
@@ -195,16 +195,18 @@ def _occurrences(data: ExplanationData) -> list[datetime]:
     return sorted({*data.runs_by_occurrence, *data.nearby.inside})
 
 
-def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explanation:
+def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> ExplainedOccurrence:
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
         return _run_outcome(data, run)
     if data.definition_may_be_newer:
         if run := _run_covering(data, occurrence or data.requested.start):
             sentences = [_covered_by_other_definition(data, run), *changed_since(data)]
-            return Explanation(WhyVerdict.CHANGED, sentences, run)
+            return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _run_covering(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
-        return Explanation(WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes], run)
+        return ExplainedOccurrence(
+            WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes], run
+        )
     if occurrence is None:
         return explain_no_occurrence(data)
     return explain_missing_run(data, occurrence)
@@ -212,7 +214,7 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explanati
 
 def _run_outcome(
     data: ExplanationData, run: Run, *, stated: Sequence[Sentence] = ()
-) -> Explanation:
+) -> ExplainedOccurrence:
     """Return what became of the run.
 
     The sentences about freezes, nodes and workers that are in ``stated`` are omitted.
@@ -221,14 +223,14 @@ def _run_outcome(
         unknown = Sentence(
             "unknown_state", _("The run has an unknown state: %(state)s."), state=run.state
         )
-        return Explanation(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
+        return ExplainedOccurrence(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
     if newer := covering_run(run):
         text = _("The newer run at %(at)s (%(run)s) covers this one.")
         at = data.format_time(newer.scheduled_at)
         sentences.append(Sentence("covered_by_newer", text, at=at, run=str(newer.pk)))
     sentences += [each for each in _circumstances(data, run) if each not in stated]
-    return Explanation(WhyVerdict(run.state), sentences, run)
+    return ExplainedOccurrence(WhyVerdict(run.state), sentences, run)
 
 
 def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:

@@ -37,7 +37,7 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 FIELDS_NAMED = 10
 
 
-class Explanation(NamedTuple):
+class ExplainedOccurrence(NamedTuple):
     verdict: WhyVerdict
     sentences: Sequence[Sentence]
     run: Run | None = None
@@ -47,24 +47,24 @@ class Explanation(NamedTuple):
 _LABELS = {field.name: field.verbose_name for field in Job._meta.concrete_fields}
 
 
-def explain_no_occurrence(data: ExplanationData) -> Explanation:
+def explain_no_occurrence(data: ExplanationData) -> ExplainedOccurrence:
     """Explain a time without an occurrence, or one outside the job's start and end."""
     if data.requested.end <= data.job.created_at:
-        return Explanation(WhyVerdict.NOT_CREATED, [_created_sentence(data)])
+        return ExplainedOccurrence(WhyVerdict.NOT_CREATED, [_created_sentence(data)])
     if data.timetable is None:
-        return Explanation(WhyVerdict.QUARANTINED, [_quarantined_sentence(data)])
+        return ExplainedOccurrence(WhyVerdict.QUARANTINED, [_quarantined_sentence(data)])
     starts_at, ends_at = data.job.starts_at, data.job.ends_at
     for instant in data.nearby.out_of_bounds[:1]:
         if starts_at and instant < starts_at:
             text = _("The schedule matches that time, but the job starts at %(at)s.")
             starts = Sentence("starts_at", text, at=data.format_time(starts_at))
-            return Explanation(WhyVerdict.BEFORE_START, [starts, *changed_since(data)])
+            return ExplainedOccurrence(WhyVerdict.BEFORE_START, [starts, *changed_since(data)])
         if ends_at:
             text = _("The schedule matches that time, but the job ends at %(at)s.")
             ends = Sentence("ends_at", text, at=data.format_time(ends_at))
-            return Explanation(WhyVerdict.AFTER_END, [ends, *changed_since(data)])
+            return ExplainedOccurrence(WhyVerdict.AFTER_END, [ends, *changed_since(data)])
     for instant in data.nearby.excluded[:1]:
-        return Explanation(
+        return ExplainedOccurrence(
             WhyVerdict.EXCLUDED,
             [
                 *present_pause_sentences(data),
@@ -73,7 +73,7 @@ def explain_no_occurrence(data: ExplanationData) -> Explanation:
                 *changed_since(data),
             ],
         )
-    return Explanation(
+    return ExplainedOccurrence(
         WhyVerdict.NO_OCCURRENCE,
         [
             *present_pause_sentences(data),
@@ -84,21 +84,21 @@ def explain_no_occurrence(data: ExplanationData) -> Explanation:
     )
 
 
-def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Explanation:
+def explain_missing_run(data: ExplanationData, occurrence: datetime) -> ExplainedOccurrence:
     """Explain an occurrence that no row accounts for."""
     if occurrence > data.now:
         return _not_due(data, occurrence)
     if occurrence < data.job.created_at:
-        return Explanation(WhyVerdict.NOT_CREATED, [_created_sentence(data)])
+        return ExplainedOccurrence(WhyVerdict.NOT_CREATED, [_created_sentence(data)])
     if paused := list(pause_sentences(data, occurrence)):
-        return Explanation(WhyVerdict.PAUSED, paused)
+        return ExplainedOccurrence(WhyVerdict.PAUSED, paused)
     cursor = data.cursor
     if cursor is None or not matches_definition(cursor, data.job):
         text = _(
             "The job was changed without the admin or control.save, and no node has processed "
             "the change yet."
         )
-        return Explanation(
+        return ExplainedOccurrence(
             WhyVerdict.NOT_CLAIMED,
             [
                 Sentence("change_not_processed", text),
@@ -106,10 +106,10 @@ def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Explanat
             ],
         )
     if problem_of(data.job) and (cursor.next_at is None or cursor.next_at <= occurrence):
-        return Explanation(WhyVerdict.QUARANTINED, [_quarantined_sentence(data)])
+        return ExplainedOccurrence(WhyVerdict.QUARANTINED, [_quarantined_sentence(data)])
     if cursor.next_at is not None and cursor.next_at <= occurrence:
         if freezes := data.freezes_in_force():
-            return Explanation(
+            return ExplainedOccurrence(
                 WhyVerdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
             )
         text = _(
@@ -117,32 +117,34 @@ def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Explanat
             "%(next)s."
         )
         not_claimed = Sentence("not_claimed", text, next=data.format_time(cursor.next_at))
-        return Explanation(WhyVerdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)])
+        return ExplainedOccurrence(WhyVerdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)])
     if kept := kept_from(data.job.pk, occurrence, data.now):
         text = _(
             "The history doesn't go back that far. Runs older than the one at %(kept)s were pruned."
         )
-        return Explanation(
+        return ExplainedOccurrence(
             WhyVerdict.PRUNED, [Sentence("pruned", text, kept=data.format_time(kept))]
         )
     if changed := list(changed_since(data)):
-        return Explanation(WhyVerdict.CHANGED, changed)
+        return ExplainedOccurrence(WhyVerdict.CHANGED, changed)
     text = _("The schedule matches that time, but no run and no other record explains the gap.")
-    return Explanation(WhyVerdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()])
+    return ExplainedOccurrence(
+        WhyVerdict.UNEXPLAINED, [Sentence("unexplained", text), doctor_sentence()]
+    )
 
 
-def _not_due(data: ExplanationData, occurrence: datetime) -> Explanation:
+def _not_due(data: ExplanationData, occurrence: datetime) -> ExplainedOccurrence:
     job, until = data.job, data.job.paused_until
     if problem_of(data.job):
         not_due = Sentence("not_due", _("The occurrence is in the future."))
-        return Explanation(WhyVerdict.QUARANTINED, [not_due, _quarantined_sentence(data)])
+        return ExplainedOccurrence(WhyVerdict.QUARANTINED, [not_due, _quarantined_sentence(data)])
     ends_in_time = until is not None and until <= occurrence
     if not job.enabled and not ends_in_time:
         text = _(
             "The occurrence is in the future. The job is paused and won't run unless it is "
             "resumed before then."
         )
-        return Explanation(
+        return ExplainedOccurrence(
             WhyVerdict.PAUSED,
             [
                 Sentence("to_come_paused", text),
@@ -166,7 +168,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> Explanation:
         sentences += [*freeze_sentences(data, freezes), after_freeze()]
     if data.show_nodes and not data.live_nodes:
         sentences += node_sentences(data)
-    return Explanation(WhyVerdict.NOT_DUE, sentences)
+    return ExplainedOccurrence(WhyVerdict.NOT_DUE, sentences)
 
 
 def changed_since(data: ExplanationData) -> Iterator[Sentence]:

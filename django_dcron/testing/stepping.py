@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -58,6 +58,11 @@ NO_JOBS = (
     "create jobs first."
 )
 
+NOTHING_DUE = (
+    "run_due: nothing is due. The next occurrence is that of {job} at {at}. Pass at=, or set a "
+    "clock and advance it."
+)
+
 
 def run_due(
     at: datetime | None = None,
@@ -78,7 +83,8 @@ def run_due(
     ``jobs`` and ``namespace`` restrict the call. Each of ``jobs`` is a job, or a function or task
     with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
     exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
-    the past. Warns if there are no jobs at all.
+    the past. Warns if there are no jobs at all, or if nothing of ``jobs`` is due and the test has
+    set no clock.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -96,6 +102,7 @@ def run_due(
             f"run_due: {until.isoformat()} is in the past: {which_clock} {begin.isoformat()}. Set "
             "the time with set_clock; freezegun and time-machine don't change it."
         )
+    follows_real_time = clock.fixed_at is None and at is None
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         chosen = (
             None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
@@ -104,7 +111,21 @@ def run_due(
             ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
+        if not ended and chosen and follows_real_time and (problem := _first_is_ahead(chosen)):
+            warnings.warn(problem, stacklevel=2)
         return ended
+
+
+def _first_is_ahead(job_ids: Collection[int]) -> str:
+    """Return the text of a warning if the jobs have no runs, and an occurrence ahead."""
+    using = alias_for(Run)
+    if Run.objects.using(using).filter(job__in=job_ids).exists():
+        return ""
+    cursors = Cursor.objects.using(using).filter(job__in=job_ids, next_at__gt=clock.now())
+    cursor = cursors.select_related("job").order_by("next_at").first()
+    if cursor is None or cursor.next_at is None:
+        return ""
+    return NOTHING_DUE.format(job=cursor.job, at=cursor.next_at.isoformat())
 
 
 @contextmanager

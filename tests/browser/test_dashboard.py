@@ -89,7 +89,9 @@ def test_page_says_that_its_refreshes_fail(page: Page, watch: Watch) -> None:
     for _ in range(2):
         with page.expect_response(is_live_response):
             page.evaluate(poll)
-    expect(note).to_contain_text(re.compile(r"\d:\d\d:\d\d"))
+    expect(note).to_contain_text(re.compile(r"\d+ (second|minute)s? ago"))
+    part = page.locator("[data-dcron-part]").first
+    assert "grayscale" in part.evaluate("element => getComputedStyle(element).filter")
     expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
     assert all("500" in complaint for complaint in watch.complaints)
     watch.complaints.clear()

@@ -595,6 +595,19 @@ def test_runs_start_when_the_interval_of_a_limit_allows(
     assert states(run_due(at=until + MINUTE, jobs=jobs if only_these else None)) == ["succeeded"]
 
 
+def test_call_before_the_first_occurrence_warns_unless_the_test_has_set_the_time() -> None:
+    job = make_job(schedule="0 0 1 1 *")
+    with pytest.warns(UserWarning, match=f"{job} at .*-01-01T00:00:00.*at="):
+        assert run_due(jobs=[job]) == []
+    assert run_due(at=database_now("default") + timedelta(seconds=1), jobs=[job]) == []
+    with set_clock(database_now("default")):
+        assert run_due(jobs=[job]) == []
+    control.trigger(job)
+    assert len(run_due(jobs=[job])) == 1
+    assert run_due(jobs=[job]) == [], "it has run"
+    assert run_due() == []
+
+
 def test_call_without_any_job_warns() -> None:
     """A test may forget that declared jobs aren't in its database."""
     with pytest.warns(UserWarning, match="jobs="):

@@ -21,6 +21,7 @@ from django_dcron.contrib.importers.reading import (
     SourceContents,
     SourceRuns,
     Warn,
+    iso_in_site_zone,
     next_due,
     one_off_schedule,
     read_rows,
@@ -99,7 +100,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     row = get_row()
     celery_entry.check_task(row.task)
     if row.expires and row.expires <= now:
-        raise EntryOmitted(f"expired at {row.expires.isoformat()}")
+        raise EntryOmitted(f"expired at {iso_in_site_zone(row.expires)}")
     values = {
         "description": row.description,
         "target": row.task,

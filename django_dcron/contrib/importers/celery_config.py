@@ -21,6 +21,7 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
+    iso_in_site_zone,
     translate_entry,
 )
 from django_dcron.db.errors import in_one_line
@@ -126,7 +127,7 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
         options["expires"] = options["expires"].total_seconds()
     translated = celery_entry.option_fields(options, warn)
     if translated["ends_at"] is not None and translated["ends_at"] < now:
-        raise EntryOmitted(f"expired at {translated['ends_at'].isoformat()}")
+        raise EntryOmitted(f"expired at {iso_in_site_zone(translated['ends_at'])}")
     schedule = _schedule(app, definition.get("schedule"), relative=bool(definition.get("relative")))
     fields = celery_entry.schedule_fields(schedule, warn)
     if fields["schedule"].startswith("@every") and schedule.run_every >= LONG_INTERVAL:

@@ -27,6 +27,7 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
     SourceRuns,
     Warn,
+    iso_in_site_zone,
     translate_entry,
 )
 from django_dcron.contrib.importers.retries import (
@@ -188,7 +189,7 @@ def _expiry(expires: Any, now: datetime) -> dict[str, Any]:
         zone = ZoneInfo(settings.TIME_ZONE)
         aware = expires if expires.tzinfo else expires.replace(tzinfo=zone)
         if aware <= now:
-            raise EntryOmitted(f"expired at {aware.isoformat()}")
+            raise EntryOmitted(f"expired at {iso_in_site_zone(aware)}")
         return {"ends_at": aware, "start_deadline": None}
     if not isinstance(expires, timedelta):
         expires = timedelta(seconds=expires)
@@ -229,7 +230,8 @@ def _pause_reason(revoked: Revocation | None, now: datetime, warn: Warn) -> str:
         return ""
     if revoked.until is None:
         return WAS_REVOKED
-    return f"{WAS_REVOKED} until {revoked.until.isoformat()}" if revoked.until > now else ""
+    until = iso_in_site_zone(revoked.until, "auto")
+    return f"{WAS_REVOKED} until {until}" if revoked.until > now else ""
 
 
 def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str, Revocation]:

@@ -243,6 +243,12 @@ def next_due(last: datetime | None, length: timedelta, now: datetime) -> dict[st
     return {NEXT_DUE: whole_second(max(last + length, now))}
 
 
+def iso_in_site_zone(at: datetime, timespec: str = "seconds") -> str:
+    """Return an ISO time in the site's zone, as in schedules of jobs that run once."""
+    local = at.astimezone(UTC).astimezone(ZoneInfo(settings.TIME_ZONE))
+    return local.isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
 def whole_second(at: datetime) -> datetime:
     """Return the first whole second that isn't earlier than ``at``."""
     whole = at.replace(microsecond=0)
@@ -263,15 +269,14 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
     """
     if at <= now:
         raise OneOffPassed(
-            f"its only run time, {at.astimezone(UTC).isoformat()}, has passed; if the other "
+            f"its only run time, {iso_in_site_zone(at)}, has passed; if the other "
             "scheduler hasn't run it (some record a run minutes later), run it manually or set "
             "another time"
         )
     if at.microsecond:
-        warn(f"the time {at.isoformat()} is rounded up to a whole second")
+        warn(f"the time {iso_in_site_zone(at, 'auto')} is rounded up to a whole second")
     # Rounded in UTC, because a local time of the hour that repeats would change to the other one.
-    local = whole_second(at.astimezone(UTC)).astimezone(ZoneInfo(settings.TIME_ZONE))
-    text = local.isoformat().replace("+00:00", "Z")
+    text = iso_in_site_zone(whole_second(at.astimezone(UTC)))
     return {"schedule": f"@at {text}", "timezone": settings.TIME_ZONE}
 
 

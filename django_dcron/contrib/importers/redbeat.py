@@ -18,6 +18,7 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
     SourceRuns,
     Warn,
+    iso_in_site_zone,
     translate_entry,
     unexpected_error_text,
 )
@@ -197,7 +198,7 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
     options = dict(fields.get("options") or {})
     options["expires"] = _decode(options.get("expires"))
     if isinstance(options["expires"], datetime) and options["expires"] <= now:
-        raise EntryOmitted(f"expired at {options['expires'].isoformat()}")
+        raise EntryOmitted(f"expired at {iso_in_site_zone(options['expires'])}")
     values = {
         "target": fields["task"],
         **celery_entry.argument_fields(fields.get("args") or [], fields.get("kwargs") or {}),

@@ -25,10 +25,15 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
 )
 from django_dcron.contrib.importers.origins import stored_key
-from django_dcron.contrib.importers.reading import CRONTAB, PendingAction, SourceContents
+from django_dcron.contrib.importers.reading import (
+    CRONTAB,
+    PendingAction,
+    SourceContents,
+    iso_in_site_zone,
+)
 from django_dcron.contrib.importers.sources import SCHEDULERS, process_name
 from django_dcron.exceptions import UnknownTarget
-from django_dcron.jobs.representation import JOB_FIELDS, definition_of
+from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, definition_of
 from django_dcron.management.dcron.import_texts import (
     STYLES,
     changes_document,
@@ -148,9 +153,9 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
     for name, (here, there) in plan.kept.items():
-        text = JOB_FIELDS[name].text
+        here_text, there_text = field_text(name, here), field_text(name, there)
         out.line(
-            f"kept {plan} {name}: {text(here)} ({_why_kept(name)}; source: {text(there)})",
+            f"kept {plan} {name}: {here_text} ({_why_kept(name)}; source: {there_text})",
             STYLES[ImportOutcome.KEPT],
         )
 
@@ -204,15 +209,23 @@ def _target_problem(plan: EntryPlan) -> str:
     return ""
 
 
+def field_text(name: str, written: Any) -> str:
+    """Return the JSON value of a job's field as text. Times are in the site's zone."""
+    field = JOB_FIELDS[name]
+    if field.format is ValueFormat.TIME and written is not None:
+        return iso_in_site_zone(field.read(written), "auto")
+    return field.text(written)
+
+
 def _change_texts(changes: Changes) -> list[str]:
     """Return one text per change. The reason and the end of a pause belong to ``enabled``."""
     switched, texts = "enabled" in changes, []
     for name, (was, now) in changes.items():
         if switched and name in PAUSE[1:]:
             continue
-        text = JOB_FIELDS[name].text
         reason = " ".join(filter(None, changes.get("pause_reason", ()))) if name == PAUSE[0] else ""
-        texts.append(f"{name}: {text(was)} -> {text(now)}{f' ({reason})' if reason else ''}")
+        text = f"{name}: {field_text(name, was)} -> {field_text(name, now)}"
+        texts.append(f"{text} ({reason})" if reason else text)
     return texts
 
 
@@ -225,7 +238,7 @@ def _other_fields(plan: EntryPlan) -> str:
     """Return the fields of a new job that differ from the defaults, such as `` queue=mail``."""
     defaults = _defaults()
     return "".join(
-        f" {name}={JOB_FIELDS[name].text(value)}"
+        f" {name}={field_text(name, value)}"
         for name, (_was, value) in plan.changes.items()
         if name not in SHOWN_ANYWAY and not same_json(value, defaults[name])
     )

@@ -44,6 +44,11 @@ if (failedNote) {
     const lastSuccess = new Map(); // by the id of the refreshed element
     const failures = new Map();
     const opened = new Date();
+    const relative = new Intl.RelativeTimeFormat(document.documentElement.lang, { numeric: "always" });
+    const ago = (time) => {
+        const seconds = Math.round((new Date() - time) / 1000);
+        return seconds < 90 ? relative.format(-seconds, "second") : relative.format(-Math.round(seconds / 60), "minute");
+    };
     document.addEventListener("htmx:afterRequest", (event) => {
         // The element itself may have been replaced, and then its parent gets the event.
         const element = event.detail.requestConfig.elt;
@@ -59,10 +64,11 @@ if (failedNote) {
         }
         const failing = [...failures].filter(([, count]) => count > 1).map(([id]) => id);
         failedNote.hidden = failing.length === 0;
+        document.body.classList.toggle("dcron-outdated", failing.length > 0);
         if (failing.length) {
             const times = failing.map((id) => lastSuccess.get(id) || opened);
             const oldest = times.reduce((first, other) => (other < first ? other : first));
-            failedNote.querySelector("time").textContent = oldest.toLocaleTimeString(document.documentElement.lang);
+            failedNote.querySelector("time").textContent = ago(oldest);
         }
     });
 }
@@ -87,7 +93,7 @@ if (live) {
         }
     });
     live.addEventListener("htmx:afterRequest", (event) => {
-        wait = event.detail.xhr.status === 200 ? SHORTEST : Math.min(1.5 * wait, LONGEST);
+        wait = event.detail.xhr.status === 204 ? Math.min(1.5 * wait, LONGEST) : SHORTEST;
         window.clearTimeout(timer);
         timer = window.setTimeout(poll, wait);
     });

@@ -153,6 +153,24 @@ def test_missed_clocked_row_is_refused_and_finished_row_is_omitted() -> None:
     assert found("done").omitted
 
 
+def test_times_are_in_the_zone_of_the_site(settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    odd = timedelta(microseconds=8350)
+    row("once", **clocked(FAR + odd))
+    row("later", **crontab(), start_time=FAR)
+    shown = call("import", "django-celery-beat").out
+    times = re.findall(r"20\d\d-\d\d-\d\dT[^\s,]+", shown)
+    assert set(times) == {
+        "2090-05-01T11:30:00+02:00",
+        "2090-05-01T11:30:00.008350+02:00",
+        "2090-05-01T11:30:01+02:00",
+    }
+    row("missed", **clocked(NOW - timedelta(hours=1) + odd))
+    row("expired", **crontab(), expires=NOW - timedelta(hours=1) + odd)
+    assert "2027-01-01T12:00:00+01:00, has passed" in found("missed").refused
+    assert found("expired").omitted == "expired at 2027-01-01T12:00:00+01:00"
+
+
 def test_one_off_crontab_runs_only_at_its_next_occurrence() -> None:
     row(**crontab("Europe/Berlin", minute="0", hour="9"), one_off=True)
     assert found().values["schedule"] == "@at 2027-01-02T08:00:00Z"

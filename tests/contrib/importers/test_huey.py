@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import huey as importer
-from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, SourceProblem
+from django_dcron.contrib.importers.reading import (
+    EntryRefused,
+    SourceEntry,
+    SourceProblem,
+    iso_in_site_zone,
+)
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass
@@ -129,7 +134,7 @@ def test_revoked_tasks_are_paused(huey: MemoryHuey) -> None:
     tasks = entries()
     assert tasks["nightly"].values["enabled"] is False
     assert "revoked" in tasks["nightly"].values["pause_reason"]
-    assert until.isoformat() in tasks["may_have_its_task"].values["pause_reason"]
+    assert iso_in_site_zone(until) in tasks["may_have_its_task"].values["pause_reason"]
     huey_tasks.report.revoke(revoke_once=True)
     huey_tasks.may_have_its_task.revoke(revoke_until=NOW - timedelta(days=1))
     tasks = entries()

@@ -36,6 +36,8 @@ def test_examples_limit_the_documented_jobs_and_customers() -> None:
         ("collect_payments", "payment-api"),
         ("send_invoices", "payment-api"),
     ]
+    (by_name,) = re.findall(r"`(Job\(limit_id=.*?\))`", PROSE)
+    assert eval(by_name, {"Job": Job}).limit == jobs[0].limit  # noqa: S307 (the project's own page)
     collect = jobs.get(name="collect_payments")
     started = [bool(deliver(make_run(collect))) for _ in range(4)]
     assert started == [True, True, True, False]

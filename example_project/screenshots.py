@@ -153,23 +153,30 @@ def pictures() -> list[Picture]:
     django.setup()
     from django.urls import reverse
 
-    from django_dcron.models import Job, Run
+    from django_dcron.models import Incident, Job, Run
 
     def url(name: str, *args: Any) -> str:
         return reverse(f"admin:django_dcron_{name}", args=args)
 
     importing = Job.objects.get(name="import-orders")
+    waiting = Run.objects.filter(state="waiting").latest("scheduled_at")
+    incident = Incident.objects.exclude(state="resolved").latest("last_seen_at")
     retried = Run.objects.filter(job=importing, attempt=2, state="succeeded").latest("scheduled_at")
     return [
         Picture("dashboard", url("dashboard_changelist")),
         Picture("dashboard-dark", url("dashboard_changelist"), scheme="dark"),
         Picture("dashboard-phone", url("dashboard_changelist"), width=PHONE, height=844),
+        Picture("jobs", url("job_changelist"), height=800),
         Picture("job", url("job_change", importing.pk), height=900),
         Picture("job-form", url("job_add"), prepare=fill_in_a_job),
         Picture("run", url("run_change", retried.pk)),
         Picture("what-ran", url("run_change", retried.pk), width=800, part=".dcron-ran"),
         Picture("calendar", url("calendar_change", "bank days"), part=".dcron-month-grid"),
+        Picture("incident", url("incident_change", incident.pk), height=900),
+        Picture("audit-log", url("auditentry_changelist"), height=700),
         Picture("limits", url("limit_changelist"), height=480),
+        Picture("waiting", url("run_change", waiting.pk), width=1000, part=".dcron-verdict"),
+        Picture("window", url("job_add"), prepare=fill_in_a_window, part="#dcron-preview"),
         Picture("payroll", url("job_add"), prepare=fill_in_payroll, part="#dcron-preview"),
     ]
 
@@ -177,6 +184,14 @@ def pictures() -> list[Picture]:
 def fill_in_a_job(page: Page) -> None:
     # Wait for the UTC time of an occurrence: the initial examples already contain 03:30.
     fill_in(page, "send-invoices", "30 3 * * MON-FRI", occurs_at="02:30")
+
+
+def fill_in_a_window(page: Page) -> None:
+    page.get_by_role("tab", name="Timing").click()
+    page.locator("[name=calendar]").select_option("maintenance")
+    page.locator("[name=calendar_policy]").select_option("window_end")
+    page.get_by_role("tab").first.click()
+    fill_in(page, "sync-suppliers", "0 2-3 * * SAT,SUN", occurs_at="Sun 2026-11-22")
 
 
 def fill_in_payroll(page: Page) -> None:

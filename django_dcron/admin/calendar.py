@@ -9,8 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import date
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -20,7 +22,7 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import translation
 from django.utils.formats import date_format
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.timezone import get_default_timezone, localdate
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -29,9 +31,10 @@ from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
 from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
-from django_dcron.admin.display import EMPTY
+from django_dcron.admin.display import EMPTY, preformatted, render_muted
 from django_dcron.admin.json_input import json_textarea
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.admin.months import exclusion_reasons
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from django_dcron.contrib.ics import OmittedEvent
 
 DATES_SHOWN = 20
+ENTRIES_LISTED = PERIODS_LISTED = 3
+"""The number of entries, and of excluded periods, in the list of calendars."""
 YEARS_READ = 5
 """How far ahead the events of an iCalendar file are read."""
 DAYS_SEARCHED = 400
@@ -122,7 +127,7 @@ class CalendarAdmin(
     VersionedAdmin[Calendar], PreviewedCalendarAdmin, AuditedAdmin[Calendar], ListAdmin[Calendar]
 ):
     form = CalendarForm
-    list_display = ("name", "description", "number_of_jobs")
+    list_display = ("name", "entries", "next_periods", "number_of_jobs")
     ordering = ("name",)  # the annotation with the number of jobs drops the model's ordering
     search_fields = ("name", "description")
     search_note = _("Searches names and descriptions.")
@@ -152,9 +157,34 @@ class CalendarAdmin(
     def number_of_jobs(self, calendar: Calendar) -> int:
         return int(calendar.number_of_jobs)  # type: ignore[attr-defined]  # annotated
 
+    @admin.display(description=_("entries"))
+    def entries(self, calendar: Calendar) -> str:
+        lines = calendar.dates.splitlines()
+        more = len(lines) - ENTRIES_LISTED
+        text = gettext("… and %(count)d more") % {"count": more} if more > 0 else ""
+        return format_html(
+            "{}{}{}",
+            render_muted(calendar.description),
+            preformatted("\n".join(lines[:ENTRIES_LISTED])),
+            render_muted(text),
+        )
+
+    @admin.display(description=_("next excluded dates"))
+    def next_periods(self, calendar: Calendar) -> str:
+        reasons_on = exclusion_reasons(calendar.dates)
+        shown = [
+            format_html(
+                "<div>{}</div>{}",
+                _period_text(days),
+                render_muted(", ".join(reasons_on(days[0]).names)),
+            )
+            for days in islice(_periods(_excluded_dates(calendar)), PERIODS_LISTED)
+        ]
+        return format_html_join("", "{}", ((each,) for each in shown)) or EMPTY
+
     @admin.display(description=_("next excluded dates"))
     def next_dates(self, calendar: Calendar) -> str:
-        dates = _next_dates(calendar)
+        dates = islice(_excluded_dates(calendar), DATES_SHOWN)
         return (
             format_html_join(
                 ", ", "<span>{}</span>", ((date_format(day, "D Y-m-d"),) for day in dates)
@@ -189,12 +219,31 @@ class CalendarAdmin(
             self.delete_model(request, calendar)
 
 
-def _next_dates(calendar: Calendar) -> list[date]:
-    """Return the next excluded dates of the stored calendar, or none if it's invalid."""
+def _excluded_dates(calendar: Calendar) -> Iterator[date]:
+    """Yield the next excluded dates of the stored calendar, or none if it's invalid."""
     try:
         dates = read_dates(calendar.dates)
     except InvalidCalendar:
-        return []
+        return
     today = localdate(clock.now())
-    days = (today + number * DAY for number in range(DAYS_SEARCHED))
-    return [day for day in days if dates.excludes(day)][:DATES_SHOWN]
+    for number in range(DAYS_SEARCHED):
+        day = today + number * DAY
+        if dates.excludes(day):
+            yield day
+
+
+def _periods(days: Iterable[date]) -> Iterator[list[date]]:
+    """Group ascending days that follow one another."""
+    period: list[date] = []
+    for day in days:
+        if period and day - period[-1] > DAY:
+            yield period
+            period = []
+        period.append(day)
+    if period:
+        yield period
+
+
+def _period_text(days: list[date]) -> str:
+    bounds = [date_format(day, "D Y-m-d") for day in (days[0], days[-1])]
+    return " \N{EN DASH} ".join(dict.fromkeys(bounds))

@@ -236,6 +236,20 @@ def test_deletion_refused_by_control_keeps_calendar(
     assert Calendar.objects.exists()
 
 
+def test_list_shows_entries_and_next_excluded_periods(admin_client: Client) -> None:
+    make_calendar(dates="12-24..12-26  # Christmas\n01-01\nSUN 02:00-04:00\n05-01")
+    make_calendar(name="windows", dates="SUN 02:00-04:00")
+    with set_clock(datetime(2026, 12, 1, tzinfo=UTC)):
+        html = admin_client.get(list_url("calendar")).content.decode()
+    rows = re.findall(r'<td class="field-next_periods">(.*?)</td>', html, re.DOTALL)
+    assert "<div>Thu 2026-12-24 \N{EN DASH} Sat 2026-12-26</div>" in rows[0]
+    assert "Christmas" in rows[0]
+    assert rows[0].count("202") == 4  # three periods; the first one has two dates
+    assert rows[1] == "-"
+    assert "01-01" in html
+    assert "… and 1 more" in html
+
+
 def test_list_counts_jobs_and_calendar_in_use_is_not_deleted(admin_client: Client) -> None:
     calendar = make_calendar()
     make_calendar(name="other")

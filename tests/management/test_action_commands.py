@@ -74,6 +74,7 @@ def _thread_dispatcher(settings: Settings, transactional_db: None) -> None:
 def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
     make_idle_job(name="good", target="tests.app.tasks.report_progress", args=[0.8])
     make_idle_job(name="bad", target="tests.app.tasks.fail", kwargs={"message": "no paper"})
+    make_idle_job(name="shaded", target="shadow:tests.app.tasks.fail")
     start_runcron("--embedded", "--name", "a", env=QUICK).wait_for_log(
         "node started: node=a", TIMEOUT
     )
@@ -91,6 +92,10 @@ def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
     lines = message.splitlines()
     assert len(lines) == len(patterns), message
     assert all(re.fullmatch(*pair) for pair in zip(patterns, lines, strict=True)), message
+
+    code, message = call("run", "shaded", "--timeout", "60s")
+    assert (code, message.splitlines()[-1].split(":")[0]) == (0, "shaded is a shadow")
+    assert "shaded succeeded" not in message
 
     code, message = call("run", "bad", "--timeout", "60s")
     run = Run.objects.get(job__name="bad")

@@ -4,8 +4,9 @@ Invariants:
 
 - No shell command is copied from a file to the database. A command becomes an entry of
   ``DCRON_SHELL``, which the project must add to its settings.
-- A line that only calls a management command in ``DCRON_COMMANDS`` becomes a job with the target
+- A line that only calls a management command of this project becomes a job with the target
   ``command:NAME`` and the line's arguments. ``DCRON_COMMANDS`` decides whether they are allowed.
+  A line needs an entry in one of the two settings, never in both.
 - Schedules are copied unchanged, because jobs use cron syntax.
 """
 
@@ -93,38 +94,38 @@ def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
 def _suggest_commands(
     contents: SourceContents, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
 ) -> None:
-    """Add a note about lines that could become ``command:NAME``, and the setting they need."""
-    candidates = [
-        line
-        for line in lines
-        if line.names_management_command
-        and line.schedule.lower() != "@reboot"
-        and not _runs_as_command(line, shell_names[tuple(line.argv)])
-    ]
-    if not candidates:
-        return
-    for line in candidates:
-        call = line.management_call
-        if call is None or call.command not in get_commands() or call.command in settings.COMMANDS:
+    """Add the entries of ``DCRON_COMMANDS`` that lines need, and notes about ``command:NAME``."""
+    missing, in_shell, other = [], [], []
+    for line in sorted(lines, key=lambda line: line.program):
+        if not line.names_management_command or line.schedule.lower() == "@reboot":
             continue
-        allowed = contents.commands.setdefault(call.command, [])
-        allowed += [name for name in _argument_names(call) if name not in allowed]
-    contents.notes.append(_command_note(min(candidates, key=lambda line: line.program)))
-
-
-def _command_note(line: CrontabLine) -> str:
-    """Return how the line could run its management command without a shell."""
-    if line.management_call is not None:
-        return (
-            "A job can run a management command without a shell, such as the target "
-            f"command:{line.program}. To import the line that way, add {line.program!r} to "
-            "DCRON_COMMANDS first."
+        call, shell_name = line.management_call, shell_names[tuple(line.argv)]
+        if call is not None and _runs_as_command(line, shell_name):
+            if call.command not in settings.COMMANDS:
+                missing.append(line)
+                allowed = contents.commands.setdefault(call.command, [])
+                allowed += [name for name in _argument_names(call) if name not in allowed]
+        elif shell_name not in settings.SHELL:
+            other.append(line)
+        elif call is not None and call.command in settings.COMMANDS:
+            in_shell.append(shell_name)
+    if missing:
+        contents.notes.append(
+            "A management command needs no shell, so the import proposes targets such as "
+            f"command:{missing[0].program}. To run such a line in a shell instead, add it to "
+            f"DCRON_SHELL: {missing[0].program!r}: {missing[0].argv!r}"
         )
-    return (
-        "A job can run a management command without a shell: with the command in "
-        f"DCRON_COMMANDS, set the job's target to command:{line.program}. The import does this "
-        "for lines without quotes, variables other than PATH, and redirections to files."
-    )
+    for name in in_shell:
+        contents.notes.append(
+            f"DCRON_SHELL and DCRON_COMMANDS both allow {name!r}. The job uses DCRON_SHELL. To "
+            f"run it without a shell, remove {name!r} from DCRON_SHELL, and import again."
+        )
+    if other:
+        contents.notes.append(
+            "A job can run a management command without a shell: with the command in "
+            f"DCRON_COMMANDS, set the job's target to command:{other[0].program}. The import does "
+            "this for lines without quotes, variables other than PATH, and redirections to files."
+        )
 
 
 def _argument_names(call: ManagementCall) -> list[str]:
@@ -142,13 +143,15 @@ def _argument_names(call: ManagementCall) -> list[str]:
 
 
 def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
-    """Return whether the line becomes ``command:NAME``.
+    """Return whether the line becomes ``command:NAME``, once ``DCRON_COMMANDS`` allows it.
 
     A command that is already in ``DCRON_SHELL`` keeps its shell target.
     """
     call = line.management_call
     return (
-        call is not None and call.command in settings.COMMANDS and shell_name not in settings.SHELL
+        call is not None
+        and shell_name not in settings.SHELL
+        and (call.command in settings.COMMANDS or call.command in get_commands())
     )
 
 

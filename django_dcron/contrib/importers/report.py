@@ -88,7 +88,10 @@ class ShadowComparison:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The numbers of shadows and runs that a report compared."""
+    """The numbers of shadows and runs that a report compared.
+
+    Shadows that can't be compared, because they share their task, count only in ``shared``.
+    """
 
     shadows: int
     due: int
@@ -98,15 +101,19 @@ class Coverage:
     runs: int
     """Shadow runs since the start of the comparison."""
     compared_runs: int
+    shared: int = 0
+    """Shadows that share their task with other entries."""
 
     @classmethod
     def of(cls, shadows: Collection[ShadowComparison]) -> Coverage:
+        comparable = [each for each in shadows if not each.shared_task]
         return cls(
-            shadows=len(shadows),
-            due=sum(bool(each.runs or each.compared) for each in shadows),
-            compared=sum(bool(each.compared) for each in shadows),
-            runs=sum(each.runs for each in shadows),
-            compared_runs=sum(each.compared for each in shadows),
+            shadows=len(comparable),
+            due=sum(bool(each.runs or each.compared) for each in comparable),
+            compared=sum(bool(each.compared) for each in comparable),
+            runs=sum(each.runs for each in comparable),
+            compared_runs=sum(each.compared for each in comparable),
+            shared=len(shadows) - len(comparable),
         )
 
     def suffices(self, percent: int) -> bool:

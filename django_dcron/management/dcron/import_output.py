@@ -45,6 +45,7 @@ from django_dcron.management.dcron.import_texts import (
 from django_dcron.management.dcron.output import BAD, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
+from django_dcron.targets import commands, shell
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
@@ -79,6 +80,13 @@ def show_entry_plans(
     plans = []
     warned: Counter[str] = Counter()
     left_out = 0
+    if waiting := _count_waiting_for_settings(contents):
+        out.line(
+            f"! {waiting} of {number_of(len(contents.entries), 'entry', 'entries')} can't be "
+            "imported before you add the settings that are printed below. Paste them, and import "
+            "again.",
+            WARNING,
+        )
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
@@ -282,21 +290,29 @@ def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
     return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
 
 
+def _count_waiting_for_settings(contents: SourceContents) -> int:
+    """Return how many entries need commands that ``_show_settings`` prints."""
+    targets_to_allow = {
+        *(f"{shell.PREFIX}{name}" for name in contents.shell if name not in settings.SHELL),
+        *(f"{commands.PREFIX}{name}" for name in contents.commands),
+    }
+    return sum(entry.values.get("target") in targets_to_allow for entry in contents.entries)
+
+
 def _show_settings(out: Output, contents: SourceContents) -> None:
     """Show the settings that the jobs need, complete, so that they can be pasted.
 
     The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't shown.
     """
-    shell = {name: argv for name, argv in contents.shell.items() if name not in settings.SHELL}
-    if shell:
+    missing = {name: argv for name, argv in contents.shell.items() if name not in settings.SHELL}
+    if missing:
         present = ["**DCRON_SHELL"] if settings.SHELL else []
         where = ", below DCRON_SHELL" if settings.SHELL else ""
         out.line(f"Add these commands to your settings{where}:")
-        _show_setting(
-            out, "DCRON_SHELL", [*present, *(f"{name!r}: {argv!r}" for name, argv in shell.items())]
-        )
+        entries = [f"{name!r}: {argv!r}" for name, argv in missing.items()]
+        _show_setting(out, "DCRON_SHELL", [*present, *entries])
     if contents.commands:
-        out.line("To import the lines of these management commands without a shell:")
+        out.line("Allow these management commands in your settings:")
         allowed = _allowed_commands(contents.commands)
         if any(allowed.values()):
             entries = [f"{name!r}: {arguments!r}" for name, arguments in allowed.items()]

@@ -77,6 +77,12 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     if source_runs.unread:
         unread = number_of(len(source_runs.unread), "entry", "entries")
         raise negative_result(f"{unread} with unknown run times{above}.")
+    if not coverage.shadows:
+        shadows_text = number_of(coverage.shared, "shadow shares", "shadows share")
+        raise usage_error(
+            f"Nothing can be compared: {shadows_text} a task with other entries. Compare the log "
+            "of beat with manage.py dcron history."
+        )
     if not coverage.suffices(options["at_least"]):
         raise usage_error(
             f"Too little to compare: compared {coverage.compared} of {coverage.due} shadows that "
@@ -112,12 +118,18 @@ def _show_report(
         f"Compared: {coverage.compared} of {coverage.due} shadows that ran, "
         f"{coverage.compared_runs} of {number_of(coverage.runs, 'shadow run')}."
     )
+    if coverage.shared:
+        out.line(
+            f"Not counted: {number_of(coverage.shared, 'shadow')} that can't be compared, because "
+            "other entries run the same task."
+        )
     if stores_latest_only and coverage.compared_runs < coverage.runs:
         out.line(
             "The other scheduler stores only the latest run of each entry, so earlier shadow runs "
             "can't be compared."
         )
-    if silent := [shadow.job for shadow in shadows if not (shadow.runs or shadow.compared)]:
+    comparable = [shadow for shadow in shadows if not shadow.shared_task]
+    if silent := [shadow.job for shadow in comparable if not (shadow.runs or shadow.compared)]:
         named = ", ".join(map(str, silent[:SILENT_NAMED]))
         more = ", ..." if len(silent) > SILENT_NAMED else ""
         out.line(

@@ -19,11 +19,12 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
 from django_dcron.management.dcron.job_selection import SelectedRows, add_selection, select
 from django_dcron.management.dcron.lookup import find_job
-from django_dcron.management.dcron.output import GOOD, Output, add_json
+from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.run_absence import Absence
 from django_dcron.management.dcron.run_watch import ABSENCE_TIMEOUT, WatchResult, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets.shadow import PREFIX
 
 HELP = (
     "Run a job now, even if it is paused, and wait until it ends; show its log and progress. "
@@ -133,7 +134,15 @@ def _report_end(output: Output, watched: WatchResult) -> None:
         message = f"{run.job} {run.state}{f': {run.reason}' if run.reason else ''}"
         stop = "" if message.endswith((".", "?", "!")) else "."
         raise negative_result(f"{message}{stop} Details: manage.py dcron history {run.pk}")
-    if not output.is_json:
+    if output.is_json:
+        return
+    if run.job.target.startswith(PREFIX):
+        output.line(
+            f"{run.job} is a shadow: the run is recorded, but its target "
+            f"{run.job.target.removeprefix(PREFIX)} isn't executed",
+            WARNING,
+        )
+    else:
         output.line(f"{run.job} succeeded", GOOD)
 
 

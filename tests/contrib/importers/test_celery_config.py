@@ -213,14 +213,20 @@ def test_report_compares_shadows_with_the_messages_that_workers_received(
     shown = {each["name"]: (each["compared"], each["shared_task"]) for each in found.json["jobs"]}
     assert shown == {"ok": (1, ""), "echo": (0, ECHO), "echo-too": (0, ECHO)}
     make_run(Job.objects.get(name="echo"), "succeeded", scheduled_at=due)
-    too_little = call("import", "celery", "--report", "--at-least", "100")
-    assert (too_little.code, "! echo isn't compared" in too_little.out) == (2, True)
+    shared = call("import", "celery", "--report", "--at-least", "100")
+    assert shared.code == 0, "waiting can't help with the shadows that share a task"
+    assert "! echo isn't compared" in shared.out
+    assert "Compared: 1 of 1 shadows that ran, 1 of 2 shadow runs." in shared.out
+    assert "Not counted: 2 shadows" in shared.out
     replies[0] = WorkerReply("w", ("celery",), True, (), (BeatTask("tests.app.tasks.ok", 60),))
     late = call("import", "celery", "--report", "--json")
     assert late.code == 2, "the message may have waited in its queue, so nothing is compared"
     assert late.json["coverage"]["compared"] == 0
     Run.objects.all().delete()
     assert call("import", "celery", "--report").code == 1, "the shadow wasn't due then"
+    job.delete()
+    nothing = call("import", "celery", "--report")
+    assert (nothing.code, nothing.err.startswith("Nothing can be compared: 2 shadows")) == (2, True)
 
 
 def test_report_needs_workers_that_can_be_asked(

@@ -76,9 +76,10 @@ def test_lines_of_manage_py_are_named_for_the_management_command() -> None:
     )
     names = ["clearsessions", "send_invoices", "dumpdata", "report"]
     assert [each.name for each in contents.entries] == names
-    assert sorted(contents.shell) == sorted(names)
+    assert sorted(contents.shell) == sorted(names[1:])
+    assert contents.commands == {"clearsessions": []}
     (note,) = [note for note in contents.notes if "DCRON_COMMANDS" in note]
-    assert "command:clearsessions" in note
+    assert "command:dumpdata" in note
     assert not any("DCRON_COMMANDS" in note for note in read(USER_CRONTAB).notes)
 
 
@@ -373,7 +374,7 @@ def test_printed_settings_are_complete(tmp_path: Path, settings: Settings) -> No
     shown = call("import", str(file)).out
     assert "secret" not in shown
     scope = pasted(shown, DCRON_SHELL=settings.DCRON_SHELL)
-    assert set(scope["DCRON_SHELL"]) == {"old", "backup", "clearsessions"}
+    assert set(scope["DCRON_SHELL"]) == {"old", "backup"}
     assert scope["DCRON_COMMANDS"] == ["migrate", "clearsessions"]
     file.write_text("@hourly python manage.py check --tag=models\n@daily manage.py check app\n")
     scope = pasted(call("import", str(file)).out, DCRON_SHELL=settings.DCRON_SHELL)
@@ -382,6 +383,21 @@ def test_printed_settings_are_complete(tmp_path: Path, settings: Settings) -> No
     shown = call("import", str(file), "--apply").out
     assert "DCRON_COMMANDS = " not in shown
     assert "shell:" not in shown
+
+
+def test_crontab_is_imported_without_notes_after_its_settings_are_pasted(
+    tmp_path: Path, settings: Settings
+) -> None:
+    file = tmp_path / "crontab"
+    file.write_text("@daily /a/backup.sh\n@hourly python manage.py clearsessions\n@reboot x\n")
+    first = call("import", str(file), "--timezone", "UTC")
+    assert first.out.startswith("! 2 of 3 entries can't be imported before you add the settings")
+    scope = pasted(first.out)
+    settings.DCRON_SHELL, settings.DCRON_COMMANDS = scope["DCRON_SHELL"], scope["DCRON_COMMANDS"]
+    second = call("import", str(file), "--timezone", "UTC", "--apply")
+    assert "command:clearsessions" in second.out
+    assert "settings" not in second.out
+    assert "DCRON_" not in call("import", str(file), "--timezone", "UTC").out
 
 
 @pytest.mark.parametrize(
@@ -401,7 +417,8 @@ def test_printed_settings_are_complete(tmp_path: Path, settings: Settings) -> No
         ("cd $(reboot) && python manage.py check", "shell:check", []),
         ("python manage.py check%input", "shell:check", []),
         ("python manage.py check --settings=other", "shell:check", []),
-        ("python manage.py migrate", "shell:migrate", []),
+        ("python manage.py migrate", "command:migrate", []),
+        ("python manage.py of_another_project", "shell:of_another_project", []),
     ],
 )
 def test_plain_call_of_an_allowed_management_command_needs_no_shell(
@@ -421,6 +438,11 @@ def test_management_command_in_dcron_shell_stays_there(settings: Settings) -> No
     line = "0 0 * * * python manage.py check"
     settings.DCRON_SHELL = {"check": ["/bin/sh", "-c", "python manage.py check"]}
     assert only(line).values["target"] == "shell:check"
+    (note,) = [note for note in read(line).notes if "DCRON_COMMANDS" in note]
+    assert "remove 'check' from DCRON_SHELL" in note
+    settings.DCRON_COMMANDS = []
+    assert not any("DCRON_COMMANDS" in note for note in read(line).notes)
+    settings.DCRON_COMMANDS = ["check"]
     settings.DCRON_SHELL = {}
     assert not read(line).shell
     assert not any("DCRON_COMMANDS" in note for note in read(line).notes)

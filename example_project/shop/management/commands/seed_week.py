@@ -39,6 +39,7 @@ AHEAD = 10 * SECOND
 NODES = ("node-a", "node-b")
 RELEASE = "2026.46.1"
 BANK_DAYS = "SAT-SUN\n12-24, 12-31\n2027-01-04..2027-01-08  # stocktaking\n12-23 14:00-24:00"
+MAINTENANCE = "SUN 02:00-04:00  # Patch window"
 WORKERS = ("celery@shop-1/2114", "celery@shop-1/2115", "celery@shop-2/1873", "celery@shop-2/1874")
 IMPORT, REPORT, STOCK = (
     "shop.tasks.import_orders",
@@ -175,6 +176,7 @@ class Command(BaseCommand):
             Week(history, job, now, nodes).save_runs()
         change_after_its_runs(Job.objects.get(name="import-orders"))
         control.save_calendar(Calendar(name="bank days", dates=BANK_DAYS))
+        control.save_calendar(Calendar(name="maintenance", dates=MAINTENANCE))
         fill_a_limit(Job.objects.get(name="stocktake"), now)
         in_a_week = f"{now + WEEK:%Y-%m-%d}T06:00"
         make_sale("tea-sale", "tea", schedule=f"@at {in_a_week}")

@@ -474,6 +474,26 @@ def test_w022_for_a_channel_that_needs_apprise(
     assert all("'chat'" in message.msg and "secret" not in str(message) for message in reported)
 
 
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("slack://secret", ""),
+        ("JSON://secret", ""),
+        ("slakc://secret", "'slakc'"),
+        ("secret", "no"),
+    ],
+)
+def test_w025_for_a_url_that_apprise_does_not_support(
+    settings: Settings, url: str, named: str
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"mail": {"mail": ["a@b.c"]}, "chat": {"apprise": [url]}}
+    assert checks.check_alert_channels(None) == [], "not every command loads apprise"
+    found = checks.check_alert_channels(None, databases=["default"])
+    assert [message.id for message in found] == (["django_dcron.W025"] if named else [])
+    assert named in str(found)
+    assert "secret" not in str(found)
+
+
 def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None:
     for setting in conf.Settings.all():
         # The heartbeat thread of an earlier test may still read its setting as a duration.

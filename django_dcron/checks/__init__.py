@@ -38,6 +38,7 @@ W021      the function or task of a declared job doesn't accept the job's argume
 W022      an alert channel needs the package apprise, which isn't installed
 W023      DCRON_AUTOSTART executes runs in web processes, though the project has a Celery app
 W024      a job declared in code calls the function of a Celery task, not the task
+W025      the URL of an alert channel isn't supported (with ``check --database``)
 ========  ======================================================================================
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every
@@ -48,6 +49,7 @@ Redis nor Celery, E003 and E004 are reported only where a node starts.
 
 from __future__ import annotations
 
+from django_dcron.checks.alert_channels import check_alert_channels
 from django_dcron.checks.database import check_database
 from django_dcron.checks.declared import check_declarations, check_declarations_in_database
 from django_dcron.checks.jobs import check_jobs
@@ -56,6 +58,7 @@ from django_dcron.checks.settings import check_settings
 
 __all__ = [
     "as_node_start",
+    "check_alert_channels",
     "check_database",
     "check_declarations",
     "check_declarations_in_database",

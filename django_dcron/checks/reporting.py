@@ -104,6 +104,7 @@ PAGES = {
     "W022": "how-to/alerts.md",
     "W023": "reference/settings.md#dispatch",
     "W024": "tutorial/redis-and-celery.md#schedule-a-celery-task",
+    "W025": "how-to/alerts.md",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.

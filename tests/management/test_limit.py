@@ -44,7 +44,7 @@ def test_limit_is_created_changed_and_deleted() -> None:
         (("--interval", "soon", "--max-started", "5"), "--interval"),
         (("--max-running", "none"), "max_running"),
         (("--max-running", "1", "--key", "{customer"), "key"),
-        (("--delete", "--max-running", "1"), "--delete"),
+        (("--delete", "--max-running", "1"), "--delete can't be combined with --max-running, "),
     ],
 )
 def test_invalid_input_changes_nothing(options: tuple[str, ...], named: str) -> None:
@@ -53,6 +53,11 @@ def test_invalid_input_changes_nothing(options: tuple[str, ...], named: str) -> 
     assert result.code == USAGE_ERROR
     assert named in result.err
     assert Limit.objects.get().version == 1
+
+
+def test_limit_is_deleted_with_json() -> None:
+    control.save_limit(Limit(name="api", max_running=3))
+    assert call("limit", "api", "--delete", "--json").json["outcome"] == "deleted"
 
 
 def test_limit_in_use_is_not_deleted() -> None:

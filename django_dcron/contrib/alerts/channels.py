@@ -99,4 +99,4 @@ def _apprise(url: str, subject: str, text: str, level: str) -> None:
     if not service.notify(
         title=title, body=body, notify_type=NotifyType(level), body_format=NotifyFormat.TEXT
     ):
-        raise SendFailed(f"the service ({kind}) rejected the message")
+        raise SendFailed(f"the service ({kind}) is unreachable or rejected the message")

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from django_dcron import targets
 from django_dcron.contrib.importers.cron_text import (
     DAYS_NOT_EXPRESSIBLE,
     CronPart,
@@ -33,6 +34,7 @@ from django_dcron.contrib.importers.reading import (
     warn_about_workers,
     zone_name,
 )
+from django_dcron.exceptions import UnknownTarget
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
     DAY_OF_WEEK,
@@ -43,6 +45,8 @@ from django_dcron.schedules.fields import (
     YEAR,
     FieldKind,
 )
+from django_dcron.utils.counts import number_of
+from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.untrusted import Reader, Record, Unreadable
 
 SOURCE = "django-apscheduler"
@@ -62,18 +66,44 @@ FIELDS: dict[str, FieldKind] = {
 }
 RENAMED = {"day": "day_of_month"}
 LAST_WEEK = 53
+OTHER_STORES = (
+    "Of APScheduler's stores, only the Django store (django-apscheduler) can be imported. Declare "
+    "the jobs of other stores with @cron."
+)
+STORE_SECTION = "how-to/migrate.md#apschedulers-django-store"
+REGISTER_SECTION = "how-to/migrate.md#register-apschedulers-functions"
 
 
 def read(now: datetime) -> SourceContents:
     rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
     with Reader() as reader:
-        return SourceContents(
+        contents = SourceContents(
             [
                 translate_entry(_origin(key), key, partial(_job, row, now, reader), key=key)
                 for key, row in read_rows(rows)
             ],
             source=SOURCE,
         )
+    if unknown := [name for name in _function_names(contents) if not _is_target(name)]:
+        line = f'shared_task(name="{unknown[0]}")({unknown[0]})'
+        note = (
+            f"{number_of(len(unknown), 'function')} of APScheduler can't be run by a job yet. "
+            f"Register each in cron.py of an installed app, such as: {line}."
+        )
+        contents.notes.append(with_link(note, REGISTER_SECTION))
+    return contents
+
+
+def _function_names(contents: SourceContents) -> list[str]:
+    return sorted({entry.values["target"] for entry in contents.entries if entry.values})
+
+
+def _is_target(name: str) -> bool:
+    try:
+        targets.get(name)
+    except UnknownTarget:
+        return False
+    return True
 
 
 def runs_since(since: datetime) -> SourceRuns:

@@ -25,6 +25,7 @@ from django_dcron.contrib.importers import (
 )
 from django_dcron.contrib.importers.reading import SourceContents, SourceProblem, SourceRuns
 from django_dcron.jobs.portable import DocumentSyntax
+from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.suggestions import did_you_mean
 
 
@@ -142,6 +143,7 @@ def _text(path: str) -> str:
         )
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it isn't UTF-8 ({error})"
-        raise SourceProblem(
-            f"{path!r} can't be read: {why}.{did_you_mean(path, SCHEDULERS)}"
-        ) from error
+        problem = f"{path!r} can't be read: {why}.{did_you_mean(path, SCHEDULERS)}"
+        if "apscheduler" in path.lower():
+            problem = with_link(f"{problem} {apscheduler.OTHER_STORES}", apscheduler.STORE_SECTION)
+        raise SourceProblem(problem) from error

@@ -153,8 +153,9 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
 def _show_paused(out: Output, source: str, paused: int) -> None:
     number = number_of(paused, "job stays", "jobs stay")
     out.line(
-        f"! {number} paused, as before. The reasons are in manage.py dcron list --source "
-        f"{source}. To run all of them: manage.py dcron resume --source {source}",
+        f"! {number} paused, as before. To list them: manage.py dcron list --paused --source "
+        f"{source}. For the reason of one: manage.py dcron show JOB. To run all of them: "
+        f"manage.py dcron resume --source {source}",
         WARNING,
     )
 

@@ -70,7 +70,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, name = Output(command, options), options["name"]
     values = _values(options)
     if options["delete"] and values:
-        raise usage_error("--delete can't be combined with other options.")
+        raise usage_error(f"--delete can't be combined with {_option_names()}.")
     if not options["delete"] and not values:
         raise usage_error(f"Nothing to change. Use {_option_names()}, or --delete.")
     limit = Limit.objects.using(alias_for(Limit)).filter(pk=name).first()

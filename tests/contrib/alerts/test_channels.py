@@ -5,6 +5,7 @@ from apprise import Apprise, NotifyFormat
 
 from django_dcron.contrib.alerts import channels
 from tests.contrib.alerts.mail_server import MailServer
+from tests.services import free_ports
 
 HOSTILE = '<a href="https://evil.example">log in again</a> <img src="https://evil.example/seen"> [here](https://evil.example)'
 
@@ -65,3 +66,10 @@ def test_quoted_text_mentions_no_users(monkeypatch: pytest.MonkeyPatch) -> None:
     [(title, body)] = sent
     assert "@here" not in title
     assert [word for word in body.split() if "@\u200b" not in word] == ["ops@all.example", "@alley"]
+
+
+def test_error_covers_a_service_that_is_unreachable() -> None:
+    """Apprise doesn't say which of the two it was."""
+    (unused_port,) = free_ports(1)
+    with pytest.raises(channels.SendFailed, match="unreachable or rejected"):
+        channels.send({"apprise": [f"json://127.0.0.1:{unused_port}?cto=2"]}, "failed", "text")

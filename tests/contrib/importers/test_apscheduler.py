@@ -131,6 +131,33 @@ def test_documented_registration_keeps_the_function_for_apscheduler(
         current_app.tasks.pop("sales.jobs.import_orders", None)
 
 
+def test_import_shows_the_line_that_registers_a_function() -> None:
+    store(CronTrigger(hour=3))
+    name = "tests.contrib.importers.plain.report"
+    shown = call("import", "django-apscheduler").out
+    assert f'shared_task(name="{name}")({name})' in shown
+    assert link_target(apscheduler.REGISTER_SECTION) in shown
+
+
+def test_error_for_another_store_says_which_one_is_supported() -> None:
+    refused = call("import", "apscheduler")
+    assert (refused.code, "django-apscheduler" in refused.err) == (2, True)
+    assert link_target(apscheduler.STORE_SECTION) in refused.err
+    assert apscheduler.OTHER_STORES not in call("import", "crontab.missing").err
+
+
+def link_target(section: str) -> str:
+    """Return the section's address, which exists in the page."""
+    title = section.partition("#")[2]
+    slugs = [
+        re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
+        for line in PAGE.splitlines()
+        if line.startswith("#")
+    ]
+    assert title in slugs
+    return f"docs/{section}"
+
+
 def test_interval_keeps_its_start_end_and_phase() -> None:
     start = datetime(2026, 12, 1, 7, 10, 5, tzinfo=BERLIN)
     trigger = IntervalTrigger(minutes=7, start_date=start, end_date=FAR, timezone=BERLIN)

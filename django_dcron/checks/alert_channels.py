@@ -1,0 +1,50 @@
+"""Check the URLs of alert channels, for ``check --database``.
+
+Apprise loads all of its services to recognize one, which takes half a second. So not every command
+checks the URLs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Tags, Warning, register
+
+from django_dcron.checks.reporting import with_docs_link
+from django_dcron.conf import settings
+
+
+@register(Tags.database)
+def check_alert_channels(
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
+) -> list[CheckMessage]:
+    """Check that apprise knows the scheme of each URL. It may be a custom service."""
+    return [*map(with_docs_link, _unsupported_schemes())] if databases else []
+
+
+def _unsupported_schemes() -> Iterator[CheckMessage]:
+    urls = [
+        (name, url)
+        for name, channel in settings.ALERT_CHANNELS.items()
+        for url in channel.get("apprise", ())
+    ]
+    if not urls or find_spec("apprise") is None:
+        return
+    from apprise.plugins import N_MGR
+
+    for name, url in urls:
+        scheme, separator, _secrets = url.partition("://")
+        if separator and scheme.lower() in N_MGR:
+            continue
+        # Without a separator, the text may be a secret.
+        problem = f"apprise doesn't support the scheme {scheme!r}" if separator else "no scheme"
+        yield Warning(
+            f"DCRON_ALERT_CHANNELS: a URL of {name!r} isn't supported ({problem}), so its alerts "
+            "aren't sent.",
+            hint="Correct the URL, such as slack://... A custom service must be registered when "
+            "Django starts.",
+            id="django_dcron.W025",
+        )

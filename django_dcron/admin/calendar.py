@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 DATES_SHOWN = 20
 ENTRIES_LISTED = PERIODS_LISTED = 3
 """The number of entries, and of excluded periods, in the list of calendars."""
-YEARS_READ = 5
-"""How far ahead the events of an iCalendar file are read."""
 DAYS_SEARCHED = 400
 """The number of days in which excluded dates are searched: slightly more than a year."""
 
@@ -79,13 +77,15 @@ class CalendarForm(VersionedForm[Calendar]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if "dates" in self.fields:  # not for a user who may only view the calendar
+            from django_dcron.contrib.ics import YEARS_READ
+
             self.fields["ics"].help_text %= {"years": YEARS_READ}
             # The file may contain the only entries.
             self.fields["dates"].required = not self.files.get("ics")
 
     def _add_events(self, cleaned: dict[str, Any]) -> None:
         """Add the events of the uploaded file to the entries."""
-        from django_dcron.contrib.ics import LONGEST_FILE, read_ics
+        from django_dcron.contrib.ics import LONGEST_FILE, YEARS_READ, read_ics, years_later
 
         today = localdate(clock.now())
         try:
@@ -93,7 +93,7 @@ class CalendarForm(VersionedForm[Calendar]):
                 cleaned["ics"].read(LONGEST_FILE + 1),
                 zone=get_default_timezone(),
                 first=today,
-                last=today + YEARS_READ * 365 * DAY,
+                last=years_later(today, YEARS_READ),
             )
         except InvalidCalendar as error:
             self.add_error("ics", error.translate(translation))

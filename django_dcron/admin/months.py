@@ -145,7 +145,7 @@ def exclusion_note(excluded: Sequence[Interval], reasons: ExclusionReasons) -> s
     what = _("excluded")
     if tuple(excluded) != ALL_TIMES:
         what = f"{what}: {_format_times(excluded)}"
-    names = [*reasons.names, *([_("outside the open times")] if reasons.is_outside_only else [])]
+    names = [*reasons.names, *([_("outside the open times")] if reasons.has_times_outside else [])]
     return f"{what} ({', '.join(names)})" if names else what
 
 

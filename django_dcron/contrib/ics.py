@@ -31,6 +31,8 @@ from django_dcron.utils.messages import gettext_noop as _
 
 LONGEST_FILE = 1_000_000
 """The maximum length of a file, in bytes."""
+YEARS_READ, MAX_YEARS = 5, 20
+"""How far ahead events are read by default, and at most."""
 MAX_EVENTS = 2000
 MAX_DATES = 2000
 """The maximum number of dates of one event."""
@@ -70,6 +72,13 @@ def can_read_ics() -> bool:
     except InvalidCalendar:
         return False
     return True
+
+
+def years_later(day: date, years: int) -> date:
+    try:
+        return day.replace(year=day.year + years)
+    except ValueError:  # February 29
+        return day.replace(year=day.year + years, day=28)
 
 
 def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCalendar:

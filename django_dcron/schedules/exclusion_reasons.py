@@ -25,7 +25,7 @@ HolidayName = Callable[[str, str, date], str]
 class ExclusionReasons:
     names: tuple[str, ...] = ()
     """The names of the entries, each once, in the order of the text."""
-    is_outside_only: bool = False
+    has_times_outside: bool = False
     """Whether the day has times outside the entries with ``only``."""
 
 
@@ -44,7 +44,7 @@ def reasons_on(
     only = [each.window for each in entries if each.is_only and each.window]
     opened = merge_intervals(part for window in only for part in window.intervals(day))
     return ExclusionReasons(
-        _names(timed, day, holiday_name), is_outside_only=bool(only and outside(opened))
+        _names(timed, day, holiday_name), has_times_outside=bool(only and outside(opened))
     )
 
 

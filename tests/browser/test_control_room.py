@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from django_dcron.models import Job
 from tests.browser.conftest import Browse
-from tests.browser.pages import dcron_url
+from tests.browser.pages import PAGES, dcron_url
 from tests.browser.sample import make_sample
 from tests.factories import make_idle_job, make_job
 
@@ -18,7 +18,7 @@ PALETTE = "#dcron-palette > input"
 
 def expect_scripts(page: Page) -> None:
     """Wait for the script that listens to the keyboard. It shows the button."""
-    expect(page.locator("[data-dcron-open-palette]")).to_be_visible()
+    expect(page.locator("[data-dcron-open-palette]:visible")).to_have_count(1)
 
 
 def test_countdown_runs_by_the_servers_clock_until_it_is_paused(page: Page) -> None:
@@ -180,3 +180,11 @@ def test_job_list_fits_the_window(browse: Browse, width: int) -> None:
     sizes = "element => [element.scrollWidth, element.clientWidth]"
     content, shown = page.locator(".results").evaluate(sizes)
     assert content <= shown
+
+
+@pytest.mark.parametrize("name", ["dashboard", "job list", "incident", "calendar", "attempt"])
+def test_each_page_has_one_button_for_the_palette(page: Page, name: str) -> None:
+    page.goto(PAGES[name](make_sample()))
+    expect_scripts(page)
+    page.locator("[data-dcron-open-palette]:visible").click()
+    expect(page.locator(PALETTE)).to_be_focused()

@@ -59,4 +59,4 @@ def test_time_that_began_on_a_holiday_is_named_on_the_next_day() -> None:
 def test_times_outside_only_have_no_entry(
     text: str, day: date, names: tuple[str, ...], is_outside: bool
 ) -> None:
-    assert reasons(text, day) == ExclusionReasons(names, is_outside_only=is_outside)
+    assert reasons(text, day) == ExclusionReasons(names, has_times_outside=is_outside)

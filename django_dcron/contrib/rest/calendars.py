@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from typing import Any
+from zoneinfo import ZoneInfo
 
+from django.conf import settings as django_settings
 from django.db.models import Count, Q
+from django.utils import translation
 from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_dcron import control
-from django_dcron.contrib.rest import concurrency
-from django_dcron.contrib.rest.base_serializers import AnySerializer, DocumentSerializer
+from django_dcron.contrib.ics import LONGEST_FILE, MAX_YEARS, YEARS_READ, read_ics, years_later
+from django_dcron.contrib.rest import concurrency, fields
+from django_dcron.contrib.rest.base_serializers import (
+    AnySerializer,
+    DocumentSerializer,
+    StrictSerializer,
+)
 from django_dcron.contrib.rest.concurrency import ETAG, IF_MATCH
 from django_dcron.contrib.rest.named_rows import (
     ContentSerializer,
@@ -22,7 +31,11 @@ from django_dcron.contrib.rest.named_rows import (
 )
 from django_dcron.contrib.rest.pagination import NextPage
 from django_dcron.contrib.rest.schema import LOCATION, operation
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import InvalidCalendar, InvalidSchedule
 from django_dcron.models import Calendar, Job
+from django_dcron.schedules.zones import check_zone
 
 
 class CalendarSerializer(DocumentSerializer):
@@ -59,6 +72,31 @@ class CalendarPageSerializer(AnySerializer):
     results = ListedCalendarSerializer(many=True, read_only=True)
 
 
+class IcsSerializer(StrictSerializer):
+    ics = fields.StrictCharField(
+        max_length=LONGEST_FILE, trim_whitespace=False, help_text="The text of the file (.ics)."
+    )
+    timezone = fields.StrictCharField(
+        required=False,
+        help_text="The time zone of the schedules that use the calendar. By default the site's.",
+    )
+    years = fields.StrictIntegerField(
+        min_value=1, max_value=MAX_YEARS, default=YEARS_READ, help_text="How far ahead to read."
+    )
+
+
+class OmittedEventSerializer(AnySerializer):
+    event = serializers.CharField(source="summary", read_only=True)
+    reason = serializers.CharField(read_only=True)
+
+
+class ReadCalendarSerializer(AnySerializer):
+    dates = serializers.CharField(read_only=True, help_text="The entries for a calendar.")
+    omitted = OmittedEventSerializer(
+        many=True, read_only=True, help_text="The events that an entry can't express."
+    )
+
+
 class CalendarViewSet(NamedRowViewSet[Calendar]):
     lookup_url_kwarg = "calendar_name"
     model = Calendar
@@ -93,6 +131,28 @@ class CalendarViewSet(NamedRowViewSet[Calendar]):
     )
     def create(self, request: Request) -> Response:
         return self._create(request)
+
+    @action(detail=False, methods=["post"], url_path="ics/preview")  # no name contains a slash
+    @operation(
+        "preview_ics",
+        "Convert an iCalendar file to the entries of a calendar, without saving them",
+        {200: ReadCalendarSerializer()},
+        permissions=("view_calendar",),
+        body=IcsSerializer(),
+    )
+    def preview_ics(self, request: Request) -> Response:
+        values = self.validate(IcsSerializer, request.data)
+        try:
+            zone = ZoneInfo(check_zone(values.get("timezone", django_settings.TIME_ZONE)))
+        except InvalidSchedule as error:
+            raise serializers.ValidationError({"timezone": error.translate(translation)}) from None
+        first = database_now(alias_for(Calendar)).astimezone(zone).date()
+        last = years_later(first, values["years"])
+        try:
+            read = read_ics(values["ics"].encode(), zone=zone, first=first, last=last)
+        except InvalidCalendar as error:
+            raise serializers.ValidationError({"ics": error.translate(translation)}) from None
+        return Response(ReadCalendarSerializer(read).data)
 
     @operation(
         "read_calendar",

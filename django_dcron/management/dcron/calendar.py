@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentTypeError
-from datetime import date
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,7 +13,14 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
-from django_dcron.contrib.ics import LONGEST_FILE, OmittedEvent, read_ics
+from django_dcron.contrib.ics import (
+    LONGEST_FILE,
+    MAX_YEARS,
+    YEARS_READ,
+    OmittedEvent,
+    read_ics,
+    years_later,
+)
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict, InvalidSchedule
@@ -34,7 +40,6 @@ calendar "bank days" --ics holidays.ics --dry-run
 calendar maintenance --ics - --timezone Europe/Berlin --years 2
 """
 STANDARD_INPUT = "-"
-MAX_YEARS = 20
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -48,7 +53,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--years",
         type=_years,
-        default=5,
+        default=YEARS_READ,
         metavar="NUMBER",
         help="how many years ahead events are read, from today on (default: 5). Events that a "
         "calendar can repeat without an end, such as each year on the same date, have no limit",
@@ -68,7 +73,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     try:
         zone = ZoneInfo(check_zone(options["timezone"] or django_settings.TIME_ZONE))
         first = database_now(alias_for(Calendar)).astimezone(zone).date()
-        last = _years_later(first, options["years"])
+        last = years_later(first, options["years"])
         read = read_ics(_content(options["ics"]), zone=zone, first=first, last=last)
         if not read.dates:
             reasons = "; ".join(f"{each.summary}: {each.reason}" for each in read.omitted)
@@ -136,10 +141,3 @@ def _years(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_YEARS:
         raise ArgumentTypeError(f"{text!r} isn't a whole number from 1 to {MAX_YEARS}")
     return int(text)
-
-
-def _years_later(day: date, years: int) -> date:
-    try:
-        return day.replace(year=day.year + years)
-    except ValueError:  # February 29
-        return day.replace(year=day.year + years, day=28)

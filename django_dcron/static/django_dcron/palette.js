@@ -151,8 +151,10 @@
         }
     });
 
-    for (const button of document.querySelectorAll("[data-dcron-open-palette]")) {
-        button.hidden = false;
+    // Every page has a button. Most pages have one beside their other controls.
+    const buttons = [...document.querySelectorAll("[data-dcron-open-palette]")];
+    for (const button of buttons) {
+        button.hidden = button.dataset.dcronOpenPalette === "fallback" && buttons.length > 1;
         button.addEventListener("click", open);
     }
 })();

@@ -3,6 +3,7 @@
 Each change names the version it is based on.
 """
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from django_dcron import control
 from django_dcron.contrib.rest import named_rows
 from django_dcron.contrib.rest.concurrency import check_match
 from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.testing import set_clock
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, ApiWith, problem
+from tests.contrib.test_ics import file_of
 from tests.factories import entries_by_users, make_idle_job
 
 CLOSED = {"name": "closed", "dates": "12-25"}
@@ -319,3 +322,36 @@ def test_jobs_can_be_filtered_by_calendar(api: Api) -> None:
 
     assert _names(api.get("jobs/", calendar="closed")) == ["a"]
     assert _names(api.get("jobs/", calendar="nothing")) == []
+
+
+CHRISTMAS = "DTSTART;VALUE=DATE:20261224 RRULE:FREQ=YEARLY SUMMARY:Christmas"
+HOURLY = "DTSTART;VALUE=DATE:20261224 RRULE:FREQ=HOURLY SUMMARY:Often"
+
+
+def test_icalendar_file_becomes_entries_that_a_calendar_takes(api: Api) -> None:
+    text = file_of(CHRISTMAS, HOURLY).decode()
+    body = {"ics": text, "timezone": "Europe/Berlin", "years": 2}
+    with set_clock(datetime(2026, 12, 1, tzinfo=UTC)):
+        shown = api.post("calendars/ics/preview/", body).json()
+
+    assert shown["dates"] == "2026-12-24, 2027-12-24 # Christmas"
+    assert [event["event"] for event in shown["omitted"]] == ["Often"]
+    assert not Calendar.objects.exists()
+    created = api.post("calendars/", {"name": "closed", "dates": shown["dates"]})
+    assert created.status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "ics"),
+        ({"ics": "BEGIN:NONSENSE"}, "ics"),
+        ({"ics": file_of(CHRISTMAS).decode(), "timezone": "Europe/Berlim"}, "timezone"),
+        ({"ics": file_of(CHRISTMAS).decode(), "years": 21}, "years"),
+        ({"ics": file_of(CHRISTMAS).decode(), "weeks": 1}, "weeks"),
+    ],
+)
+def test_invalid_icalendar_file_is_refused_by_field(
+    api: Api, body: dict[str, Any], field: str
+) -> None:
+    assert [*problem(api.post("calendars/ics/preview/", body), 400)["errors"]] == [field]

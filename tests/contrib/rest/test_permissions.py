@@ -25,6 +25,7 @@ from django_dcron import control
 from django_dcron.models import Attempt, Calendar, Freeze, Incident, Job, Limit, Node, Run
 from tests.admin.conftest import counted_writes, log_in_as
 from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, operations, problem
+from tests.contrib.test_ics import file_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.teams import make_incidents
 
@@ -51,6 +52,7 @@ class Request:
 
 
 MATCHING = {"if_match": "*"}
+EVENT = "DTSTART;VALUE=DATE:20261224 RRULE:FREQ=YEARLY SUMMARY:Christmas"
 JOB = {"name": "new", "target": "tests.app.tasks.ok", "schedule": "0 3 * * *"}
 CALENDAR = {"name": "new", "dates": "12-25"}
 OTHER_DATES = {"dates": "12-24"}
@@ -96,6 +98,9 @@ REQUESTS = {
         "jobs/bulk/trigger/",
         200,
         lambda keys: {"ids": [keys["echo"]], "args": [1]},
+    ),
+    "preview_ics": Request(
+        "view_calendar", "POST", "calendars/ics/preview/", 200, {"ics": file_of(EVENT).decode()}
     ),
     "preview_schedule": Request("view_job", "POST", "jobs/preview/", 200, {"schedule": "@daily"}),
     "read_job": Request("view_job", "GET", "jobs/{job}/"),

@@ -1,7 +1,7 @@
 """Create jobs and runs for tests. Jobs are saved through ``control.save``."""
 
 from datetime import timedelta
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ from django_dcron.models import Attempt, AuditEntry, Job, Run
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
 _numbers = count(1)
+_microseconds = cycle(range(999, 0, -1))
 
 
 def make_job(**fields: Any) -> Job:
@@ -46,8 +47,9 @@ def make_run(job: Job, state: str = "pending", **fields: Any) -> Run:
     """
     now = database_now("default")
     # Give each run its own instant: two runs of a job never share one, and a database's clock may
-    # have a resolution of milliseconds.
-    scheduled_at = now + timedelta(microseconds=next(_numbers))
+    # have a resolution of milliseconds. It has passed, because a change of the job deletes pending
+    # runs that aren't due yet.
+    scheduled_at = now - timedelta(microseconds=next(_microseconds))
     given = {"scheduled_at": scheduled_at, "due_at": now, "claimed_at": now, "state": state}
     if state == "queued":
         given |= {"queued_at": now, "deliveries": 1}

@@ -74,7 +74,8 @@ class CalendarPageSerializer(AnySerializer):
 
 class IcsSerializer(StrictSerializer):
     ics = fields.StrictCharField(
-        max_length=LONGEST_FILE, trim_whitespace=False, help_text="The text of the file (.ics)."
+        trim_whitespace=False,
+        help_text=f"The text of the file (.ics), at most {LONGEST_FILE} bytes.",
     )
     timezone = fields.StrictCharField(
         required=False,

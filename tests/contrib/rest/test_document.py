@@ -32,6 +32,7 @@ from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat
 from django_dcron.models import Attempt, Calendar, Incident, Limit, Node
 from tests import depth
 from tests.contrib.rest.conftest import operations
+from tests.contrib.test_ics import file_of
 from tests.factories import make_idle_job, make_run
 
 OPERATIONS = sorted(operation.name for _method, _url, operation in operations())
@@ -108,6 +109,7 @@ VALID_VALUES = {
     "target": "tests.app.tasks.echo",
     "schedule": "30 3 * * *",
     "dates": "SAT-SUN",
+    "ics": file_of("DTSTART;VALUE=DATE:20261224 RRULE:FREQ=YEARLY").decode(),
     "timezone": "Europe/Berlin",
     "max_running": 3,
     "max_started": 100,

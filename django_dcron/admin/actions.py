@@ -201,9 +201,17 @@ class ActionAdmin(BaseAdmin[M]):
         return form
 
     def perform(
-        self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
+        self,
+        request: HttpRequest,
+        action: ObjectAction[M],
+        objects: Iterable[M],
+        *,
+        shows_results: bool = True,
     ) -> list[ActionResult]:
-        """Apply the action to each object. A refusal for one object doesn't affect the others."""
+        """Apply the action to each object. A refusal for one object doesn't affect the others.
+
+        ``shows_results``: whether messages list the successes, too.
+        """
         results, lines, cautions, problems = [], [], [], []
         for obj, outcome in self._outcomes(request, action, objects):
             if isinstance(outcome, ActionResult):
@@ -213,7 +221,8 @@ class ActionAdmin(BaseAdmin[M]):
                     cautions.append(format_html("“{}”: {}", obj, outcome.caution))
             else:
                 problems.append(format_html("“{}”: {}", obj, outcome))
-        self._message_user(request, lines, messages.SUCCESS)
+        if shows_results:
+            self._message_user(request, lines, messages.SUCCESS)
         self._message_user(request, cautions, messages.WARNING)
         self._message_user(request, problems, messages.ERROR)
         return results

@@ -36,6 +36,8 @@ YEARS_READ, MAX_YEARS = 5, 20
 MAX_EVENTS = 2000
 MAX_DATES = 2000
 """The maximum number of dates of one event."""
+MAX_ENTRIES = 10_000
+"""The maximum number of entries of a file, such as dates."""
 LONGEST_COMMENT = 60
 ENTRIES_PER_LINE = 5
 MIDNIGHT = time()
@@ -44,6 +46,8 @@ _MISSING = _("iCalendar files need the package “icalendar”: pip install djan
 _TOO_LARGE = _("The file has %(count)d bytes (allowed: %(most)d).")
 _NO_CALENDAR = _("The file is not an iCalendar file: %(problem)s")
 _NO_EVENTS = _("The file contains no event from %(first)s to %(last)s.")
+_TOO_MANY_ENTRIES = _("The file has events on more than %(most)d dates.")
+_OUT_OF_RANGE = _("a date of it is out of range")
 _TOO_MANY_EVENTS = _("The file has %(count)d events (allowed: %(most)d).")
 _INVALID = _("its %(name)s is invalid")
 _NO_DURATION = _("it has no duration")
@@ -94,6 +98,7 @@ def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCa
     replaced = {_key_of_replaced(event) for event in events if "RECURRENCE-ID" in event}
     lines: dict[str, None] = {}
     omitted = []
+    number = 0
     for event in events:
         if str(event.get("STATUS", "")).upper() == "CANCELLED":
             continue
@@ -103,6 +108,12 @@ def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCa
         except _NotExpressible as error:
             omitted.append(OmittedEvent(summary, error.text))
             continue
+        except OverflowError:
+            omitted.append(OmittedEvent(summary, TranslatableText(_OUT_OF_RANGE)))
+            continue
+        number += len(entries)
+        if number > MAX_ENTRIES:
+            raise InvalidCalendar(_TOO_MANY_ENTRIES, most=MAX_ENTRIES, code="too_many_entries")
         if entries:
             lines |= dict.fromkeys(_lines(entries, summary))
     if not lines and not omitted:

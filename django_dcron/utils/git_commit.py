@@ -17,7 +17,7 @@ def checked_out_commit(directory: Path) -> str:
         for parent in (directory, *directory.parents):
             if (parent / ".git").exists():
                 return _commit(_git_directory(parent / ".git"))[:LENGTH]
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # ValueError: not text, or a path with a null character
         pass
     return ""
 

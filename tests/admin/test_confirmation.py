@@ -230,6 +230,52 @@ def test_all_failed_runs_that_match_are_rerun_once(
     assert admin_client.post(url, {**invalid, "all_until": "x"}).status_code == 400
 
 
+def _continue(client: Client, page: Any, **changed: str) -> Any:
+    return client.post(page.context["path"], _hidden_fields(page) | changed)
+
+
+def test_action_on_all_reports_refusals_of_each_group_at_the_end(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 2)
+    jobs = [make_job(f"job {number}", enabled=number > 1) for number in range(5)]
+
+    page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
+    assert page.context["keys"], "the first jobs are refused, and the others aren't"
+    for _request in range(3):
+        page = _continue(admin_client, page)
+
+    shown = messages(admin_client.get(page.url))
+    assert "job 0" in shown[0]
+    assert "job 1" in shown[0]
+    assert re.findall(r"\d+", shown[-1]) == ["3", "5"]
+    assert not Job.objects.filter(enabled=True).exists()
+
+
+def test_all_groups_of_a_pause_end_at_the_same_time(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 1)
+    jobs = [make_job(f"job {number}") for number in range(3)]
+    page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
+    page = _continue(admin_client, page, until="2h")
+    while page.status_code == 200:
+        page = _continue(admin_client, page)
+    assert len({*Job.objects.values_list("paused_until", flat=True)}) == 1
+
+
+def test_action_on_all_ends_if_its_form_becomes_invalid(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 1)
+    jobs = [make_job(f"job {number}") for number in range(3)]
+    page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
+    page = _continue(admin_client, page, until="2h")
+    ended = _continue(admin_client, page, until="2020-01-01T00:00Z")
+    assert ended.status_code == 302
+    assert Job.objects.filter(enabled=False).count() == 1
+
+
 def test_row_deleted_before_confirmation_shows_warning(admin_client: Client) -> None:
     job = make_job()
     page = _ask(admin_client, "pause", job)

@@ -23,7 +23,7 @@ from django_dcron.diagnosis.figures import job_figures, run_figures
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
-from django_dcron.models import Cursor, Incident, Job, Run, Statistics
+from django_dcron.models import Calendar, Cursor, Incident, Job, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
@@ -300,6 +300,20 @@ def test_health_line_links_to_the_last_failure_that_is_visible(world: World, on_
     assert [cause.partition(":")[0] for cause in causes(narrowed_sites.teams)] == [
         str(world.mine.job)
     ]
+
+
+def test_months_of_a_job_do_not_name_entries_of_a_hidden_calendar(
+    world: World, on_site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = world.theirs.calendar
+    others = Calendar.objects.exclude(pk=theirs.pk)
+    calendar_admin = type(narrowed_sites.teams._registry[Calendar])
+    monkeypatch.setattr(calendar_admin, "get_queryset", lambda self, request: others.all())
+    Calendar.objects.filter(pk=theirs.pk).update(dates="SAT # hush-comment")
+    Job.objects.filter(pk=world.mine.job.pk).update(calendar=theirs, schedule="0 9 * * *")
+    url = reverse("admin:django_dcron_job_change", args=[world.mine.job.pk])
+
+    assert "hush-comment" not in on_site(narrowed_sites.teams).get(url).content.decode()
 
 
 def test_calendar_pages_count_but_do_not_name_hidden_jobs(world: World, on_site: Any) -> None:

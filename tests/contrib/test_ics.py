@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from django_dcron.contrib.ics import (
     LONGEST_FILE,
+    MAX_ENTRIES,
     MAX_EVENTS,
     ReadCalendar,
     read_ics,
@@ -36,6 +37,9 @@ def read(*events: str) -> ReadCalendar:
     return read_ics(file_of(*events), zone=BERLIN, first=FIRST, last=LAST)
 
 
+DAILY_BUT_MONDAYS = (
+    "DTSTART;VALUE=DATE:20261101 RRULE:FREQ=DAILY;BYDAY=TU,WE,TH,FR,SA,SU;INTERVAL=2"
+)
 DAY_EVENT = "DTSTART;VALUE=DATE:{} DTEND;VALUE=DATE:{}"
 
 
@@ -149,6 +153,8 @@ def test_replaced_and_cancelled_dates_leave_their_series() -> None:
         "DTSTART;VALUE=DATE:00010101 RRULE:FREQ=DAILY",
         "DTSTART;VALUE=DATE:19800101 RRULE:FREQ=DAILY;COUNT=30000",
         "DTSTART;VALUE=DATE:20261224 EXDATE:never",
+        "DTSTART;VALUE=DATE:20261101 DURATION:P999999D RRULE:FREQ=DAILY;UNTIL=20261230",
+        "DTSTART;TZID=Asia/Tokyo:00010101T000000 DURATION:PT1H RRULE:FREQ=DAILY",
     ],
 )
 def test_event_that_no_entry_expresses_is_omitted_by_name(event: str) -> None:
@@ -177,6 +183,7 @@ def test_summary_becomes_a_comment_of_one_line() -> None:
         (file_of("DTSTART;VALUE=DATE:20200101"), "no_events"),
         (file_of("DTSTART;VALUE=DATE:20200101") * (LONGEST_FILE // 100), "too_long"),
         (file_of(*["DTSTART;VALUE=DATE:20200101"] * (MAX_EVENTS + 1)), "too_many_events"),
+        (file_of(*[DAILY_BUT_MONDAYS] * (MAX_ENTRIES // 300)), "too_many_entries"),
     ],
 )
 def test_unsuitable_file_is_refused(content: bytes, code: str) -> None:

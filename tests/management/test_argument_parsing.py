@@ -235,3 +235,18 @@ def test_end_is_a_time_or_a_duration(command: str) -> None:
     if command == "pause":
         job.refresh_from_db()
         assert job.paused_until is not None
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("command", ["history", "audit"])
+def test_period_ends_after_its_start(command: str) -> None:
+    given = ("--since", "2026-03-01T10:00", "--until", "2026-03-01T09:00")
+    result = call(command, *given)
+    assert (result.code, "must be before" in result.err) == (2, True)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("option", ["--for", "--until"])
+def test_empty_end_is_refused(option: str) -> None:
+    make_idle_job(name="a")
+    assert call("pause", "a", option, "").code == 2

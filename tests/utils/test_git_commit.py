@@ -65,7 +65,11 @@ def not_text(root: Path) -> None:
     (root / ".git/HEAD").write_bytes(b"\xff\xfe")
 
 
-@pytest.mark.parametrize("layout", [no_commit_yet, head_missing, not_text])
+def null_in_path(root: Path) -> None:
+    write(root / ".git", "gitdir: a\0b")
+
+
+@pytest.mark.parametrize("layout", [no_commit_yet, head_missing, not_text, null_in_path])
 def test_no_commit_can_be_read(layout: object, tmp_path: Path) -> None:
     layout(tmp_path)  # type: ignore[operator]
     assert checked_out_commit(tmp_path) == ""

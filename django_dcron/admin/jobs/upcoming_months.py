@@ -24,6 +24,7 @@ from django.utils.translation import ngettext
 from django_dcron.admin.display import may_view, site_of
 from django_dcron.admin.freeze import freezes_in_force
 from django_dcron.admin.months import MonthDay, MonthGrid, exclusion_note, exclusion_reasons
+from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.jobs import placement
 from django_dcron.models import Calendar, Freeze, Job
@@ -44,7 +45,10 @@ MONTHS = 2
 
 def months_for(request: HttpRequest, job: Job, first: datetime) -> UpcomingMonths:
     """Return the job's months with what the user may see of freezes and of the calendar."""
-    names_reasons = may_view(request, Calendar, site_of(request))
+    site = site_of(request)
+    names_reasons = may_view(request, Calendar, site) and (
+        job.calendar is None or admin_scope(request, site).sees(job.calendar)
+    )
     return UpcomingMonths(job, first, freezes_in_force(request), names_reasons=names_reasons)
 
 

@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
@@ -39,7 +40,8 @@ FILTERS = "list_filters"
 MAX_SHOWN = 20
 MAX_COUNTED = 100_000
 SELECT_ACROSS = "select_across"
-UNTIL, AFTER, DONE, TOTAL = "all_until", "all_after", "all_done", "all_total"
+UNTIL, AFTER = "all_until", "all_after"
+DONE, CHANGED, TOTAL = "all_done", "all_changed", "all_total"
 """The form fields of an action on all matching rows: the bounds of the keys, and the progress.
 
 No field of an action's form has these names.
@@ -80,29 +82,58 @@ def _continue(
     rows: QuerySet[Any],
     most: int,
 ) -> HttpResponse:
-    """Apply the action to the next rows of all that match."""
+    """Apply the action to the next rows of all that match.
+
+    The messages stay stored until the list shows them.
+    """
     form = action.form(request.POST) if action.form else None
+    numbers = {name: request.POST.get(name, "") for name in (UNTIL, AFTER, DONE, CHANGED, TOTAL)}
     if form is not None and not form.is_valid():
-        return _page(model_admin, request, action, rows, most, form)
-    numbers = {name: request.POST.get(name, "") for name in (UNTIL, AFTER, DONE, TOTAL)}
+        if not numbers[AFTER]:
+            return _page(model_admin, request, action, rows, most, form)
+        # The end of the pause has passed meanwhile.
+        for error in (text for texts in form.errors.values() for text in texts):
+            model_admin.message_user(request, str(error), messages.ERROR)
+        return _end(model_admin, request, numbers)
     rows = rows.order_by("pk").filter(pk__lte=_key(model_admin, numbers[UNTIL]))
     if numbers[AFTER]:
         rows = rows.filter(pk__gt=_key(model_admin, numbers[AFTER]))
     selected = list(rows[: most + 1])
     batch = selected[:most]
-    model_admin.perform(request, action, batch)
+    values = _values(form, request)
+    submitted = request.POST.copy()
+    for name, value in values.items():  # each group has the same end of a pause
+        submitted[name] = value
+    request.POST = submitted  # type: ignore[assignment]
+    results = model_admin.perform(request, action, batch, shows_results=False)
     done = _number(numbers[DONE]) + len(batch)
+    numbers[DONE] = str(done)
+    numbers[CHANGED] = str(_number(numbers[CHANGED]) + len(results))
     if len(selected) > most:
-        context = {
-            **numbers,
-            DONE: done,
-            AFTER: batch[-1].pk,
-            TOTAL: max(_number(numbers[TOTAL]), done + 1),
-        }
-        return _progress_page(model_admin, request, action, form, context)
-    text = _("%(count)d selected items were processed.") % {"count": done}
+        numbers |= {AFTER: str(batch[-1].pk), TOTAL: str(max(_number(numbers[TOTAL]), done + 1))}
+        return _progress_page(model_admin, request, action, values, numbers)
+    return _end(model_admin, request, numbers)
+
+
+def _end(
+    model_admin: ActionAdmin[Any], request: HttpRequest, numbers: dict[str, str]
+) -> HttpResponse:
+    text = _("Done for %(count)d of %(total)d selected items.") % {
+        "count": _number(numbers[CHANGED]),
+        "total": max(_number(numbers[TOTAL]), _number(numbers[DONE])),
+    }
     model_admin.message_user(request, text, messages.INFO)
     return HttpResponseRedirect(request.get_full_path())
+
+
+def _values(form: ObjectActionForm | None, request: HttpRequest) -> dict[str, str]:
+    """Return what the form submits again. A duration or a time of day has become an instant."""
+    if form is None:
+        return {}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else request.POST.get(name, "")
+        for name, value in form.cleaned_data.items()
+    }
 
 
 def _key(model_admin: ActionAdmin[Any], text: str) -> Any:
@@ -120,8 +151,8 @@ def _progress_page(
     model_admin: ActionAdmin[Any],
     request: HttpRequest,
     action: ObjectAction[Any],
-    form: ObjectActionForm | None,
-    numbers: dict[str, Any],
+    values: dict[str, str],
+    numbers: dict[str, str],
 ) -> HttpResponse:
     site = model_admin.admin_site
     context = {
@@ -130,7 +161,7 @@ def _progress_page(
         "opts": model_admin.opts,
         "media": model_admin.media,
         "action": action,
-        "form": form,
+        "values": values,
         "numbers": numbers,
         "across": SELECT_ACROSS,
         "checkbox": ACTION_CHECKBOX_NAME,
@@ -184,7 +215,7 @@ def _page(
         "most": most,
         "found": bounded_count_text(rows) if len(first_rows) > most else None,
         "checkbox": ACTION_CHECKBOX_NAME,
-        "keys": [row.pk for row in selected[: 1 if takes_all else None]],
+        "keys": [row.pk for row in (first_rows[:1] if takes_all else selected)],
         "takes_all": takes_all,
         "across": SELECT_ACROSS,
         "numbers": numbers,

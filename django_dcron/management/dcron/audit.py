@@ -22,7 +22,7 @@ from django_dcron.diagnosis.audit_log import COLUMNS, entries_between, entry_doc
 from django_dcron.jobs.audit.differences import shown_changes
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import (
-    parse_past_time,
+    parse_period,
     parse_whole_number,
     past_time_help,
 )
@@ -97,11 +97,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
     using = alias_for(AuditEntry)
-    now, zone = database_now(using), timezone.get_current_timezone()
-    since, until = (
-        parse_past_time(f"--{name}", options[name], now, zone) if options[name] else None
-        for name in ("since", "until")
-    )
+    since, until = parse_period(options, database_now(using), timezone.get_current_timezone())
     entries = entries_between(AuditEntry.objects.using(using), since, until)
     if options["job"]:
         entries = entries.filter(job_id=find_job(options["job"]).pk)

@@ -129,21 +129,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
-    bounds = {
-        name: option_values.parse_past_time(
-            f"--{name}", options[name], now, timezone.get_current_timezone()
-        )
-        if options[name]
-        else None
-        for name in ("since", "until")
-    }
+    since, until = option_values.parse_period(options, now, timezone.get_current_timezone())
     shows_upcoming = options["upcoming"] or State.PENDING in options["state"]
     page = read_run_history(
         job,
         options["limit"],
         states=options["state"],
         hide_upcoming_at=None if shows_upcoming else now,
-        **bounds,
+        since=since,
+        until=until,
     )
     if out.is_json:
         out.json(
@@ -159,7 +153,7 @@ def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
         return
     warn_of_freezes(out, job.namespace if job else "")
     if not page.runs:
-        is_filtered = any(bounds.values()) or bool(options["state"])
+        is_filtered = bool(since or until or options["state"])
         out.line(_empty_text(job, is_filtered=is_filtered, more=page.more))
         if not shows_upcoming and has_upcoming_run(job, now):
             out.line("To show upcoming runs, use --upcoming.")

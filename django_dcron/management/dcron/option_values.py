@@ -14,6 +14,7 @@ from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.time_ahead import next_time_of_day
+from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
 
 LONGEST = timedelta(days=36_500)
@@ -98,6 +99,25 @@ def parse_past_time(label: str, text: str, now: datetime, zone: tzinfo) -> datet
     )
 
 
+def parse_period(
+    options: Mapping[str, Any], now: datetime, zone: tzinfo
+) -> tuple[datetime | None, datetime | None]:
+    """Return the times of ``--since`` and ``--until``; None for an option that isn't given.
+
+    Raises ``CommandError`` if a time is invalid, or unless ``--since`` is before ``--until``.
+    """
+    since, until = (
+        parse_past_time(f"--{name}", options[name], now, zone) if options[name] else None
+        for name in ("since", "until")
+    )
+    if since is not None and until is not None and since >= until:
+        raise usage_error(
+            f"--since ({format_site_time(since)}) must be before --until "
+            f"({format_site_time(until)})."
+        )
+    return since, until
+
+
 def parse_until_option(text: str, now: datetime, zone: tzinfo) -> datetime:
     """Return the aware time of ``--until``; raises ``CommandError`` unless it is after ``now``.
 
@@ -137,9 +157,11 @@ def add_end(parser: CommandParser, what: str, default: str) -> None:
 
 def parse_end(options: Mapping[str, Any], now: datetime, zone: tzinfo) -> datetime | None:
     """Return the time of ``add_end``'s options. None: there is no end yet."""
-    if options["duration"]:
+    if options["duration"] is not None:
         return now + parse_duration_option("--for", options["duration"])
-    return parse_until_option(options["until"], now, zone) if options["until"] else None
+    if options["until"] is not None:
+        return parse_until_option(options["until"], now, zone)
+    return None
 
 
 def last_clock_time(text: str, now: datetime, zone: tzinfo) -> datetime | None:

@@ -4,4 +4,5 @@
 // button.
 for (const button of document.querySelectorAll("[data-dcron-continue]")) {
     button.form.requestSubmit(button);
+    button.disabled = true;
 }

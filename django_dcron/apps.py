@@ -17,7 +17,8 @@ class DcronConfig(AppConfig):
 
         protect_own_loggers()
         query_log.disable_query_log_in_own_threads()
-        commit_of_project()
+        if settings.RELEASE is None:
+            commit_of_project()
 
         if settings.AUTOSTART is True:  # ``check`` reports other values.
             from django_dcron import autostart

@@ -1,7 +1,8 @@
 """The release of the project's code, which attempts record.
 
-Invariant: the commit is read once per process, when Django starts. So a later change of the
-checkout doesn't count as the release of code that was loaded before it.
+Invariant: the commit is read once per process, when Django starts, unless ``DCRON_RELEASE`` names
+the release. So a later change of the checkout doesn't count as the release of code that was loaded
+before it.
 """
 
 from __future__ import annotations

@@ -234,6 +234,13 @@ def _continue(client: Client, page: Any, **changed: str) -> Any:
     return client.post(page.context["path"], _hidden_fields(page) | changed)
 
 
+def _pause_first_of_three_for_two_hours(client: Client) -> Any:
+    """Return the page that continues with the other jobs."""
+    jobs = [make_job(f"job {number}") for number in range(3)]
+    page = _ask(client, "pause", jobs[0], query="q=job", select_across=1)
+    return _continue(client, page, until="2h")
+
+
 def test_action_on_all_reports_refusals_of_each_group_at_the_end(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,9 +263,7 @@ def test_all_groups_of_a_pause_end_at_the_same_time(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 1)
-    jobs = [make_job(f"job {number}") for number in range(3)]
-    page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
-    page = _continue(admin_client, page, until="2h")
+    page = _pause_first_of_three_for_two_hours(admin_client)
     while page.status_code == 200:
         page = _continue(admin_client, page)
     assert len({*Job.objects.values_list("paused_until", flat=True)}) == 1
@@ -268,9 +273,7 @@ def test_action_on_all_ends_if_its_form_becomes_invalid(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", 1)
-    jobs = [make_job(f"job {number}") for number in range(3)]
-    page = _ask(admin_client, "pause", jobs[0], query="q=job", select_across=1)
-    page = _continue(admin_client, page, until="2h")
+    page = _pause_first_of_three_for_two_hours(admin_client)
     ended = _continue(admin_client, page, until="2020-01-01T00:00Z")
     assert ended.status_code == 302
     assert Job.objects.filter(enabled=False).count() == 1

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The months are those of the schedule's time zone, and need no query of their own.
-- Only users who may view calendars see which entries exclude a day.
+- The months are those of the schedule's time zone.
+- Only users who may view the job's calendar see which entries exclude a day.
 - A day shows the time of its only occurrence, or the number of its occurrences. Past days show
   none.
 """

@@ -141,10 +141,7 @@ def _window(options: dict[str, Any]) -> Window:
     since, until = option_values.parse_past_time("--since", options["since"], now, zone), now
     if options["until"]:
         until = min(option_values.parse_past_time("--until", options["until"], now, zone), now)
-    if since >= until:
-        raise usage_error(
-            f"--since ({format_moment(since)}) must be before --until ({format_moment(until)})."
-        )
+    option_values.require_before(since, until)
     _check_namespace(options["namespace"])
     return Window(since, until, now, options["namespace"], occurrences_per_job=options["limit"])
 

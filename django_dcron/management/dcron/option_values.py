@@ -110,12 +110,18 @@ def parse_period(
         parse_past_time(f"--{name}", options[name], now, zone) if options[name] else None
         for name in ("since", "until")
     )
-    if since is not None and until is not None and since >= until:
+    if since is not None and until is not None:
+        require_before(since, until)
+    return since, until
+
+
+def require_before(since: datetime, until: datetime) -> None:
+    """Raise ``CommandError`` unless ``--since`` is before ``--until``."""
+    if since >= until:
         raise usage_error(
             f"--since ({format_site_time(since)}) must be before --until "
             f"({format_site_time(until)})."
         )
-    return since, until
 
 
 def parse_until_option(text: str, now: datetime, zone: tzinfo) -> datetime:

@@ -84,6 +84,13 @@ class InvalidArguments(TranslatableError, DcronError, ValueError):
         self.field = field
 
 
+class SignatureMismatch(DcronError, TypeError):
+    """The code that a worker has loaded doesn't accept the arguments of the job.
+
+    Either the worker runs older code than the job, or the arguments weren't changed with the code.
+    """
+
+
 class InvalidValue(TranslatableError, ValueError):
     """A function doesn't accept the value of a parameter.
 

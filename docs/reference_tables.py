@@ -49,7 +49,15 @@ CONTROL = (
 EXCEPTIONS = (
     *("PermanentFailure", "RetryLater", "RunCancelled", "RunTimedOut", "DcronError"),
     *("InvalidSchedule", "InvalidTimeZone", "InvalidCalendar", "UnknownTarget", "InvalidArguments"),
-    *("InvalidValue", "Conflict", "BulkSaveError", "NotPossible", "UnknownRun", "LockUnavailable"),
+    *(
+        "SignatureMismatch",
+        "InvalidValue",
+        "Conflict",
+        "BulkSaveError",
+        "NotPossible",
+        "UnknownRun",
+        "LockUnavailable",
+    ),
 )
 CURRENT_RUN = (
     *("is_active", "id", "job", "attempt", "fence", "scheduled_at", "previous_scheduled_at"),

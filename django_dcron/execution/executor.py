@@ -32,7 +32,14 @@ from django_dcron.conf import settings
 from django_dcron.db.open_transactions import drop_idle_connections, own_transactions_only
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.exceptions import RunCancelled, RunTimedOut, UnknownRun
+from django_dcron.exceptions import (
+    InvalidArguments,
+    RetryLater,
+    RunCancelled,
+    RunTimedOut,
+    SignatureMismatch,
+    UnknownRun,
+)
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.failure import ending_of
@@ -327,7 +334,26 @@ def _call_target(run: CurrentRun) -> Any:
         worker=run.worker,
         max_attempts=job.max_attempts,
     )
-    return targets.get(job.target).call(invocation)
+    target = targets.get(job.target)
+    try:
+        return target.call(invocation)
+    except (TypeError, RetryLater) as error:
+        # A task with ``autoretry_for`` also retries for the ``TypeError`` of its own call.
+        cause = error if isinstance(error, TypeError) else error.__cause__
+        if isinstance(cause, TypeError):
+            _check_signature(job.target, invocation, cause)
+        raise
+
+
+def _check_signature(key: str, invocation: targets.Invocation, cause: TypeError) -> None:
+    """Raise ``SignatureMismatch`` if the target doesn't accept these arguments.
+
+    This runs only after a ``TypeError``, so that it costs other runs nothing.
+    """
+    try:
+        targets.check_arguments(key, invocation.args, invocation.kwargs)
+    except InvalidArguments as mismatch:
+        raise SignatureMismatch(str(mismatch)) from cause
 
 
 def _as_json(result: Any) -> str:

@@ -16,6 +16,7 @@ from django_dcron.exceptions import (
     RetryLater,
     RunCancelled,
     RunTimedOut,
+    SignatureMismatch,
     UnknownTarget,
 )
 from django_dcron.execution.current import CurrentRun
@@ -28,6 +29,10 @@ from django_dcron.utils.durations import write_duration
 RESTART = (
     "This process doesn't know the target. If it is new, restart the nodes and workers so that "
     "they load the new code."
+)
+OLDER_CODE = (
+    "The code in this process doesn't accept the arguments of the job. If the code has changed, "
+    "restart the nodes and workers so that they load the new code. Otherwise, change the arguments."
 )
 PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
@@ -109,6 +114,8 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
         text = str(_named(exception))
         if isinstance(exception, UnknownTarget):
             return f"{RESTART} {text}"
+        if isinstance(exception, SignatureMismatch):
+            return f"{OLDER_CODE} {text}"
         if isinstance(exception, RetryLater) and run.attempt >= run.job.max_attempts:
             return ": ".join(filter(None, [refused_retry_message(run.job.max_attempts), text]))
         return text

@@ -132,6 +132,11 @@ def retry_by_itself() -> None:
     raise ConnectionResetError("no answer")
 
 
+@shared_task(autoretry_for=(Exception,))
+def retry_for_any_error(amount: int) -> None:
+    raise ConnectionResetError(f"no answer for {amount}")
+
+
 @shared_task
 def busy() -> None:
     raise django_dcron.RetryLater("busy", after=timedelta(hours=1))

@@ -15,7 +15,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.doctor.releases import _releases_side_by_side, _Start
-from django_dcron.exceptions import UnknownTarget
+from django_dcron.exceptions import SignatureMismatch, UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.locks import get_lock
@@ -365,8 +365,8 @@ def test_release_counts_as_running_for_twice_its_longest_gap(silent_for: int, fo
     """A worker of a quiet queue still runs; a replaced worker doesn't."""
     last = datetime(2026, 3, 1, tzinfo=UTC)
     now = last + timedelta(seconds=silent_for)
-    old = [_Start(last - minute * MINUTE, "old", "old@a", None, "") for minute in range(5)]
-    new = [_Start(now - second * SECOND, "new", "new@b", None, "") for second in range(600)]
+    old = [_Start(last - minute * MINUTE, "old", "old@a", None, None, "") for minute in range(5)]
+    new = [_Start(now - second * SECOND, "new", "new@b", None, None, "") for second in range(600)]
     starts = sorted([*old, *new], key=lambda start: start.at, reverse=True)
     assert bool(_releases_side_by_side(starts, now)) is found
 
@@ -380,38 +380,54 @@ def _attempt(worker: str, job: Job, exception: type[Exception]) -> None:
     )
 
 
-def _unknown_to_workers(system: System) -> list[str]:
+def _outdated_workers(system: System) -> list[str]:
     findings = system.examine().findings.listed
-    return [each.message for each in findings if each.code is Code.TARGET_UNKNOWN_TO_WORKER]
+    return [each.message for each in findings if each.code is Code.WORKER_OUTDATED]
 
 
 def test_worker_that_does_not_know_a_target_of_the_code_here_is_found(system: System) -> None:
     removed = make_idle_job()
     Job.objects.filter(pk=removed.pk).update(target="tests.app.tasks.removed")
     _attempt("fine@b", Job.objects.get(pk=removed.pk), UnknownTarget)
-    assert _unknown_to_workers(system) == []
+    assert _outdated_workers(system) == []
     Job.objects.filter(pk=removed.pk).update(target=system.job.target)
-    assert _unknown_to_workers(system) == [], "the attempt had another target"
+    assert _outdated_workers(system) == [], "the attempt had another target"
     _attempt("old@c", system.job, UnknownTarget)
-    (message,) = _unknown_to_workers(system)
+    (message,) = _outdated_workers(system)
     assert f"old@c (such as {system.job.target})" in message
     assert "fine" not in message
     _attempt("new@d", system.job, ValueError)
-    assert _unknown_to_workers(system) == [], "another worker replaced it"
+    assert _outdated_workers(system) == [], "another worker replaced it"
     _attempt("old@c", system.job, UnknownTarget)
     _attempt("new@d", system.job, ValueError)
-    assert len(_unknown_to_workers(system)) == 1, "both run side by side"
+    assert len(_outdated_workers(system)) == 1, "both run side by side"
     _attempt("old@c", system.job, ValueError)
-    assert _unknown_to_workers(system) == [], "the worker was restarted"
+    assert _outdated_workers(system) == [], "the worker was restarted"
 
 
 def test_all_workers_are_named_if_none_knows_the_target(system: System) -> None:
     for worker in ("old@a", "old@b"):
         _attempt(worker, system.job, UnknownTarget)
-    (message,) = _unknown_to_workers(system)
+    (message,) = _outdated_workers(system)
     assert all(worker in message for worker in ("old@a", "old@b"))
     _attempt("new@c", system.job, ValueError)
-    assert _unknown_to_workers(system) == [], "another worker replaced both"
+    assert _outdated_workers(system) == [], "another worker replaced both"
+
+
+def test_worker_that_does_not_accept_arguments_of_the_code_here_is_found(system: System) -> None:
+    unfit = make_idle_job(target="tests.app.tasks.ok")
+    Job.objects.filter(pk=unfit.pk).update(args=[1])
+    _attempt("old@a", Job.objects.get(pk=unfit.pk), SignatureMismatch)
+    assert _outdated_workers(system) == [], "the code here doesn't accept them either"
+    fits = make_idle_job(target="tests.app.tasks.echo", kwargs={"city": "Köln"})
+    _attempt("old@a", make_idle_job(target="tests.app.tasks.echo"), ValueError)
+    _attempt("old@a", fits, SignatureMismatch)
+    (message,) = _outdated_workers(system)
+    assert "old@a (such as tests.app.tasks.echo)" in message
+    _attempt("new@b", make_idle_job(target="tests.app.tasks.echo"), ValueError)
+    assert len(_outdated_workers(system)) == 1, "no worker has accepted the new arguments"
+    _attempt("new@b", fits, ValueError)
+    assert _outdated_workers(system) == [], "another worker replaced it"
 
 
 def test_every_code_is_covered_by_a_test() -> None:
@@ -423,7 +439,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.LOCK_UNSAFE,
         Code.OTHER_SCHEDULER_RUNS,
         Code.WORKER_RELEASES_DIFFER,
-        Code.TARGET_UNKNOWN_TO_WORKER,
+        Code.WORKER_OUTDATED,
     }
     of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
     assert provoked | in_other_tests | of_health == set(Code)

@@ -48,6 +48,36 @@ def test_success_is_recorded_with_its_result() -> None:
     assert attempt.worker == "w1@host"
 
 
+def test_run_whose_arguments_do_not_fit_the_code_of_the_worker_says_so(
+    run_function: RunFunction,
+) -> None:
+    def charge(amount: int = 0) -> None:
+        raise AssertionError("must not be called")
+
+    run, attempt = run_function(charge, run={"kwargs": {"amount": 1, "currency": "EUR"}})
+    assert run.state == State.FAILED
+    assert attempt.exception_class == "django_dcron.exceptions.SignatureMismatch"
+    assert "restart the nodes and workers" in attempt.message
+    assert "'currency'" in attempt.message
+    assert "unexpected keyword argument" in attempt.traceback, "Python's error is the cause"
+
+
+def test_type_error_of_the_code_itself_is_recorded_as_it_is(run_function: RunFunction) -> None:
+    _, attempt = run_function(lambda: len(1))  # type: ignore[arg-type]
+    assert attempt.exception_class == "TypeError"
+
+
+def test_mismatch_of_a_task_that_retries_by_itself_is_recorded_as_mismatch() -> None:
+    run = make_run(
+        make_idle_job(target="tests.app.tasks.retry_for_any_error", args=[1], max_attempts=3),
+        "queued",
+        kwargs={"currency": "EUR"},
+    )
+    assert execute(run.pk, 1, worker="w")
+    assert attempt_of(run).exception_class == "django_dcron.exceptions.SignatureMismatch"
+    assert reread(run).attempt == 2, "another worker may accept them"
+
+
 def test_each_attempt_stores_due_at_and_queued_at(make_target: Any) -> None:
     job = make_idle_job(
         target=make_target(lambda: 1 / 0), max_attempts=2, retry_backoff=timedelta()
@@ -160,7 +190,7 @@ def chaining(call_next: Any) -> Any:
 
 def test_traceback_with_only_frames_of_django_dcron_is_kept(run_function: RunFunction) -> None:
     traceback = run_function(lambda: None, {"kwargs": {"unknown": 1}})[1].traceback
-    assert first_frames(traceback) == ["_call"]
+    assert first_frames(traceback) == ["_call_target", "_call"]
     assert "in call" in traceback
 
 

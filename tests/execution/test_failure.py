@@ -14,9 +14,10 @@ from django_dcron.exceptions import (
     RetryLater,
     RunCancelled,
     RunTimedOut,
+    SignatureMismatch,
     UnknownTarget,
 )
-from django_dcron.execution.failure import RESTART, ending_of, exception_names
+from django_dcron.execution.failure import OLDER_CODE, RESTART, ending_of, exception_names
 from django_dcron.policies.incidents import message_line
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import FailureClass
@@ -80,6 +81,14 @@ def test_exception_determines_the_failure_class(exception: Exception, kind: Fail
 
 def test_unknown_target_first_advises_a_restart() -> None:
     assert ending(UnknownTarget("x")).message == f"{RESTART} x"
+
+
+def test_mismatch_of_arguments_first_advises_a_restart_and_is_tried_again() -> None:
+    mismatch = ending(SignatureMismatch("x"))
+    assert mismatch.message == f"{OLDER_CODE} x"
+    assert mismatch.failure is not None
+    assert mismatch.failure.kind == FailureClass.TRANSIENT, "another worker may accept them"
+    assert "TypeError" in mismatch.failure.exception_names
 
 
 def test_cancelled_run_has_no_failure() -> None:

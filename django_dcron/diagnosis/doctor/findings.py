@@ -80,7 +80,7 @@ class Code(StrEnum):
     CLOCK_IN_DOUBT = "clock_in_doubt"
     RELEASES_DIFFER = "releases_differ"
     WORKER_RELEASES_DIFFER = "worker_releases_differ"
-    TARGET_UNKNOWN_TO_WORKER = "target_unknown_to_worker"
+    WORKER_OUTDATED = "worker_outdated"
     NAMESPACES_OVERLAP = "namespaces_overlap"
     SHARDS_UNLED = "shards_unled"
     SHARDS_DIFFER = "shards_differ"
@@ -106,7 +106,7 @@ WARNINGS = frozenset(
         Code.CLOCK_IN_DOUBT,
         Code.RELEASES_DIFFER,
         Code.WORKER_RELEASES_DIFFER,
-        Code.TARGET_UNKNOWN_TO_WORKER,
+        Code.WORKER_OUTDATED,
         Code.NAMESPACES_OVERLAP,
         Code.SHARDS_DIFFER,
         Code.LEASE_ORPHANED,

@@ -1,7 +1,8 @@
 """Check that all workers run the project's current code.
 
-A worker that wasn't restarted after a deployment fails runs of new targets, and runs old code. The
-recent attempts show it: by the release (``DCRON_RELEASE``), or by a failure for an unknown target.
+A worker that wasn't restarted after a deployment runs old code, and fails runs of targets that are
+new or have new parameters. The recent attempts show it: by the release (``DCRON_RELEASE``), or by
+such a failure.
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from uuid import UUID
 
 from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import CLUSTER, Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, format_moment
-from django_dcron.exceptions import UnknownTarget
-from django_dcron.models import Attempt
+from django_dcron.exceptions import InvalidArguments, SignatureMismatch, UnknownTarget
+from django_dcron.models import Attempt, Definition
 from django_dcron.policies.retry import exception_name
 
 SAMPLE = 500
 """The number of latest attempts to read."""
 RECENT = timedelta(minutes=10)
 UNKNOWN_TARGET = exception_name(UnknownTarget)
+SIGNATURE_MISMATCH = exception_name(SignatureMismatch)
 WORKERS_NAMED = 3
 GAPS_WITHOUT_START = 2
 """A release has been replaced if it has started no attempt for this many times its longest gap."""
@@ -33,9 +36,25 @@ class _Start(NamedTuple):
     at: datetime
     release: str
     worker: str
+    definition: UUID | None
     target: str | None
     """None if no definition is recorded."""
     exception_class: str
+
+    @property
+    def refused(self) -> str | UUID | None:
+        """The target, or the definition whose arguments the worker's code doesn't accept."""
+        if self.exception_class == UNKNOWN_TARGET:
+            return self.target
+        return self.definition if self.exception_class == SIGNATURE_MISMATCH else None
+
+    @property
+    def accepted(self) -> tuple[str | UUID | None, ...]:
+        """The target and the definition, as far as the worker's code accepts them."""
+        if self.exception_class == UNKNOWN_TARGET:
+            return ()
+        is_mismatch = self.exception_class == SIGNATURE_MISMATCH
+        return (self.target,) if is_mismatch else (self.target, self.definition)
 
 
 @dataclass(slots=True)
@@ -65,19 +84,19 @@ class ReleaseStarts:
 
 def examine_releases(window: Window, findings: Findings) -> None:
     target = "definition__content__target"  # the job may have another one by now
-    columns = ("started_at", "release", "worker", target, "exception_class")
+    columns = ("started_at", "release", "worker", "definition", target, "exception_class")
     latest = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list(*columns)
     starts = [_Start(*row) for row in latest[:SAMPLE]]
     recent = [start for start in starts if start.at > window.now - RECENT]
-    if workers := _workers_without_targets(recent):
+    if workers := _outdated_workers(recent):
         named = "; ".join(
             f"{worker} (such as {target})" for worker, target in sorted(workers.items())
         )
         findings.add(
-            Code.TARGET_UNKNOWN_TO_WORKER,
+            Code.WORKER_OUTDATED,
             CLUSTER,
-            f"Workers don't know targets that the code here has: {named}. If the targets are new, "
-            "restart these workers.",
+            "Workers failed runs because they don't know a target or a parameter of it, which the "
+            f"code here has: {named}. Restart these workers, so that they load the new code.",
         )
     if mixed := _releases_side_by_side([start for start in recent if start.release], window.now):
         findings.add(
@@ -88,32 +107,40 @@ def examine_releases(window: Window, findings: Findings) -> None:
         )
 
 
-def _workers_without_targets(starts: Iterable[_Start]) -> dict[str, str]:
-    """Return the workers that failed a run because they don't know its target, which exists here.
+def _outdated_workers(starts: Iterable[_Start]) -> dict[str, str]:
+    """Return the workers that failed a run because their code is older than the code here.
 
-    ``starts``: the latest first. Only the worker's latest attempt of a target counts. The worker
-    has been replaced if the target was found after that attempt, and never before it. The result
-    has one such target for each worker.
+    ``starts``: the latest first. Only the worker's latest attempt counts, per target or definition.
+    The worker has been replaced if another one accepted the same after that attempt, and none did
+    before it. The result has one such target for each worker.
     """
-    latest: dict[tuple[str, str], tuple[int, _Start]] = {}
-    first_found: dict[str, int] = {}  # the position of the earliest such attempt
+    latest: dict[tuple[str, str | UUID], tuple[int, _Start]] = {}
+    first_accepted: dict[str | UUID, int] = {}  # the position of the earliest such attempt
     for position, start in enumerate(starts):
-        target = start.target or ""
-        latest.setdefault((start.worker, target), (position, start))
-        if start.exception_class != UNKNOWN_TARGET:
-            first_found[target] = position
+        for each in (*start.accepted, start.refused):
+            if each is not None:
+                latest.setdefault((start.worker, each), (position, start))
+        first_accepted |= {each: position for each in start.accepted if each is not None}
     return {
-        worker: target
-        for (worker, target), (position, start) in latest.items()
-        if start.exception_class == UNKNOWN_TARGET
-        and position < first_found.get(target, SAMPLE)
-        and _is_known(target)
+        worker: start.target or ""
+        for (worker, each), (position, start) in latest.items()
+        if start.refused == each
+        and position < first_accepted.get(each, SAMPLE)
+        and _is_accepted_here(start)
     }
 
 
-def _is_known(target: str) -> bool:
-    with suppress(UnknownTarget):
-        targets.get(target)
+def _is_accepted_here(start: _Start) -> bool:
+    """Return whether the code of this process accepts what the worker refused."""
+    if start.definition is None:
+        return False
+    with suppress(UnknownTarget, InvalidArguments, Definition.DoesNotExist):
+        if start.exception_class == UNKNOWN_TARGET:
+            targets.get(start.target or "")
+        else:
+            recorded = Definition.objects.using(alias_for(Definition)).get(pk=start.definition)
+            job = recorded.content
+            targets.check_arguments(job["target"], job["args"], job["kwargs"])
         return True
     return False
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from django.apps import apps
 from django.template import Context, Library
+from django.templatetags.static import static
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django_htmx.jinja import htmx_script
 
 from django_dcron.admin import display
 from django_dcron.admin.dashboard.index_line import index_line, status_line_url
@@ -59,7 +60,11 @@ def dcron_freezes(context: Context) -> dict[str, Any]:
 @register.simple_tag
 def htmx() -> str:
     """Return the script tag of htmx, or nothing if ``django_htmx`` isn't an installed app."""
-    return htmx_script(version=2) if apps.is_installed("django_htmx") else SafeString("")
+    if not apps.is_installed("django_htmx"):
+        return SafeString("")
+    # Not django_htmx's own tag: if DEBUG is on, it also loads a script that replaces the whole page
+    # with the response of a failed refresh, and the page would never recover.
+    return format_html('<script src="{}" defer></script>', static("django_htmx/htmx-2.min.js"))
 
 
 @register.simple_tag

@@ -527,3 +527,13 @@ def test_failures_section_stays_small_with_long_messages(admin_client: Client, j
 
     assert len(admin_client.get(section_url("failures")).content) < 5_000
     assert Attempt.objects.get().message == "m" * 60_000
+
+
+def test_debug_mode_loads_no_script_that_replaces_the_page(
+    admin_client: Client, settings: Settings
+) -> None:
+    """A failed refresh shows how old the page is, also while DEBUG is on."""
+    settings.DEBUG = True
+    html = admin_client.get(URL).content.decode()
+    assert "django_htmx/htmx-2.min.js" in html
+    assert "django-htmx.js" not in html

@@ -47,6 +47,13 @@ from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
+DECLARED_LATER = (
+    "code declares the job, and someone changed {fields}; to get these changes, run "
+    "manage.py dcron sync, which creates the job, and import again"
+)
+DECLARED_ELSEWHERE = (
+    "where the export was written, code declares the job; the job of this name here isn't declared"
+)
 DECLARED = "code declares a job with this name (@cron); rename or delete one of the two"
 NOT_IMPORTED = (
     "a person created the job with this name; rename or delete one of the two, or take the "
@@ -185,7 +192,7 @@ def _stays_shadow(matched: EntryMatch, options: ComparisonOptions) -> bool:
 def _as_shadow(matched: EntryMatch) -> EntryMatch:
     job = matched.job
     may_be_shadow = job is None or job.target.startswith(PREFIX) or awaits_handover(job)
-    if not matched.entry.values or not may_be_shadow:
+    if not matched.entry.values or matched.entry.is_edit or not may_be_shadow:
         return matched
     target = f"{PREFIX}{matched.entry.values['target']}"
     return replace(
@@ -219,6 +226,8 @@ def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions)
         return replace(unchanged, outcome=ImportOutcome.REFUSED, reasons=(entry.refused,))
     if entry.omitted:
         return replace(unchanged, outcome=ImportOutcome.OMITTED, reasons=(entry.omitted,))
+    if entry.is_edit:
+        return _plan_edits(before, unchanged, options)
     if matched.name_owner is not None:
         return _conflict_with(matched.name_owner, unchanged, options)
     if before is None:
@@ -263,7 +272,10 @@ def _conflict_with(other: Job, unchanged: EntryPlan, options: ComparisonOptions)
 
 
 def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
-    """Take all values of the source, unless code declares the job."""
+    """Take all values of the source.
+
+    If code declares the job, only edits of the declared job are taken.
+    """
     values = dict(unchanged.entry.values)
     if options.disabled or before.enabled == values.get("enabled"):
         # The person who paused a job decides on the reason and the end of the pause.
@@ -277,11 +289,20 @@ def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOpti
     changes = differing_values(before, job, values)
     if not changes:
         return unchanged
-    if before.declared is not None:
+    if before.declared is not None and not unchanged.entry.is_edit:
         return replace(
             unchanged, outcome=ImportOutcome.CONFLICT, reasons=(DECLARED,), changes=changes
         )
     return validated(replace(unchanged, outcome=ImportOutcome.CHANGE, changes=changes, job=job))
+
+
+def _plan_edits(before: Job | None, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
+    """Repeat the edits of a declared job."""
+    if before is not None and before.declared is not None:
+        return _plan_replacement(before, unchanged, options)
+    fields = ", ".join(sorted(unchanged.entry.values))
+    reason = DECLARED_ELSEWHERE if before else DECLARED_LATER.format(fields=fields)
+    return replace(unchanged, outcome=ImportOutcome.CONFLICT, reasons=(reason,))
 
 
 def _plan_creation(

@@ -15,7 +15,8 @@ from django_dcron.contrib.importers.reading import (
 )
 from django_dcron.jobs import portable
 from django_dcron.jobs.portable import DocumentEntry, DocumentProblem, DocumentSyntax
-from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
+from django_dcron.jobs.representation import JOB_DEFINITION, JOB_FIELDS, definition_of
+from django_dcron.jobs.sync import edited_fields
 from django_dcron.models import Calendar
 
 DECLARED_THERE = (
@@ -49,22 +50,21 @@ def read(text: str, syntax: DocumentSyntax, namespace: str = "") -> SourceConten
 
 
 def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
-    """Return the entry. Fields that the document omits get their defaults."""
+    """Return the entry. Fields that the document omits get their defaults.
+
+    Of a job that code declares, only the fields that a person changed are imported.
+    """
     exported_namespace, name = entry.key
+    namespace = namespace or exported_namespace
     job = entry.job()
-    if job.declared is not None:
-        return SourceEntry(
-            name, name, namespace=namespace or exported_namespace, omitted=DECLARED_THERE
-        )
-    fields = [
-        field for field in JOB_DEFINITION if field.name not in ("namespace", "name", "declared")
-    ]
-    return SourceEntry(
-        name,
-        name,
-        {field.name: field.value_of(job) for field in fields},
-        namespace=namespace or exported_namespace,
-    )
+    names = {field.name for field in JOB_DEFINITION} - {"namespace", "name", "declared"}
+    is_edit = job.declared is not None
+    if is_edit:
+        names = edited_fields(job) & entry.values.keys()
+        if not names:
+            return SourceEntry(name, name, namespace=namespace, omitted=DECLARED_THERE)
+    values = {name: JOB_FIELDS[name].value_of(job) for name in JOB_FIELDS if name in names}
+    return SourceEntry(name, name, values, namespace=namespace, is_edit=is_edit)
 
 
 def _calendar_of(calendar: Calendar) -> SourceCalendar:

@@ -18,7 +18,12 @@ Invariants:
 from __future__ import annotations
 
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
-from django_dcron.jobs.sync.comparison import DECLARED_DISABLED, NO_LONGER_DECLARED, plan
+from django_dcron.jobs.sync.comparison import (
+    DECLARED_DISABLED,
+    NO_LONGER_DECLARED,
+    edited_fields,
+    plan,
+)
 from django_dcron.jobs.sync.writing import apply
 
 __all__ = [
@@ -28,6 +33,7 @@ __all__ = [
     "ChangeKind",
     "SyncChange",
     "apply",
+    "edited_fields",
     "plan",
 ]
 NOTHING_DECLARED = (

@@ -21,7 +21,7 @@ from django_dcron.jobs.placement import (
     runs_without_schedule,
     timetable_of,
 )
-from django_dcron.jobs.representation import JOB_FIELDS
+from django_dcron.jobs.representation import JOB_DEFINITION, JOB_FIELDS, FieldFormat
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.stored import (
     from_stored,
@@ -35,6 +35,10 @@ from django_dcron.utils.json_values import same_json
 
 NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
+_AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
+_NEVER_EDITED = frozenset(
+    {"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"}
+)
 WORKING_DAYS_CAUTION = (
     "caution: the calendar excludes no whole dates, so every date counts as a working day"
 )
@@ -162,9 +166,8 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
     updates, kept = {}, []
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
-        default = to_stored(field.model_field.get_default())
-        declared = wanted.get(name, default)
-        declared_before = upgrade_stored_value(field, last[name]) if name in last else default
+        declared = wanted.get(name, _stored_default(field))
+        declared_before = _stored_value(field, last)
         current = to_stored(field.value_of(job))
         if name == "enabled" and _is_paused_by_sync(job):
             current = declared_before
@@ -174,6 +177,31 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
             else:
                 kept.append(name)
     return updates, kept
+
+
+def _stored_default(field: FieldFormat) -> Any:
+    return to_stored(field.model_field.get_default())
+
+
+def _stored_value(field: FieldFormat, declared: Mapping[str, Any]) -> Any:
+    """Return the field's value in a stored declaration. An omitted field has its default."""
+    if field.name not in declared:
+        return _stored_default(field)
+    return upgrade_stored_value(field, declared[field.name])
+
+
+def edited_fields(job: Job) -> set[str]:
+    """Return the fields of a declared job that a person changed, including those of a pause."""
+    declared = job.declared or {}
+    edited = {
+        field.name
+        for field in JOB_DEFINITION
+        if field.name not in _NEVER_EDITED
+        and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
+    }
+    if not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES:
+        return edited | {"enabled", "pause_reason", "paused_until"}
+    return edited | {"enabled"} if job.enabled and declared.get("enabled") is False else edited
 
 
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -22,8 +22,10 @@ from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
     refuse_without_calendar,
 )
+from django_dcron.jobs.sync import DECLARED_DISABLED, NO_LONGER_DECLARED, edited_fields
 from django_dcron.management.dcron.import_output import _change_texts
 from django_dcron.models import Calendar, Job
+from django_dcron.models.job_states import EXHAUSTED
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call
 
@@ -36,6 +38,8 @@ VALUES: dict[str, Any] = {
     "enabled": True,
     "pause_reason": "",
 }
+
+DECLARED = {"schedule": "@daily", "timezone": "UTC", "target": "tests.app.tasks.ok"}
 
 
 def found(name: str = "a", **values: Any) -> SourceEntry:
@@ -237,13 +241,60 @@ def test_export_can_be_imported_into_another_namespace(tmp_path: Path) -> None:
 
 
 def test_declared_jobs_are_omitted(tmp_path: Path) -> None:
-    make_idle_job(name="a", declared={"schedule": "@daily"})
+    make_job(name="a", **DECLARED, declared=DECLARED)
     file = tmp_path / "jobs.json"
     call("export", "--output", str(file))
     Job.objects.all().delete()
     done = call("import", str(file), "--apply")
     assert (done.code, Job.objects.count()) == (0, 0)
     assert "omitted a " in done.out
+
+
+def test_edits_of_a_declared_job_are_imported_once_the_job_exists(tmp_path: Path) -> None:
+    job = make_job(name="a", **DECLARED, declared=DECLARED)
+    job.queue = "mail"
+    control.save(job)
+    control.pause(job, "ask Ann")
+    file = tmp_path / "jobs.json"
+    call("export", "--output", str(file))
+    Job.objects.all().delete()
+
+    done = call("import", str(file), "--apply")
+    assert (done.code, Job.objects.count()) == (1, 0)
+    assert "changed enabled, pause_reason, paused_until, queue;" in done.out
+    assert "manage.py dcron sync" in done.out
+
+    make_job(name="a", **DECLARED, declared={**DECLARED, "max_attempts": 3}, max_attempts=3)
+    assert call("import", str(file), "--apply").code == 0
+    restored = Job.objects.get()
+    assert (restored.queue, restored.enabled, restored.pause_reason) == ("mail", False, "ask Ann")
+    assert restored.max_attempts == 3, "a field that nobody changed follows the code here"
+    assert call("import", str(file)).out.startswith("1 same")
+
+    Job.objects.update(declared=None)
+    done = call("import", str(file))
+    assert done.code == 1
+    assert "isn't declared" in done.out
+
+
+@pytest.mark.parametrize(
+    ("declared", "job", "edited"),
+    [
+        ({}, {}, set()),
+        ({"queue": "a"}, {"queue": "a"}, set()),
+        ({"queue": "a"}, {"queue": "b"}, {"queue"}),
+        ({}, {"queue": "b"}, {"queue"}),
+        ({"enabled": False}, {"enabled": False, "pause_reason": DECLARED_DISABLED}, set()),
+        ({"enabled": False}, {"enabled": True}, {"enabled"}),
+        ({}, {"enabled": False, "pause_reason": EXHAUSTED}, set()),
+        ({}, {"enabled": False, "pause_reason": NO_LONGER_DECLARED}, set()),
+        ({}, {"enabled": False, "pause_reason": "x"}, {"enabled", "pause_reason", "paused_until"}),
+    ],
+)
+def test_edits_of_a_declared_job_are_the_values_that_differ_from_its_declaration(
+    declared: dict[str, Any], job: dict[str, Any], edited: set[str]
+) -> None:
+    assert edited_fields(Job(**DECLARED, declared=DECLARED | declared, **job)) == edited
 
 
 def test_problems_of_an_export_are_reported(tmp_path: Path) -> None:

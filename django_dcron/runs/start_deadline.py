@@ -48,7 +48,7 @@ def why_too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) ->
     if reason := freeze_reason(freezes, job.namespace, run.due_at, job.misfire_grace):
         return reason
     claimed_late = misfire.is_late(run.due_at, run.claimed_at)
-    cause = "no node claimed the occurrence" if claimed_late else "no worker started the run"
+    cause = "no node claimed the occurrence" if claimed_late else "the run didn't start"
     return f"{cause} within {write_duration(job.misfire_grace)}; {misfire.refusal}"
 
 

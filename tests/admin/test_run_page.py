@@ -642,7 +642,7 @@ def test_number_of_queries_is_constant(admin_client: Client, running: Run) -> No
 
 def test_missed_run_links_to_the_newer_run_that_covers_it(admin_client: Client) -> None:
     job = make_job()
-    reason = f"no worker started the run within 1m; {COVERED_BY_NEWER_RUN}"
+    reason = f"the run didn't start within 1m; {COVERED_BY_NEWER_RUN}"
     missed = make_run(job, NOON, state="missed", finished_at=NOON, reason=reason)
     newer = make_run(job, NOON + timedelta(hours=1), state="succeeded")
     sentences = admin_client.get(run_url(missed)).context["page"].sentences

@@ -324,7 +324,7 @@ def test_unknown_state_refers_to_doctor() -> None:
 
 def test_missed_run_names_the_newer_run_that_covers_it() -> None:
     job = make_job()
-    reason = f"no worker started the run within 1m; {COVERED_BY_NEWER_RUN}"
+    reason = f"the run didn't start within 1m; {COVERED_BY_NEWER_RUN}"
     make_run(job, state="missed", finished_at=NOON + HOUR, reason=reason)
     make_run(job, NOON + HOUR, state="missed", finished_at=NOON + HOUR, reason=reason)
     assert codes(explain(job, NOON)) == ["missed", "reason"]

@@ -277,7 +277,7 @@ def test_skip_runs_only_the_run_on_time_after_an_hour_without_workers(now: datet
     started = [run for run in runs if deliver(run)]
     assert started == runs[-1:]
     assert {state_of(run) for run in runs[:-1]} == {State.MISSED}
-    assert "no worker started the run within" in reread(runs[0]).reason
+    assert "the run didn't start within" in reread(runs[0]).reason
 
 
 def test_missed_run_that_no_node_claimed_in_time_says_so(now: datetime) -> None:

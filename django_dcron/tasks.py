@@ -179,18 +179,25 @@ def _is_prefork_child() -> bool:
     acks_on_failure_or_timeout=True,
     reject_on_worker_lost=False,
 )
-def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> None:
+def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> str:
+    """Execute the attempt. Returns its outcome as text for Celery's log line.
+
+    Without it, the line ``Task … succeeded`` would look like the outcome, although it is about the
+    message.
+    """
     worker = _worker_name(self.request.hostname, os.getpid())
     try:
-        execute(
+        outcome = execute(
             UUID(run_id),
             attempt,
             worker=worker,
             timeout_exception=SoftTimeLimitExceeded,
             end_process=_kill_this_process if _is_prefork_child() else None,
         )
+        return f"attempt {outcome}" if outcome else "nothing to execute"
     except UnknownRun:
         _return_to_queue(self, UUID(run_id), attempt, worker)
+        return "unknown run"
     finally:
         forget_queries()
 

@@ -80,8 +80,8 @@ def execute(
     timeout_exception: type[Exception] = RunTimedOut,
     end_process: Callable[[], None] | None = None,
     heartbeats: Heartbeats | None = None,
-) -> bool:
-    """Execute ``attempt`` of the run. Returns False if it must not be executed.
+) -> Outcome | None:
+    """Execute ``attempt`` of the run. Returns how it ended, or None if it must not be executed.
 
     ``timeout_exception``: Raised in the job's code at its timeout. ``end_process``: Ends this
     process if the job's code doesn't stop. None if that is impossible. ``heartbeats``: By default,
@@ -103,13 +103,13 @@ def execute(
     if started is None:
         extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
         logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
-        return False
+        return None
     reach_sync_point("start.done")
     if definition_id(started.run.job) != started.definition:
         _record_definition(started, using)
     last_sent_at = _time_of_fresh_heartbeat(started, attempt, worker, using)
     if last_sent_at is None:
-        return False
+        return None
     run = CurrentRun(
         started.run,
         started.at,
@@ -119,13 +119,12 @@ def execute(
         timeout_exception=timeout_exception,
         end_process=end_process,
     )
-    _execute_started(
+    return _execute_started(
         run, heartbeats.keep_alive(run, extra_rounds=extra_rounds, last_sent_at=last_sent_at)
     )
-    return True
 
 
-def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) -> None:
+def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) -> Outcome:
     """Call the job's code and record the outcome. ``kept_alive`` writes the run's heartbeats."""
     with ExitStack() as heartbeat, _trace_attempt(run) as trace_ending:
         heartbeat.enter_context(kept_alive)
@@ -142,6 +141,7 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
     reach_sync_point("record.done")
     if fatal is not None:
         raise fatal
+    return ending.outcome
 
 
 class _Started(NamedTuple):

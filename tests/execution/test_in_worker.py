@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
@@ -133,6 +134,13 @@ def test_run_of_a_killed_worker_process_is_retried_at_once(worker: StartWorker) 
     publish(after, 2)
     assert wait_for_end(run, 2).outcome == "succeeded"
     assert [witness.attempt for witness in Witness.objects.order_by("pk")] == [1, 2]
+
+
+def test_line_of_celery_names_the_outcome(worker: StartWorker) -> None:
+    process = worker()
+    for outcome, run in {"succeeded": trigger("ok"), "failed": trigger("fail")}.items():
+        line = re.compile(rf"{run.pk}\.1\] succeeded in .*: 'attempt {outcome}'")
+        wait_until(lambda line=line: line.search(process.log), what=f"the line of {outcome}")
 
 
 def test_duplicate_deliveries_start_once(worker: StartWorker) -> None:

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.admin.durations import parse_storable_duration
+from django_dcron.admin.row_input import RowInputs
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.action_texts import LONGEST_REASON
@@ -29,11 +30,20 @@ class ObjectActionForm(forms.Form):
     """Base class of the forms of actions.
 
     ``row`` is the action's object, or None if the action applies to several rows of a list.
+    ``rows`` are those that the user may look up; None if a page offers no lookup.
     """
 
-    def __init__(self, data: Any = None, *, row: Model | None = None, **options: Any):
+    def __init__(
+        self,
+        data: Any = None,
+        *,
+        row: Model | None = None,
+        rows: RowInputs | None = None,
+        **options: Any,
+    ):
         super().__init__(data, **options)
         self.row = row
+        self.rows = rows
 
 
 class ReasonForm(ObjectActionForm):

@@ -39,6 +39,7 @@ from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import change_url, link, list_url
 from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
+from django_dcron.admin.row_input import RowInputs
 from django_dcron.admin.visibility import admin_scope, may_view_row
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs.action_texts import LONGEST_REASON, signed_reason
@@ -161,9 +162,10 @@ class ActionAdmin(BaseAdmin[M]):
         if not self.may(request, action, obj):
             raise PermissionDenied
         if action.form is not None:
-            submitted = action.form(request.POST, row=obj) if request.method == "POST" else None
-            if submitted is None or not submitted.is_valid():
-                return self._show_form(request, action, obj, submitted or action.form(row=obj))
+            data = request.POST if request.method == "POST" else None
+            form = action.form(data, row=obj, rows=RowInputs(self.admin_site, request))
+            if not form.is_valid():
+                return self._show_form(request, action, obj, form)
         results = self.perform(request, action, [obj])
         if FROM_LIST in request.GET:
             url, query = list_url(self.model, self.admin_site), request.GET[FROM_LIST]

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from enum import Enum, StrEnum
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Annotated, Any
+
+from django.db.models import Model
 
 MAX_PARAMETERS = 30
 """A form for more parameters would be too long, so it offers none of them."""
@@ -49,6 +51,8 @@ class TargetParameter:
     """The JSON value and the label of each choice."""
     is_positional: bool = True
     """Whether it may be passed by position."""
+    model: type[Model] | None = None
+    """The model whose rows the values are the keys of, from a hint ``Annotated[int, Model]``."""
 
 
 _KINDS: dict[Any, InputKind] = {
@@ -78,7 +82,7 @@ def parameters_of(
 
 def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(function, include_extras=True)
     except Exception:
         return {}
 
@@ -87,6 +91,10 @@ def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
     is_required = parameter.default is Parameter.empty
     default = None if is_required else _plain(parameter.default)
     hint, accepts_none = _without_none(hint)
+    hint, model = _without_model(hint)
+    if model is not None:
+        hint, is_optional = _without_none(hint)
+        accepts_none = accepts_none or is_optional
     choices = _choices(hint)
     if hint is Parameter.empty and default is not None:
         hint = type(default)
@@ -101,6 +109,7 @@ def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
         accepts_none=accepts_none or (not is_required and parameter.default is None),
         choices=choices,
         is_positional=parameter.kind is Parameter.POSITIONAL_OR_KEYWORD,
+        model=model if kind in (InputKind.INTEGER, InputKind.TEXT) else None,
     )
 
 
@@ -111,6 +120,14 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     members = typing.get_args(hint)
     others = [member for member in members if member is not type(None)]
     return (others[0] if len(others) == 1 else Any), len(others) < len(members)
+
+
+def _without_model(hint: Any) -> tuple[Any, type[Model] | None]:
+    """Return the type without the metadata of ``Annotated``, and the model that it names."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint, None
+    models = [each for each in hint.__metadata__ if isinstance(each, type)]
+    return hint.__origin__, next((each for each in models if issubclass(each, Model)), None)
 
 
 def _choices(hint: Any) -> tuple[tuple[Any, str], ...]:

@@ -3,9 +3,10 @@
 import enum
 import json
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -15,6 +16,7 @@ from django_dcron.models import Job, Run
 from django_dcron.targets import functions
 from django_dcron.targets.parameters import InputKind
 from tests.admin.conftest import (
+    StaffWith,
     action_url,
     add_url,
     as_rendered,
@@ -27,6 +29,7 @@ from tests.admin.conftest import (
 KEY = "tests.report"
 OTHER = "tests.other"
 OPEN = "tests.open"
+ROWS = "tests.rows"
 
 
 class Color(enum.Enum):
@@ -58,11 +61,21 @@ def log_in(city: str, password: str) -> None:
     """Have a parameter with a secret."""
 
 
+def remind(
+    user: Annotated[int, User],
+    copy: Annotated[int | None, User] = None,
+    deputy: Annotated[int, User] | None = None,
+    group: Annotated[str, "a name"] = "",
+) -> None:
+    """Take the keys of rows."""
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(functions.registered, KEY, report)
     monkeypatch.setitem(functions.registered, OTHER, other)
     monkeypatch.setitem(functions.registered, OPEN, log_in)
+    monkeypatch.setitem(functions.registered, ROWS, remind)
 
 
 def as_page(client: Client, url: str) -> dict[str, str]:
@@ -305,3 +318,54 @@ def test_run_with_inputs_keeps_masked_secrets(admin_client: Client) -> None:
     assert "hunter2" not in admin_client.get(action_url(job, "run_with")).content.decode()
     _run_with(admin_client, job, **{"argument-city": "Rome"})
     assert Run.objects.get().kwargs == {"city": "Rome", "password": "hunter2"}
+
+
+def test_hint_with_a_model_has_a_lookup_of_its_rows(admin_client: Client) -> None:
+    found = {each.name: (each.kind, each.model) for each in targets.get(ROWS).parameters}
+    assert found == {
+        "user": (InputKind.INTEGER, User),
+        "copy": (InputKind.INTEGER, User),
+        "deputy": (InputKind.INTEGER, User),
+        "group": (InputKind.TEXT, None),
+    }
+    ann = User.objects.create_user("ann")
+    job = make_job(target=ROWS, kwargs={"user": ann.pk})
+    for url in (job_url(job), action_url(job, "run_with")):
+        html = admin_client.get(url).content.decode()
+        for name in ("user", "copy", "deputy"):
+            assert f'id="lookup_id_argument-{name}"' in html
+        assert 'id="lookup_id_argument-group"' not in html
+        assert ">ann<" in html
+    sent = as_page(admin_client, job_url(job))
+
+    bob = User.objects.create_user("bob")
+    answer = admin_client.post(job_url(job), sent | {"argument-copy": str(bob.pk)})
+    assert answer.status_code == 302, errors(answer)
+    job.refresh_from_db()
+    assert job.kwargs == {"user": ann.pk, "copy": bob.pk}, "the target gets the key"
+
+
+def test_changed_key_without_row_is_refused(admin_client: Client) -> None:
+    gone = User.objects.create_user("gone")
+    job = make_job(target=ROWS, kwargs={"user": gone.pk})
+    missing = gone.pk
+    gone.delete()
+    sent = as_page(admin_client, job_url(job))
+    answer = admin_client.post(job_url(job), sent | {"argument-copy": str(missing + 1)})
+    assert f"copy: No user with the key {missing + 1} exists." in str(errors(answer))
+    answer = admin_client.post(job_url(job), sent | {"description": "other"})
+    assert answer.status_code == 302, "only a changed key is checked"
+
+
+def test_user_who_may_not_view_the_rows_enters_the_key(staff_with: StaffWith) -> None:
+    client = staff_with("view_job", "change_job")
+    ann = User.objects.create_user("ann")
+    job = make_job(target=ROWS, kwargs={"user": ann.pk})
+    html = client.get(job_url(job)).content.decode()
+    assert 'name="argument-user"' in html
+    assert "lookup_id_argument" not in html
+    assert ">ann<" not in html
+    answer = client.post(
+        job_url(job), as_page(client, job_url(job)) | {"argument-copy": str(ann.pk + 1)}
+    )
+    assert answer.status_code == 302, "the answer would tell which rows exist"

@@ -57,6 +57,7 @@ from django_dcron.admin.lists.facets import (
 from django_dcron.admin.lists.filters import SourceFilter, TargetKindFilter, titled_filter
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.object_action import Button
+from django_dcron.admin.row_input import RowInputs
 from django_dcron.admin.visibility import admin_scope, without_deleted_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
@@ -241,9 +242,10 @@ class JobAdmin(
     def get_form(
         self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any
     ) -> type[JobForm]:
-        """Add the request's scope to the form class. Django creates the class for each request."""
+        """Add what the user may see to the form class, which Django creates for each request."""
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.scope = admin_scope(request, self.admin_site)
+        form.rows = RowInputs(self.admin_site, request)
         return form  # type: ignore[no-any-return]
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django import forms
 from django.contrib.admin.helpers import Fieldset
+from django.core.exceptions import ValidationError
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
 from django_dcron.admin.json_input import JsonFormField
+from django_dcron.admin.row_input import RowInputs
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets.parameters import InputKind, TargetParameter
 
@@ -49,7 +51,15 @@ class Call(NamedTuple):
 class ArgumentFields(forms.Form):
     """One input for each parameter. An empty input leaves the argument out."""
 
-    def __init__(self, parameters: Sequence[TargetParameter], call: Call, data: Any = None):
+    def __init__(
+        self,
+        parameters: Sequence[TargetParameter],
+        call: Call,
+        data: Any = None,
+        *,
+        rows: RowInputs | None = None,
+    ):
+        self.rows = rows
         self.parameters = {each.name: each for each in parameters}
         self.call = call
         given = _values_by_name(parameters, call)
@@ -60,7 +70,21 @@ class ArgumentFields(forms.Form):
         super().__init__(data, prefix=PREFIX, initial=initial)
         for parameter in parameters:
             self.fields[parameter.name] = _field(parameter, kinds[parameter.name])
+            if rows and parameter.model and kinds[parameter.name] == parameter.kind:
+                field = self.fields[parameter.name]
+                field.widget = rows.widget(parameter.model) or field.widget
         self._given = given
+
+    def clean(self) -> dict[str, Any]:
+        """Check that the row of each changed key exists."""
+        for name in self.changed_data:
+            model, key = self.parameters[name].model, self.cleaned_data.get(name)
+            if self.rows and model and key not in (None, ""):
+                try:
+                    self.rows.check(model, key)
+                except ValidationError as error:
+                    self.add_error(name, error)
+        return self.cleaned_data
 
     def changed_call(self) -> Call | None:
         """Return the arguments with the changed inputs, or None if no input is changed."""
@@ -89,6 +113,7 @@ class JobArguments:
 
     def __init__(self, form: JobForm | ArgumentsForm, target: str, initial: Call):
         self._form = form
+        self._rows = form.rows
         self.target = target
         self.call = Call([], {})
         self.inputs: ArgumentFields | None = None
@@ -130,7 +155,8 @@ class JobArguments:
         self._show(typed)
         if self.inputs is None or self.replaces_inputs:
             return
-        submitted = ArgumentFields(list(self.inputs.parameters.values()), typed, data)
+        parameters = list(self.inputs.parameters.values())
+        submitted = ArgumentFields(parameters, typed, data, rows=self._rows)
         if not submitted.is_valid():
             self.inputs = submitted
             for name, messages in submitted.errors.items():
@@ -150,7 +176,9 @@ class JobArguments:
         self.call = call
         parameters = _parameters(self.target)
         fits = len(call.args) <= sum(each.is_positional for each in parameters)
-        self.inputs = ArgumentFields(parameters, call) if parameters and fits else None
+        self.inputs = (
+            ArgumentFields(parameters, call, rows=self._rows) if parameters and fits else None
+        )
 
 
 def _parameters(key: str) -> list[TargetParameter]:

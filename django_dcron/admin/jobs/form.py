@@ -32,6 +32,7 @@ from django_dcron.admin.durations import DurationFormField
 from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
 from django_dcron.admin.json_input import JsonFormField, json_textarea
+from django_dcron.admin.row_input import RowInputs
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
@@ -133,6 +134,7 @@ class ScheduleFormField(forms.CharField):
 class JobForm(JobModelForm):
     scope: Scope = EVERYTHING
     """The rows that the user may see. The form accepts only these calendars, limits and jobs."""
+    rows: RowInputs | None = None
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
     class Media:

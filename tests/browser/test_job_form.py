@@ -1,15 +1,19 @@
 """Test the live preview of the job form: its texts and their places."""
 
+import json
 import re
 from datetime import timedelta
+from typing import Annotated
 
 import pytest
+from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.utils.timezone import now
 from playwright.sync_api import Locator, Page, expect
 
 from django_dcron import control
 from django_dcron.models import Calendar
+from django_dcron.targets import functions
 from tests.browser.accessibility import assert_accessible_and_fits
 from tests.browser.conftest import Browse
 from tests.browser.pages import dcron_url
@@ -149,3 +153,22 @@ def test_logged_out_user_keeps_form_values(page: Page, preview: Locator) -> None
     page.locator("[name=schedule]").fill("0 9 1 * *")
     expect(preview.locator("[data-dcron-logged-out]")).to_be_visible()
     expect(page.locator("[name=name]")).to_have_value("typed with care")
+
+
+def remind(user: Annotated[int, User]) -> None:
+    """Take the key of a row."""
+
+
+def test_lookup_of_rows_fills_in_the_key(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(functions.registered, "tests.remind", remind)
+    ann = User.objects.create_user("ann")
+    page.goto(dcron_url("job_add"))
+    page.locator("[name=target]").fill("tests.remind")
+    field = page.locator("[name=argument-user]")
+    with page.expect_popup() as opened:
+        page.locator("#lookup_id_argument-user").click()
+    opened.value.get_by_role("link", name="ann").click()
+    expect(field).to_have_value(str(ann.pk))
+    expect(page.locator("[name=kwargs]")).to_have_value(json.dumps({"user": ann.pk}))
+    field.scroll_into_view_if_needed()
+    assert_accessible_and_fits(page)

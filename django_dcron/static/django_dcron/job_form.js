@@ -114,4 +114,11 @@
             window.setTimeout(() => form.dispatchEvent(new Event("change")));
         }
     }, true);
+
+    // The lookup of rows only triggers jQuery's handlers.
+    window.django.jQuery(form).on("change", (event) => {
+        if (!event.originalEvent) {
+            form.dispatchEvent(new Event("change"));
+        }
+    });
 })();

@@ -22,13 +22,14 @@ from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, connections
 from django.db.models import Count, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.signals import post_delete, pre_delete
 
 from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.models import Attempt, Job, Run, Statistics
+from django_dcron.models import Attempt, Job, LimitPlace, Run, Statistics
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.models.statistics import pending_counts
@@ -200,18 +201,37 @@ def _delete(run_ids: list[UUID], using: str) -> None:
 
 def _delete_locked(run_ids: list[UUID], using: str) -> None:
     """Delete all of the runs or none. A partial batch wouldn't begin at the oldest run."""
-    attempts = Attempt.objects.using(using).filter(run__in=run_ids)
     runs = transitions.runs().finished().filter(pk__in=run_ids)
-    for rows in (runs, attempts):
-        _lock(rows)
+    locked = _lock(runs)
+    attempts = Attempt.objects.using(using).filter(run__in=locked)
+    _lock(attempts)
     reach_sync_point("prune.locked")
-    if _unfinished_reruns(run_ids).exists():
+    if _unfinished_reruns(locked).exists():
         raise DeletionBlocked("one of its runs is being rerun")
-    runs.delete()
+    if not _only_own_rows_are_involved():
+        runs.delete()
+        return
+    # Django's deletion would load each row.
+    for belonging in (attempts, LimitPlace.objects.using(using).filter(run__in=locked)):
+        belonging.order_by()._raw_delete(using)
+    transitions.runs().filter(rerun_of__in=locked).order_by().update(rerun_of=None)
+    transitions.runs().filter(pk__in=locked).order_by()._raw_delete(using)
 
 
-def _lock(rows: QuerySet[Any]) -> None:
-    list(rows.select_for_update(nowait=True).order_by().values_list("pk", flat=True))
+def _only_own_rows_are_involved() -> bool:
+    """Return whether no signal receiver and no table of the project has a part in a deletion."""
+    own = {Run, Attempt, LimitPlace}
+    fields = [each for model in own for each in model._meta.get_fields(include_hidden=True)]
+    related = {each.related_model for each in fields if each.auto_created and not each.concrete}
+    signals = (pre_delete, post_delete)
+    return related <= own and not any(
+        each.has_listeners(model) for each in signals for model in own
+    )
+
+
+def _lock(rows: QuerySet[Any]) -> list[Any]:
+    """Lock the rows and return their keys."""
+    return list(rows.select_for_update(nowait=True).order_by().values_list("pk", flat=True))
 
 
 # --- the remaining history ------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, connections, transaction
 from django.db.models import ProtectedError
+from django.db.models.signals import post_delete, pre_delete
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
@@ -16,7 +19,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import NotPossible
 from django_dcron.execution.executor import execute
-from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
+from django_dcron.models import Attempt, Cursor, Job, Limit, LimitPlace, Run, Statistics
 from django_dcron.policies import retention
 from django_dcron.runs import retention as run_retention
 from django_dcron.scheduler.claim import claim
@@ -417,6 +420,59 @@ def test_concurrent_pruners_delete_each_run_once(small_batches: None) -> None:
     assert not Attempt.objects.exclude(run=kept).exists()
 
 
+def refer_to_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a table of the project refer to runs, with a hidden reverse relation."""
+    fields = Run._meta.get_fields
+
+    def with_invoice(**options: Any) -> list[Any]:
+        relation = SimpleNamespace(
+            auto_created=True,
+            concrete=False,
+            related_model=User,
+            one_to_one=False,
+            one_to_many=False,
+            many_to_many=False,
+        )
+        return [*fields(**options), *([relation] if options.get("include_hidden") else [])]
+
+    monkeypatch.setattr(Run._meta, "get_fields", with_invoice)
+
+
+def test_rows_of_a_run_are_deleted_without_loading_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_idle_job(limit=Limit.objects.create(name="api", max_running=1))
+    gone = ended(job, 40, attempts=2)
+    LimitPlace.objects.create(run=gone, limit=job.limit, due_at=gone.due_at)
+    rerun = ended(job, 1, trigger="manual", rerun_of=gone)
+    monkeypatch.setattr("django.db.models.deletion.Collector.collect", None)  # it loads them
+    assert prune(job) == 1
+    assert remaining(job) == {rerun.pk}
+    assert Run.objects.get().rerun_of is None
+    assert not LimitPlace.objects.exists()
+    assert Attempt.objects.count() == 1
+
+
+@pytest.mark.parametrize("model", [Run, Attempt, LimitPlace])
+@pytest.mark.parametrize("signal", [pre_delete, post_delete])
+def test_receivers_of_the_project_see_each_deleted_row(signal: Any, model: Any) -> None:
+    job = make_idle_job(limit=Limit.objects.create(name="api", max_running=1))
+    gone = ended(job, 40)
+    ended(job, 1)
+    LimitPlace.objects.create(run=gone, limit=job.limit, due_at=gone.due_at)
+    seen = []
+
+    def receive(instance: Any, **_: Any) -> None:
+        seen.append(instance)
+
+    signal.connect(receive, sender=model)
+    try:
+        assert prune(job) == 1
+    finally:
+        signal.disconnect(receive, sender=model)
+    assert [type(each) for each in seen] == [model]
+
+
 def test_run_referenced_by_a_protected_row_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_idle_job()
     ended(job, 40), ended(job, 1)
@@ -425,6 +481,7 @@ def test_run_referenced_by_a_protected_row_is_kept(monkeypatch: pytest.MonkeyPat
         raise ProtectedError("an invoice refers to it", set())
 
     with transaction.atomic(), monkeypatch.context() as patched:
+        refer_to_runs(patched)
         patched.setattr("django.db.models.deletion.Collector.collect", protected)
         with pytest.raises(
             run_retention.DeletionBlocked, match="an invoice refers to it"

@@ -30,6 +30,7 @@ from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats
+from django_dcron.jobs.placement import timetable_of
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Cursor, Job, Limit, LimitStart, Run
 from django_dcron.models.cursor import CursorQuerySet
@@ -57,10 +58,13 @@ NO_JOBS = (
     "run_due: the test's database has no jobs. Pass the functions or tasks with @cron in jobs=, or "
     "create jobs first."
 )
-
 NOTHING_DUE = (
     "run_due: nothing is due. The next occurrence is that of {job} at {at}. Pass at=, or set a "
     "clock and advance it."
+)
+SAVED_TOO_LATE = (
+    "run_due: nothing is due. {job} was saved after {missed}, so its first occurrence is {at}. Set "
+    "the clock to an earlier time, call run_due, which saves the job, and advance the clock."
 )
 
 
@@ -83,8 +87,8 @@ def run_due(
     ``jobs`` and ``namespace`` restrict the call. Each of ``jobs`` is a job, or a function or task
     with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
     exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
-    the past. Warns if there are no jobs at all, or if nothing of ``jobs`` is due and the test has
-    set no clock.
+    the past. Warns if there are no jobs at all. Without ``at``, also warns if none of ``jobs`` has
+    run yet and nothing is due, unless the test has set a clock before the first occurrence.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -102,7 +106,7 @@ def run_due(
             f"run_due: {until.isoformat()} is in the past: {which_clock} {begin.isoformat()}. Set "
             "the time with set_clock; freezegun and time-machine don't change it."
         )
-    follows_real_time = clock.fixed_at is None and at is None
+    clock_was_unset = clock.fixed_at is None
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         chosen = (
             None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
@@ -111,13 +115,19 @@ def run_due(
             ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
-        if not ended and chosen and follows_real_time and (problem := _first_is_ahead(chosen)):
-            warnings.warn(problem, stacklevel=2)
+        if not ended and chosen and at is None:
+            problem = _why_nothing_is_due(chosen, follows_real_time=clock_was_unset)
+            if problem:
+                warnings.warn(problem, stacklevel=2)
         return ended
 
 
-def _first_is_ahead(job_ids: Collection[int]) -> str:
-    """Return the text of a warning if the jobs have no runs, and an occurrence ahead."""
+def _why_nothing_is_due(job_ids: Collection[int], *, follows_real_time: bool) -> str:
+    """Return the text of a warning if the jobs have no runs, and an occurrence ahead.
+
+    If the test has set a clock, the occurrence may be ahead on purpose. Then there is a warning
+    only if the job was saved right after another occurrence.
+    """
     using = alias_for(Run)
     if Run.objects.using(using).filter(job__in=job_ids).exists():
         return ""
@@ -125,7 +135,24 @@ def _first_is_ahead(job_ids: Collection[int]) -> str:
     cursor = cursors.select_related("job").order_by("next_at").first()
     if cursor is None or cursor.next_at is None:
         return ""
-    return NOTHING_DUE.format(job=cursor.job, at=cursor.next_at.isoformat())
+    if follows_real_time:
+        return NOTHING_DUE.format(job=cursor.job, at=cursor.next_at.isoformat())
+    if (missed := _was_saved_too_late(cursor)) is not None:
+        next_at = cursor.next_at.isoformat()
+        return SAVED_TOO_LATE.format(job=cursor.job, missed=missed.isoformat(), at=next_at)
+    return ""
+
+
+def _was_saved_too_late(cursor: Cursor) -> datetime | None:
+    """Return the occurrence that the job's first save missed, if it is nearer than the next one.
+
+    In a test whose clock stands at an occurrence or shortly after it, the author expects a run.
+    """
+    now, schedule = clock.now(), cursor.parsed_schedule
+    if cursor.next_at is None or schedule.interval is not None:
+        return None
+    earlier = timetable_of(cursor).next_after(now - (cursor.next_at - now))
+    return earlier if earlier is not None and earlier <= now else None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import logging
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -600,12 +601,29 @@ def test_call_before_the_first_occurrence_warns_unless_the_test_has_set_the_time
     with pytest.warns(UserWarning, match=f"{job} at .*-01-01T00:00:00.*at="):
         assert run_due(jobs=[job]) == []
     assert run_due(at=database_now("default") + timedelta(seconds=1), jobs=[job]) == []
-    with set_clock(database_now("default")):
+    with set_clock(Cursor.objects.get(job=job).next_at - HOUR):
         assert run_due(jobs=[job]) == []
     control.trigger(job)
     assert len(run_due(jobs=[job])) == 1
     assert run_due(jobs=[job]) == [], "it has run"
     assert run_due() == []
+
+
+@pytest.mark.parametrize(
+    ("minutes", "warns"), [(-61, False), (-1, False), (0, True), (1, True), (61, True)]
+)
+def test_job_that_is_saved_right_after_its_occurrence_is_explained(
+    minutes: int, warns: bool
+) -> None:
+    nine = datetime(2026, 3, 2, 9, tzinfo=UTC)
+    with set_clock(nine + timedelta(minutes=minutes)), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        job = make_job(schedule="0 9 * * *")
+        assert run_due(jobs=[job]) == []
+    assert bool(seen) == warns
+    for warning in seen:
+        assert "was saved after 2026-03-02T09:00:00" in str(warning.message)
+        assert "2026-03-03T09:00:00" in str(warning.message)
 
 
 def test_call_without_any_job_warns() -> None:

@@ -8,7 +8,7 @@ import django_dcron
 TEMPLATES = Path(django_dcron.__file__).parent / "templates"
 SCROLLS = re.compile(
     r'<div [^>]*(?:class="(?:[^"]* '
-    r')?dcron-(?:wide|changes|scrolls|chart)(?![\w-])[^"]*"|id="dcron-preview-occurrences")[^>]*>'
+    r')?dcron-(?:wide|changes|scrolls|chart|chain-graph)(?![\w-])[^"]*"|id="dcron-preview-occurrences")[^>]*>'
 )
 
 

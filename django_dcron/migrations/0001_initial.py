@@ -740,7 +740,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         blank=True,
                         error_messages={
-                            "invalid": "Unknown limit '%(value)s'. Create it in the admin or with control.save_limit."
+                            "invalid": "Unknown limit '%(value)s'. Create it in the admin, or with manage.py dcron limit."
                         },
                         help_text="Limit of the runs that may execute at once or start within an interval, shared with other jobs. Empty: no limit.",
                         null=True,

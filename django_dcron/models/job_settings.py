@@ -210,7 +210,7 @@ class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
         ),
         error_messages={
             "invalid": _(
-                "Unknown limit '%(value)s'. Create it in the admin or with control.save_limit."
+                "Unknown limit '%(value)s'. Create it in the admin, or with manage.py dcron limit."
             )
         },
     )

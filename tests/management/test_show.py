@@ -55,6 +55,7 @@ def test_show_prints_pause_running_run_and_problem() -> None:
     control.pause(job, "stocktaking", now() + timedelta(days=1))
     text = shown()
     assert "state paused pause reason stocktaking" in text
+    assert "These are its occurrences if it is resumed now." in text
     assert "paused until 2" in text
     assert f"running {run.pk} since" in text
     Job.objects.filter(pk=job.pk).update(schedule="nonsense", enabled=True)

@@ -38,7 +38,7 @@ def _folded(name: str) -> str:
 
 def _with_clean_name(entry: SourceEntry) -> SourceEntry:
     name = clean_name(entry.name)
-    if name == entry.name:
+    if name == entry.name or entry.refused:
         return entry
     return replace(entry, name=name, warnings=(f"renamed from {entry.name!r}", *entry.warnings))
 

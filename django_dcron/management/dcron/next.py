@@ -151,11 +151,16 @@ def _print(out: Output, job: Job, ahead: Lookahead) -> None:
     out.line(f"{job}: {schedule_with_zone(job)}" if job.pk else schedule_with_zone(job))
     if ahead.words:
         out.line(ahead.words)
+    print_resume_notice(out, job)
+    out.line()
+    print_occurrences(out, ahead)
+
+
+def print_resume_notice(out: Output, job: Job) -> None:
+    """Say that a paused or finished job doesn't run at its next occurrences."""
     if job.is_paused or (job.pk and may_start_again(job)):
         state = "paused" if job.is_paused else "finished"
         out.line(f"The job is {state}. These are its occurrences if it is resumed now.", WARNING)
-    out.line()
-    print_occurrences(out, ahead)
 
 
 def print_occurrences(out: Output, ahead: Lookahead) -> None:

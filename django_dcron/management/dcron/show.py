@@ -30,6 +30,7 @@ from django_dcron.management.dcron.next import (
     cautions_document,
     occurrences_document,
     print_occurrences,
+    print_resume_notice,
 )
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
@@ -92,6 +93,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if ahead:
         out.line()
         out.line(f"Next: {ahead.words}" if ahead.words else "Next")
+        print_resume_notice(out, job)
         print_occurrences(out, ahead)
 
 

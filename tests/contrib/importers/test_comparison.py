@@ -455,7 +455,7 @@ def test_calendar_is_refused_if_a_job_that_uses_it_is_refused(tmp_path: Path) ->
         ) in done.out
         for name in ("new", "newer"):
             assert (
-                f"refused calendar {name} not saved, because job default-twice, which uses it, "
+                f"refused calendar {name} not saved, because job default/twice, which uses it, "
                 in done.out
             )
         assert "this also affects" not in done.out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
+from django.test.utils import CaptureQueriesContext, override_settings
 from django.urls import reverse
 from django.utils.timezone import localdate
 
@@ -155,14 +155,23 @@ def test_preview_shows_description_and_ten_occurrences_in_two_zones(admin_client
 
     assert "At 03:30 (Asia/Tokyo)" in part_text(response, "result")
     rows = response.context["preview"].rows
-    assert [(row.time, row.utc_time) for row in rows] == [("03:30", "18:30")] * 10
-    assert all(row.utc_day and row.utc_day != row.day for row in rows)
+    assert [(row.time, row.site_time) for row in rows] == [("03:30", "18:30")] * 10
+    assert all(row.site_day and row.site_day != row.day for row in rows)
     assert [row.gap for row in rows] == ["", *["1d"] * 9]
     assert "Asia/Tokyo UTC Interval" in part_text(response, "occurrences")
     assert cautions(response) == []
 
 
-def test_preview_in_utc_has_one_time_column(admin_client: Client) -> None:
+@override_settings(TIME_ZONE="Asia/Seoul")
+def test_preview_shows_the_zone_of_the_site(admin_client: Client) -> None:
+    response = post_preview(admin_client, **SIMPLE | {"timezone": "Asia/Shanghai"})
+    assert "Asia/Shanghai Asia/Seoul Interval" in part_text(response, "occurrences")
+    rows = response.context["preview"].rows
+    assert [(row.time, row.site_time) for row in rows] == [("03:30", "04:30")] * 10
+    assert not any(row.site_day for row in rows)
+
+
+def test_preview_in_zone_of_the_site_has_one_time_column(admin_client: Client) -> None:
     response = post_preview(admin_client, **SIMPLE | {"timezone": "UTC", "schedule": "*/5 * * * *"})
 
     assert part_text(response, "occurrences").startswith("Next occurrences UTC Interval")

@@ -25,7 +25,7 @@ from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.timezone import localdate
+from django.utils.timezone import get_current_timezone_name, localdate, localtime
 
 from django_dcron.admin.form_preview import PreviewedFormAdmin
 from django_dcron.admin.jobs.form import JobForm
@@ -72,14 +72,15 @@ class FieldError:
 class OccurrenceRow:
     """An occurrence as a row of the table.
 
-    The UTC date is empty if it equals the local date. Times have seconds only if any occurrence
+    ``day`` and ``time`` are in the schedule's time zone, the others in the site's. ``site_day`` is
+    empty if it equals ``day``. Times have seconds only if any occurrence
     needs them.
     """
 
     day: str
     time: str
-    utc_day: str
-    utc_time: str
+    site_day: str
+    site_time: str
     gap: str
 
 
@@ -157,8 +158,10 @@ class SchedulePreview:
         return months_for(self.request, self.job, self.lookahead.occurrences[0].at)
 
     @property
-    def is_utc(self) -> bool:
-        return self.lookahead is not None and self.lookahead.zone in ("UTC", "Etc/UTC")
+    def site_zone(self) -> str:
+        """The time zone of the admin's pages; empty if the schedule has the same one."""
+        site = get_current_timezone_name()
+        return "" if self.lookahead is None or self.lookahead.zone == site else site
 
     @property
     def misfire(self) -> list[Explanation]:
@@ -202,12 +205,13 @@ class SchedulePreview:
 def _rows(lookahead: Lookahead) -> Iterable[OccurrenceRow]:
     clock = "H:i:s" if any(occurrence.at.second for occurrence in lookahead.occurrences) else "H:i"
     for occurrence in lookahead.occurrences:
-        local, utc = occurrence.local.replace(tzinfo=None), occurrence.at.replace(tzinfo=None)
+        local = occurrence.local.replace(tzinfo=None)
+        on_site = localtime(occurrence.at).replace(tzinfo=None)
         yield OccurrenceRow(
             day=_day(local),
             time=date_format(local, clock),
-            utc_day=_day(utc) if utc.date() != local.date() else "",
-            utc_time=date_format(utc, clock),
+            site_day=_day(on_site) if on_site.date() != local.date() else "",
+            site_time=date_format(on_site, clock),
             gap=write_duration(occurrence.gap, " ") if occurrence.gap else "",
         )
 

@@ -45,10 +45,10 @@ CACHE_SECONDS = 600
 """Seconds for which the cache keeps a section that nobody asks for."""
 LOCK_SECONDS = 15
 """Seconds after which another request reads the sections, because the first one has failed."""
-RECHECK_AFTER = range(240, 360)
-"""Seconds after which the permissions of a viewer are checked again; it differs by session, so that
-tabs that were opened together aren't checked together.
-"""
+RECHECK_AFTER = range(90, 360)
+"""Seconds after which the permissions of a viewer are checked again."""
+TURN = 30
+"""Seconds between the checks of two viewers, so that the checks don't add up in one minute."""
 LOGGED_OUT = "logged out"
 """Replaces a viewer's stored permissions, so that a request in progress can't store them again."""
 MAX_CLOCK_SKEW = 5
@@ -178,8 +178,20 @@ def remember_viewer(viewer: Viewer, request: HttpRequest) -> None:
     """Remember what the viewer may see, for later requests of the same session."""
     key = _session_key(request, viewer.site)
     if key and store.get(key) != LOGGED_OUT:
-        facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, clock())
-        store.set_many({key: facts}, RECHECK_AFTER.stop)
+        now = clock()
+        turn = f"turn:{viewer.site.name}"
+        due = recheck_due(now, store.get(turn))
+        facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, now, due)
+        store.set_many({key: facts, turn: due}, RECHECK_AFTER.stop)
+
+
+def recheck_due(now: float, last_turn: float | None) -> float:
+    """Return when to check the permissions of a viewer again who has passed the checks ``now``.
+
+    ``last_turn`` is the latest such time of another viewer.
+    """
+    earliest, latest = now + RECHECK_AFTER.start, now + RECHECK_AFTER.stop
+    return min(max(earliest, (last_turn or 0.0) + TURN), latest)
 
 
 def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | None:
@@ -188,8 +200,8 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
     facts = store.get(key) if key else None
     if facts is None or facts == LOGGED_OUT:
         return None
-    sees, adds_jobs, narrowed, at = facts
-    if not -MAX_CLOCK_SKEW <= clock() - at < RECHECK_AFTER[int(key[:8], 16) % len(RECHECK_AFTER)]:
+    sees, adds_jobs, narrowed, at, due = facts
+    if not at - MAX_CLOCK_SKEW <= clock() < due:
         return None
     return Viewer(
         site=site,

@@ -50,11 +50,11 @@ LIVE_URL = "django_dcron_dashboard_live"
 FIRST_STEPS = "first_steps"
 """Replaces all other sections until a job exists."""
 SECTIONS = {
-    "health": Section(health.context, min_interval=45, max_interval=45),
-    live.FIGURES: Section(tiles.context, min_interval=20, max_interval=20),
-    "timeline": Section(timeline.context, 45, max_interval=120, shows=(Job,), is_filtered=True),
-    "failures": Section(failures.context, 45, max_interval=120, shows=(Run,)),
-    "cluster": Section(cluster.context, 45, max_interval=45, shows=(Node,)),
+    "health": Section(health.context, min_interval=30, max_interval=30),
+    live.FIGURES: Section(tiles.context, min_interval=30, max_interval=30),
+    "timeline": Section(timeline.context, 60, max_interval=120, shows=(Job,), is_filtered=True),
+    "failures": Section(failures.context, 60, max_interval=120, shows=(Run,)),
+    "cluster": Section(cluster.context, 60, max_interval=60, shows=(Node,)),
     "load": Section(load.context, 120, max_interval=120, shows=(Job,), is_filtered=True),
     FIRST_STEPS: Section(first_steps.context, min_interval=10, max_interval=10, shows=(Job,)),
 }

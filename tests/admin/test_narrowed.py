@@ -149,6 +149,7 @@ def _queries(rows: Rows) -> list[str]:
         "namespace=hush",
         "tag=hush-tag",
         "log=hush",
+        "ungrouped=1",
         "worker=hush-worker",
         "state=running",
         f"job__id__exact={rows.job.pk}",

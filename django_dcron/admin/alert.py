@@ -8,10 +8,16 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_dcron.admin.alert_groups import (
+    AlertChangeList,
+    AlertGroup,
+    GroupingFilter,
+    is_grouped,
+)
 from django_dcron.admin.display import (
     EMPTY,
     badge,
@@ -78,8 +84,7 @@ def _runs_query(alert: Alert) -> dict[str, str]:
 @admin.register(Alert)
 class AlertAdmin(HistoryAdmin[Alert]):
     list_display = ("subject", "channel", "created", "delivery")
-    list_filter = (DeliveryFilter, "kind")
-    list_select_related = ("job",)
+    list_filter = (GroupingFilter, DeliveryFilter, "kind")
     search_fields = ("subject", "channel")
     search_note = _("Searches the subjects and channels of the 100,000 latest alerts.")
     empty_text = _("No alerts yet. Configure events and channels in the DCRON_ALERTS setting.")
@@ -94,7 +99,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
         If jobs are narrowed, these are alerts about visible jobs and about nodes. All others are
         hidden: they may name hidden jobs, or their jobs are no longer stored.
         """
-        alerts = super().get_queryset(request)
+        alerts = super().get_queryset(request).prefetch_related("job")
         scope = admin_scope(request, self.admin_site)
         if not scope.narrows(Job):
             return alerts
@@ -106,8 +111,14 @@ class AlertAdmin(HistoryAdmin[Alert]):
         return super().has_view_permission(request, obj) and not hidden
 
     def get_list_display(self, request: HttpRequest) -> Any:
+        links = self._link_columns(request)
+        if is_grouped(request):
+            return ["subject", "number", *links, "channels", "last_created", "deliveries"]
         subject, *columns = super().get_list_display(request)
-        return [subject, *self._link_columns(request), *columns]
+        return [subject, *links, *columns]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[AlertChangeList]:
+        return AlertChangeList
 
     def get_fieldsets(self, request: HttpRequest, obj: Alert | None = None) -> Any:
         (title, options), *others = super().get_fieldsets(request, obj)
@@ -143,6 +154,40 @@ class AlertAdmin(HistoryAdmin[Alert]):
         latest = Alert.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         return super().get_search_results(
             request, queryset.filter(pk__gt=latest - LATEST), search_term
+        )
+
+    @admin.display(description=_("alerts"))
+    def number(self, alert: Any) -> int:
+        return int(alert.group.number)
+
+    @admin.display(description=_("channel"))
+    def channels(self, alert: Any) -> str:
+        group: AlertGroup = alert.group
+        is_one = group.first_channel == group.last_channel
+        return group.first_channel if is_one else gettext("Several channels")
+
+    @admin.display(description=_("created"))
+    def last_created(self, alert: Any) -> str:
+        last = render_time(alert.created_at)
+        if alert.group.number == 1:
+            return last
+        first = render_time(alert.group.first, near=alert.created_at)
+        return format_html("{}{}", last, render_muted(format_html(gettext("first {}"), first)))
+
+    @admin.display(description=_("delivery"))
+    def deliveries(self, alert: Any) -> str:
+        """Show how many alerts of the group are in each state, and why one wasn't delivered."""
+        group: AlertGroup = alert.group
+        if group.number == 1:
+            return self.delivery(alert)
+        states = (
+            (badge("succeeded", gettext("Sent")), group.sent),
+            (badge("pending", gettext("Pending")), group.pending),
+            (badge("failed", gettext("Not delivered")), group.given_up),
+        )
+        lines = ((state, number) for state, number in states if number)
+        return format_html(
+            "{}{}", format_html_join("", "<div>{} {}</div>", lines), render_muted(alert.error)
         )
 
     @admin.display(description=_("about"))

@@ -148,6 +148,8 @@ def _queries(rows: Rows) -> list[str]:
         "q=hush",
         "namespace=hush",
         "tag=hush-tag",
+        "log=hush",
+        "ungrouped=1",
         "worker=hush-worker",
         "state=running",
         f"job__id__exact={rows.job.pk}",

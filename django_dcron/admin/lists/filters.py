@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, TypeVar
@@ -40,8 +40,6 @@ MAX_JOB_IDS = 500
 ATTEMPTS_READ_LIMIT = 1_000
 """The number of latest attempts whose workers are choices."""
 
-REASON_LOOKUP = "reason__icontains"
-"""The parameter of the filter of runs by a text."""
 NO_OUTCOME = "none"
 """The value of the filter by last outcome for jobs without an outcome."""
 
@@ -121,47 +119,6 @@ class _ValueFilter(admin.SimpleListFilter):
         if selected := self.used_parameters.get(self.parameter_name or ""):
             values.add(str(selected))
         return [(value, value) for value in sorted(values)]
-
-
-class ReasonFilter(admin.ListFilter):
-    """Filter runs by a text that their error or reason contains.
-
-    No index covers the text. ``TimeFilter`` therefore limits the runs that are searched.
-    """
-
-    title = _("error or reason (latest 100,000 runs)")
-    template = "admin/django_dcron/reason_filter.html"
-    parameter_name = REASON_LOOKUP
-    """Not used here. Themes such as django-unfold read it from each filter."""
-
-    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
-        super().__init__(request, params, model, model_admin)
-        self.others: list[tuple[str, str]] = []
-        """The other filters, which the form submits again."""
-        self.text: str = params.pop(REASON_LOOKUP, [""])[-1].strip()
-        if self.text:
-            self.used_parameters[REASON_LOOKUP] = self.text
-
-    @property
-    def is_filled_in(self) -> bool:
-        return bool(self.text)
-
-    def expected_parameters(self) -> list[Any]:
-        return [REASON_LOOKUP]
-
-    def has_output(self) -> bool:
-        return True
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(**{REASON_LOOKUP: self.text}) if self.text else queryset
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        self.others = other_parameters(changelist, self.expected_parameters())
-        yield {
-            "selected": not self.text,
-            "query_string": changelist.get_query_string(remove=self.expected_parameters()),
-            "display": _("All"),
-        }
 
 
 class JobStateFilter(admin.SimpleListFilter):

@@ -16,7 +16,8 @@ from django.utils.timezone import is_naive, localtime, make_aware
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import site_of
-from django_dcron.admin.lists.filters import REASON_LOOKUP, other_parameters
+from django_dcron.admin.lists.filters import other_parameters
+from django_dcron.admin.lists.text_filter import REASON_LOOKUP
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for

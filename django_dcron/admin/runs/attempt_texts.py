@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -83,7 +84,7 @@ def texts_of(attempt: Attempt, site: admin.AdminSite) -> dict[str, AttemptText]:
             name,
             row.get(f"{name}_shown", ""),
             row.get(f"{name}_length", 0),
-            _url(attempt, name, site),
+            _url(attempt.pk, name, site),
         )
         for name in TRUNCATION
     }
@@ -97,7 +98,12 @@ def log_link(attempt: Attempt, site: admin.AdminSite) -> str:
     """Return a link to the log of an attempt that was read ``with_log_length``."""
     if not getattr(attempt, "log_length", 0):
         return EMPTY
-    return format_html('<a href="{}">{}</a>', _url(attempt, "log", site), _("View log"))
+    return format_html('<a href="{}">{}</a>', _url(attempt.pk, "log", site), _("View log"))
+
+
+def matching_lines_url(attempt_id: int, words: str, site: admin.AdminSite) -> str:
+    """Return the URL of the log's lines that contain ``words``."""
+    return f"{_url(attempt_id, 'log', site)}?{urlencode({'q': words})}"
 
 
 def plain_text(attempt_id: int, name: str, words: str = "") -> HttpResponse:
@@ -145,7 +151,7 @@ def indented_json(text: str) -> str:
     return formatted
 
 
-def _url(attempt: Attempt, name: str, site: admin.AdminSite) -> str:
+def _url(attempt_id: int, name: str, site: admin.AdminSite) -> str:
     return reverse(
-        "admin:django_dcron_attempt_text", args=[attempt.pk, name], current_app=site.name
+        "admin:django_dcron_attempt_text", args=[attempt_id, name], current_app=site.name
     )

@@ -27,14 +27,15 @@ from django_dcron.admin.lists.base import HistoryAdmin, rows_to_show, search_wor
 from django_dcron.admin.lists.export import ExportedAdmin, fields_of
 from django_dcron.admin.lists.filters import (
     NamespaceFilter,
-    ReasonFilter,
     TagFilter,
     filter_by_jobs,
     titled_filter,
 )
 from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, suggest_jobs
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
+from django_dcron.admin.lists.text_filter import ReasonFilter
 from django_dcron.admin.lists.time_filter import TimeFilter
+from django_dcron.admin.runs.log_filter import LogFilter, RunChangeList, searches_logs
 from django_dcron.admin.visibility import admin_scope, filter_by_visible_jobs, is_hidden
 from django_dcron.db import clock
 from django_dcron.diagnosis.run_durations import (
@@ -63,6 +64,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         TimeFilter,
         *JOB_FILTERS,
         ReasonFilter,
+        LogFilter,
         ("trigger", titled_filter(TRIGGER_TITLE)),
     )
     search_fields = ("job__name", "job__namespace")
@@ -104,8 +106,10 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         )
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Name the jobs without links for users who may not view jobs."""
+        """Name the jobs without links for users who may not view jobs. Show lines that match."""
         columns = super().get_list_display(request)
+        if searches_logs(request, self.admin_site):
+            columns = [*columns, "log_line"]
         if may_view(request, Job, self.admin_site):
             return columns
         return ["job_name" if column == "job_link" else column for column in columns]
@@ -159,14 +163,25 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         until = format_html(_("until {}"), render_time(run.finished_at, near=run.scheduled_at))
         return format_html("{}{}", duration, render_muted(until))
 
+    @admin.display(description=gettext_lazy("log"))
+    def log_line(self, run: Run) -> str:
+        """Show the line that matches. ``changelist_view`` attaches it."""
+        return getattr(run, "log_line", "") or EMPTY
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[RunChangeList]:
+        return RunChangeList
+
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         response = super().changelist_view(request, extra_context)
         rows = rows_to_show(response)
         first = first_attempts(rows)
+        changelist = getattr(response, "context_data", {}).get("cl")
         for run in rows:
             run.first_attempt = first.get(run.pk)
+            if isinstance(changelist, RunChangeList):
+                run.log_line = changelist.render_log_line(run)
         return response
 
     def get_urls(self) -> list[URLPattern]:
@@ -174,10 +189,11 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         return [path("jobs/", view, name=SUGGESTIONS_URL), *super().get_urls()]
 
     def get_list_filter(self, request: HttpRequest) -> Any:
-        filters = super().get_list_filter(request)
-        if may_view(request, Job, self.admin_site):
-            return filters
-        return [item for item in filters if item not in JOB_FILTERS]
+        site = self.admin_site
+        hidden = () if may_view(request, Job, site) else JOB_FILTERS
+        if not may_view(request, Attempt, site):
+            hidden = (*hidden, LogFilter)
+        return [item for item in super().get_list_filter(request) if item not in hidden]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
         """Load the jobs with a separate query.

@@ -24,11 +24,11 @@ from celery.signals import (
 )
 from celery.worker import state as worker_state
 from celery.worker.control import control_command
-from celery.worker.request import Request
 
 from django_dcron.db.query_log import forget_queries
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a signal)
+from django_dcron.dispatch.acknowledgement import NextMessageFirst
 from django_dcron.dispatch.base import DispatchFailed
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import NODE_HEADER
@@ -73,7 +73,7 @@ class ForeignRun(Ignore):
         """Whether the message was dropped instead of published again."""
 
 
-class RunRequest(Request):
+class RunRequest(NextMessageFirst):
     """A request in the worker's main process, which learns first when a child dies."""
 
     def on_timeout(self, soft: bool, timeout: float) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from django_dcron.dispatch import DueRun
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.models import Attempt, Job, Run
 from tests.app.models import Witness
+from tests.celery_app import app
 from tests.conftest import StartProcess
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job
@@ -84,6 +86,13 @@ def publish(run: Run, attempt: int, times: int = 1) -> None:
         dispatcher.publish([dispatcher.prepare(due) for _ in range(times)])
     finally:
         dispatcher.close()
+
+
+def messages() -> tuple[int, int]:
+    """Return the numbers of messages in the queue and of fetched, unacknowledged messages."""
+    with app.connection_for_read() as connection:
+        client = connection.default_channel.client
+        return client.llen("celery"), client.hlen("unacked")
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -158,6 +167,29 @@ def test_duplicate_deliveries_start_once(worker: StartWorker) -> None:
     assert sorted(Witness.objects.values_list("run_id", flat=True)) == sorted(
         str(run.pk) for run in runs
     )
+
+
+def test_messages_of_ended_runs_are_acknowledged(worker: StartWorker) -> None:
+    worker(concurrency=1)
+    runs = [trigger("ok") for _ in range(9)]
+    for run in runs:
+        assert wait_for_end(run).outcome == "succeeded"
+    wait_until(lambda: messages() == (0, 0), what="the acknowledgement of all messages")
+
+
+def test_stopping_worker_acknowledges_its_last_run(worker: StartWorker, tmp_path: Path) -> None:
+    """The worker returns the messages that wait for its child."""
+    process = worker(concurrency=1)
+    running = trigger("wait_for_file", str(tmp_path / "go"))
+    waiting = [trigger("ok") for _ in range(2)]
+    for run in [running, *waiting]:
+        process.wait_for_log(f"[{run.pk}.1] received")
+    os.kill(process.pid, signal.SIGTERM)
+    process.wait_for_log("Warm shutdown")
+    (tmp_path / "go").touch()
+    wait_until(lambda: not process.running, 30, what="the end of the worker")
+    assert wait_for_end(running).outcome == "succeeded"
+    assert messages() == (len(waiting), 0)
 
 
 def test_celery_task_sees_its_attempt_and_its_retry_becomes_an_attempt(worker: StartWorker) -> None:

@@ -1,0 +1,56 @@
+"""Acknowledge the message of an ended run after the child of the worker got its next message.
+
+The worker's main process sends messages to its children in an event loop. An iteration of this loop
+calls what is ready, fires timers, waits for events, and then sends each free child a message.
+Celery acknowledges a message at the start of the next iteration, and the free child waits until the
+broker has confirmed that.
+
+Invariants:
+
+- The message of a run isn't acknowledged before the run has ended.
+- If another message waits for a child, the worker sends it before the acknowledgement.
+- A worker that stops acknowledges at once. If it stops or dies between the end of the run and the
+  acknowledgement, the broker delivers the message again, and the start drops it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery.worker import state
+from celery.worker.request import Request
+from kombu.asynchronous import Hub, get_event_loop
+
+LONGEST_WAIT = 0.001
+"""Seconds that the event loop waits for events between the two iterations."""
+
+
+class NextMessageFirst(Request):
+    """A request whose message is acknowledged one iteration later if another message waits."""
+
+    def acknowledge(self) -> None:
+        loop = get_event_loop()
+        executed_here = self.worker_pid == os.getpid()  # type: ignore[comparison-overlap]  # stubs
+        if loop is None or executed_here or _is_stopping() or not _is_message_waiting():
+            super().acknowledge()
+        else:
+            loop.call_soon(self._acknowledge_in_next_iteration, loop)
+
+    def _acknowledge_in_next_iteration(self, loop: Hub) -> None:
+        super().acknowledge()
+        loop.call_later(LONGEST_WAIT, _end_wait)
+
+
+def _is_message_waiting() -> bool:
+    return len(state.reserved_requests) > len(state.active_requests)
+
+
+def _is_stopping() -> bool:
+    """Return whether the worker ends after its current runs. Celery's flags may be exit code 0."""
+    flags: tuple[Any, ...] = (state.should_stop, state.should_terminate)
+    return any(flag is not None and flag is not False for flag in flags)
+
+
+def _end_wait() -> None:
+    """Do nothing. The timer ends the loop's wait for events."""

@@ -84,6 +84,24 @@ def test_healthy_system_names_failures() -> None:
     assert {name: str(value) for name, value in verdict.summary.values.items()} == {"number": "1"}
 
 
+@pytest.mark.parametrize(
+    ("queued", "last_start", "text"),
+    [
+        (0, ago(MINUTE), "Healthy: runs start"),
+        (1, ago(5 * SECOND), "Healthy: runs start"),
+        (1, ago(40 * SECOND), "1 run is queued, and the last run started 40 s ago."),
+        (19, ago(57 * SECOND), "19 runs are queued, and the last run started 55 s ago."),
+        (1, None, "Healthy: runs start"),
+    ],
+)
+def test_queue_that_does_not_move_is_named_before_it_is_a_problem(
+    queued: int, last_start: Any, text: str
+) -> None:
+    verdict = assess(facts(queued=queued, last_start=last_start))
+    assert verdict.status is SystemStatus.OK
+    assert text in str(verdict.summary)
+
+
 @pytest.mark.parametrize("autostart", [False, True])
 def test_remedy_for_missing_nodes_depends_on_autostart(autostart: bool) -> None:
     (issue,) = assess(facts(live_nodes=0, autostart=autostart)).issues

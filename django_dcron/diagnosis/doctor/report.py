@@ -37,9 +37,11 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """Freezes in force, and limits of the check: what it didn't cover."""
+        """Freezes in force, a queue that doesn't move, and what the check didn't cover."""
         totals, window = self.totals, self.window
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
+        if waiting := self.verdict.queue_note:
+            notes.append(str(waiting))
         if totals.since_change:
             notes.append(
                 f"{number_of(totals.since_change, 'job')} changed within the period: checked "

@@ -16,13 +16,22 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from django_dcron.policies.health import nodes, outcomes, workers
 from django_dcron.policies.health.facts import SystemFacts
-from django_dcron.policies.health.problems import Issue, Problem, Severity, bounded_number
+from django_dcron.policies.health.problems import (
+    Issue,
+    Problem,
+    Severity,
+    age_text,
+    bounded_number,
+)
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
+
+QUIET_QUEUE_NOTED_AFTER = timedelta(seconds=15)
 
 
 class SystemStatus(StrEnum):
@@ -60,6 +69,8 @@ class Verdict:
             )
         if not self.facts.has_work:
             return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
+        if waiting := self.queue_note:
+            return TranslatableText(_("Healthy so far. %(waiting)s"), waiting=waiting)
         if self.facts.failed_lately:
             return ngettext(
                 "Healthy: runs start on time. %(number)s job has failed since its last success.",
@@ -71,6 +82,26 @@ class Verdict:
         return TranslatableText(
             _("Healthy: runs start and succeed. Running nodes: %(nodes)d."),
             nodes=self.facts.live_nodes,
+        )
+
+    @property
+    def queue_note(self) -> TranslatableText | None:
+        """The number of queued runs, if no run has started for a while.
+
+        It becomes a problem after ``DCRON_REDELIVER_AFTER``.
+        """
+        facts = self.facts
+        if not facts.queued or facts.last_start is None:
+            return None
+        idle = facts.now - facts.last_start
+        if idle < QUIET_QUEUE_NOTED_AFTER:
+            return None
+        return ngettext(
+            "%(number)s run is queued, and the last run started %(age)s ago.",
+            "%(number)s runs are queued, and the last run started %(age)s ago.",
+            facts.queued,
+            number=bounded_number(facts.queued),
+            age=age_text(idle),
         )
 
     @property

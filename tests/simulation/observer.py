@@ -30,6 +30,8 @@ class CommittedRows(Protocol):
 
     def is_accounted_for(self, job: int, scheduled_at: str) -> bool: ...
 
+    def claimed_ahead(self, job: int, now: str) -> list[str]: ...
+
     def is_frozen(self, run: str, now: str) -> bool: ...
 
     def missing_followers(self, run: str, job: int, state: str) -> list[int]: ...
@@ -207,6 +209,11 @@ class Observer:
         if next_at and not is_occurrence(given, next_at, next_at):
             self.report(f"off_schedule: the cursor of job {job} is at {next_at}")
 
+    def _redefined(self, job: int, placed_at: str) -> None:
+        """The job was edited, paused or resumed. Its runs that were claimed ahead are withdrawn."""
+        for run in self.rows.claimed_ahead(job, max(placed_at, self._now_text())):
+            self.report(f"job {job}: run {run[-6:]} of the earlier definition is left")
+
     def _replaced(self, job: int, next_at: str, placed_at: str, *definition: Any) -> None:
         """The job's cursor was due by its earlier definition when it got a new one."""
         # After a pause that a node has ended early, the definition counts from a later instant.
@@ -222,10 +229,13 @@ class Observer:
         if (run, number) in self._attempts:
             self.report(f"run {run[-6:]} has two attempts {number}")
         self._attempts.add((run, number))
-        now = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
-        if self.rows.is_frozen(run, f"{now:%Y-%m-%d %H:%M:%S.%f}"):
+        if self.rows.is_frozen(run, self._now_text()):
             self.report(f"freezes: run {run[-6:]} starts during a freeze")
         self.log(f"{worker} starts run {run[-6:]} attempt {number}")
+
+    def _now_text(self) -> str:
+        now = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
+        return f"{now:%Y-%m-%d %H:%M:%S.%f}"
 
     def witnessed(self, run: str, attempt: int) -> None:
         key = run, attempt

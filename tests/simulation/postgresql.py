@@ -128,6 +128,7 @@ BEGIN
         IF new.placed_at = old.placed_at THEN
             RETURN NULL;
         END IF;
+        PERFORM report('redefined', jsonb_build_array(new.job_id, as_text(new.placed_at)));
         IF old.problem = '' AND old.next_at <= new.placed_at THEN
             PERFORM report('replaced', jsonb_build_array(new.job_id, as_text(old.next_at),
                 as_text(new.placed_at)) || definition_of(old));

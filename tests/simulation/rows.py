@@ -28,6 +28,18 @@ def is_accounted_for(job: int, scheduled_at: str) -> bool:
     return bool(server.query(ACCOUNTED, (job, scheduled_at, scheduled_at, scheduled_at)))
 
 
+CLAIMED_AHEAD = """
+SELECT r.id FROM django_dcron_run r
+WHERE r.job_id = %s AND r.scheduled_at > %s AND r.state = 'pending' AND r.attempt = 1
+AND r."trigger" = 'schedule'
+"""
+
+
+def claimed_ahead(job: int, now: str) -> list[str]:
+    """Return the job's pending runs that were claimed for occurrences after ``now``."""
+    return [str(key) for (key,) in server.query(CLAIMED_AHEAD, (job, now))]
+
+
 FOLLOWERS = f"""
 SELECT l.job_id FROM django_dcron_link l
 JOIN django_dcron_job j ON j.id = l.job_id JOIN django_dcron_cursor c ON c.job_id = l.job_id

@@ -62,6 +62,9 @@ CREATE TEMP TRIGGER sim_cursor_placed AFTER UPDATE OF placed_at ON django_dcron_
 WHEN new.placed_at <> old.placed_at AND new.enabled AND new.problem = ''
 BEGIN SELECT dcron_changed('placed', new.job_id, new.placed_at, new.next_at, new.schedule,
     new.timezone, new.calendar_dates, new.calendar_policy, new.starts_at, new.ends_at); END;
+CREATE TEMP TRIGGER sim_cursor_redefined AFTER UPDATE OF placed_at ON django_dcron_cursor
+WHEN new.placed_at <> old.placed_at
+BEGIN SELECT dcron_changed('redefined', new.job_id, new.placed_at); END;
 CREATE TEMP TRIGGER sim_cursor_replaced AFTER UPDATE OF placed_at ON django_dcron_cursor
 WHEN new.placed_at <> old.placed_at AND old.problem = '' AND old.next_at <= new.placed_at
 BEGIN SELECT dcron_changed('replaced', new.job_id, old.next_at, new.placed_at, old.schedule,

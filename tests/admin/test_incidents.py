@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -218,6 +219,24 @@ def test_retry_creates_one_run_for_each_failed_run_in_batches(
     assert all(run.scheduled_at.microsecond for run in runs)
     entries = AuditEntry.objects.filter(kind="incident", action="rerun")
     assert [entry.after["runs"] for entry in entries.order_by("pk")] == [2, 2, 1]
+
+
+def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
+    incident = make_incident(runs=3)
+    assert "Reruns of these failures" not in text_of(admin_client, page_url(incident))
+    retry(admin_client, incident)
+    first, *_others = Run.objects.filter(rerun_of__isnull=False)
+    Run.objects.filter(pk=first.pk).update(state="succeeded", finished_at=first.due_at)
+    page = text_of(admin_client, page_url(incident))
+    reruns = page[page.index("Reruns of these failures") :].split("</div>")[0]
+    assert re.findall(r"(\d+) <span[^>]*>([^<]*)<", reruns) == [
+        ("2", "Waiting"),
+        ("1", "Succeeded"),
+    ]
+    link = re.search(r'href="([^"]+)"', reruns)
+    assert link
+    listed = text_of(admin_client, link[1].replace("&amp;", "&"))
+    assert run_url(first) in listed
 
 
 def test_repeated_retry_creates_no_second_run(admin_client: Client) -> None:

@@ -6,8 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import Count
 from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import (
     change_url,
@@ -17,6 +20,7 @@ from django_dcron.admin.display import (
     may_view,
     outcome_badge,
     render_time,
+    state_badge,
     time_ago_text,
 )
 from django_dcron.admin.incidents.trend import render_trend
@@ -25,8 +29,11 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Incident, Job, Run
+from django_dcron.policies.lifecycle import State, Trigger
 
 ATTEMPTS_SHOWN = 10
+FAILURES_FOLLOWED = 500
+"""The number of latest failed attempts whose reruns are counted."""
 DAYS = 14
 
 
@@ -122,6 +129,27 @@ class IncidentPage:
             }
             for attempt in self._attempts
         ]
+
+    @cached_property
+    def reruns(self) -> SafeString:
+        """The numbers of runs that repeat the latest failed runs, by state; empty without any."""
+        if not (self._sees_attempts and self._sees_runs):
+            return SafeString("")
+        attempts = self._scope.attempts.filter(incident=self.incident.pk).order_by("-pk")
+        failed = set(attempts.values_list("run", flat=True)[:FAILURES_FOLLOWED])
+        reruns = self._scope.runs.filter(rerun_of__in=failed).order_by()
+        counts = dict(reruns.values_list("state").annotate(Count("pk")))
+        if not counts:
+            return SafeString("")
+        job, backfill = str(self.incident.job_id), Trigger.BACKFILL.value
+        url = list_url(Run, self._site, job__id__exact=job, trigger__exact=backfill)
+        by_state = [(counts[state], state_badge(state)) for state in State if state in counts]
+        return format_html(
+            '{} <a href="{}">{}</a>',
+            format_html_join(" ", "{} {}", by_state),
+            url,
+            _("View the retried runs"),
+        )
 
     @property
     def runs_url(self) -> str:

@@ -30,9 +30,7 @@ SAMPLES_KEPT = 8
 DRIFT = 1e-4
 """Seconds by which the clocks of two machines may drift apart in a second."""
 TOLERANCE = 0.05
-"""Seconds. Covers the drift of two clocks while samples are kept, and the resolution of any
-database's clock.
-"""
+"""Seconds. Covers the resolution of any database's clock."""
 DOUBTED_FROM = 1.0
 """Seconds. A smaller step, for example by a time server, is followed at once."""
 DOUBT_FOR = 10.0
@@ -90,10 +88,14 @@ class ClockSample:
         return self.round_trip / 2 + DRIFT * (monotonic - self.monotonic)
 
     def contradicts(self, other: ClockSample) -> bool:
-        """Return whether the samples differ by more than their errors and the tolerance."""
+        """Return whether the samples differ by more than their errors, drift and the tolerance.
+
+        Otherwise, a slow read long after the others would look like a jump of half its round trip.
+        """
         passed = (self.cluster_time - other.cluster_time).total_seconds()
-        error = (self.round_trip + other.round_trip) / 2
-        return abs(passed - (self.monotonic - other.monotonic)) > error + TOLERANCE
+        elapsed = self.monotonic - other.monotonic
+        error = (self.round_trip + other.round_trip) / 2 + DRIFT * abs(elapsed)
+        return abs(passed - elapsed) > error + TOLERANCE
 
 
 class ClusterClock:

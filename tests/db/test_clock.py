@@ -191,6 +191,19 @@ def test_database_clock_that_keeps_jumping_is_not_followed() -> None:
         assert world.error == 0
 
 
+@pytest.mark.parametrize("drift", [-0.9e-4, 0.9e-4])
+def test_slow_reads_long_after_the_last_sample_are_no_jump(drift: float) -> None:
+    """The clocks have drifted apart meanwhile, and half of a slow round trip is its error."""
+    world = World()
+    clock = ClusterClock(lambda: world.elapsed * (1 + drift), world._wall)
+    clock.sample(world.reading(0, 0))
+    for seconds in (500, 780):
+        world.elapsed += 1000
+        clock.sample(world.reading(seconds, 0))
+    assert abs((clock.now() - world.truth).total_seconds()) < 1
+    assert clock.doubt == timedelta()
+
+
 def test_small_step_of_database_clock_is_followed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.clock.sample(world.reading(0, 0))

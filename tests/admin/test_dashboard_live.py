@@ -42,8 +42,11 @@ pytestmark = pytest.mark.django_db
 class Clock:
     def __init__(self) -> None:
         self.seconds = 1_000_000.0
+        self.step = 0.0
+        """Seconds that pass with each look at the clock."""
 
     def __call__(self) -> float:
+        self.seconds += self.step
         return self.seconds
 
 
@@ -121,6 +124,48 @@ def test_open_dashboards_of_all_viewers_stay_below_the_maximum(clock: Clock) -> 
 
     assert max(minutes) <= MAX_QUERIES_PER_MINUTE, minutes
     assert len({tab.parts["failures"] for tab in tabs}) == 1
+
+
+@pytest.mark.parametrize(
+    "tabs",
+    [[(0, 5), (1.7, 5), (3.4, 5)], [(0, 5), (11, 5.3), (23, 6.1)], [(0, 15), (4, 5), (9, 7)]],
+)
+def test_interleaved_dashboards_stay_below_the_maximum_in_any_60_seconds(
+    clock: Clock, tabs: list[tuple[float, float]]
+) -> None:
+    """Each tab is opened at an offset and polls at its own interval; reading takes time."""
+    job = make_job()
+    for number in range(timeline.LANES):
+        make_run(make_job(f"other {number}"), "succeeded")
+    clock.step = 0.003
+    start = clock.seconds
+    clients = [log_in(*ALL_PERMISSIONS) for _ in tabs]
+    opened: dict[int, Tab] = {}
+    reads: list[tuple[float, int]] = []
+    for offset, number in polls_of(tabs, seconds=11 * 60):
+        clock.seconds = max(clock.seconds, start + offset)
+        if number not in opened:
+            opened[number] = Tab(clients[number])
+            reads.clear()  # opening a page reads all sections
+            continue
+        make_run(job, "failed", due_at=database_now("default"))
+        with CaptureQueriesContext(connection) as captured:
+            assert opened[number].poll().status_code in {200, 204}
+        reads.append((offset, len(captured)))
+
+    assert reads[-1][0] - reads[0][0] >= 10 * 60
+    for begin, _ in reads:
+        within = [(at, count) for at, count in reads if begin <= at < begin + 60 and count]
+        assert sum(count for _, count in within) <= MAX_QUERIES_PER_MINUTE, within
+
+
+def polls_of(tabs: list[tuple[float, float]], seconds: int) -> list[tuple[float, int]]:
+    """Return the time and the tab of each poll; a tab has an offset and an interval."""
+    return sorted(
+        (offset + interval * number, tab)
+        for tab, (offset, interval) in enumerate(tabs)
+        for number in range(int((seconds - offset) / interval))
+    )
 
 
 def test_quiet_dashboards_need_fewer_queries(clock: Clock) -> None:
@@ -306,7 +351,7 @@ def test_one_request_reads_while_others_show_the_previous_content(
 ) -> None:
     make_job()
     tab = Tab(log_in(*ALL_PERMISSIONS))
-    clock.seconds += page.SECTIONS["cluster"].max_interval
+    clock.seconds += page.SECTIONS["health"].max_interval
     monkeypatch.setattr(Store, "add", lambda self, key, seconds: False)  # another one reads
 
     with django_assert_num_queries(0):
@@ -329,12 +374,24 @@ def test_dashboard_works_without_cache(
 
 
 @pytest.mark.parametrize(
-    ("last_turn", "due"), [(None, 90), (-500, 90), (0, 90), (61, 91), (200, 230), (359, 360)]
+    ("last_due", "due"), [(-500, 90), (0, 90), (61, 91), (200, 230), (359, 360)]
 )
-def test_viewers_are_checked_one_after_another(last_turn: float | None, due: float) -> None:
+def test_viewers_are_checked_one_after_another(last_due: float, due: float) -> None:
     now = 1_000_000.0
-    last = None if last_turn is None else now + last_turn
-    assert live.recheck_due(now, last) == now + due
+    assert live.recheck_due(now, now + last_due) == now + due
+
+
+@pytest.mark.parametrize(
+    ("age", "since_last_check", "is_due"),
+    [(89, 89, False), (90, 90, True), (90, 29, False), (120, 30, True), (360, 0, True)],
+)
+def test_check_of_a_viewer_waits_for_its_turn(
+    age: int, since_last_check: int, is_due: bool
+) -> None:
+    now = 1_000_000.0
+    checked_at = now - age
+    found = live.is_recheck_due(now, checked_at, checked_at + 90, now - since_last_check)
+    assert found is is_due
 
 
 SECTION = Section(lambda viewer: {}, min_interval=40, max_interval=120)

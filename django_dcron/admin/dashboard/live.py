@@ -9,6 +9,7 @@ Invariants:
 - A section is read at most once per ``min_interval`` for all viewers with the same key. The figures
   tell whether anything is new. If not, most sections are read once per ``max_interval``.
 - One request at a time reads the sections of a key. The others answer with the previous content.
+- Sections that a request reads together have the same ``read_at``, so they stay due together.
 - A request that finds everything in the cache needs no query, not even for session and user. It
   must have the session of a request that passed all checks within ``RECHECK_AFTER`` seconds. A
   logout ends this at once.
@@ -46,9 +47,9 @@ CACHE_SECONDS = 600
 LOCK_SECONDS = 15
 """Seconds after which another request reads the sections, because the first one has failed."""
 RECHECK_AFTER = range(90, 360)
-"""Seconds after which the permissions of a viewer are checked again."""
+"""Seconds after which the permissions of a viewer are checked again, at least and at most."""
 TURN = 30
-"""Seconds between the checks of two viewers, so that the checks don't add up in one minute."""
+"""Seconds between the checks of two viewers, so that at most two checks are made in one minute."""
 LOGGED_OUT = "logged out"
 """Replaces a viewer's stored permissions, so that a request in progress can't store them again."""
 MAX_CLOCK_SKEW = 5
@@ -80,6 +81,7 @@ class RenderedSection:
     html: SafeString
     digest: str
     read_at: float
+    """When the request began to read sections."""
     changed_at: float
 
 
@@ -95,16 +97,19 @@ def is_due(
     age = now - shown.read_at
     if age < -MAX_CLOCK_SKEW or age >= section.max_interval:
         return True
-    is_new = figures is not None and figures.changed_at > shown.read_at
-    return is_new and age >= section.min_interval
+    if figures is None or figures.changed_at <= shown.read_at:
+        return False
+    # Not ``now``: sections are read together with the figures and share the query of the time.
+    return figures.read_at - shown.read_at >= section.min_interval
 
 
 def read_sections(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, RenderedSection]:
     """Read the sections for a viewer who opens the page, and share them."""
     keys = _keys(viewer, sections)
     stored = store.get_many(keys.values())
+    now = clock()
     found = {
-        name: _render_section(name, section, viewer, stored.get(keys[name]))
+        name: _render_section(name, section, viewer, now, stored.get(keys[name]))
         for name, section in sections.items()
     }
     store.set_many({keys[name]: shown for name, shown in found.items()}, CACHE_SECONDS)
@@ -129,10 +134,12 @@ def refreshed_sections(
     if not store.add(reading, LOCK_SECONDS):
         return found
     try:
+        now = clock()
         read: dict[str, RenderedSection] = {}
         for name, section in sections.items():
-            if is_due(section, found.get(name), found.get(FIGURES), clock()):
-                read[name] = found[name] = _render_section(name, section, viewer, found.get(name))
+            before = found.get(name)
+            if is_due(section, before, found.get(FIGURES), now):
+                read[name] = found[name] = _render_section(name, section, viewer, now, before)
         store.set_many({keys[name]: shown for name, shown in read.items()}, CACHE_SECONDS)
     finally:
         store.delete(reading)
@@ -155,10 +162,10 @@ def _keys(viewer: Viewer, sections: Mapping[str, Section]) -> dict[str, str]:
 
 
 def _render_section(
-    name: str, section: Section, viewer: Viewer, before: RenderedSection | None
+    name: str, section: Section, viewer: Viewer, now: float, before: RenderedSection | None
 ) -> RenderedSection:
     html = render_to_string(f"admin/django_dcron/dashboard/{name}.html", section.context(viewer))
-    digest, now = blake2b(html.encode(), digest_size=8).hexdigest(), clock()
+    digest = blake2b(html.encode(), digest_size=8).hexdigest()
     is_same = before is not None and before.digest == digest
     return RenderedSection(html, digest, now, before.changed_at if before and is_same else now)
 
@@ -179,29 +186,44 @@ def remember_viewer(viewer: Viewer, request: HttpRequest) -> None:
     key = _session_key(request, viewer.site)
     if key and store.get(key) != LOGGED_OUT:
         now = clock()
-        turn = f"turn:{viewer.site.name}"
-        due = recheck_due(now, store.get(turn))
+        turn = _turn_key(viewer.site)
+        _last_check, last_due = store.get(turn) or (0.0, 0.0)
+        due = recheck_due(now, last_due)
         facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, now, due)
-        store.set_many({key: facts, turn: due}, RECHECK_AFTER.stop)
+        store.set_many({key: facts, turn: (now, due)}, RECHECK_AFTER.stop)
 
 
-def recheck_due(now: float, last_turn: float | None) -> float:
+def recheck_due(now: float, last_due: float) -> float:
     """Return when to check the permissions of a viewer again who has passed the checks ``now``.
 
-    ``last_turn`` is the latest such time of another viewer.
+    ``last_due`` is the latest such time of another viewer.
     """
     earliest, latest = now + RECHECK_AFTER.start, now + RECHECK_AFTER.stop
-    return min(max(earliest, (last_turn or 0.0) + TURN), latest)
+    return min(max(earliest, last_due + TURN), latest)
+
+
+def is_recheck_due(now: float, checked_at: float, due: float, last_check: float) -> bool:
+    """Return whether to check permissions now, which were checked at ``checked_at``.
+
+    A check that is due waits while the latest check of any viewer, ``last_check``, is too recent.
+    """
+    age = now - checked_at
+    if age < -MAX_CLOCK_SKEW or age >= RECHECK_AFTER.stop:
+        return True
+    return now >= due and now - last_check >= TURN
 
 
 def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | None:
     """Return the viewer of an earlier request of this session; this needs no query."""
     key = _session_key(request, site)
-    facts = store.get(key) if key else None
+    turn = _turn_key(site)
+    stored = store.get_many([key, turn]) if key else {}
+    facts = stored.get(key)
     if facts is None or facts == LOGGED_OUT:
         return None
-    sees, adds_jobs, narrowed, at, due = facts
-    if not at - MAX_CLOCK_SKEW <= clock() < due:
+    sees, adds_jobs, narrowed, checked_at, due = facts
+    last_check, _last_due = stored.get(turn) or (0.0, 0.0)
+    if is_recheck_due(clock(), checked_at, due, last_check):
         return None
     return Viewer(
         site=site,
@@ -219,6 +241,10 @@ def forget_viewer(request: HttpRequest, **_given: Any) -> None:
     for site in all_sites:
         if key := _session_key(request, site):
             store.set_many({key: LOGGED_OUT}, RECHECK_AFTER.stop)
+
+
+def _turn_key(site: admin.AdminSite) -> str:
+    return f"turn:{site.name}"
 
 
 def _session_key(request: HttpRequest, site: admin.AdminSite) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from django.contrib.admin import AdminSite
 from django.contrib.admin.widgets import ForeignKeyRawIdWidget
 from django.core.exceptions import ValidationError
+from django.db import DataError
 from django.db.models import ManyToOneRel, Model
 from django.forms import Widget
 from django.http import HttpRequest
@@ -28,21 +29,40 @@ class RowInputs:
         """Return the input with a lookup, or None if the user may not view the model's rows."""
         if not self._may_view(model):
             return None
-        key: Any = model._meta.pk
-        relation = ManyToOneRel(key, model, key.name)  # the widget reads only model and key
-        return ForeignKeyRawIdWidget(relation, self.site)
+        return _RowInput(model, self)
 
     def check(self, model: type[Model], key: Any) -> None:
         """Raise ``ValidationError`` if the user could see the row, but it doesn't exist."""
-        if not self._may_view(model):
-            return
-        rows = self.site.get_model_admin(model).get_queryset(self.request)
-        if not rows.filter(pk=key).exists():
+        if self._may_view(model) and not self.sees(model, key):
             values = {"model": model._meta.verbose_name, "key": repr(key)}
             raise ValidationError(
                 _("No %(model)s with the key %(key)s exists.") % values, code="no_row"
             )
 
+    def sees(self, model: type[Model], key: Any) -> bool:
+        """Return whether the user may see a row with this key, which may be any text."""
+        rows = self.site.get_model_admin(model).get_queryset(self.request)
+        try:
+            return bool(rows.filter(pk=key).exists())
+        except (TypeError, ValueError, OverflowError, ValidationError, DataError):
+            return False  # no key of this model
+
     def _may_view(self, model: type[Model]) -> bool:
         registered = self.site.is_registered(model)
         return registered and self.site.get_model_admin(model).has_view_permission(self.request)
+
+
+class _RowInput(ForeignKeyRawIdWidget):
+    """The input of ``raw_id_fields``. It names only rows that the user may see."""
+
+    def __init__(self, model: type[Model], rows: RowInputs):
+        key: Any = model._meta.pk
+        # Django's widget reads only the model and the key.
+        super().__init__(ManyToOneRel(key, model, key.name), rows.site)
+        self._model, self._rows = model, rows
+
+    def label_and_url_for_value(self, value: Any) -> tuple[str, str]:
+        if not self._rows.sees(self._model, value):
+            return "", ""
+        label, url = super().label_and_url_for_value(value)
+        return str(label), str(url)

@@ -16,11 +16,12 @@ Invariants:
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, ClassVar
 
+from celery.signals import worker_ready
 from celery.worker import state
 from celery.worker.request import Request
-from kombu.asynchronous import Hub, get_event_loop
+from kombu.asynchronous import Hub
 
 LONGEST_WAIT = 0.001
 """Seconds that the event loop waits for events between the two iterations."""
@@ -29,8 +30,13 @@ LONGEST_WAIT = 0.001
 class NextMessageFirst(Request):
     """A request whose message is acknowledged one iteration later if another message waits."""
 
+    loop: ClassVar[Hub | None] = None
+    """The worker's event loop, or None if its pool needs none. kombu's ``get_event_loop`` returns
+    None after the broker connection was lost, although the worker keeps its loop.
+    """
+
     def acknowledge(self) -> None:
-        loop = get_event_loop()
+        loop = self.loop
         executed_here = self.worker_pid == os.getpid()  # type: ignore[comparison-overlap]  # stubs
         if loop is None or executed_here or _is_stopping() or not _is_message_waiting():
             super().acknowledge()
@@ -40,6 +46,11 @@ class NextMessageFirst(Request):
     def _acknowledge_in_next_iteration(self, loop: Hub) -> None:
         super().acknowledge()
         loop.call_later(LONGEST_WAIT, _end_wait)
+
+
+@worker_ready.connect(weak=False)
+def _remember_loop(sender: Any = None, **kwargs: Any) -> None:
+    NextMessageFirst.loop = getattr(sender, "hub", None)
 
 
 def _is_message_waiting() -> bool:

@@ -41,6 +41,7 @@ from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.limit_lines import limit_shard
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import Ticker
+from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.testing.manual_clock import set_clock, utc_time
 from django_dcron.testing.raising import recording_exceptions
 from django_dcron.testing.subjects import Subject, stored_jobs
@@ -108,6 +109,7 @@ def run_due(
         )
     clock_was_unset = clock.fixed_at is None
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
+        stored_before = set(Job.objects.using(alias_for(Job)).values_list("pk", flat=True))
         chosen = (
             None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
         )
@@ -116,17 +118,20 @@ def run_due(
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
         if not ended and chosen and at is None:
-            problem = _why_nothing_is_due(chosen, follows_real_time=clock_was_unset)
+            saved = chosen - stored_before
+            problem = _why_nothing_is_due(chosen, saved, follows_real_time=clock_was_unset)
             if problem:
                 warnings.warn(problem, stacklevel=2)
         return ended
 
 
-def _why_nothing_is_due(job_ids: Collection[int], *, follows_real_time: bool) -> str:
+def _why_nothing_is_due(
+    job_ids: Collection[int], saved: Collection[int], *, follows_real_time: bool
+) -> str:
     """Return the text of a warning if the jobs have no runs, and an occurrence ahead.
 
     If the test has set a clock, the occurrence may be ahead on purpose. Then there is a warning
-    only if the job was saved right after another occurrence.
+    only if this call has saved the job, right after another occurrence. ``saved`` are these jobs.
     """
     using = alias_for(Run)
     if Run.objects.using(using).filter(job__in=job_ids).exists():
@@ -137,21 +142,22 @@ def _why_nothing_is_due(job_ids: Collection[int], *, follows_real_time: bool) ->
         return ""
     if follows_real_time:
         return NOTHING_DUE.format(job=cursor.job, at=cursor.next_at.isoformat())
-    if (missed := _was_saved_too_late(cursor)) is not None:
+    if cursor.job_id in saved and (missed := _missed_by_its_save(cursor)) is not None:
         next_at = cursor.next_at.isoformat()
         return SAVED_TOO_LATE.format(job=cursor.job, missed=missed.isoformat(), at=next_at)
     return ""
 
 
-def _was_saved_too_late(cursor: Cursor) -> datetime | None:
-    """Return the occurrence that the job's first save missed, if it is nearer than the next one.
+def _missed_by_its_save(cursor: Cursor) -> datetime | None:
+    """Return an occurrence up to a minute before now, and nearer to it than the next occurrence.
 
-    In a test whose clock stands at an occurrence or shortly after it, the author expects a run.
+    In a test whose clock stands there, the author expects a run.
     """
     now, schedule = clock.now(), cursor.parsed_schedule
     if cursor.next_at is None or schedule.interval is not None:
         return None
-    earlier = timetable_of(cursor).next_after(now - (cursor.next_at - now))
+    ahead = min(cursor.next_at - now, timedelta(minutes=1) + MICROSECOND)
+    earlier = timetable_of(cursor).next_after(now - ahead)
     return earlier if earlier is not None and earlier <= now else None
 
 

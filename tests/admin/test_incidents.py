@@ -239,6 +239,24 @@ def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
     assert run_url(first) in listed
 
 
+def test_reruns_count_for_the_incident_whose_failure_they_follow(admin_client: Client) -> None:
+    incident = make_incident()
+    original = Run.objects.get()
+    second = control.rerun(original)
+    failed = {"state": "failed", "finished_at": second.due_at}
+    Run.objects.filter(pk=second.pk).update(**failed)
+    other = make_incident()
+    Attempt.objects.filter(incident=other.pk).update(run=second.pk)
+    assert "Reruns of these failures" not in text_of(admin_client, page_url(other))
+    third = control.rerun(Run.objects.get(pk=second.pk))
+    assert third.rerun_of == original
+    counted = r"(\d+) <span[^>]*>(Pending|Failed)<"
+    page = text_of(admin_client, page_url(other))
+    assert re.findall(counted, page.split("Reruns of these failures")[1]) == [("1", "Pending")]
+    page = text_of(admin_client, page_url(incident))
+    assert len(re.findall(counted, page.split("Reruns of these failures")[1])) == 2
+
+
 def test_repeated_retry_creates_no_second_run(admin_client: Client) -> None:
     incident = make_incident(runs=3)
     for _ in range(2):

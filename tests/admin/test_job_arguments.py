@@ -6,6 +6,7 @@ from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
 import pytest
+from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
@@ -66,6 +67,7 @@ def remind(
     copy: Annotated[int | None, User] = None,
     deputy: Annotated[int, User] | None = None,
     group: Annotated[str, "a name"] = "",
+    by_text: Annotated[str, User] = "",
 ) -> None:
     """Take the keys of rows."""
 
@@ -327,6 +329,7 @@ def test_hint_with_a_model_has_a_lookup_of_its_rows(admin_client: Client) -> Non
         "copy": (InputKind.INTEGER, User),
         "deputy": (InputKind.INTEGER, User),
         "group": (InputKind.TEXT, None),
+        "by_text": (InputKind.TEXT, User),
     }
     ann = User.objects.create_user("ann")
     job = make_job(target=ROWS, kwargs={"user": ann.pk})
@@ -369,3 +372,29 @@ def test_user_who_may_not_view_the_rows_enters_the_key(staff_with: StaffWith) ->
         job_url(job), as_page(client, job_url(job)) | {"argument-copy": str(ann.pk + 1)}
     )
     assert answer.status_code == 302, "the answer would tell which rows exist"
+
+
+@pytest.mark.parametrize("value", ["abc", "1.5", "9" * 30, "-1", "nan"])
+def test_text_that_is_no_key_is_refused(admin_client: Client, value: str) -> None:
+    job = make_job(target=ROWS, kwargs={"user": 1})
+    sent = as_page(admin_client, job_url(job)) | {"argument-by_text": value}
+    answer = admin_client.post(job_url(job), sent)
+    assert answer.status_code == 200
+    assert "by_text: No user with the key" in str(errors(answer))
+
+
+def test_label_of_a_hidden_row_is_not_shown(
+    staff_with: StaffWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, seen = (User.objects.create_user(name) for name in ("hidden-ann", "seen-bob"))
+    everyone = UserAdmin.get_queryset
+    monkeypatch.setattr(
+        UserAdmin,
+        "get_queryset",
+        lambda self, request: everyone(self, request).exclude(pk=hidden.pk),
+    )
+    client = staff_with("view_job", "change_job", "view_user")
+    job = make_job(target=ROWS, kwargs={"user": hidden.pk, "copy": seen.pk})
+    html = client.get(job_url(job)).content.decode()
+    assert "seen-bob" in html
+    assert "hidden-ann" not in html

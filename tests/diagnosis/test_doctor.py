@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -365,8 +366,14 @@ def test_release_counts_as_running_for_twice_its_longest_gap(silent_for: int, fo
     """A worker of a quiet queue still runs; a replaced worker doesn't."""
     last = datetime(2026, 3, 1, tzinfo=UTC)
     now = last + timedelta(seconds=silent_for)
-    old = [_Start(last - minute * MINUTE, "old", "old@a", None, None, "") for minute in range(5)]
-    new = [_Start(now - second * SECOND, "new", "new@b", None, None, "") for second in range(600)]
+    old = [
+        _Start(last - minute * MINUTE, "old", "old@a", None, None, "", uuid4())
+        for minute in range(5)
+    ]
+    new = [
+        _Start(now - second * SECOND, "new", "new@b", None, None, "", uuid4())
+        for second in range(600)
+    ]
     starts = sorted([*old, *new], key=lambda start: start.at, reverse=True)
     assert bool(_releases_side_by_side(starts, now)) is found
 
@@ -419,6 +426,10 @@ def test_worker_that_does_not_accept_arguments_of_the_code_here_is_found(system:
     Job.objects.filter(pk=unfit.pk).update(args=[1])
     _attempt("old@a", Job.objects.get(pk=unfit.pk), SignatureMismatch)
     assert _outdated_workers(system) == [], "the code here doesn't accept them either"
+    own = make_idle_job(target="tests.app.tasks.echo")
+    _attempt("old@a", own, SignatureMismatch)
+    Run.objects.filter(job=own).update(kwargs={"was": "removed"})
+    assert _outdated_workers(system) == [], "the run had its own arguments"
     fits = make_idle_job(target="tests.app.tasks.echo", kwargs={"city": "Köln"})
     _attempt("old@a", make_idle_job(target="tests.app.tasks.echo"), ValueError)
     _attempt("old@a", fits, SignatureMismatch)

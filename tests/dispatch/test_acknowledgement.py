@@ -4,8 +4,10 @@ import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+from celery.signals import worker_ready
 from celery.worker import state
 from kombu.asynchronous import Hub, set_event_loop
 from kombu.utils.eventio import WRITE
@@ -69,9 +71,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     for requests in ("reserved_requests", "active_requests"):
         monkeypatch.setattr(state, requests, set())
     worker = Worker()
-    set_event_loop(worker.hub)
+    monkeypatch.setattr(NextMessageFirst, "loop", worker.hub)
     yield worker
-    set_event_loop(None)
     worker.hub.close()
 
 
@@ -120,10 +121,19 @@ def test_threads_acknowledge_at_once(worker: Worker, waiting: Any) -> None:
 
 
 def test_worker_without_an_event_loop_acknowledges_at_once(worker: Worker, waiting: Any) -> None:
-    set_event_loop(None)
+    worker_ready.send(sender=mock.Mock(hub=None))
     request = worker.request()
     request.acknowledge()
     assert request.acknowledged
+
+
+def test_loop_is_known_after_the_broker_connection_was_lost(worker: Worker, waiting: Any) -> None:
+    """kombu then forgets the loop of the thread."""
+    worker_ready.send(sender=mock.Mock(hub=worker.hub))
+    set_event_loop(None)
+    request = worker.request()
+    request.acknowledge()
+    assert not request.acknowledged
 
 
 def test_message_is_acknowledged_once(worker: Worker, waiting: Any) -> None:

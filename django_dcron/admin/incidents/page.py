@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import datetime
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import Count
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -29,11 +31,12 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Attempt, Incident, Job, Run
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.lifecycle import State
 
 ATTEMPTS_SHOWN = 10
 FAILURES_FOLLOWED = 500
 """The number of latest failed attempts whose reruns are counted."""
+RERUNS_COUNTED = 2_000
 DAYS = 14
 
 
@@ -136,13 +139,20 @@ class IncidentPage:
         if not (self._sees_attempts and self._sees_runs):
             return SafeString("")
         attempts = self._scope.attempts.filter(incident=self.incident.pk).order_by("-pk")
-        failed = set(attempts.values_list("run", flat=True)[:FAILURES_FOLLOWED])
-        reruns = self._scope.runs.filter(rerun_of__in=failed).order_by()
-        counts = dict(reruns.values_list("state").annotate(Count("pk")))
+        columns = ("run", "run__rerun_of", "run__claimed_at")
+        latest: dict[UUID, datetime] = {}  # a rerun of a rerun refers to the original run
+        for run, original, claimed_at in attempts.values_list(*columns)[:FAILURES_FOLLOWED]:
+            key = original or run
+            latest[key] = max(latest.get(key, claimed_at), claimed_at)
+        reruns = self._scope.runs.filter(rerun_of__in=latest).order_by("-claimed_at")
+        rows = reruns.values_list("rerun_of", "state", "claimed_at")[:RERUNS_COUNTED]
+        counts = Counter(
+            state for original, state, at in rows if original and at > latest[original]
+        )
         if not counts:
             return SafeString("")
-        job, backfill = str(self.incident.job_id), Trigger.BACKFILL.value
-        url = list_url(Run, self._site, job__id__exact=job, trigger__exact=backfill)
+        job = str(self.incident.job_id)
+        url = list_url(Run, self._site, job__id__exact=job, rerun_of__isnull="0")
         by_state = [(counts[state], state_badge(state)) for state in State if state in counts]
         return format_html(
             '{} <a href="{}">{}</a>',

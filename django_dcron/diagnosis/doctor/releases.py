@@ -14,12 +14,14 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
+from django.db.models import Q
+
 from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import CLUSTER, Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.exceptions import InvalidArguments, SignatureMismatch, UnknownTarget
-from django_dcron.models import Attempt, Definition
+from django_dcron.models import Attempt, Definition, Run
 from django_dcron.policies.retry import exception_name
 
 SAMPLE = 500
@@ -40,6 +42,7 @@ class _Start(NamedTuple):
     target: str | None
     """None if no definition is recorded."""
     exception_class: str
+    run: UUID
 
     @property
     def refused(self) -> str | UUID | None:
@@ -84,7 +87,7 @@ class ReleaseStarts:
 
 def examine_releases(window: Window, findings: Findings) -> None:
     target = "definition__content__target"  # the job may have another one by now
-    columns = ("started_at", "release", "worker", "definition", target, "exception_class")
+    columns = ("started_at", "release", "worker", "definition", target, "exception_class", "run")
     latest = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list(*columns)
     starts = [_Start(*row) for row in latest[:SAMPLE]]
     recent = [start for start in starts if start.at > window.now - RECENT]
@@ -138,11 +141,19 @@ def _is_accepted_here(start: _Start) -> bool:
         if start.exception_class == UNKNOWN_TARGET:
             targets.get(start.target or "")
         else:
+            if _has_own_arguments(start.run):
+                return False
             recorded = Definition.objects.using(alias_for(Definition)).get(pk=start.definition)
             job = recorded.content
             targets.check_arguments(job["target"], job["args"], job["kwargs"])
         return True
     return False
+
+
+def _has_own_arguments(run: UUID) -> bool:
+    """Return whether the run was started with arguments that replace those of its job."""
+    own = Q(args__isnull=False) | Q(kwargs__isnull=False)
+    return Run.objects.using(alias_for(Run)).filter(own, pk=run).exists()
 
 
 def _releases_side_by_side(starts: Iterable[_Start], now: datetime) -> Sequence[ReleaseStarts]:

@@ -199,9 +199,11 @@ def edited_fields(job: Job) -> set[str]:
         if field.name not in _NEVER_EDITED
         and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
     }
-    if not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES:
+    was_paused = not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES
+    was_enabled = job.enabled and declared.get("enabled") is False
+    if was_paused or was_enabled:
         return edited | {"enabled", "pause_reason", "paused_until"}
-    return edited | {"enabled"} if job.enabled and declared.get("enabled") is False else edited
+    return edited
 
 
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

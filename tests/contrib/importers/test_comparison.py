@@ -285,7 +285,11 @@ def test_edits_of_a_declared_job_are_imported_once_the_job_exists(tmp_path: Path
         ({"queue": "a"}, {"queue": "b"}, {"queue"}),
         ({}, {"queue": "b"}, {"queue"}),
         ({"enabled": False}, {"enabled": False, "pause_reason": DECLARED_DISABLED}, set()),
-        ({"enabled": False}, {"enabled": True}, {"enabled"}),
+        (
+            {"enabled": False},
+            {"enabled": True},
+            {"enabled", "pause_reason", "paused_until"},
+        ),
         ({}, {"enabled": False, "pause_reason": EXHAUSTED}, set()),
         ({}, {"enabled": False, "pause_reason": NO_LONGER_DECLARED}, set()),
         ({}, {"enabled": False, "pause_reason": "x"}, {"enabled", "pause_reason", "paused_until"}),

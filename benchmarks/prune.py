@@ -1,10 +1,10 @@
-"""Measure how fast finished runs are pruned, against one DELETE of the same rows.
+"""Measure how fast finished runs are pruned, compared with one DELETE per table.
 
     python -m benchmarks.prune [--runs 100000] [--jobs 500] [--rounds 3]
 
 Both ways delete all runs but the latest of each job, with their attempts, from equal tables. They
-alternate in one run, so that the load of the machine affects both. The figures are the medians of
-the rounds in runs per second, without the pauses that nodes make between batches. The CPU times
+alternate in one process, so that the load of the machine affects both. The figures are the medians
+of the rounds in runs per second, without the pauses that nodes make between batches. The CPU times
 are per run.
 """
 

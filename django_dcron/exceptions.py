@@ -87,7 +87,8 @@ class InvalidArguments(TranslatableError, DcronError, ValueError):
 class SignatureMismatch(DcronError, TypeError):
     """The code that a worker has loaded doesn't accept the arguments of the job.
 
-    Either the worker runs older code than the job, or the arguments weren't changed with the code.
+    Either the worker hasn't loaded the code that accepts them, or the arguments weren't changed
+    with the code.
     """
 
 

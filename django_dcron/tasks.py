@@ -28,7 +28,7 @@ from celery.worker.control import control_command
 from django_dcron.db.query_log import forget_queries
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a signal)
-from django_dcron.dispatch.acknowledgement import NextMessageFirst
+from django_dcron.dispatch.acknowledgement import DeferredAckRequest
 from django_dcron.dispatch.base import DispatchFailed
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import NODE_HEADER
@@ -73,7 +73,7 @@ class ForeignRun(Ignore):
         """Whether the message was dropped instead of published again."""
 
 
-class RunRequest(NextMessageFirst):
+class RunRequest(DeferredAckRequest):
     """A request in the worker's main process, which learns first when a child dies."""
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -180,10 +180,10 @@ def _is_prefork_child() -> bool:
     reject_on_worker_lost=False,
 )
 def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> str:
-    """Execute the attempt. Returns its outcome as text for Celery's log line.
+    """Execute the attempt. Returns its outcome as text.
 
-    Without it, the line ``Task … succeeded`` would look like the outcome, although it is about the
-    message.
+    Celery logs ``Task … succeeded`` with this text for each message that was processed, regardless
+    of the attempt's outcome.
     """
     worker = _worker_name(self.request.hostname, os.getpid())
     try:
@@ -194,10 +194,10 @@ def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> str:
             timeout_exception=SoftTimeLimitExceeded,
             end_process=_kill_this_process if _is_prefork_child() else None,
         )
-        return f"attempt {outcome}" if outcome else "nothing to execute"
+        return f"attempt {outcome}" if outcome else "dropped: not to be executed"
     except UnknownRun:
         _return_to_queue(self, UUID(run_id), attempt, worker)
-        return "unknown run"
+        return "dropped: unknown run"
     finally:
         forget_queries()
 

@@ -176,7 +176,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
 
     @admin.display(description=_("delivery"))
     def deliveries(self, alert: Any) -> str:
-        """Show how many alerts of the group are in each state, and why one wasn't delivered."""
+        """Show how many alerts of the group are in each state, and the newest one's error."""
         group: AlertGroup = alert.group
         if group.number == 1:
             return self.delivery(alert)

@@ -1,4 +1,4 @@
-"""Group the alerts of a list by subject and cause: the database counts, and a page shows groups.
+"""Group the alerts of a list by cause. The database groups and counts them.
 
 Invariants:
 

@@ -1,6 +1,7 @@
 """An input for the key of a model's row, with the lookup of Django's admin.
 
-A parameter with a hint such as ``Annotated[int, Customer]`` has it. The target gets the key.
+A parameter with a hint such as ``Annotated[int, Customer]`` gets this input. The target gets the
+key.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from django.utils.translation import gettext as _
 
 @dataclass(frozen=True, slots=True)
 class RowInputs:
-    """The rows that the user of a request may look up: those of the models in the admin."""
+    """Builds and checks inputs for the keys of rows that the user of a request may view."""
 
     site: AdminSite
     request: HttpRequest
@@ -32,7 +33,7 @@ class RowInputs:
         return _RowInput(model, self)
 
     def check(self, model: type[Model], key: Any) -> None:
-        """Raise ``ValidationError`` if the user could see the row, but it doesn't exist."""
+        """Raise ``ValidationError`` if the user may view the model, but no row with this key."""
         if self._may_view(model) and not self.sees(model, key):
             values = {"model": model._meta.verbose_name, "key": repr(key)}
             raise ValidationError(

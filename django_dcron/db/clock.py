@@ -90,7 +90,7 @@ class ClockSample:
     def contradicts(self, other: ClockSample) -> bool:
         """Return whether the samples differ by more than their errors, drift and the tolerance.
 
-        Otherwise, a slow read long after the others would look like a jump of half its round trip.
+        Without the drift, a slow read long after the last sample would look like a jump.
         """
         passed = (self.cluster_time - other.cluster_time).total_seconds()
         elapsed = self.monotonic - other.monotonic

@@ -3,13 +3,14 @@
 Invariants:
 
 - A search reads at most ``RUNS_READ`` runs and about ``CHARACTERS_READ`` characters of logs, and
-  finds at most ``MAX_MATCHES`` runs. It never searches a part of a run.
+  finds at most ``MAX_MATCHES`` runs. It searches all attempts of a run or none.
 - A further search continues after the oldest run that was searched. No run is searched twice, and
   none is omitted.
 - Only logs within the scope are read, so nobody finds a run by a log that they may not see.
 - Python compares the texts: case doesn't matter in any language, ``%`` and ``_`` are plain
   characters, and all databases find the same runs.
-- No query joins, and each is bounded. The process holds about ``BATCH_CHARACTERS`` at a time.
+- No query joins, and each is bounded. About ``BATCH_CHARACTERS`` characters of logs are in memory
+  at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from django_dcron.models import Run
 RUNS_READ = 5_000
 CHARACTERS_READ = 6_000_000
 MAX_MATCHES = 500
-"""An action on all rows of a list applies to as many runs in one request."""
+"""As many as the rows to which an action on a list applies in one request."""
 CHUNK_SIZE = 1_000
 """The number of runs whose logs one query measures."""
 BATCH_CHARACTERS = 2_000_000
@@ -71,7 +72,10 @@ class LogSearch:
 
 
 class _LogSize(Func):
-    """The length of the log in bytes, which PostgreSQL knows without reading the log."""
+    """The length of the log, which PostgreSQL knows without reading it.
+
+    In bytes, or in characters on SQLite, so the limits in characters are approximate.
+    """
 
     function = "OCTET_LENGTH"
     output_field = IntegerField()

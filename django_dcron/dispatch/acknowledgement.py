@@ -1,7 +1,7 @@
 """Acknowledge the message of an ended run after the child of the worker got its next message.
 
 The worker's main process sends messages to its children in an event loop. An iteration of this loop
-calls what is ready, fires timers, waits for events, and then sends each free child a message.
+calls ready callbacks, fires timers, waits for events, and then sends each free child a message.
 Celery acknowledges a message at the start of the next iteration, and the free child waits until the
 broker has confirmed that.
 
@@ -24,10 +24,10 @@ from celery.worker.request import Request
 from kombu.asynchronous import Hub
 
 LONGEST_WAIT = 0.001
-"""Seconds that the event loop waits for events between the two iterations."""
+"""Maximum number of seconds that the event loop waits for events between the two iterations."""
 
 
-class NextMessageFirst(Request):
+class DeferredAckRequest(Request):
     """A request whose message is acknowledged one iteration later if another message waits."""
 
     loop: ClassVar[Hub | None] = None
@@ -37,8 +37,8 @@ class NextMessageFirst(Request):
 
     def acknowledge(self) -> None:
         loop = self.loop
-        executed_here = self.worker_pid == os.getpid()  # type: ignore[comparison-overlap]  # stubs
-        if loop is None or executed_here or _is_stopping() or not _is_message_waiting():
+        runs_in_this_process = self.worker_pid == os.getpid()  # type: ignore[comparison-overlap]  # stubs
+        if loop is None or runs_in_this_process or _is_stopping() or not _is_message_waiting():
             super().acknowledge()
         else:
             loop.call_soon(self._acknowledge_in_next_iteration, loop)
@@ -50,7 +50,7 @@ class NextMessageFirst(Request):
 
 @worker_ready.connect(weak=False)
 def _remember_loop(sender: Any = None, **kwargs: Any) -> None:
-    NextMessageFirst.loop = getattr(sender, "hub", None)
+    DeferredAckRequest.loop = getattr(sender, "hub", None)
 
 
 def _is_message_waiting() -> bool:
@@ -58,7 +58,10 @@ def _is_message_waiting() -> bool:
 
 
 def _is_stopping() -> bool:
-    """Return whether the worker ends after its current runs. Celery's flags may be exit code 0."""
+    """Return whether the worker ends after its current runs.
+
+    The flags are None, False, True or an exit code. The exit code 0 also means a stop.
+    """
     flags: tuple[Any, ...] = (state.should_stop, state.should_terminate)
     return any(flag is not None and flag is not False for flag in flags)
 

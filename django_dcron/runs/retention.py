@@ -202,23 +202,26 @@ def _delete(run_ids: list[UUID], using: str) -> None:
 def _delete_locked(run_ids: list[UUID], using: str) -> None:
     """Delete all of the runs or none. A partial batch wouldn't begin at the oldest run."""
     runs = transitions.runs().finished().filter(pk__in=run_ids)
-    locked = _lock(runs)
-    attempts = Attempt.objects.using(using).filter(run__in=locked)
+    locked_ids = _lock(runs)
+    attempts = Attempt.objects.using(using).filter(run__in=locked_ids)
     _lock(attempts)
     reach_sync_point("prune.locked")
-    if _unfinished_reruns(locked).exists():
+    if _unfinished_reruns(locked_ids).exists():
         raise DeletionBlocked("one of its runs is being rerun")
-    if not _only_own_rows_are_involved():
+    if not _can_delete_in_bulk():
         runs.delete()
         return
     # Django's deletion would load each row.
-    for belonging in (attempts, LimitPlace.objects.using(using).filter(run__in=locked)):
-        belonging.order_by()._raw_delete(using)
-    transitions.runs().filter(rerun_of__in=locked).order_by().update(rerun_of=None)
-    transitions.runs().filter(pk__in=locked).order_by()._raw_delete(using)
+    attempts.order_by()._raw_delete(using)
+    places = LimitPlace.objects.using(using)
+    # Read without a lock: MariaDB scans this small table, and would wait for any locked place.
+    if with_place := list(places.filter(run__in=locked_ids).values_list("pk", flat=True)):
+        places.filter(pk__in=with_place)._raw_delete(using)
+    transitions.runs().filter(rerun_of__in=locked_ids).order_by().update(rerun_of=None)
+    transitions.runs().filter(pk__in=locked_ids).order_by()._raw_delete(using)
 
 
-def _only_own_rows_are_involved() -> bool:
+def _can_delete_in_bulk() -> bool:
     """Return whether no signal receiver and no table of the project has a part in a deletion."""
     own = {Run, Attempt, LimitPlace}
     fields = [each for model in own for each in model._meta.get_fields(include_hidden=True)]

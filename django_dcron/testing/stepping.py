@@ -89,7 +89,8 @@ def run_due(
     with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
     exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
     the past. Warns if there are no jobs at all. Without ``at``, also warns if none of ``jobs`` has
-    run yet and nothing is due, unless the test has set a clock before the first occurrence.
+    run yet and nothing is due. If the test has set a clock, it warns only if this call has saved a
+    job up to a minute after an occurrence.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -107,7 +108,7 @@ def run_due(
             f"run_due: {until.isoformat()} is in the past: {which_clock} {begin.isoformat()}. Set "
             "the time with set_clock; freezegun and time-machine don't change it."
         )
-    clock_was_unset = clock.fixed_at is None
+    follows_real_time = clock.fixed_at is None
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         stored_before = set(Job.objects.using(alias_for(Job)).values_list("pk", flat=True))
         chosen = (
@@ -119,7 +120,7 @@ def run_due(
             warnings.warn(NO_JOBS, stacklevel=2)
         if not ended and chosen and at is None:
             saved = chosen - stored_before
-            problem = _why_nothing_is_due(chosen, saved, follows_real_time=clock_was_unset)
+            problem = _why_nothing_is_due(chosen, saved, follows_real_time=follows_real_time)
             if problem:
                 warnings.warn(problem, stacklevel=2)
         return ended
@@ -142,13 +143,13 @@ def _why_nothing_is_due(
         return ""
     if follows_real_time:
         return NOTHING_DUE.format(job=cursor.job, at=cursor.next_at.isoformat())
-    if cursor.job_id in saved and (missed := _missed_by_its_save(cursor)) is not None:
+    if cursor.job_id in saved and (missed := _occurrence_before_save(cursor)) is not None:
         next_at = cursor.next_at.isoformat()
         return SAVED_TOO_LATE.format(job=cursor.job, missed=missed.isoformat(), at=next_at)
     return ""
 
 
-def _missed_by_its_save(cursor: Cursor) -> datetime | None:
+def _occurrence_before_save(cursor: Cursor) -> datetime | None:
     """Return an occurrence up to a minute before now, and nearer to it than the next occurrence.
 
     In a test whose clock stands there, the author expects a run.

@@ -190,9 +190,7 @@ def causes(db: None) -> list[list[Alert]]:
     return [[_alert(next(minutes), **each) for each in cause] for cause in values][::-1]
 
 
-def test_alerts_are_grouped_by_subject_and_cause(
-    admin_client: Client, causes: list[list[Alert]]
-) -> None:
+def test_alerts_are_grouped_by_cause(admin_client: Client, causes: list[list[Alert]]) -> None:
     assert _groups(admin_client) == [(cause[-1], len(cause)) for cause in causes]
 
 

@@ -13,7 +13,7 @@ from kombu.asynchronous import Hub, set_event_loop
 from kombu.utils.eventio import WRITE
 
 from django_dcron import tasks
-from django_dcron.dispatch.acknowledgement import LONGEST_WAIT, NextMessageFirst
+from django_dcron.dispatch.acknowledgement import LONGEST_WAIT, DeferredAckRequest
 from tests.celery_app import app
 
 CHILD = -1
@@ -47,7 +47,7 @@ class Worker:
     def iterate(self) -> None:
         next(self._loop)
 
-    def request(self, pid: int = CHILD) -> NextMessageFirst:
+    def request(self, pid: int = CHILD) -> DeferredAckRequest:
         message = SimpleNamespace(
             headers={"id": "1", "task": tasks.execute_run.name},
             body="",
@@ -71,7 +71,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     for requests in ("reserved_requests", "active_requests"):
         monkeypatch.setattr(state, requests, set())
     worker = Worker()
-    monkeypatch.setattr(NextMessageFirst, "loop", worker.hub)
+    monkeypatch.setattr(DeferredAckRequest, "loop", worker.hub)
     yield worker
     worker.hub.close()
 

@@ -212,7 +212,7 @@ class Observer:
     def _redefined(self, job: int, placed_at: str) -> None:
         """The job was edited, paused or resumed. Its runs that were claimed ahead are withdrawn."""
         for run in self.rows.claimed_ahead(job, max(placed_at, self._now_text())):
-            self.report(f"job {job}: run {run[-6:]} of the earlier definition is left")
+            self.report(f"job {job}: run {run[-6:]} of the earlier definition remains")
 
     def _replaced(self, job: int, next_at: str, placed_at: str, *definition: Any) -> None:
         """The job's cursor was due by its earlier definition when it got a new one."""

@@ -31,7 +31,7 @@ def findings(*, placed_at: str, seconds: float) -> list[str]:
 
 def test_edit_that_leaves_a_run_that_was_claimed_ahead_is_reported() -> None:
     found = findings(placed_at="2026-03-01 00:05:00", seconds=300.0)
-    assert found == ["job 1: run de57c9 of the earlier definition is left"]
+    assert found == ["job 1: run de57c9 of the earlier definition remains"]
 
 
 def test_edit_leaves_due_runs() -> None:

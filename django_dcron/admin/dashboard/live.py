@@ -47,9 +47,9 @@ CACHE_SECONDS = 600
 LOCK_SECONDS = 15
 """Seconds after which another request reads the sections, because the first one has failed."""
 RECHECK_AFTER = range(90, 360)
-"""Seconds after which the permissions of a viewer are checked again, at least and at most."""
-TURN = 30
-"""Seconds between the checks of two viewers, so that at most two checks are made in one minute."""
+"""Minimum and maximum age, in seconds, at which a viewer's permissions are checked again."""
+CHECK_SPACING = 30
+"""Seconds between the checks of two viewers. A check at the maximum age doesn't wait."""
 LOGGED_OUT = "logged out"
 """Replaces a viewer's stored permissions, so that a request in progress can't store them again."""
 MAX_CLOCK_SKEW = 5
@@ -99,7 +99,8 @@ def is_due(
         return True
     if figures is None or figures.changed_at <= shown.read_at:
         return False
-    # Not ``now``: sections are read together with the figures and share the query of the time.
+    # This compares with the figures, so that the section is read in the same request as they are
+    # and needs no second query for the database's time.
     return figures.read_at - shown.read_at >= section.min_interval
 
 
@@ -186,7 +187,7 @@ def remember_viewer(viewer: Viewer, request: HttpRequest) -> None:
     key = _session_key(request, viewer.site)
     if key and store.get(key) != LOGGED_OUT:
         now = clock()
-        turn = _turn_key(viewer.site)
+        turn = _last_check_key(viewer.site)
         _last_check, last_due = store.get(turn) or (0.0, 0.0)
         due = recheck_due(now, last_due)
         facts = (sorted(viewer.sees), viewer.adds_jobs, viewer.narrowed, now, due)
@@ -199,7 +200,7 @@ def recheck_due(now: float, last_due: float) -> float:
     ``last_due`` is the latest such time of another viewer.
     """
     earliest, latest = now + RECHECK_AFTER.start, now + RECHECK_AFTER.stop
-    return min(max(earliest, last_due + TURN), latest)
+    return min(max(earliest, last_due + CHECK_SPACING), latest)
 
 
 def is_recheck_due(now: float, checked_at: float, due: float, last_check: float) -> bool:
@@ -210,13 +211,13 @@ def is_recheck_due(now: float, checked_at: float, due: float, last_check: float)
     age = now - checked_at
     if age < -MAX_CLOCK_SKEW or age >= RECHECK_AFTER.stop:
         return True
-    return now >= due and now - last_check >= TURN
+    return now >= due and now - last_check >= CHECK_SPACING
 
 
 def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | None:
     """Return the viewer of an earlier request of this session; this needs no query."""
     key = _session_key(request, site)
-    turn = _turn_key(site)
+    turn = _last_check_key(site)
     stored = store.get_many([key, turn]) if key else {}
     facts = stored.get(key)
     if facts is None or facts == LOGGED_OUT:
@@ -243,7 +244,7 @@ def forget_viewer(request: HttpRequest, **_given: Any) -> None:
             store.set_many({key: LOGGED_OUT}, RECHECK_AFTER.stop)
 
 
-def _turn_key(site: admin.AdminSite) -> str:
+def _last_check_key(site: admin.AdminSite) -> str:
     return f"turn:{site.name}"
 
 

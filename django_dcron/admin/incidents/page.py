@@ -34,7 +34,7 @@ from django_dcron.models import Attempt, Incident, Job, Run
 from django_dcron.policies.lifecycle import State
 
 ATTEMPTS_SHOWN = 10
-FAILURES_FOLLOWED = 500
+FAILED_ATTEMPTS_READ = 500
 """The number of latest failed attempts whose reruns are counted."""
 RERUNS_COUNTED = 2_000
 DAYS = 14
@@ -141,7 +141,7 @@ class IncidentPage:
         attempts = self._scope.attempts.filter(incident=self.incident.pk).order_by("-pk")
         columns = ("run", "run__rerun_of", "run__claimed_at")
         latest: dict[UUID, datetime] = {}  # a rerun of a rerun refers to the original run
-        for run, original, claimed_at in attempts.values_list(*columns)[:FAILURES_FOLLOWED]:
+        for run, original, claimed_at in attempts.values_list(*columns)[:FAILED_ATTEMPTS_READ]:
             key = original or run
             latest[key] = max(latest.get(key, claimed_at), claimed_at)
         reruns = self._scope.runs.filter(rerun_of__in=latest).order_by("-claimed_at")

@@ -72,8 +72,8 @@ class FieldError:
 class OccurrenceRow:
     """An occurrence as a row of the table.
 
-    ``day`` and ``time`` are in the schedule's time zone, the others in the site's. ``site_day`` is
-    empty if it equals ``day``. Times have seconds only if any occurrence
+    ``day`` and ``time`` are in the schedule's time zone, ``site_day`` and ``site_time`` in the
+    site's. ``site_day`` is empty if it equals ``day``. Times have seconds only if any occurrence
     needs them.
     """
 

@@ -106,7 +106,10 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         )
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        """Name the jobs without links for users who may not view jobs. Show lines that match."""
+        """Name the jobs without links for users who may not view jobs.
+
+        If the list searches logs, it has a column with the matching lines.
+        """
         columns = super().get_list_display(request)
         if searches_logs(request, self.admin_site):
             columns = [*columns, "log_line"]

@@ -91,7 +91,7 @@ class RunChangeList(ShortRowsChangeList):
         return render_to_string("admin/django_dcron/run/log_search.html", context)
 
     def _suggestion(self) -> str:
-        """Suggest to search the logs for a text that isn't in the name of a job."""
+        """Suggest searching the logs for a text that isn't in the name of a job."""
         if not self.query or self.result_count or self._spec() is None:
             return ""
         url = self.get_query_string({LOG_TEXT: self.query}, remove=[SEARCH_VAR, PAGE_VAR])

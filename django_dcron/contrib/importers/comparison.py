@@ -52,7 +52,8 @@ DECLARED_LATER = (
     "manage.py dcron sync, which creates the job, and import again"
 )
 DECLARED_ELSEWHERE = (
-    "where the export was written, code declares the job; the job of this name here isn't declared"
+    "the project that wrote the export declares this job in code, but the job with this name here "
+    "isn't declared; declare it with @cron, or rename one of the two"
 )
 DECLARED = "code declares a job with this name (@cron); rename or delete one of the two"
 NOT_IMPORTED = (
@@ -192,7 +193,7 @@ def _stays_shadow(matched: EntryMatch, options: ComparisonOptions) -> bool:
 def _as_shadow(matched: EntryMatch) -> EntryMatch:
     job = matched.job
     may_be_shadow = job is None or job.target.startswith(PREFIX) or awaits_handover(job)
-    if not matched.entry.values or matched.entry.is_edit or not may_be_shadow:
+    if not matched.entry.values or matched.entry.has_only_edits or not may_be_shadow:
         return matched
     target = f"{PREFIX}{matched.entry.values['target']}"
     return replace(
@@ -226,7 +227,7 @@ def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions)
         return replace(unchanged, outcome=ImportOutcome.REFUSED, reasons=(entry.refused,))
     if entry.omitted:
         return replace(unchanged, outcome=ImportOutcome.OMITTED, reasons=(entry.omitted,))
-    if entry.is_edit:
+    if entry.has_only_edits:
         return _plan_edits(before, unchanged, options)
     if matched.name_owner is not None:
         return _conflict_with(matched.name_owner, unchanged, options)
@@ -274,7 +275,7 @@ def _conflict_with(other: Job, unchanged: EntryPlan, options: ComparisonOptions)
 def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOptions) -> EntryPlan:
     """Take all values of the source.
 
-    If code declares the job, only edits of the declared job are taken.
+    If code declares the job, only edits that the export has are applied.
     """
     values = dict(unchanged.entry.values)
     if options.disabled or before.enabled == values.get("enabled"):
@@ -289,7 +290,7 @@ def _plan_replacement(before: Job, unchanged: EntryPlan, options: ComparisonOpti
     changes = differing_values(before, job, values)
     if not changes:
         return unchanged
-    if before.declared is not None and not unchanged.entry.is_edit:
+    if before.declared is not None and not unchanged.entry.has_only_edits:
         return replace(
             unchanged, outcome=ImportOutcome.CONFLICT, reasons=(DECLARED,), changes=changes
         )

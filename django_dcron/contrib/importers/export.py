@@ -58,13 +58,13 @@ def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
     namespace = namespace or exported_namespace
     job = entry.job()
     names = {field.name for field in JOB_DEFINITION} - {"namespace", "name", "declared"}
-    is_edit = job.declared is not None
-    if is_edit:
+    has_only_edits = job.declared is not None
+    if has_only_edits:
         names = edited_fields(job) & entry.values.keys()
         if not names:
             return SourceEntry(name, name, namespace=namespace, omitted=DECLARED_THERE)
     values = {name: JOB_FIELDS[name].value_of(job) for name in JOB_FIELDS if name in names}
-    return SourceEntry(name, name, values, namespace=namespace, is_edit=is_edit)
+    return SourceEntry(name, name, values, namespace=namespace, has_only_edits=has_only_edits)
 
 
 def _calendar_of(calendar: Calendar) -> SourceCalendar:

@@ -72,7 +72,7 @@ class SourceEntry:
     """When the source would run an interval next. The job starts then, once it is enabled."""
     last_run: datetime | None = None
     """The time up to which the source has run the entry. None: unknown, or an interval."""
-    is_edit: bool = False
+    has_only_edits: bool = False
     """Whether the values are the edits of a job that code declares, and not a whole job."""
     calendars: frozenset[str] = frozenset()
     """The calendars of a refused entry.

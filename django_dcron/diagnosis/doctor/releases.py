@@ -53,7 +53,7 @@ class _Start(NamedTuple):
 
     @property
     def accepted(self) -> tuple[str | UUID | None, ...]:
-        """The target and the definition, as far as the worker's code accepts them."""
+        """The target and the definition, if the worker's code accepts them."""
         if self.exception_class == UNKNOWN_TARGET:
             return ()
         is_mismatch = self.exception_class == SIGNATURE_MISMATCH
@@ -98,8 +98,8 @@ def examine_releases(window: Window, findings: Findings) -> None:
         findings.add(
             Code.WORKER_OUTDATED,
             CLUSTER,
-            "Workers failed runs because they don't know a target or a parameter of it, which the "
-            f"code here has: {named}. Restart these workers, so that they load the new code.",
+            f"Workers failed runs that this process's code accepts: {named}. They don't know the "
+            "target or its parameters. Restart these workers, so that they load the new code.",
         )
     if mixed := _releases_side_by_side([start for start in recent if start.release], window.now):
         findings.add(
@@ -114,8 +114,8 @@ def _outdated_workers(starts: Iterable[_Start]) -> dict[str, str]:
     """Return the workers that failed a run because their code is older than the code here.
 
     ``starts``: the latest first. Only the worker's latest attempt counts, per target or definition.
-    The worker has been replaced if another one accepted the same after that attempt, and none did
-    before it. The result has one such target for each worker.
+    The worker counts as replaced if another one accepted the same target or definition later, and
+    none had before. The result has one such target for each worker.
     """
     latest: dict[tuple[str, str | UUID], tuple[int, _Start]] = {}
     first_accepted: dict[str | UUID, int] = {}  # the position of the earliest such attempt

@@ -37,7 +37,7 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """Freezes in force, a queue that doesn't move, and what the check didn't cover."""
+        """Freezes in force, queued runs while none start, and what the check didn't cover."""
         totals, window = self.totals, self.window
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if waiting := self.verdict.queue_note:

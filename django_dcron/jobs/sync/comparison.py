@@ -36,7 +36,7 @@ from django_dcron.utils.json_values import same_json
 NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
 _AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
-_NEVER_EDITED = frozenset(
+_COMPARED_SEPARATELY = frozenset(
     {"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"}
 )
 WORKING_DAYS_CAUTION = (
@@ -196,7 +196,7 @@ def edited_fields(job: Job) -> set[str]:
     edited = {
         field.name
         for field in JOB_DEFINITION
-        if field.name not in _NEVER_EDITED
+        if field.name not in _COMPARED_SEPARATELY
         and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
     }
     was_paused = not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES

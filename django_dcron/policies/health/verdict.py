@@ -31,7 +31,7 @@ from django_dcron.policies.health.problems import (
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
-QUIET_QUEUE_NOTED_AFTER = timedelta(seconds=15)
+IDLE_QUEUE_AFTER = timedelta(seconds=15)
 
 
 class SystemStatus(StrEnum):
@@ -94,7 +94,7 @@ class Verdict:
         if not facts.queued or facts.last_start is None:
             return None
         idle = facts.now - facts.last_start
-        if idle < QUIET_QUEUE_NOTED_AFTER:
+        if idle < IDLE_QUEUE_AFTER:
             return None
         return ngettext(
             "%(number)s run is queued, and the last run started %(age)s ago.",

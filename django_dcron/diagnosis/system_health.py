@@ -278,7 +278,7 @@ def _rows_to_summarize(
             overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"
         ),
         "latest_attempt": SummaryQuery(attempts, 1, first="started_at"),
-        "queued": SummaryQuery(runs.queued().order_by(), LIMIT + 1),
+        "queued": SummaryQuery(runs.queued().order_by("due_at"), LIMIT + 1, first="due_at"),
         "running": SummaryQuery(alive.order_by(), LIMIT + 1),
         "stuck": SummaryQuery(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
         "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),
@@ -306,6 +306,7 @@ def _workers(
     facts: dict[str, Any] = {
         "last_start": last_start,
         "queued": summaries["queued"].number,
+        "queued_since": summaries["queued"].first,
         "running": summaries["running"].number,
         "stuck": WaitingCount(stuck.number, stuck.first),
     }

@@ -341,17 +341,19 @@ def _call_target(run: CurrentRun) -> Any:
         # A task with ``autoretry_for`` also retries for the ``TypeError`` of its own call.
         cause = error if isinstance(error, TypeError) else error.__cause__
         if isinstance(cause, TypeError):
-            _check_signature(job.target, invocation, cause)
+            _check_signature(target, invocation, cause)
         raise
 
 
-def _check_signature(key: str, invocation: targets.Invocation, cause: TypeError) -> None:
+def _check_signature(
+    target: targets.Target, invocation: targets.Invocation, cause: TypeError
+) -> None:
     """Raise ``SignatureMismatch`` if the target doesn't accept these arguments.
 
     This runs only after a ``TypeError``, so that it costs other runs nothing.
     """
     try:
-        targets.check_arguments(key, invocation.args, invocation.kwargs)
+        target.check_arguments(invocation.args, invocation.kwargs)
     except InvalidArguments as mismatch:
         raise SignatureMismatch(str(mismatch)) from cause
 

@@ -218,3 +218,17 @@ def test_export_contains_the_runs_that_were_found(admin_client: Client, runs: li
     content = admin_client.get(f"{url}?log=order+2").getvalue().decode()  # type: ignore[attr-defined]
     assert str(runs[1].pk) in content
     assert not any(str(run.pk) in content for run in (runs[0], runs[2], runs[3]))
+
+
+def test_action_applies_to_ticked_runs_that_the_search_no_longer_reaches(
+    admin_client: Client, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_search, "RUNS_READ", 4)
+    oldest = runs[-1]
+    assert oldest in _listed(admin_client, "log=order")
+    for hour in range(4):
+        make_run(make_job(f"busy {hour}"), NOON + (10 + hour) * HOUR, state="succeeded")
+    assert oldest not in _listed(admin_client, "log=order")
+    ticked = {"action": "export_csv", "_selected_action": [str(oldest.pk)]}
+    response = admin_client.post(f"{URL}?log=order", ticked)
+    assert str(oldest.pk) in b"".join(response.streaming_content).decode()  # type: ignore[attr-defined]

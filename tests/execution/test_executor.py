@@ -62,6 +62,17 @@ def test_run_whose_arguments_do_not_fit_the_code_of_the_worker_says_so(
     assert "unexpected keyword argument" in attempt.traceback, "Python's error is the cause"
 
 
+def test_size_of_the_arguments_is_no_mismatch(run_function: RunFunction, settings: Any) -> None:
+    """The limit applies when a job is saved. It may have been lowered since."""
+
+    def fails(text: str) -> None:
+        raise TypeError(f"not {len(text)}")
+
+    settings.DCRON_ARGUMENTS_LIMIT = 10
+    _, attempt = run_function(fails, run={"args": ["x" * 100], "kwargs": {}}, args=["x"])
+    assert attempt.exception_class == "TypeError"
+
+
 def test_type_error_of_the_code_itself_is_recorded_as_it_is(run_function: RunFunction) -> None:
     _, attempt = run_function(lambda: len(1))  # type: ignore[arg-type]
     assert attempt.exception_class == "TypeError"

@@ -85,19 +85,20 @@ def test_healthy_system_names_failures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queued", "last_start", "text"),
+    ("queued", "since", "last_start", "text"),
     [
-        (0, ago(MINUTE), "Healthy: runs start"),
-        (1, ago(5 * SECOND), "Healthy: runs start"),
-        (1, ago(40 * SECOND), "1 run is queued, and the last run started 40 s ago."),
-        (19, ago(57 * SECOND), "19 runs are queued, and the last run started 55 s ago."),
-        (1, None, "Healthy: runs start"),
+        (0, None, ago(MINUTE), "Healthy: runs start"),
+        (1, ago(MINUTE), ago(5 * SECOND), "Healthy: runs start"),
+        (1, ago(5 * SECOND), ago(1440 * MINUTE), "Healthy: runs start"),
+        (1, ago(20 * SECOND), ago(40 * SECOND), "1 run is queued, and the last run started 40 s"),
+        (19, ago(MINUTE), ago(57 * SECOND), "19 runs are queued, and the last run started 55 s"),
+        (1, ago(MINUTE), None, "Healthy: runs start"),
     ],
 )
 def test_queue_that_does_not_move_is_named_before_it_is_a_problem(
-    queued: int, last_start: Any, text: str
+    queued: int, since: Any, last_start: Any, text: str
 ) -> None:
-    verdict = assess(facts(queued=queued, last_start=last_start))
+    verdict = assess(facts(queued=queued, queued_since=since, last_start=last_start))
     assert verdict.status is SystemStatus.OK
     assert text in str(verdict.summary)
 
@@ -994,6 +995,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "namespaces_overlap": False,
         "workers": None,
         "last_start": None,
+        "queued_since": None,
         "long_runs": (),
         "freezes": (),
         "queues": (),

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR
 from django.core.exceptions import ValidationError
@@ -25,6 +26,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.display import may_view
 from django_dcron.admin.lists.base import ShortRowsChangeList
+from django_dcron.admin.lists.confirmation import SELECT_ACROSS
 from django_dcron.admin.lists.lookups import check_value
 from django_dcron.admin.lists.text_filter import TextFilter
 from django_dcron.admin.runs.attempt_texts import matching_lines_url
@@ -59,6 +61,15 @@ class LogFilter(TextFilter):
         return queryset
 
 
+def _is_action_on_ticked_rows(request: HttpRequest) -> bool:
+    """Return whether the request applies an action to rows that the user has ticked.
+
+    By then, newer runs may have moved these rows out of the search.
+    """
+    ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
+    return bool(ticked) and request.POST.get(SELECT_ACROSS) != "1"
+
+
 class RunChangeList(ShortRowsChangeList):
     """The list of runs, which searches the logs of the runs that all filters match."""
 
@@ -68,7 +79,7 @@ class RunChangeList(ShortRowsChangeList):
     def get_queryset(self, request: HttpRequest, *args: Any, **options: Any) -> QuerySet[Run]:
         rows: QuerySet[Run] = super().get_queryset(request, *args, **options)
         spec = self._spec()
-        if spec is None or not spec.text:
+        if spec is None or not spec.text or _is_action_on_ticked_rows(request):
             return rows
         if spec.older_than is not None:
             rows = runs_older_than(rows, spec.older_than)

@@ -152,6 +152,8 @@ class SystemFacts:
     last_start: datetime | None = None
     """When any worker last started a run."""
     queued: int = 0
+    queued_since: datetime | None = None
+    """When the earliest queued run was due. None: no run is queued."""
     running: int = 0
     """Runs that a worker executes, according to their heartbeats."""
     queues: tuple[QueueFacts, ...] = ()

@@ -86,15 +86,15 @@ class Verdict:
 
     @property
     def queue_note(self) -> TranslatableText | None:
-        """The number of queued runs, if no run has started for a while.
+        """The number of queued runs, if one has waited for a while and none has started meanwhile.
 
         It becomes a problem after ``DCRON_REDELIVER_AFTER``.
         """
         facts = self.facts
-        if not facts.queued or facts.last_start is None:
+        if facts.queued_since is None or facts.last_start is None:
             return None
         idle = facts.now - facts.last_start
-        if idle < IDLE_QUEUE_AFTER:
+        if min(idle, facts.now - facts.queued_since) < IDLE_QUEUE_AFTER:
             return None
         return ngettext(
             "%(number)s run is queued, and the last run started %(age)s ago.",

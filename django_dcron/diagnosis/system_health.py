@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
+from django.db.models.functions import Greatest
 
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
@@ -272,13 +273,15 @@ def _rows_to_summarize(
     on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
     alive = runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
     overdue = overdue_runs(runs, now).order_by("due_at")
+    # A run that waited is queued later than it was due; a retry keeps its first ``queued_at``.
+    queued_since = Greatest("due_at", "queued_at")
     return {
         "overdue_runs": SummaryQuery(overdue, LIMIT + 1, on_agendas, first="due_at"),
         "overdue_cursors": SummaryQuery(
             overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"
         ),
         "latest_attempt": SummaryQuery(attempts, 1, first="started_at"),
-        "queued": SummaryQuery(runs.queued().order_by("due_at"), LIMIT + 1, first="due_at"),
+        "queued": SummaryQuery(runs.queued().order_by("due_at"), LIMIT + 1, first=queued_since),
         "running": SummaryQuery(alive.order_by(), LIMIT + 1),
         "stuck": SummaryQuery(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
         "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),

@@ -138,15 +138,19 @@ def _why_nothing_is_due(
     if Run.objects.using(using).filter(job__in=job_ids).exists():
         return ""
     cursors = Cursor.objects.using(using).filter(job__in=job_ids, next_at__gt=clock.now())
-    cursor = cursors.select_related("job").order_by("next_at").first()
-    if cursor is None or cursor.next_at is None:
-        return ""
+    cursors = cursors.select_related("job").order_by("next_at")
     if follows_real_time:
-        return NOTHING_DUE.format(job=cursor.job, at=cursor.next_at.isoformat())
-    if cursor.job_id in saved and (missed := _occurrence_before_save(cursor)) is not None:
-        next_at = cursor.next_at.isoformat()
-        return SAVED_TOO_LATE.format(job=cursor.job, missed=missed.isoformat(), at=next_at)
+        first = cursors.first()
+        return NOTHING_DUE.format(job=first.job, at=_iso(first.next_at)) if first else ""
+    for cursor in cursors.filter(job__in=saved):
+        if (missed := _occurrence_before_save(cursor)) is not None:
+            at = _iso(cursor.next_at)
+            return SAVED_TOO_LATE.format(job=cursor.job, missed=_iso(missed), at=at)
     return ""
+
+
+def _iso(at: datetime | None) -> str:
+    return at.isoformat() if at else ""
 
 
 def _occurrence_before_save(cursor: Cursor) -> datetime | None:

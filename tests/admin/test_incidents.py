@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -237,6 +237,25 @@ def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
     assert link
     listed = text_of(admin_client, link[1].replace("&amp;", "&"))
     assert run_url(first) in listed
+
+
+def test_rerun_that_is_retried_still_counts(admin_client: Client) -> None:
+    incident = make_incident()
+    rerun = control.rerun(Run.objects.get())
+    failed = Attempt.objects.get(incident=incident.pk)
+    Attempt.objects.create(
+        run=rerun,
+        number=1,
+        token=uuid4(),
+        worker="w",
+        started_at=failed.started_at,
+        finished_at=failed.finished_at,
+        outcome="failed",
+        incident=incident.pk,
+    )
+    page = text_of(admin_client, page_url(incident))
+    reruns = page.split("Reruns of these failures")[1].split("</div>")[0]
+    assert re.findall(r"(\d+) <span", reruns) == ["1"]
 
 
 def test_reruns_count_for_the_incident_whose_failure_they_follow(admin_client: Client) -> None:

@@ -437,6 +437,11 @@ def test_worker_that_does_not_accept_arguments_of_the_code_here_is_found(system:
     assert "old@a (such as tests.app.tasks.echo)" in message
     _attempt("new@b", make_idle_job(target="tests.app.tasks.echo"), ValueError)
     assert len(_outdated_workers(system)) == 1, "no worker has accepted the new arguments"
+    for worker, exception in (("old@a", SignatureMismatch), ("new@b", ValueError)):
+        _attempt(worker, fits, exception)
+        latest = Attempt.objects.latest("pk").run_id
+        Run.objects.filter(pk=latest).update(kwargs={"its": "own"})
+    assert len(_outdated_workers(system)) == 1, "these runs had their own arguments"
     _attempt("new@b", fits, ValueError)
     assert _outdated_workers(system) == [], "another worker replaced it"
 

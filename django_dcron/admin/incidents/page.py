@@ -138,7 +138,8 @@ class IncidentPage:
         """The numbers of runs that repeat the latest failed runs, by state; empty without any."""
         if not (self._sees_attempts and self._sees_runs):
             return SafeString("")
-        attempts = self._scope.attempts.filter(incident=self.incident.pk).order_by("-pk")
+        attempts = self._scope.attempts.filter(incident=self.incident.pk, run__state=State.FAILED)
+        attempts = attempts.order_by("-pk")
         columns = ("run", "run__rerun_of", "run__claimed_at")
         latest: dict[UUID, datetime] = {}  # a rerun of a rerun refers to the original run
         for run, original, claimed_at in attempts.values_list(*columns)[:FAILED_ATTEMPTS_READ]:

@@ -91,7 +91,7 @@ def examine_releases(window: Window, findings: Findings) -> None:
     latest = Attempt.objects.using(alias_for(Attempt)).order_by("-pk").values_list(*columns)
     starts = [_Start(*row) for row in latest[:SAMPLE]]
     recent = [start for start in starts if start.at > window.now - RECENT]
-    if workers := _outdated_workers(recent):
+    if workers := _outdated_workers(_without_own_arguments(recent)):
         named = "; ".join(
             f"{worker} (such as {target})" for worker, target in sorted(workers.items())
         )
@@ -141,19 +141,24 @@ def _is_accepted_here(start: _Start) -> bool:
         if start.exception_class == UNKNOWN_TARGET:
             targets.get(start.target or "")
         else:
-            if _has_own_arguments(start.run):
-                return False
             recorded = Definition.objects.using(alias_for(Definition)).get(pk=start.definition)
             job = recorded.content
-            targets.check_arguments(job["target"], job["args"], job["kwargs"])
+            targets.get(job["target"]).check_arguments(job["args"], job["kwargs"])
         return True
     return False
 
 
-def _has_own_arguments(run: UUID) -> bool:
-    """Return whether the run was started with arguments that replace those of its job."""
+def _without_own_arguments(starts: Sequence[_Start]) -> list[_Start]:
+    """Return the starts without the definition for runs whose arguments replace those of the job.
+
+    Such a run says nothing about the arguments of the definition.
+    """
+    if all(start.exception_class != SIGNATURE_MISMATCH for start in starts):
+        return list(starts)
     own = Q(args__isnull=False) | Q(kwargs__isnull=False)
-    return Run.objects.using(alias_for(Run)).filter(own, pk=run).exists()
+    runs = Run.objects.using(alias_for(Run)).filter(own, pk__in={start.run for start in starts})
+    replaced = set(runs.values_list("pk", flat=True))
+    return [start._replace(definition=None) if start.run in replaced else start for start in starts]
 
 
 def _releases_side_by_side(starts: Iterable[_Start], now: datetime) -> Sequence[ReleaseStarts]:

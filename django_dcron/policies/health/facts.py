@@ -153,7 +153,7 @@ class SystemFacts:
     """When any worker last started a run."""
     queued: int = 0
     queued_since: datetime | None = None
-    """When the earliest queued run was due. None: no run is queued."""
+    """Since when the oldest queued run waits for a worker. None: no run is queued."""
     running: int = 0
     """Runs that a worker executes, according to their heartbeats."""
     queues: tuple[QueueFacts, ...] = ()

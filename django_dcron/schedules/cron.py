@@ -139,7 +139,17 @@ class Cron:
 
 def parse_cron(text: str, hash_key: str = "") -> Cron:
     """Compile five fields, six (seconds first) or seven (year last); raises ``InvalidSchedule``."""
-    fields = [parse_field(kind, item, hash_key) for kind, item in _texts(text)]
+    try:
+        fields = [parse_field(kind, item, hash_key) for kind, item in _texts(text)]
+    except InvalidSchedule as error:
+        if len(text.split()) != 6:
+            raise
+        raise InvalidSchedule(
+            _("%(problem)s. Six fields begin with the seconds."),
+            problem=error.text,
+            code=error.code,
+            **error.params,
+        ) from None
     second, minute, hour, day_of_month, month, day_of_week = fields[:6]
     year = fields[6] if len(fields) == 7 else None
     days = DayRule(day_of_month, day_of_week, month, year)

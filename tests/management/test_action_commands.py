@@ -268,7 +268,8 @@ def test_run_with_no_wait_prints_run_id() -> None:
             "--args '{}' (allowed: a JSON list, such as [1, 2])",
         ),
         (("idle", "--kwargs", "x"), "--kwargs 'x'"),
-        (("idle", "--kwargs", '{"no": 1}'), "'no'"),
+        (("idle", "--kwargs", '{"no": 1}'), "--kwargs: Unknown parameter 'no'"),
+        (("outdated",), "the kwargs of the job: Unknown parameter 'no'"),
         (("idle", "--kwargs", '{"seconds": NaN}'), "Out of range"),
         (("idle", "--args", '["\\u0000"]'), "NUL"),
         (("idle", "--args", '["\\ud800"]'), "--args: "),
@@ -283,6 +284,8 @@ def test_run_with_no_wait_prints_run_id() -> None:
 )
 def test_run_rejects_invalid_arguments(arguments: tuple[str, ...], message: str) -> None:
     make_idle_job(name="idle", target="tests.app.tasks.slow")
+    make_idle_job(name="outdated", target="tests.app.tasks.slow")
+    Job.objects.filter(name="outdated").update(kwargs={"no": 1})
     code, output = call("run", *arguments)
     assert code == 2
     assert message in output

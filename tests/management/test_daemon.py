@@ -98,7 +98,8 @@ def test_documented_commands_start_restart_and_stop_node(
         .split()
         for command in commands
     )
-    assert run_here(*state) == (3, f"No node is running: {path} doesn't exist.")
+    code, text = run_here(*state)
+    assert (code, f"{path} doesn't exist." in text, "dcron nodes" in text) == (3, True, True)
     assert run_here(*stop) == (0, f"No node is running: {path} doesn't exist.\n")
 
     starting = start_process(

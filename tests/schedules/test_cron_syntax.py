@@ -539,3 +539,10 @@ def test_month_and_weekday_names_are_case_insensitive(names: str, text: str, fir
         expected = list(parse_schedule(text.format(number)).occurrences(start, end))
         for spelling in (name, name.lower()):
             assert list(parse_schedule(text.format(spelling)).occurrences(start, end)) == expected
+
+
+@pytest.mark.parametrize("text", ["* * * * * */10", "61 * * * * *"])
+def test_error_in_six_fields_says_where_the_seconds_are(text: str) -> None:
+    with pytest.raises(InvalidSchedule, match=r"\. Six fields begin with the seconds\.$") as raised:
+        parse_schedule(text, "UTC")
+    assert raised.value.params["allowed"]

@@ -63,6 +63,11 @@ NOTHING_DUE = (
     "run_due: nothing is due. The next occurrence is that of {job} at {at}. Pass at=, or set a "
     "clock and advance it."
 )
+CURSORS_EXAMINED = 100
+CLOCK_BEFORE_SAVE = (
+    "run_due: nothing is due, because {job} was saved at a later time than the clock shows. Set "
+    "the clock before you save the job."
+)
 SAVED_TOO_LATE = (
     "run_due: nothing is due. {job} was saved after {missed}, so its first occurrence is {at}. Set "
     "the clock to an earlier time, call run_due, which saves the job, and advance the clock."
@@ -88,9 +93,11 @@ def run_due(
     ``jobs`` and ``namespace`` restrict the call. Each of ``jobs`` is a job, or a function or task
     with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
     exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
-    the past. Warns if there are no jobs at all. Without ``at``, also warns if none of ``jobs`` has
-    run yet and nothing is due. If the test has set a clock, it warns only if this call has saved a
-    job up to a minute after an occurrence.
+    the past.
+
+    Warns if there are no jobs at all, or if nothing is due because a job was saved after ``at``.
+    Without ``at``, also warns if none of ``jobs`` has run yet and nothing is due. If the test has
+    set a clock, it warns only if this call has saved a job up to a minute after an occurrence.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -118,12 +125,34 @@ def run_due(
             ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
+        if not ended and (early := _job_saved_later(chosen, begin, until)):
+            warnings.warn(CLOCK_BEFORE_SAVE.format(job=early), stacklevel=2)
         if not ended and chosen and at is None:
             saved = chosen - stored_before
             problem = _why_nothing_is_due(chosen, saved, follows_real_time=follows_real_time)
             if problem:
                 warnings.warn(problem, stacklevel=2)
         return ended
+
+
+def _job_saved_later(
+    job_ids: Collection[int] | None, begin: datetime, until: datetime
+) -> Job | None:
+    """Return a job that has occurrences up to ``until``, but was saved at a later time than that.
+
+    The test has then saved the job first, and set the clock to an earlier time.
+    """
+    using = alias_for(Run)
+    cursors = Cursor.objects.using(using).filter(next_at__gt=until, job__runs=None)
+    if job_ids is not None:
+        cursors = cursors.filter(job__in=job_ids)
+    for cursor in cursors.select_related("job").order_by("pk")[:CURSORS_EXAMINED]:
+        timetable = timetable_of(cursor)
+        if timetable.schedule.interval is None:
+            first = timetable.first_after(begin)
+            if first is not None and first <= until:
+                return cursor.job
+    return None
 
 
 def _why_nothing_is_due(

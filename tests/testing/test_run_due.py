@@ -637,6 +637,16 @@ def test_job_that_is_saved_right_after_its_occurrence_is_explained(
         assert "2026-03-03T09:00:00" in str(warning.message)
 
 
+def test_clock_before_the_save_of_the_job_is_explained() -> None:
+    job = make_job(schedule="0 9 * * *")
+    with set_clock(datetime(2026, 3, 2, 8, tzinfo=UTC)):
+        with pytest.warns(UserWarning, match=f"{job} was saved at a later time than the clock"):
+            assert run_due(at=datetime(2026, 3, 2, 10, tzinfo=UTC)) == []
+        with pytest.warns(UserWarning, match="Set the clock before you save"):
+            assert run_due(at=datetime(2026, 3, 3, 10, tzinfo=UTC), jobs=[job]) == []
+        assert run_due(at=datetime(2026, 3, 4, 8, tzinfo=UTC)) == [], "nothing was due anyway"
+
+
 def test_call_without_any_job_warns() -> None:
     """A test may forget that declared jobs aren't in its database."""
     with pytest.warns(UserWarning, match="jobs="):

@@ -31,9 +31,9 @@ RUNS_READ = 5_000
 CHARACTERS_READ = 6_000_000
 MAX_MATCHES = 500
 """As many as the rows to which an action on a list applies in one request."""
-CHUNK_SIZE = 1_000
+CHUNK_SIZE = 3_000
 """The number of runs whose logs one query measures."""
-BATCH_CHARACTERS = 2_000_000
+BATCH_CHARACTERS = 3_000_000
 LOG_CHARACTERS_READ = 100_000
 """The number of characters at the end of a log that are searched, as the page of a run shows."""
 SHOWN_BEFORE, SHOWN_AFTER = 60, 160

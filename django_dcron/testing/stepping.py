@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,7 +30,6 @@ from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.current import CurrentRun, current_run
 from django_dcron.execution.executor import execute
 from django_dcron.execution.heartbeat import Heartbeats
-from django_dcron.jobs.placement import timetable_of
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Cursor, Job, Limit, LimitStart, Run
 from django_dcron.models.cursor import CursorQuerySet
@@ -41,7 +40,12 @@ from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.limit_lines import limit_shard
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import Ticker
-from django_dcron.schedules.timetable import MICROSECOND
+from django_dcron.testing.empty_results import (
+    CLOCK_BEFORE_SAVE,
+    NO_JOBS,
+    job_saved_later,
+    why_nothing_is_due,
+)
 from django_dcron.testing.manual_clock import set_clock, utc_time
 from django_dcron.testing.raising import recording_exceptions
 from django_dcron.testing.subjects import Subject, stored_jobs
@@ -55,23 +59,6 @@ EXCLUDED_MIDDLEWARE = ("django_dcron.contrib.checkins.",)
 """Middleware that would contact external services."""
 ONE_SHARD_PER_JOB = 2**62
 """A number of shards so high that each job has its own shard. A node can then lead single jobs."""
-NO_JOBS = (
-    "run_due: the test's database has no jobs. Pass the functions or tasks with @cron in jobs=, or "
-    "create jobs first."
-)
-NOTHING_DUE = (
-    "run_due: nothing is due. The next occurrence is that of {job} at {at}. Pass at=, or set a "
-    "clock and advance it."
-)
-CURSORS_EXAMINED = 100
-CLOCK_BEFORE_SAVE = (
-    "run_due: nothing is due, because {job} was saved at a later time than the clock shows. Set "
-    "the clock before you save the job."
-)
-SAVED_TOO_LATE = (
-    "run_due: nothing is due. {job} was saved after {missed}, so its first occurrence is {at}. Set "
-    "the clock to an earlier time, call run_due, which saves the job, and advance the clock."
-)
 
 
 def run_due(
@@ -125,74 +112,14 @@ def run_due(
             ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
-        if not ended and (early := _job_saved_later(chosen, begin, until)):
+        if not ended and (early := job_saved_later(chosen, begin, until)):
             warnings.warn(CLOCK_BEFORE_SAVE.format(job=early), stacklevel=2)
         if not ended and chosen and at is None:
             saved = chosen - stored_before
-            problem = _why_nothing_is_due(chosen, saved, follows_real_time=follows_real_time)
+            problem = why_nothing_is_due(chosen, saved, follows_real_time=follows_real_time)
             if problem:
                 warnings.warn(problem, stacklevel=2)
         return ended
-
-
-def _job_saved_later(
-    job_ids: Collection[int] | None, begin: datetime, until: datetime
-) -> Job | None:
-    """Return a job that has occurrences up to ``until``, but was saved at a later time than that.
-
-    The test has then saved the job first, and set the clock to an earlier time.
-    """
-    using = alias_for(Run)
-    cursors = Cursor.objects.using(using).filter(next_at__gt=until, job__runs=None)
-    if job_ids is not None:
-        cursors = cursors.filter(job__in=job_ids)
-    for cursor in cursors.select_related("job").order_by("pk")[:CURSORS_EXAMINED]:
-        timetable = timetable_of(cursor)
-        if timetable.schedule.interval is None:
-            first = timetable.first_after(begin)
-            if first is not None and first <= until:
-                return cursor.job
-    return None
-
-
-def _why_nothing_is_due(
-    job_ids: Collection[int], saved: Collection[int], *, follows_real_time: bool
-) -> str:
-    """Return the text of a warning if the jobs have no runs, and an occurrence ahead.
-
-    If the test has set a clock, the occurrence may be ahead on purpose. Then there is a warning
-    only if this call has saved the job, right after another occurrence. ``saved`` are these jobs.
-    """
-    using = alias_for(Run)
-    if Run.objects.using(using).filter(job__in=job_ids).exists():
-        return ""
-    cursors = Cursor.objects.using(using).filter(job__in=job_ids, next_at__gt=clock.now())
-    cursors = cursors.select_related("job").order_by("next_at")
-    if follows_real_time:
-        first = cursors.first()
-        return NOTHING_DUE.format(job=first.job, at=_iso(first.next_at)) if first else ""
-    for cursor in cursors.filter(job__in=saved):
-        if (missed := _occurrence_before_save(cursor)) is not None:
-            at = _iso(cursor.next_at)
-            return SAVED_TOO_LATE.format(job=cursor.job, missed=_iso(missed), at=at)
-    return ""
-
-
-def _iso(at: datetime | None) -> str:
-    return at.isoformat() if at else ""
-
-
-def _occurrence_before_save(cursor: Cursor) -> datetime | None:
-    """Return an occurrence up to a minute before now, and nearer to it than the next occurrence.
-
-    In a test whose clock stands there, the author expects a run.
-    """
-    now, schedule = clock.now(), cursor.parsed_schedule
-    if cursor.next_at is None or schedule.interval is not None:
-        return None
-    ahead = min(cursor.next_at - now, timedelta(minutes=1) + MICROSECOND)
-    earlier = timetable_of(cursor).next_after(now - ahead)
-    return earlier if earlier is not None and earlier <= now else None
 
 
 @contextmanager

@@ -8,6 +8,9 @@ another over a persistent connection. ``statements`` is the number of round trip
 including commits. ``database`` is the time from sending a statement to its answer, including the
 driver's time. CPU time is the time of this process and of all of PostgreSQL. On a busy machine, CPU
 time is the better figure.
+
+For comparison, ``runs`` empty statements and ``runs`` updates of one row by its key are timed on
+the same connection, with prepared statements and without Django.
 """
 
 from __future__ import annotations
@@ -52,6 +55,8 @@ class Watch:
 
 
 def measure(testbed: Testbed, jobs: int, runs: int) -> dict[str, Any]:
+    from django.db import connection
+
     from django_dcron.dispatch.celery import CeleryDispatcher
     from django_dcron.execution.executor import execute
     from django_dcron.runs import deliveries
@@ -78,6 +83,17 @@ def measure(testbed: Testbed, jobs: int, runs: int) -> dict[str, Any]:
     with watching(testbed) as executing:
         for each in due[:runs]:
             assert execute(each.run_id, 1, worker="bench")
+    alone: Any = connection.connection  # the driver's connection
+    alone.execute(
+        "CREATE TABLE counters AS SELECT key, 0 AS value FROM generate_series(1, %s) key", [runs]
+    )
+    alone.execute("ALTER TABLE counters ADD PRIMARY KEY (key)")
+    with watching(testbed) as asking:
+        for key in range(1, runs + 1):
+            alone.execute("SELECT %s::int", [key], prepare=True)
+    with watching(testbed) as updating:
+        for key in range(1, runs + 1):
+            alone.execute("UPDATE counters SET value = 1 WHERE key = %s", [key], prepare=True)
     return {
         "jobs": jobs,
         "runs": runs,
@@ -86,6 +102,8 @@ def measure(testbed: Testbed, jobs: int, runs: int) -> dict[str, Any]:
         "publish": publishing.per(jobs),
         "mark": marking.per(jobs),
         "start, call and finish": executing.per(runs),
+        "an empty statement": asking.per(runs),
+        "an update of one row": updating.per(runs),
     }
 
 

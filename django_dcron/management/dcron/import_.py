@@ -239,7 +239,7 @@ def import_entries(out: Output, options: dict[str, Any], contents: SourceContent
             out,
             contents,
             results,
-            len(plans),
+            plans,
             applied=applied,
             source_stopped=options.get("take_over", False),
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 from django_dcron import targets
-from django_dcron.conf import settings
 from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.comparison import (
     awaiting_handover,
@@ -34,18 +33,20 @@ from django_dcron.contrib.importers.reading import (
 from django_dcron.contrib.importers.sources import SCHEDULERS, process_name
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, definition_of
+from django_dcron.management.dcron.import_settings import (
+    missing_queues,
+    show_missing_settings,
+    show_settings,
+)
 from django_dcron.management.dcron.import_texts import (
     STYLES,
     changes_document,
     format_counts,
-    missing_queues,
-    show_queues,
     verb_of,
 )
 from django_dcron.management.dcron.output import BAD, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
-from django_dcron.targets import commands, shell
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
@@ -68,25 +69,20 @@ def show_entry_plans(
     out: Output,
     contents: SourceContents,
     results: Iterable[EntryPlan],
-    total: int,
+    compared: Sequence[EntryPlan],
     *,
     applied: bool,
     source_stopped: bool = False,
 ) -> list[EntryPlan]:
-    """Show each plan as soon as it is made or applied.
+    """Show each of ``results`` as soon as it is made or applied.
 
-    Unless the source is stopped, its scheduler also runs the jobs that start here.
+    ``compared`` are all plans before they are applied. Unless the source is stopped, its scheduler
+    also runs the jobs that start here.
     """
     plans = []
     warned: Counter[str] = Counter()
     left_out = 0
-    if waiting := _count_waiting_for_settings(contents):
-        out.line(
-            f"! {waiting} of {number_of(len(contents.entries), 'entry', 'entries')} can't be "
-            "imported before you add the settings that are printed below. Paste them, and import "
-            "again.",
-            WARNING,
-        )
+    show_missing_settings(out, contents, compared)
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
@@ -98,7 +94,7 @@ def show_entry_plans(
             if problem := _target_problem(plan):
                 bar.line(f"! {plan} {problem}", BAD)
             if applied and out.is_terminal:
-                bar.show(len(plans), total)
+                bar.show(len(plans), len(compared))
     for warning, times in warned.items():
         if times > SAME_WARNINGS:
             out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
@@ -109,8 +105,7 @@ def show_entry_plans(
         )
     for note in contents.notes:
         out.line(f"! {note}", WARNING)
-    _show_settings(out, contents)
-    show_queues(out, plans)
+    show_settings(out, contents, plans)
     starting = sum(map(_starts, plans))
     if starting and not source_stopped and (advice := _how_to_run_once(contents.source)):
         out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
@@ -288,54 +283,6 @@ def _awaiting_handover(options: dict[str, Any], plans: list[EntryPlan]) -> list[
 
 def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
     return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
-
-
-def _count_waiting_for_settings(contents: SourceContents) -> int:
-    """Return how many entries need commands that ``_show_settings`` prints."""
-    targets_to_allow = {
-        *(f"{shell.PREFIX}{name}" for name in contents.shell if name not in settings.SHELL),
-        *(f"{commands.PREFIX}{name}" for name in contents.commands),
-    }
-    return sum(entry.values.get("target") in targets_to_allow for entry in contents.entries)
-
-
-def _show_settings(out: Output, contents: SourceContents) -> None:
-    """Show the settings that the jobs need, complete, so that they can be pasted.
-
-    The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't shown.
-    """
-    missing = {name: argv for name, argv in contents.shell.items() if name not in settings.SHELL}
-    if missing:
-        present = ["**DCRON_SHELL"] if settings.SHELL else []
-        where = ", below DCRON_SHELL" if settings.SHELL else ""
-        out.line(f"Add these commands to your settings{where}:")
-        entries = [f"{name!r}: {argv!r}" for name, argv in missing.items()]
-        _show_setting(out, "DCRON_SHELL", [*present, *entries])
-    if contents.commands:
-        out.line("Allow these management commands in your settings:")
-        allowed = _allowed_commands(contents.commands)
-        if any(allowed.values()):
-            entries = [f"{name!r}: {arguments!r}" for name, arguments in allowed.items()]
-            _show_setting(out, "DCRON_COMMANDS", entries)
-        else:
-            out.line(f"DCRON_COMMANDS = {list(allowed)!r}")
-
-
-def _allowed_commands(added: Mapping[str, list[str]]) -> dict[str, list[str] | str]:
-    """Return ``DCRON_COMMANDS`` with the added entries. The value is what a command accepts."""
-    present = settings.COMMANDS
-    known = present if isinstance(present, Mapping) else dict.fromkeys(present, ())
-    return {
-        **{name: value if isinstance(value, str) else list(value) for name, value in known.items()},
-        **added,
-    }
-
-
-def _show_setting(out: Output, name: str, entries: Iterable[str]) -> None:
-    out.line(f"{name} = {{")
-    for entry in entries:
-        out.line(f"    {entry},")
-    out.line("}")
 
 
 def _calendar_document(plan: CalendarPlan) -> dict[str, Any]:

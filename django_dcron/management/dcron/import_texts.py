@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from django_dcron import targets
 from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.entry_plans import DIFFERENCES, EntryPlan, ImportOutcome
-from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.representation import public, text_of
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 
@@ -41,31 +39,6 @@ def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
     return ", ".join(
         f"{counts[outcome]} {labels[outcome]}" for outcome in ImportOutcome if counts[outcome]
     )
-
-
-def missing_queues(plans: Iterable[EntryPlan]) -> list[str]:
-    """Return the queues of refused entries that ``DCRON_QUEUES`` would have to name."""
-    refused = [plan for plan in plans if plan.outcome is ImportOutcome.REFUSED]
-    return sorted({_queue_of(plan) for plan in refused if _is_undeclared(_queue_of(plan))})
-
-
-def _queue_of(plan: EntryPlan) -> str:
-    return str(plan.entry.values.get("queue") or "")
-
-
-def _is_undeclared(queue: str) -> bool:
-    try:
-        targets.check_queue(queue)
-    except InvalidValue as error:
-        return error.code == "unknown_queue"
-    return False
-
-
-def show_queues(out: Output, plans: Iterable[EntryPlan]) -> None:
-    if missing := missing_queues(plans):
-        names = [*(targets.allowed_queues() or ()), *missing]
-        out.line("If workers consume these queues, add them to your settings:")
-        out.line(f"DCRON_QUEUES = {names!r}")
 
 
 def show_calendars(out: Output, plans: list[CalendarPlan], *, applied: bool) -> None:

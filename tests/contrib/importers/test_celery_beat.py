@@ -1,5 +1,6 @@
 """Test the import from the real django-celery-beat: jobs are due when beat would send the task."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -508,8 +509,37 @@ def test_missing_queues_are_shown_as_a_setting(settings: Settings) -> None:
     row("reserved", **interval(), queue="unacked")
     shown = call("import", "django-celery-beat")
     assert "DCRON_QUEUES = ['celery', 'report-*', 'slow']" in shown.out
+    first, second, *_ = shown.out.splitlines()
+    assert first.startswith("! 2 of 5 entries can't be imported before you add the settings")
+    assert second.endswith(": slow")
     assert call("import", "django-celery-beat", "--json").json["queues"] == ["slow"]
     settings.DCRON_QUEUES = ["celery", "report-*", "slow"]
+    assert "DCRON_QUEUES" not in call("import", "django-celery-beat").out
+
+
+def test_one_round_is_enough_for_all_missing_queues(settings: Settings) -> None:
+    settings.DCRON_QUEUES = None
+    invalid = {"task": "command:unknown"}
+    rows: list[tuple[str, dict[str, str]]] = [("slow", {}), ("mail", {}), ("fast", invalid)]
+    for queue, fields in rows:
+        row(queue, **interval(), queue=queue, **fields)
+    (setting,) = [
+        line for line in call("import", "django-celery-beat").out.splitlines() if "= [" in line
+    ]
+    settings.DCRON_QUEUES = ast.literal_eval(setting.removeprefix("DCRON_QUEUES = "))
+    assert {"celery", "slow", "mail", "fast"} <= {*settings.DCRON_QUEUES}
+    assert "DCRON_QUEUES" not in call("import", "django-celery-beat", "--apply").out
+    assert Job.objects.count() == 2
+
+
+def test_entry_whose_queue_was_corrected_here_needs_no_setting(settings: Settings) -> None:
+    row("a", **interval(), queue="slow")
+    settings.DCRON_QUEUES = ["celery", "slow"]
+    call("import", "django-celery-beat", "--apply")
+    settings.DCRON_QUEUES = ["celery"]
+    job = Job.objects.get()
+    job.queue = "celery"
+    saving.save(job)
     assert "DCRON_QUEUES" not in call("import", "django-celery-beat").out
 
 

@@ -622,6 +622,21 @@ def test_w003_for_arguments_that_are_no_longer_allowed(settings: Settings) -> No
 
 
 @pytest.mark.django_db
+def test_hint_of_w003_fits_the_target(settings: Settings) -> None:
+    settings.DCRON_COMMANDS, settings.DCRON_SHELL = ["dumpdata"], {"true": ["true"]}
+    make_job(target="tests.app.tasks.ok")
+    named = {"tests.app.tasks.ok": set(), "command:dumpdata": {"COMMANDS"}, "shell:true": {"SHELL"}}
+    for target, expected in named.items():
+        Job.objects.update(target=target, args=["--indent", 2])
+        (message,) = job_messages()
+        assert message.id == "django_dcron.W003"
+        assert set(re.findall(r"DCRON_(\w+)", message.hint or "")) == expected
+    Job.objects.update(target="tests.app.tasks.ok", declared={})
+    (message,) = job_messages()
+    assert "@cron" in (message.hint or "")
+
+
+@pytest.mark.django_db
 def test_w003_for_a_missing_target() -> None:
     job = make_job()
     assert job_messages() == []

@@ -66,6 +66,7 @@ def _job_problems(job: Any) -> Iterator[CheckMessage]:
 
 def _target_problems(job: Any) -> Iterator[CheckMessage]:
     from django_dcron import targets
+    from django_dcron.diagnosis.job_arguments import advice_on_arguments
     from django_dcron.exceptions import InvalidArguments, UnknownTarget
 
     try:
@@ -80,7 +81,7 @@ def _target_problems(job: Any) -> Iterator[CheckMessage]:
     except InvalidArguments as error:
         yield Warning(
             f"Job {job} would fail: {error}",
-            hint="Correct the job's arguments, or allow them in DCRON_COMMANDS or DCRON_SHELL.",
+            hint=advice_on_arguments(job),
             id="django_dcron.W003",
         )
 

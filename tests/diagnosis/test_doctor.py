@@ -232,6 +232,7 @@ JOB_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
         ],
     ),
     (Code.UNKNOWN_TARGET, lambda s: Job.objects.update(target="nobody.has.this")),
+    (Code.ARGUMENTS_REJECTED, lambda s: Job.objects.update(kwargs={"renamed": 1})),
 ]
 
 
@@ -243,6 +244,17 @@ def test_fault_of_job_is_found(
     assert system.codes() == {code}
     finding = system.examine().findings.listed[0]
     assert (finding.subject.kind, finding.subject.id) == ("job", str(system.job.pk))
+
+
+def test_arguments_of_unknown_targets_and_of_paused_jobs_are_not_checked(system: System) -> None:
+    Job.objects.update(kwargs={"renamed": 1}, target="nobody.has.this")
+    assert system.codes() == {Code.UNKNOWN_TARGET}
+    Job.objects.update(target="tests.app.tasks.ok")
+    assert system.codes() == {Code.ARGUMENTS_REJECTED}
+    (finding,) = system.examine().findings.listed
+    assert "'renamed'" in finding.message
+    control.pause(system.job)
+    assert system.codes() == set()
 
 
 def copy_node(node: str, **fields: object) -> Node:

@@ -65,6 +65,17 @@ def test_show_prints_pause_running_run_and_problem() -> None:
     assert "'nonsense'" in text
 
 
+def test_show_names_arguments_that_the_target_does_not_accept() -> None:
+    make_idle_job(name="report")
+    assert "Runs fail" not in shown()
+    assert call("show", "report", "--json").json["arguments_rejected"] == ""
+    Job.objects.update(kwargs={"renamed": 1})
+    assert "Runs fail: kwargs: Unknown parameter 'renamed'" in shown()
+    assert "'renamed'" in call("show", "report", "--json").json["arguments_rejected"]
+    Job.objects.update(target="nobody.has.this")
+    assert "Runs fail" not in shown()
+
+
 def test_json_contains_definition_and_occurrences() -> None:
     job = make_idle_job(name="report", timeout=timedelta(seconds=90))
     document = call("show", "report", "-n", "2", "--json").json
@@ -74,6 +85,7 @@ def test_json_contains_definition_and_occurrences() -> None:
         "job",
         "followed_by",
         "running",
+        "arguments_rejected",
         "statistics",
         "success_percent_of_latest",
         "words",

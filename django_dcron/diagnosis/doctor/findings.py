@@ -55,6 +55,7 @@ class Code(StrEnum):
     QUARANTINED = "quarantined"
     NEVER_FIRES = "never_fires"
     UNKNOWN_TARGET = "unknown_target"
+    ARGUMENTS_REJECTED = "arguments_rejected"
     NAMESPACE_UNSERVED = "namespace_unserved"
     OTHER_SCHEDULER_RUNS = "other_scheduler_runs"
     # Runs.

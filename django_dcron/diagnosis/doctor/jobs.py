@@ -10,6 +10,7 @@ from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, format_moment, job_subject
+from django_dcron.diagnosis.job_arguments import ArgumentsChecker, advice_on_arguments
 from django_dcron.diagnosis.job_list import cursor_of, problem_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule, UnknownTarget
@@ -38,6 +39,7 @@ class JobExaminer:
         self._frozen = {freeze.namespace for freeze in freezes}
         self._findings = findings
         self._targets: dict[str, str] = {}
+        self._arguments = ArgumentsChecker()
 
     def examine(self, jobs: list[Job]) -> None:
         for job in jobs:
@@ -51,6 +53,12 @@ class JobExaminer:
             yield JobProblem(
                 Code.UNKNOWN_TARGET,
                 f"Runs fail: {unknown} Register the target, or correct or pause the job.",
+            )
+        elif job.enabled and (rejected := self._arguments.why_rejected(job)):
+            yield JobProblem(
+                Code.ARGUMENTS_REJECTED,
+                f"Runs fail: the target doesn't accept the job's arguments. {rejected}",
+                advice=advice_on_arguments(job),
             )
         cursor = cursor_of(job)
         if cursor is None or not matches_definition(cursor, job):

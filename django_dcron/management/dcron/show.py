@@ -19,6 +19,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import job_status
 from django_dcron.diagnosis.chains import SHOWN, jobs_after
 from django_dcron.diagnosis.figures import SuccessRate
+from django_dcron.diagnosis.job_arguments import ArgumentsChecker, advice_on_arguments
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of, status_of
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
@@ -107,9 +108,16 @@ def _preview_of(job: Job, count: int) -> tuple[Lookahead | None, str]:
         return None, str(error)
 
 
+def _why_runs_fail(job: Job) -> str:
+    if rejected := ArgumentsChecker().why_rejected(job):
+        return f"Runs fail: {rejected}. {advice_on_arguments(job)}"
+    return ""
+
+
 def _status_fields(job: Job, now: datetime, problem: str) -> Iterator[tuple[str, Cell]]:
     yield "state", state_cell(job)
     yield "problem", StyledText(problem, BAD)
+    yield "arguments", StyledText(_why_runs_fail(job), BAD)
     pause = job_status.pause_of(job, job_status.paused_by(job))
     if pause:
         yield "pause reason", pause.reason
@@ -172,6 +180,7 @@ def _document(
         "job": public(document_of(job)) | {"status": status_of(job, now)},
         "followed_by": [{"job": str(link.job), "on": link.on} for link in jobs_after(job)[:SHOWN]],
         "running": [str(run.pk) for run in job_status.running_runs(job)],
+        "arguments_rejected": ArgumentsChecker().why_rejected(job),
         "statistics": {
             name: getattr(counted, name) for name in (*COUNTED_STATES, "consecutive_failures")
         },

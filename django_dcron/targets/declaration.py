@@ -48,7 +48,7 @@ _declared: dict[tuple[str, str], Declaration] = {}
 
 
 def cron(
-    schedule: str,
+    schedule: str = "",
     *,
     name: str | None = None,
     namespace: str = "default",
@@ -68,6 +68,8 @@ def cron(
         )
         def fetch_rates(): ...
 
+    ``schedule`` is required. A job that only follows other jobs (``after``) has ``"@never"``.
+
     ``name`` is the function's name by default. To run one function on several schedules, stack
     decorators with different names. ``args`` and ``kwargs`` must be JSON. Durations are
     ``timedelta`` or numbers of seconds, times are aware ``datetime``. The decorated function can be
@@ -76,9 +78,12 @@ def cron(
     Raises:
 
     - ``InvalidSchedule``
-    - ``TypeError`` for an unknown field, a value of the wrong type or an invalid target.
+    - ``TypeError`` for a missing schedule, an unknown field, a value of the wrong type or an
+      invalid target.
     - ``ValueError`` for a second job of the same name, or a value that isn't a valid choice.
     """
+    if schedule in ("", None):
+        raise TypeError(_no_schedule(fields.get("after")))
     if not isinstance(schedule, str):
         raise TypeError(_not_a_schedule(schedule))
     declared = validate_declared_fields(fields)
@@ -166,6 +171,18 @@ def _own_name(target: Any) -> str:
     if not name or name == "<lambda>":
         raise TypeError(f"@cron: {target!r:.100} has no name. Pass name=.")
     return name
+
+
+def _no_schedule(after: object) -> str:
+    if after:
+        return (
+            "@cron: the schedule is missing. A job that only follows other jobs has the schedule "
+            f'"@never": @cron("@never", after={after!r:.100}).'
+        )
+    return (
+        '@cron: the schedule is missing. Use a schedule such as "*/5 * * * *", or "@never" for a '
+        "job that only follows other jobs or is started by users."
+    )
 
 
 def _not_a_schedule(value: object) -> str:

@@ -1,6 +1,7 @@
 """@cron: what it registers and declares, and what it rejects at decoration."""
 
 import functools
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -215,6 +216,14 @@ def test_function_without_signature_accepts_any_arguments() -> None:
 def test_decorator_without_parentheses_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"text, not <func"):
         cron(fetch)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("schedule", [(), ("",), (None,)])
+def test_error_for_a_missing_schedule_names_the_schedule_of_chained_jobs(schedule: Any) -> None:
+    with pytest.raises(TypeError, match=re.escape("@cron(\"@never\", after={'fetch': 'failed'})")):
+        cron(*schedule, after={"fetch": "failed"})
+    with pytest.raises(TypeError, match="schedule is missing"):
+        cron(*schedule)
 
 
 def test_error_for_invalid_schedule_names_the_job() -> None:

@@ -9,6 +9,7 @@ from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Job, Run
+from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
 
 NO_JOBS = (
@@ -27,6 +28,11 @@ CLOCK_BEFORE_SAVE = (
 SAVED_TOO_LATE = (
     "run_due: nothing is due. {job} was saved after {missed}, so its first occurrence is {at}. Set "
     "the clock to an earlier time, call run_due, which saves the job, and advance the clock."
+)
+
+FOLLOWER_SAVED_LATE = (
+    "run_due: nothing is due, because {job} was saved after the run that it would have followed. "
+    "Pass all jobs of a chain in jobs= of one call."
 )
 
 
@@ -48,6 +54,13 @@ def job_saved_later(
             if first is not None and first <= until:
                 return cursor.job
     return None
+
+
+def follower_saved_late(saved: Collection[int]) -> Job | None:
+    """Return one of the jobs ``saved`` by this call that follows a job which has already run."""
+    followers = Job.objects.using(alias_for(Job)).filter(pk__in=saved, runs=None)
+    has_run = followers.filter(links__after__runs__in=transitions.runs().finished())
+    return has_run.order_by("pk").first()
 
 
 def why_nothing_is_due(

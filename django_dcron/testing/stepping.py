@@ -42,7 +42,9 @@ from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import Ticker
 from django_dcron.testing.empty_results import (
     CLOCK_BEFORE_SAVE,
+    FOLLOWER_SAVED_LATE,
     NO_JOBS,
+    follower_saved_late,
     job_saved_later,
     why_nothing_is_due,
 )
@@ -78,11 +80,12 @@ def run_due(
     shows ``at`` afterwards.
 
     ``jobs`` and ``namespace`` restrict the call. Each of ``jobs`` is a job, or a function or task
-    with ``@cron``. A declared job that isn't in the database is saved. With ``raising``, the first
-    exception of a job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in
-    the past.
+    with ``@cron``. A declared job that isn't in the database is saved. A job that follows others in
+    a chain runs only if it is one of ``jobs``, too. With ``raising``, the first exception of a
+    job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in the past.
 
-    Warns if there are no jobs at all, or if nothing is due because a job was saved after ``at``.
+    Warns if there are no jobs at all, or if nothing is due because a job was saved after ``at``, or
+    after the run that it would have followed.
     Without ``at``, also warns if none of ``jobs`` has run yet and nothing is due. If the test has
     set a clock, it warns only if this call has saved a job up to a minute after an occurrence.
     """
@@ -105,17 +108,17 @@ def run_due(
     follows_real_time = clock.fixed_at is None
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         stored_before = set(Job.objects.using(alias_for(Job)).values_list("pk", flat=True))
-        chosen = (
-            None if jobs is None else {job.pk for subject in jobs for job in stored_jobs(subject)}
-        )
+        chosen = None if jobs is None else {job.pk for job in stored_jobs(jobs)}
         with _test_settings(single_jobs=chosen is not None), recording_exceptions() as exceptions:
             ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
         if not ended and (early := job_saved_later(chosen, begin, until)):
             warnings.warn(CLOCK_BEFORE_SAVE.format(job=early), stacklevel=2)
+        saved = set() if chosen is None else chosen - stored_before
+        if not ended and (late := follower_saved_late(saved)):
+            warnings.warn(FOLLOWER_SAVED_LATE.format(job=late), stacklevel=2)
         if not ended and chosen and at is None:
-            saved = chosen - stored_before
             problem = why_nothing_is_due(chosen, saved, follows_real_time=follows_real_time)
             if problem:
                 warnings.warn(problem, stacklevel=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_dcron import targets
@@ -10,6 +10,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs import sync
 from django_dcron.jobs.sync.stored import from_stored, stored_declaration
 from django_dcron.models import Job
+from django_dcron.policies.chains import split_label
 from django_dcron.targets.django_tasks import is_django_task
 
 if TYPE_CHECKING:
@@ -18,16 +19,34 @@ if TYPE_CHECKING:
 Subject: TypeAlias = "Job | Callable[..., Any] | Task[Any, Any]"
 
 
-def stored_jobs(subject: Subject) -> list[Job]:
-    """Return the rows of the jobs that ``subject`` names.
+def stored_jobs(subjects: Iterable[Subject]) -> list[Job]:
+    """Return the rows of the jobs that ``subjects`` name.
 
-    Like ``dcron sync``, this function saves a declared job that has no row.
+    Like ``dcron sync``, this function saves the declared jobs that have no row, and the earlier
+    jobs of a chain first.
     """
-    if isinstance(subject, Job):
-        if subject.pk is None:
+    rows: list[Job] = []
+    declared: list[targets.Declaration] = []
+    for subject in subjects:
+        if not isinstance(subject, Job):
+            declared += declarations_of(subject)
+        elif subject.pk is None:
             raise ValueError(f"Job {subject} is not saved. Save it with django_dcron.control.save.")
-        return [subject]
-    return [_find_or_create_job(declaration) for declaration in declarations_of(subject)]
+        else:
+            rows.append(subject)
+    return [*rows, *map(_find_or_create_job, _earlier_jobs_first(declared))]
+
+
+def _earlier_jobs_first(declared: Iterable[targets.Declaration]) -> Iterator[targets.Declaration]:
+    waiting = {declaration.key: declaration for declaration in declared}
+    while waiting:
+        ready = [key for key, each in waiting.items() if not waiting.keys() & _followed(each)]
+        for key in ready or [*waiting]:  # the save refuses a cycle
+            yield waiting.pop(key)
+
+
+def _followed(declaration: targets.Declaration) -> set[tuple[str, str]]:
+    return {split_label(label) for label in declaration.fields.get("after", ())}
 
 
 def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
@@ -57,5 +76,8 @@ def _find_or_create_job(declaration: targets.Declaration) -> Job:
     if not rows.exists():
         for change in sync.apply(sync.plan(only=declaration.key)):
             if change.is_problem:
-                raise ValueError(f"Job {declaration} is declared but can't be saved: {change}")
+                advice = ". Pass the jobs that it follows, too." if _followed(declaration) else ""
+                raise ValueError(
+                    f"Job {declaration} is declared but can't be saved: {change}{advice}"
+                )
     return rows.get()

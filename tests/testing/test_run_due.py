@@ -4,7 +4,8 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -635,6 +636,44 @@ def test_job_that_is_saved_right_after_its_occurrence_is_explained(
     for warning in seen:
         assert "was saved after 2026-03-02T09:00:00" in str(warning.message)
         assert "2026-03-03T09:00:00" in str(warning.message)
+
+
+@contextmanager
+def declared_chain() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """``collect`` runs at 10:00 and ``pay`` follows it. The clock shows 9:00."""
+    with targets.isolated_registry(), set_clock(NINE):
+
+        @cron("0 10 * * *")
+        def collect() -> None: ...
+
+        @cron("@never", after={"collect": "succeeded"})
+        def pay() -> None: ...
+
+        yield collect, pay
+
+
+def test_jobs_of_a_chain_may_be_listed_in_any_order() -> None:
+    with declared_chain() as (collect, pay):
+        runs = run_due(at=NINE + HOUR, jobs=[pay, collect])
+        assert [run.job.name for run in runs] == ["collect", "pay"]
+
+
+def test_follower_that_is_saved_after_the_run_of_its_job_is_explained() -> None:
+    with declared_chain() as (collect, pay):
+        with pytest.raises(ValueError, match="jobs that it follows"):
+            run_due(jobs=[pay])
+        assert len(run_due(at=NINE + HOUR, jobs=[collect])) == 1
+        with pytest.warns(UserWarning, match="pay was saved after the run .* of one call"):
+            assert run_due(jobs=[pay]) == []
+        assert run_due(jobs=[pay]) == [], "only the call that saves the job warns"
+
+
+def test_follower_that_is_saved_before_the_run_of_its_job_is_not_explained() -> None:
+    with declared_chain() as (collect, pay):
+        assert run_due(jobs=[collect, pay]) == []
+        assert len(run_due(at=NINE + HOUR, jobs=[collect])) == 1
+        (run,) = run_due(jobs=[pay])
+        assert run.state == "succeeded"
 
 
 def test_clock_before_the_save_of_the_job_is_explained() -> None:

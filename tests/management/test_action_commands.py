@@ -3,7 +3,7 @@
 import json
 import re
 import signal
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from getpass import getuser
 from io import StringIO
 from random import Random
@@ -29,6 +29,7 @@ from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Outp
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
 from django_dcron.models import Job, Node, Run
+from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import BoundedText
 from tests.conftest import StartProcess
 from tests.factories import make_idle_job, make_job, make_run
@@ -719,6 +720,35 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     )
 
 
+@pytest.mark.parametrize(("minutes", "shown"), [(11, 11), (12, 11), (60, 11)])
+def test_dry_run_of_a_backfill_shows_the_first_and_last_occurrences(
+    minutes: int, shown: int
+) -> None:
+    make_job(name="often", schedule="* * * * *")
+    end = database_now("default").replace(second=30) - timedelta(minutes=5)
+    window = ["often", (end - timedelta(minutes=minutes)).isoformat(), end.isoformat()]
+    *lines, last = call("backfill", *window, "--dry-run")[1].splitlines()
+    assert last == f"often: {minutes} runs would be created."
+    assert len(lines) == shown
+    *every, last = call("backfill", *window, "--dry-run", "--verbosity", "2")[1].splitlines()
+    assert (len(every), last) == (minutes, f"often: {minutes} runs would be created.")
+    if minutes > shown:
+        assert (lines[:5], lines[-5:]) == (every[:5], every[-5:])
+        assert lines[5].startswith(f"... {minutes - 10} more")
+    assert len(document("backfill", *window, "--dry-run")[1]["occurrences"]) == minutes
+
+
+def test_backfill_takes_times_of_day_in_the_time_zone_of_the_job() -> None:
+    with set_clock(datetime(2026, 11, 3, 12, tzinfo=UTC)):  # 17:30 in Kolkata
+        make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
+        _code, shown = document("backfill", "hourly", "14:00", "16:00", "--dry-run")
+        assert shown["occurrences"] == ["2026-11-03T08:30:00Z", "2026-11-03T09:30:00Z"]
+        _code, shown = document("backfill", "hourly", "23:30", "01:30", "--dry-run")
+        assert shown["occurrences"] == ["2026-11-02T18:30:00Z", "2026-11-02T19:30:00Z"]
+        code, message = call("backfill", "hourly", "16:00", "14:00", "--dry-run")
+        assert (code, "isn't before the end" in message) == (2, True)
+
+
 def test_backfill_with_no_wait_returns_at_once() -> None:
     make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
     code, shown = document("backfill", "hourly", "3h", "now", "--no-wait")
@@ -732,7 +762,7 @@ def test_backfill_with_no_wait_returns_at_once() -> None:
     ("arguments", "code", "message"),
     [
         (("now", "3h"), 2, "start: "),
-        (("yesterday", "now"), 2, "START 'yesterday' (allowed: a time such as "),
+        (("yesterday", "now"), 2, "START 'yesterday' (allowed: a time of day such as "),
         (("3h", "2200-01-01"), 2, "END '2200-01-01' is out of range"),
     ],
 )

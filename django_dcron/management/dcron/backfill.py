@@ -45,9 +45,12 @@ HELP = (
 EXAMPLES = """
 backfill nightly-report 2026-11-01 2026-11-08 --dry-run
 backfill nightly-report 2026-11-01 2026-11-08
+backfill import-orders 18:00 now
 backfill import-orders 6h now --limit 100 --no-wait
 """
 CHECK_EVERY = 1.0
+SHOWN_AT_EACH_END = 5
+"""How many of the first and of the last occurrences ``--dry-run`` shows if there are many."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -55,7 +58,8 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "start",
         metavar="START",
-        help="ISO time (in the job's time zone unless it has an offset), or a span in the past",
+        help="ISO time or time of day (18:00: the last one), in the job's time zone unless it has "
+        "an offset; or a span in the past",
     )
     parser.add_argument("end", metavar="END", help="same formats, or now; exclusive")
     parser.add_argument(
@@ -72,7 +76,9 @@ def add_arguments(parser: CommandParser) -> None:
     )
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument(
-        "--dry-run", action="store_true", help="show what would run; write nothing"
+        "--dry-run",
+        action="store_true",
+        help="show what would run, with --verbosity 2 every occurrence; write nothing",
     )
     waiting.add_argument("--no-wait", action="store_true", help="don't wait for the runs")
     add_json(parser)
@@ -84,6 +90,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     planned = _backfill(job, options, now)
     waits = bool(planned.occurrences) and not (options["dry_run"] or options["no_wait"])
     if not output.is_json:
+        if options["dry_run"]:
+            _print_occurrences(output, job, planned, every=options["verbosity"] > 1)
         _print(output, job, planned, options["dry_run"])
     ended: dict[str, int] | None = {}
     if waits:
@@ -110,7 +118,7 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     zone = schedule_zone_of(job)
     try:
         start, end = (
-            option_values.parse_time_option(name.upper(), options[name], now, zone)
+            option_values.parse_past_time(name.upper(), options[name], now, zone)
             for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)
@@ -121,11 +129,18 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
         raise negative_result(str(error)) from error
 
 
+def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bool) -> None:
+    texts = [time_text(each, schedule_zone_of(job)) for each in planned.occurrences]
+    left_out = len(texts) - 2 * SHOWN_AT_EACH_END
+    if left_out > 1 and not every:
+        more = f"... {left_out} more; to show them, use --verbosity 2"
+        texts[SHOWN_AT_EACH_END:-SHOWN_AT_EACH_END] = [more]
+    for text in texts:
+        output.line(text)
+
+
 def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     number = len(planned.occurrences)
-    if dry_run:
-        for occurrence in planned.occurrences:
-            output.line(time_text(occurrence, schedule_zone_of(job)))
     output.line(
         f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
     )

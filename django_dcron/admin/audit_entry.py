@@ -22,6 +22,7 @@ from django_dcron.admin.display import (
     moment_column,
     render_muted,
     render_time,
+    with_site_zone,
 )
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.lists.export import (
@@ -86,7 +87,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
     export_links = JSON_LINES_LINKS
     actions = JSON_LINES_EXPORTS
 
-    moment = moment_column("at", gettext_lazy("time"))
+    moment = moment_column("at", with_site_zone(gettext_lazy("time")))
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return self._with_links(request, super().get_list_display(request))
@@ -121,7 +122,7 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
             queryset = queryset.filter(pk__gt=latest - SEARCH_LIMIT)
         return super().get_search_results(request, queryset, search_term)
 
-    @admin.display(description=gettext_lazy("time"))
+    @admin.display(description=with_site_zone(gettext_lazy("time")))
     def time(self, entry: AuditEntry) -> str:
         return render_time(entry.at, near=clock.now())
 

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
-from django_dcron.jobs.audit.differences import FieldChange, stored_value
+from django_dcron.jobs.audit.differences import OTHER_TIMES, FieldChange, stored_value
 from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
 from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, FieldFormat, ValueFormat
 from django_dcron.models import AuditEntry
@@ -38,7 +38,6 @@ OTHER_LABELS = {
     "rerun_of": gettext_lazy("rerun of"),
 }
 """The labels of values that aren't fields of the object."""
-TIMES = frozenset({"first", "last", "until"})
 
 
 class AuditedAdmin(BaseAdmin[M]):
@@ -158,7 +157,7 @@ def shown_value(model: type[Model], name: str, value: Any) -> str:
     """Return a JSON value for display, without secrets."""
     field = FIELDS.get(model, JOB_FIELDS).get(name)
     if field is None:
-        return _format_moment(value, {}) if name in TIMES else _display_value(value, {})
+        return _format_moment(value, {}) if name in OTHER_TIMES else _display_value(value, {})
     choices = dict(getattr(field.model_field, "flatchoices", ()))
     display = _format_moment if field.format is ValueFormat.TIME else _display_value
     return display(stored_value(field, value), choices)

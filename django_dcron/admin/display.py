@@ -14,9 +14,10 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import translation
+from django.utils.functional import lazy
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.timezone import localtime
+from django.utils.timezone import get_current_timezone_name, localtime
 
 from django_dcron.models import Job
 from django_dcron.models.attempt import OUTCOME_LABELS
@@ -137,6 +138,12 @@ def site_of(request: HttpRequest) -> admin.AdminSite:
 
 
 Column = Callable[[Any, Any], str]
+
+
+def with_site_zone(title: StrOrPromise) -> StrOrPromise:
+    """Return a column's title that names the time zone of its times."""
+    zoned: StrOrPromise = lazy(lambda: f"{title} ({get_current_timezone_name()})", str)()
+    return zoned
 
 
 def moment_column(

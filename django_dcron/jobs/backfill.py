@@ -101,10 +101,11 @@ def backfill(
     """
     using = alias_for(Run)
     now = database_now(using)
+    zone = start.tzinfo
     start, end = _check_range(start, end, limit, now)
     planned = _plan(job, start, end, limit, using)
     if planned.occurrences and not over_pruned:
-        _refuse_pruned_range(job, planned.occurrences[0], now)
+        _refuse_pruned_range(job, planned.occurrences[0].astimezone(zone), now)
     return planned if dry_run else _create_runs(job, planned, now, using)
 
 
@@ -158,7 +159,7 @@ def _refuse_pruned_range(job: Job, oldest: datetime, now: datetime) -> None:
             ),
             job=str(job),
             oldest=oldest.isoformat(),
-            kept=kept.isoformat(),
+            kept=kept.astimezone(oldest.tzinfo).isoformat(),
             code="pruned",
         )
 

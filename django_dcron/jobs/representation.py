@@ -33,6 +33,7 @@ from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
+from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime, parse_duration
 
 CONFIDENTIAL = ("args", "kwargs", "declared", "imported")
@@ -105,7 +106,12 @@ class FieldFormat:
         return redact_secrets(written) if self.confidential else written
 
     def text(self, written: Any) -> str:
-        """Return the JSON value as text for a person, without secrets."""
+        """Return the JSON value as text for a person, without secrets.
+
+        Times are in the site's time zone, which the text names.
+        """
+        if self.format is ValueFormat.TIME:
+            return text_of_time(written)
         return text_of(self.public(written))
 
 
@@ -246,6 +252,14 @@ def text_of(written: Any) -> str:
     if isinstance(written, str):
         return written or "(empty)"
     return json.dumps(written)
+
+
+def text_of_time(written: Any) -> str:
+    """Return a JSON value that is a time as text for a person, in the site's time zone."""
+    try:
+        return format_site_time(datetime.fromisoformat(written))
+    except (TypeError, ValueError, OverflowError):  # empty, or beyond the range of datetime
+        return text_of(written)
 
 
 def _read_text(written: Any) -> str:

@@ -2,13 +2,14 @@
 
 import csv
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -47,6 +48,22 @@ def test_list_shows_who_did_what_and_is_filtered(admin_client: Client) -> None:
     assert len(_listed(admin_client, when="1h")) == 3
     tomorrow = (database_now("default") + timedelta(days=1)).isoformat()
     assert _listed(admin_client, at__gte=tomorrow) == []
+
+
+def test_pages_name_the_time_zone_of_their_times(admin_client: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    job = make_job()
+    control.pause(job, "deploy", datetime(2090, 1, 1, 12, tzinfo=UTC))
+    entry = AuditEntry.objects.get(action="pause")
+    pages = [
+        reverse(LIST),
+        reverse("admin:django_dcron_auditentry_change", args=[entry.pk]),
+        reverse("admin:django_dcron_job_history", args=[job.pk]),
+    ]
+    for page in pages:
+        text = admin_client.get(page).content.decode()
+        assert "ime (Asia/Kolkata)" in text, page
+        assert "2090-01-01 17:30:00 IST" in text, page
 
 
 def test_each_kind_of_entry_has_a_page(admin_client: Client) -> None:

@@ -29,6 +29,8 @@ from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Outp
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
 from django_dcron.models import Job, Node, Run
+from django_dcron.models.statistics import count_ended_runs
+from django_dcron.policies.lifecycle import State
 from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import BoundedText
 from tests.conftest import StartProcess
@@ -747,6 +749,16 @@ def test_backfill_takes_times_of_day_in_the_time_zone_of_the_job() -> None:
         assert shown["occurrences"] == ["2026-11-02T18:30:00Z", "2026-11-02T19:30:00Z"]
         code, message = call("backfill", "hourly", "16:00", "14:00", "--dry-run")
         assert (code, "isn't before the end" in message) == (2, True)
+
+
+def test_refusal_of_a_backfill_of_pruned_runs_has_times_in_the_zone_of_the_job() -> None:
+    with set_clock(datetime(2026, 11, 3, 12, tzinfo=UTC)):
+        job = make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
+        count_ended_runs([job.pk], State.SUCCEEDED, 7)
+        for start in ("14:00", "4h", "2026-11-03T08:00Z"):
+            code, message = call("backfill", "hourly", start, "now", "--dry-run")
+            assert (code, "+00:00" in message) == (1, False)
+            assert "from 2026-11-03T14:00:00+05:30: its runs before 2026-11-03T17:30" in message
 
 
 def test_backfill_with_no_wait_returns_at_once() -> None:

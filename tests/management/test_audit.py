@@ -2,9 +2,11 @@
 
 import csv
 import json
+from datetime import UTC, datetime
 from io import StringIO
 
 import pytest
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.management.dcron import audit
@@ -37,6 +39,21 @@ def test_table_has_the_latest_entries_first(job: Job) -> None:
     assert "enabled" in paused[5]
     assert resumed[3] == "resume"
     assert more
+
+
+def test_all_times_of_the_table_are_in_the_zone_of_the_site(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    ends_at = datetime(2027, 1, 1, 12, tzinfo=UTC)
+    job = make_idle_job(name="report", ends_at=ends_at)
+    control.pause(job, "deploy", datetime(2090, 1, 1, 12, tzinfo=UTC))
+    control.freeze("deploy", until=datetime(2090, 2, 1, 12, tzinfo=UTC))
+    _header, *rows = table(call("audit").out)
+    freeze, pause, created = (row[5] for row in rows)
+    assert "until: 2090-02-01 17:30:00 IST" in freeze
+    assert "paused_until: null -> 2090-01-01 17:30:00 IST" in pause
+    assert "ends_at: null -> 2027-01-01 17:30:00 IST" in created
+    assert all(row[0].endswith(" IST") for row in rows)
+    assert '"paused_until": "2090-01-01T12:00:00Z"' in call("audit", "--format", "jsonl").out
 
 
 def test_export_has_all_entries_oldest_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
 """Test ``dcron show``: a job's definition, status, statistics and next runs."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.models import Cursor, Job, Run
@@ -63,6 +64,12 @@ def test_show_prints_pause_running_run_and_problem() -> None:
     text = shown()
     assert "state quarantined problem " in text
     assert "'nonsense'" in text
+
+
+def test_all_times_are_in_the_zone_of_the_site(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    make_idle_job(name="report", ends_at=datetime(2090, 1, 1, 12, tzinfo=UTC))
+    assert "ends_at 2090-01-01 17:30:00 IST" in shown()
 
 
 def test_show_names_arguments_that_the_target_does_not_accept() -> None:

@@ -10,7 +10,14 @@ from typing import Any
 
 from django.db.models import Model
 
-from django_dcron.jobs.representation import FIELDS, FieldFormat, text_of, to_json
+from django_dcron.jobs.representation import (
+    FIELDS,
+    FieldFormat,
+    ValueFormat,
+    text_of,
+    text_of_time,
+    to_json,
+)
 from django_dcron.utils.bounded_text import with_ellipsis
 
 LONGEST = 300
@@ -21,6 +28,14 @@ Values = dict[str, Any]
 _POSITIONS = {
     name: position
     for position, name in enumerate(dict.fromkeys(chain.from_iterable(FIELDS.values())))
+}
+OTHER_TIMES = frozenset({"first", "last", "until"})
+"""The values of an entry that are times, but not fields of its object."""
+_TIMES = OTHER_TIMES | {
+    name
+    for fields in FIELDS.values()
+    for name, field in fields.items()
+    if field.format is ValueFormat.TIME
 }
 
 
@@ -62,13 +77,20 @@ def public_value(model: type[Model], name: str, value: Any) -> Any:
 
 
 def shown_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the changed values of an entry in one line, such as ``timeout: 5m -> 10m``."""
+    """Return the changed values of an entry in one line, such as ``timeout: 5m -> 10m``.
+
+    Times are in the site's time zone.
+    """
     return ", ".join(
-        f"{name}: {text_of(before[name])} -> {text_of(after[name])}"
+        f"{name}: {_shown_value(name, before[name])} -> {_shown_value(name, after[name])}"
         if name in before and name in after
-        else f"{name}: {text_of({**before, **after}[name])}"
+        else f"{name}: {_shown_value(name, {**before, **after}[name])}"
         for name in names_of_changes(before, after)
     )
+
+
+def _shown_value(name: str, written: Any) -> str:
+    return text_of_time(written) if name in _TIMES else text_of(written)
 
 
 def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

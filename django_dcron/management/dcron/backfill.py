@@ -118,7 +118,7 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     zone = schedule_zone_of(job)
     try:
         start, end = (
-            option_values.parse_past_time(name.upper(), options[name], now, zone)
+            option_values.parse_past_time(name.upper(), options[name], now, zone).astimezone(zone)
             for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)

@@ -25,7 +25,6 @@ WARM_UP = 10.0
 def measure(testbed: Testbed, jobs: int, seconds: int) -> dict[str, Any]:
     assert testbed.database
     make_jobs(jobs, datetime(datetime.now(UTC).year + 2, 1, 1, tzinfo=UTC), schedule="0 0 1 1 *")
-    _vacuum_and_analyze()
     began = time.time()
     with nodes() as (process,):
         first_tick = _ticked_at() - began
@@ -41,14 +40,6 @@ def measure(testbed: Testbed, jobs: int, seconds: int) -> dict[str, Any]:
             "database_cpu": (cpu_seconds(database) - database_before) / seconds,
             "rss_mib": psutil.Process(node).memory_info().rss / 2**20,
         }
-
-
-def _vacuum_and_analyze() -> None:
-    """Do what autovacuum does within a minute of a large insert."""
-    from django.db import connection
-
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE")
 
 
 def _ticked_at() -> float:

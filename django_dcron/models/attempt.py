@@ -6,7 +6,9 @@ start.
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
+from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext
@@ -102,6 +104,20 @@ class Attempt(models.Model):
     def __str__(self) -> str:
         values = {"run": self.run, "number": self.number}
         return gettext("%(run)s, attempt %(number)d") % values
+
+    @property
+    def return_value(self) -> Any:
+        """The value that the job's code returned, decoded from ``result``.
+
+        None if it returned None or hasn't returned. Raises ``ValueError`` if the text was cut.
+        """
+        try:
+            return json.loads(self.result) if self.result else None
+        except ValueError as error:
+            raise ValueError(
+                f"The result of {self} was cut, because it was longer than DCRON_RESULT_LIMIT. "
+                "Return less, or raise the setting."
+            ) from error
 
     @property
     def duration(self) -> timedelta | None:

@@ -292,6 +292,7 @@ def test_any_result_is_recorded(run_function: RunFunction, value: Any, stored: s
     run, attempt = run_function(lambda: value)
     assert run.state == State.SUCCEEDED
     assert attempt.result == stored
+    assert attempt.return_value == (json.loads(stored) if stored else None)
 
 
 def test_result_with_invalid_characters_is_recorded(run_function: RunFunction) -> None:
@@ -306,6 +307,8 @@ def test_huge_result_is_truncated_with_a_mark(run_function: RunFunction, setting
     assert run.state == State.SUCCEEDED
     assert len(attempt.result) < 1100
     assert "characters omitted" in attempt.result
+    with pytest.raises(ValueError, match="DCRON_RESULT_LIMIT"):
+        _ = attempt.return_value
 
 
 def test_huge_log_is_truncated_with_a_mark(run_function: RunFunction) -> None:

@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
-from django.db.models.functions import Greatest
 
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
@@ -273,8 +272,9 @@ def _rows_to_summarize(
     on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
     alive = runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
     overdue = overdue_runs(runs, now).order_by("due_at")
-    # A run that waited is queued later than it was due; a retry keeps its first ``queued_at``.
-    queued_since = Greatest("due_at", "queued_at")
+    # A run that waited for a slot is queued later than it was due. A repeated delivery also changes
+    # ``queued_at``, although no worker has started the run since the first one.
+    queued_since = Case(When(deliveries__gt=1, then=F("due_at")), default=F("queued_at"))
     return {
         "overdue_runs": SummaryQuery(overdue, LIMIT + 1, on_agendas, first="due_at"),
         "overdue_cursors": SummaryQuery(

@@ -239,6 +239,15 @@ def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
     assert run_url(first) in listed
 
 
+def test_failures_of_runs_that_succeeded_are_not_counted_as_failed_runs(
+    admin_client: Client,
+) -> None:
+    incident = make_incident()
+    control.rerun(Run.objects.get())
+    Run.objects.filter(rerun_of=None).update(state="succeeded")
+    assert "Reruns of these failures" not in text_of(admin_client, page_url(incident))
+
+
 def test_rerun_that_is_retried_still_counts(admin_client: Client) -> None:
     incident = make_incident()
     rerun = control.rerun(Run.objects.get())

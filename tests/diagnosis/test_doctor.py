@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django_redis import get_redis_connection
 from pytest_django import Settings
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
@@ -456,6 +456,28 @@ def test_worker_that_does_not_accept_arguments_of_the_code_here_is_found(system:
     assert len(_outdated_workers(system)) == 1, "these runs had their own arguments"
     _attempt("new@b", fits, ValueError)
     assert _outdated_workers(system) == [], "another worker replaced it"
+
+
+def test_own_arguments_of_a_run_do_not_hide_that_a_worker_lacks_its_target(system: System) -> None:
+    _attempt("old@a", system.job, UnknownTarget)
+    Run.objects.filter(job=system.job).update(kwargs={})
+    unfit = make_idle_job(target="tests.app.tasks.slow")
+    Job.objects.filter(pk=unfit.pk).update(args=[1, 2])
+    _attempt("other@b", Job.objects.get(pk=unfit.pk), SignatureMismatch)
+    (message,) = _outdated_workers(system)
+    assert "old@a" in message
+
+
+def test_parser_of_a_project_that_fails_does_not_end_the_doctor(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise LookupError("monday")
+
+    job = make_idle_job(target="tests.app.tasks.echo")
+    _attempt("old@a", job, SignatureMismatch)
+    monkeypatch.setattr(type(targets.get(job.target)), "check_arguments", fail)
+    assert _outdated_workers(system) == []
 
 
 def test_every_code_is_covered_by_a_test() -> None:

@@ -379,6 +379,15 @@ def test_queue_without_dispatcher_has_no_name(job: Job, now: datetime, settings:
     assert [queue.name for queue in read_facts().queues] == [""]
 
 
+def test_queued_run_waits_since_its_first_delivery(job: Job, now: datetime) -> None:
+    run = make_queued_run(job, now - MINUTE)
+    queued = Run.objects.filter(pk=run.pk)
+    queued.update(queued_at=now - 5 * SECOND, deliveries=1)
+    assert read_facts().queued_since == now - 5 * SECOND, "it waited for a slot"
+    queued.update(deliveries=2)
+    assert read_facts().queued_since == now - MINUTE
+
+
 def test_answers_of_workers_are_merged_and_expire(job: Job, now: datetime) -> None:
     make_queued_run(job, now - HOUR)
     node = make_node(workers=worker_replies(("w1", ["celery"], False, []), at=now))

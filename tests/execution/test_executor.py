@@ -31,6 +31,7 @@ from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import deliveries, endings
 from django_dcron.runs.completion import Ending
+from django_dcron.targets import functions
 from tests.execution.conftest import RunFunction, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
 
@@ -71,6 +72,20 @@ def test_size_of_the_arguments_is_no_mismatch(run_function: RunFunction, setting
     settings.DCRON_ARGUMENTS_LIMIT = 10
     _, attempt = run_function(fails, run={"args": ["x" * 100], "kwargs": {}}, args=["x"])
     assert attempt.exception_class == "TypeError"
+
+
+def test_failing_check_of_the_arguments_does_not_replace_the_error(
+    run_function: RunFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_fails(*_arguments: Any) -> None:
+        raise LookupError("of the parser")
+
+    def fails() -> None:
+        monkeypatch.setattr(functions.FunctionTarget, "check_arguments", check_fails)
+        raise TypeError("of the code")
+
+    _, attempt = run_function(fails)
+    assert (attempt.exception_class, attempt.message) == ("TypeError", "of the code")
 
 
 def test_type_error_of_the_code_itself_is_recorded_as_it_is(run_function: RunFunction) -> None:

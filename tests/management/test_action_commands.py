@@ -273,6 +273,8 @@ def test_run_with_no_wait_prints_run_id() -> None:
         (("idle", "--kwargs", "x"), "--kwargs 'x'"),
         (("idle", "--kwargs", '{"no": 1}'), "--kwargs: Unknown parameter 'no'"),
         (("outdated",), "the kwargs of the job: Unknown parameter 'no'"),
+        (("idle", "--args", "[1, 2, 3]"), "--args: "),
+        (("needs_seconds", "--kwargs", "{}"), "--kwargs: The argument 'seconds' is missing"),
         (("idle", "--kwargs", '{"seconds": NaN}'), "Out of range"),
         (("idle", "--args", '["\\u0000"]'), "NUL"),
         (("idle", "--args", '["\\ud800"]'), "--args: "),
@@ -289,6 +291,7 @@ def test_run_rejects_invalid_arguments(arguments: tuple[str, ...], message: str)
     make_idle_job(name="idle", target="tests.app.tasks.slow")
     make_idle_job(name="outdated", target="tests.app.tasks.slow")
     Job.objects.filter(name="outdated").update(kwargs={"no": 1})
+    make_idle_job(name="needs_seconds", target="tests.app.tasks.nap", kwargs={"seconds": 1})
     code, output = call("run", *arguments)
     assert code == 2
     assert message in output

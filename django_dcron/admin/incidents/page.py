@@ -138,17 +138,19 @@ class IncidentPage:
         """The numbers of runs that repeat the latest failed runs, by state; empty without any."""
         if not (self._sees_attempts and self._sees_runs):
             return SafeString("")
-        attempts = self._scope.attempts.filter(incident=self.incident.pk, run__state=State.FAILED)
-        attempts = attempts.order_by("-pk")
-        columns = ("run", "run__rerun_of", "run__claimed_at")
+        # Filtering by the state of the runs in SQL would read all attempts if most runs succeeded.
+        attempts = self._scope.attempts.filter(incident=self.incident.pk).order_by("-pk")
+        columns = ("run", "run__rerun_of", "run__claimed_at", "run__state")
+        rows = attempts.values_list(*columns)[:FAILED_ATTEMPTS_READ]
         latest: dict[UUID, datetime] = {}  # a rerun of a rerun refers to the original run
-        for run, original, claimed_at in attempts.values_list(*columns)[:FAILED_ATTEMPTS_READ]:
-            key = original or run
-            latest[key] = max(latest.get(key, claimed_at), claimed_at)
+        for run, original, claimed_at, state in rows:
+            if state == State.FAILED:
+                key = original or run
+                latest[key] = max(latest.get(key, claimed_at), claimed_at)
         reruns = self._scope.runs.filter(rerun_of__in=latest).order_by("-claimed_at")
-        rows = reruns.values_list("rerun_of", "state", "claimed_at")[:RERUNS_COUNTED]
+        states = reruns.values_list("rerun_of", "state", "claimed_at")[:RERUNS_COUNTED]
         counts = Counter(
-            state for original, state, at in rows if original and at > latest[original]
+            state for original, state, at in states if original and at > latest[original]
         )
         if not counts:
             return SafeString("")

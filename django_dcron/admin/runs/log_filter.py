@@ -67,7 +67,7 @@ def _is_action_on_ticked_rows(request: HttpRequest) -> bool:
     By then, newer runs may have moved these rows out of the search.
     """
     ticked = request.POST.getlist(ACTION_CHECKBOX_NAME)
-    takes_all = request.POST.get(SELECT_ACROSS, "") not in ("", "0", "false")
+    takes_all = request.POST.get(SELECT_ACROSS, "").lower() not in ("", "0", "false")
     return bool(ticked) and not takes_all
 
 

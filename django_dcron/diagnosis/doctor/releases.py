@@ -8,7 +8,6 @@ such a failure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import CLUSTER, Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, format_moment
-from django_dcron.exceptions import InvalidArguments, SignatureMismatch, UnknownTarget
+from django_dcron.exceptions import SignatureMismatch, UnknownTarget
 from django_dcron.models import Attempt, Definition, Run
 from django_dcron.policies.retry import exception_name
 
@@ -135,15 +134,25 @@ def _outdated_workers(starts: Iterable[_Start]) -> dict[str, str]:
 
 def _is_accepted_here(start: _Start) -> bool:
     """Return whether the code of this process accepts what the worker refused."""
+    if start.exception_class == UNKNOWN_TARGET:
+        return not _is_unknown_here(start.target or "")
     if start.definition is None:
         return False
-    with suppress(UnknownTarget, InvalidArguments, Definition.DoesNotExist):
-        if start.exception_class == UNKNOWN_TARGET:
-            targets.get(start.target or "")
-        else:
-            recorded = Definition.objects.using(alias_for(Definition)).get(pk=start.definition)
-            job = recorded.content
-            targets.get(job["target"]).check_arguments(job["args"], job["kwargs"])
+    recorded = Definition.objects.using(alias_for(Definition)).filter(pk=start.definition).first()
+    if recorded is None:
+        return False
+    job = recorded.content
+    try:
+        targets.get(job["target"]).check_arguments(job["args"], job["kwargs"])
+    except Exception:  # the check runs the parser of a command, which is the project's code
+        return False
+    return True
+
+
+def _is_unknown_here(target: str) -> bool:
+    try:
+        targets.get(target)
+    except UnknownTarget:
         return True
     return False
 

@@ -170,8 +170,8 @@ def _trigger(job: Job, options: dict[str, Any]) -> Run:
     try:
         return control.trigger(job, **arguments)
     except InvalidArguments as error:
-        is_given = options[f"job_{error.field}"] is not None
-        source = f"--{error.field}" if is_given else f"the {error.field} of the job"
+        given = [f"--{name}" for name in ("args", "kwargs") if options[f"job_{name}"] is not None]
+        source = " and ".join(given) or f"the {error.field} of the job"
         raise usage_error(f"{source}: {error}") from error
     except (DcronError, ValueError) as error:
         raise usage_error(str(error)) from error

@@ -13,7 +13,7 @@
 #   make lint            check style, types, import contracts and migrations
 #   make docs            build the docs site in docs/_build/html; warnings and broken links fail
 #   make reference       write the generated parts of docs/reference
-#   make bench           measure the speed beside other schedulers: 30 minutes; BENCH=quick: 7
+#   make bench           measure the speed beside other schedulers: about an hour; BENCH=quick: 12 minutes
 #   make screenshots     take the pictures of the docs (needs chromium and libfaketime)
 #   make messages        collect the translatable texts and compile them (needs gettext)
 #   make lock            update requirements/*.txt to the newest allowed versions

@@ -139,8 +139,9 @@ class Cron:
 
 def parse_cron(text: str, hash_key: str = "") -> Cron:
     """Compile five fields, six (seconds first) or seven (year last); raises ``InvalidSchedule``."""
+    texts = _texts(text)
     try:
-        fields = [parse_field(kind, item, hash_key) for kind, item in _texts(text)]
+        fields = [parse_field(kind, item, hash_key) for kind, item in texts]
     except InvalidSchedule as error:
         if len(text.split()) != 6:
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from django_dcron.db import clock
@@ -36,23 +36,36 @@ FOLLOWER_SAVED_LATE = (
 )
 
 
-def job_saved_later(
-    job_ids: Collection[int] | None, begin: datetime, until: datetime
-) -> Job | None:
-    """Return a job that has occurrences up to ``until``, but was saved at a later time than that.
+def cursors_placed_later(
+    job_ids: Collection[int] | None, namespace: str, begin: datetime
+) -> list[Cursor]:
+    """Return cursors of jobs without runs that were placed at a later time than ``begin``.
 
     The test has then saved the job first, and set the clock to an earlier time.
     """
-    using = alias_for(Run)
-    cursors = Cursor.objects.using(using).filter(next_at__gt=until, job__runs=None)
+    cursors = Cursor.objects.using(alias_for(Run)).filter(
+        placed_at__gt=begin, next_at__isnull=False, job__runs=None
+    )
     if job_ids is not None:
         cursors = cursors.filter(job__in=job_ids)
-    for cursor in cursors.select_related("job").order_by("pk")[:CURSORS_EXAMINED]:
+    if namespace:
+        cursors = cursors.filter(namespace=namespace)
+    return list(cursors.select_related("job").order_by("pk")[:CURSORS_EXAMINED])
+
+
+def job_missed_by_clock(cursors: Iterable[Cursor], begin: datetime, until: datetime) -> Job | None:
+    """Return a job that the test may expect to run; ``cursors`` were placed after ``begin``.
+
+    If no time passes, it isn't known how far the test has advanced the clock before.
+    """
+    for cursor in cursors:
+        if until == begin:
+            return cursor.job
         timetable = timetable_of(cursor)
-        if timetable.schedule.interval is None:
-            first = timetable.first_after(begin)
-            if first is not None and first <= until:
-                return cursor.job
+        interval = timetable.schedule.interval
+        first = timetable.first_after(begin) if interval is None else begin + interval
+        if first is not None and first <= until:
+            return cursor.job
     return None
 
 

@@ -44,8 +44,9 @@ from django_dcron.testing.empty_results import (
     CLOCK_BEFORE_SAVE,
     FOLLOWER_SAVED_LATE,
     NO_JOBS,
+    cursors_placed_later,
     follower_saved_late,
-    job_saved_later,
+    job_missed_by_clock,
     why_nothing_is_due,
 )
 from django_dcron.testing.manual_clock import set_clock, utc_time
@@ -84,10 +85,11 @@ def run_due(
     a chain runs only if it is one of ``jobs``, too. With ``raising``, the first exception of a
     job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in the past.
 
-    Warns if there are no jobs at all, or if nothing is due because a job was saved after ``at``, or
-    after the run that it would have followed.
-    Without ``at``, also warns if none of ``jobs`` has run yet and nothing is due. If the test has
-    set a clock, it warns only if this call has saved a job up to a minute after an occurrence.
+    Warns if there are no jobs at all. Also warns if nothing is due because a job was saved at a
+    later time than the clock showed when the call began, or after the run that it would have
+    followed. Without ``at``, also warns if none of ``jobs`` has run yet and nothing is due. If the
+    test has set a clock, it warns only if this call has saved a job up to a minute after an
+    occurrence.
     """
     if current_run().is_active:
         raise RuntimeError(
@@ -109,12 +111,13 @@ def run_due(
     with set_clock(begin) if clock.fixed_at is None else nullcontext():
         stored_before = set(Job.objects.using(alias_for(Job)).values_list("pk", flat=True))
         chosen = None if jobs is None else {job.pk for job in stored_jobs(jobs)}
+        placed_later = cursors_placed_later(chosen, namespace, begin)
         with _test_settings(single_jobs=chosen is not None), recording_exceptions() as exceptions:
             ended = _Stepper(chosen, namespace, exceptions, raising=raising).run_until(until)
         if not ended and chosen is None and not Job.objects.using(alias_for(Job)).exists():
             warnings.warn(NO_JOBS, stacklevel=2)
-        if not ended and (early := job_saved_later(chosen, begin, until)):
-            warnings.warn(CLOCK_BEFORE_SAVE.format(job=early), stacklevel=2)
+        if not ended and (job := job_missed_by_clock(placed_later, begin, until)):
+            warnings.warn(CLOCK_BEFORE_SAVE.format(job=job), stacklevel=2)
         saved = set() if chosen is None else chosen - stored_before
         if not ended and (late := follower_saved_late(saved)):
             warnings.warn(FOLLOWER_SAVED_LATE.format(job=late), stacklevel=2)

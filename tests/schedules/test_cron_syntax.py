@@ -546,3 +546,18 @@ def test_error_in_six_fields_says_where_the_seconds_are(text: str) -> None:
     with pytest.raises(InvalidSchedule, match=r"\. Six fields begin with the seconds\.$") as raised:
         parse_schedule(text, "UTC")
     assert raised.value.params["allowed"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "61 * * * *",
+        "0 61 * * * * *",
+        "every day at 9 am UTC",
+        "every monday at 10:00 and 11:00",
+    ],
+)
+def test_error_in_other_schedules_does_not_mention_six_fields(text: str) -> None:
+    with pytest.raises(InvalidSchedule) as raised:
+        parse_schedule(text, "UTC")
+    assert "Six fields" not in str(raised.value)

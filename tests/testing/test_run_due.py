@@ -686,6 +686,49 @@ def test_clock_before_the_save_of_the_job_is_explained() -> None:
         assert run_due(at=datetime(2026, 3, 4, 8, tzinfo=UTC)) == [], "nothing was due anyway"
 
 
+@pytest.mark.parametrize("schedule", ["0 9 * * *", "@every 10m"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_clock_before_the_save_is_explained_if_the_test_advances_it(
+    schedule: str, listed: bool
+) -> None:
+    job = make_job(schedule=schedule)
+    with set_clock(datetime(2026, 3, 2, 8, tzinfo=UTC)) as test_clock:
+        test_clock.advance(timedelta(hours=3))
+        with pytest.warns(UserWarning, match="Set the clock before you save"):
+            assert run_due(jobs=[job] if listed else None) == []
+        with pytest.warns(UserWarning, match="Set the clock before you save"):
+            assert run_due(at=datetime(2026, 3, 3, 11, tzinfo=UTC)) == []
+
+
+def test_clock_before_the_save_of_another_job_is_not_explained(clock_at_nine: ManualClock) -> None:
+    mine = make_job(schedule="0 12 * * *", namespace="mine")
+    Cursor.objects.filter(job=make_job(schedule="* * * * *")).update(
+        placed_at=clock_at_nine.now() + timedelta(days=9),
+        next_at=clock_at_nine.now() + timedelta(days=9),
+    )
+    at = clock_at_nine.now() + timedelta(hours=1)
+    assert run_due(at=at, namespace="mine") == []
+    assert run_due(at=at, jobs=[mine]) == []
+    with pytest.warns(UserWarning, match="Set the clock before you save"):
+        assert run_due(at=at + timedelta(hours=1)) == []
+
+
+def test_end_of_a_pause_within_the_call_is_no_late_save(clock_at_nine: ManualClock) -> None:
+    job = make_job(schedule="0 10 * * *")
+    now = clock_at_nine.now()
+    control.pause(job, until=now + timedelta(minutes=90))
+    assert run_due(at=now + timedelta(hours=2)) == []
+
+
+def test_job_that_has_run_is_not_explained(clock_at_nine: ManualClock) -> None:
+    job = make_job(schedule="0 10 * * *")
+    (run,) = run_due(at=clock_at_nine.now() + timedelta(hours=1))
+    later = clock_at_nine.now() + timedelta(days=9)
+    Cursor.objects.filter(job=job).update(placed_at=later, next_at=later)
+    assert run.job == job
+    assert run_due(at=clock_at_nine.now() + timedelta(days=2)) == []
+
+
 def test_call_without_any_job_warns() -> None:
     """A test may forget that declared jobs aren't in its database."""
     with pytest.warns(UserWarning, match="jobs="):

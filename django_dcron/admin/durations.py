@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +36,10 @@ class DurationFormField(forms.DurationField):
         "invalid": _(
             "“%(value)s” isn't a duration. Enter a value such as 90s, 5m, 1h 30m, 2d or HH:MM:SS."
         ),
+        "without_unit": _(
+            "“%(value)s” has no unit. Enter %(value)ss for seconds, %(value)sm for minutes, "
+            "%(value)sh for hours or %(value)sd for days."
+        ),
     }
 
     def prepare_value(self, value: Any) -> Any:
@@ -43,6 +48,12 @@ class DurationFormField(forms.DurationField):
     def to_python(self, value: Any) -> timedelta | None:
         if value in self.empty_values:
             return None
+        if re.fullmatch(r"\d+(\.\d+)?", text := str(value).strip()) and float(text):
+            raise ValidationError(
+                self.error_messages["without_unit"],
+                code="without_unit",
+                params={"value": text[:20]},
+            )
         duration = (
             value if isinstance(value, timedelta) else parse_storable_duration(str(value).strip())
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
+from django.utils.translation import gettext_lazy as _
 
 from django_dcron.utils.json_values import check_storable
 
@@ -15,6 +17,10 @@ _PARSE_ERRORS = (RecursionError, ValueError)
 
 Python refuses JSON with too many levels, and numbers with thousands of digits.
 """
+
+
+_JSON_BEGINS = ("{", "[", '"', "'")
+_CONSTANTS = ("True", "False", "None")
 
 
 class JsonFormField(forms.JSONField):
@@ -32,6 +38,45 @@ class JsonFormField(forms.JSONField):
             return check_storable(super().bound_data(data, initial))
         except _PARSE_ERRORS:
             return InvalidJSONInput(data)
+
+
+class TextOrJsonFormField(JsonFormField):
+    """A value of any type. Text that can't be mistaken for JSON needs no quotes."""
+
+    default_error_messages = {
+        "invalid": _(
+            "“%(value)s” is neither plain text nor JSON. Enter a value such as Berlin, 5, true, "
+            "null or [1, 2]. JSON text is in double quotes."
+        ),
+    }
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except ValidationError:
+            text = str(value).strip()
+            if is_plain_text(text):
+                return text
+            params = {"value": text[:80]}
+            raise ValidationError(
+                self.error_messages["invalid"], code="invalid", params=params
+            ) from None
+
+
+def is_plain_text(text: str) -> bool:
+    """Return whether ``text`` can only be meant as text.
+
+    Not if it is or begins like JSON, or is a constant of Python, which nearly is JSON.
+    """
+    try:
+        json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    except (RecursionError, ValueError):
+        return False
+    else:
+        return False
+    return text[:1] not in _JSON_BEGINS and text not in _CONSTANTS and text.isprintable()
 
 
 def json_textarea(rows: int = 2) -> forms.Textarea:

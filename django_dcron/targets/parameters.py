@@ -4,8 +4,8 @@ Invariants:
 
 - A form offers either all named parameters of a target or none. It offers none if one parameter is
   positional-only, because that parameter can't be passed by name.
-- A parameter without a type hint gets the type of its default value. A type that has no input of
-  its own is entered as JSON.
+- A parameter without a type hint gets the type of its default value. Without such a default, its
+  value is entered as text or JSON. A type that has no input of its own is entered as JSON.
 - A type hint that can't be evaluated raises nothing.
 """
 
@@ -35,6 +35,8 @@ class InputKind(StrEnum):
     DATE = "date"
     DATETIME = "datetime"
     CHOICE = "choice"
+    ANY = "any"
+    """Text or JSON: the parameter has no type hint, or ``Any``."""
     JSON = "json"
 
 
@@ -53,6 +55,8 @@ class TargetParameter:
     """Whether it may be passed by position."""
     model: type[Model] | None = None
     """The model whose rows the values are the keys of, from a hint ``Annotated[int, Model]``."""
+    is_named: bool = True
+    """False for an argument without a named parameter, for example after a deploy renamed it."""
 
 
 _KINDS: dict[Any, InputKind] = {
@@ -99,7 +103,9 @@ def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
     if hint is Parameter.empty and default is not None:
         hint = type(default)
     kind = InputKind.CHOICE if choices else InputKind.JSON
-    if not choices and isinstance(hint, type):
+    if hint in (Parameter.empty, Any):
+        kind = InputKind.ANY
+    elif not choices and isinstance(hint, type):
         kind = _KINDS.get(hint, InputKind.JSON)
     return TargetParameter(
         name=parameter.name,

@@ -7,9 +7,15 @@ from datetime import timedelta
 
 MAX_LENGTH = 64
 """The maximum length, in characters, of a text that is parsed as a duration."""
-_UNITS = {"weeks": "w", "days": "d", "hours": "h", "minutes": "m", "seconds": "s"}
+_UNITS = {
+    "weeks": "w(?:eeks?)?",
+    "days": "d(?:ays?)?",
+    "hours": "h(?:ours?)?",
+    "minutes": "m(?:in(?:ute)?s?)?",
+    "seconds": "s(?:ec(?:ond)?s?)?",
+}
 _FRIENDLY = re.compile(
-    "".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?)\s*{letter}\s*)?" for unit, letter in _UNITS.items()),
+    "".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?)\s*{word}\s*)?" for unit, word in _UNITS.items()),
     re.IGNORECASE,
 )
 _SECOND = timedelta(seconds=1)

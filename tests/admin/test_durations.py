@@ -20,7 +20,11 @@ from django_dcron.utils.durations import write_duration
         ("2d", timedelta(days=2)),
         ("1.5s", timedelta(seconds=1.5)),
         ("0s", timedelta()),
-        ("45", timedelta(seconds=45)),
+        ("0", timedelta()),
+        ("5 minutes", timedelta(minutes=5)),
+        ("1 hour 30 min", timedelta(hours=1, minutes=30)),
+        ("2 days", timedelta(days=2)),
+        ("5 sec", timedelta(seconds=5)),
         ("00:05:00", timedelta(minutes=5)),
         ("1 02:00:00", timedelta(days=1, hours=2)),
     ],
@@ -37,6 +41,16 @@ def test_invalid_duration_error_names_value_and_example(text: str) -> None:
     assert (error.code, error.params) == ("invalid", {"value": text})
     assert text in error.messages[0]
     assert "1h 30m" in error.messages[0]
+
+
+@pytest.mark.parametrize("text", ["45", " 30 ", "1.5"])
+def test_duration_without_a_unit_is_refused_with_the_choices(text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DurationFormField().clean(text)
+    (error,) = caught.value.error_list
+    assert error.code == "without_unit"
+    assert f"{text.strip()}s" in error.messages[0]
+    assert f"{text.strip()}d" in error.messages[0]
 
 
 @pytest.mark.parametrize(

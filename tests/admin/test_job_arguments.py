@@ -31,6 +31,7 @@ KEY = "tests.report"
 OTHER = "tests.other"
 OPEN = "tests.open"
 ROWS = "tests.rows"
+UNTYPED = "tests.untyped"
 
 
 class Color(enum.Enum):
@@ -58,6 +59,10 @@ def other(city: str = "", limit: int | None = None) -> None:
     """Share one parameter with ``report``."""
 
 
+def untyped(value) -> None:  # type: ignore[no-untyped-def]
+    """Have a parameter without a type hint, as most Celery tasks."""
+
+
 def log_in(city: str, password: str) -> None:
     """Have a parameter with a secret."""
 
@@ -78,6 +83,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(functions.registered, OTHER, other)
     monkeypatch.setitem(functions.registered, OPEN, log_in)
     monkeypatch.setitem(functions.registered, ROWS, remind)
+    monkeypatch.setitem(functions.registered, UNTYPED, untyped)
 
 
 def as_page(client: Client, url: str) -> dict[str, str]:
@@ -224,6 +230,60 @@ def test_invalid_input_is_refused_and_kept(admin_client: Client, name: str, valu
     assert refused.context["open_tab"] == "general"
     assert f'value="{value}"' in refused.content.decode()
     assert Job.objects.get().kwargs == {"city": "Oslo"}
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("Berlin", "Berlin"),
+        ("New York 5", "New York 5"),
+        ("007", "007"),
+        ("2026-11-28", "2026-11-28"),
+        ("5", 5),
+        ("true", True),
+        ('"5"', "5"),
+        ("[1, 2]", [1, 2]),
+    ],
+)
+def test_input_without_a_type_hint_takes_text_or_json(
+    admin_client: Client, text: str, stored: Any
+) -> None:
+    job = make_job(target=UNTYPED, kwargs={"value": "old"})
+    sent = as_page(admin_client, job_url(job)) | {"argument-value": text}
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert Job.objects.get().kwargs == {"value": stored}
+    sent = as_page(admin_client, job_url(job))
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert Job.objects.get().kwargs == {"value": stored}
+
+
+def test_argument_without_a_parameter_is_removed_with_its_input(admin_client: Client) -> None:
+    job = make_job(target=OTHER, kwargs={"city": "Oslo"})
+    Job.objects.filter(pk=job.pk).update(kwargs={"city": "Oslo", "dry run": True})
+    sent = as_page(admin_client, job_url(job))
+    assert sent["argument-dry run"] == "true"
+    assert list(errors(admin_client.post(job_url(job), sent | {"argument-limit": "3"})))
+    sent |= {"argument-dry run": "", "argument-limit": "3"}
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert Job.objects.get().kwargs == {"city": "Oslo", "limit": 3}
+
+
+@pytest.mark.parametrize("text", ["[1", "{'a': 1}", '"Berlin', "'Berlin'", "True", "None", "NaN"])
+def test_input_without_a_type_hint_refuses_text_that_is_nearly_json(
+    admin_client: Client, text: str
+) -> None:
+    job = make_job(target=UNTYPED, kwargs={"value": "old"})
+    sent = as_page(admin_client, job_url(job)) | {"argument-value": text}
+    assert list(errors(admin_client.post(job_url(job), sent))) == ["kwargs"]
+    assert Job.objects.get().kwargs == {"value": "old"}
+
+
+@pytest.mark.parametrize("name", ["tags", "retry_on", "never_retry_on", "after"])
+def test_error_of_a_json_field_has_an_example(admin_client: Client, name: str) -> None:
+    job = make_job(target=OTHER)
+    sent = as_page(admin_client, job_url(job)) | {name: "ConnectionError"}
+    (message,) = errors(admin_client.post(job_url(job), sent))[name]
+    json.loads(message[message.index("such as ") + 8 :].rstrip("."))
 
 
 def test_refused_save_keeps_changed_inputs(admin_client: Client) -> None:

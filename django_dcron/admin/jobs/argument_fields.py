@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
-from django_dcron.admin.json_input import JsonFormField
+from django_dcron.admin.json_input import JsonFormField, TextOrJsonFormField
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets.parameters import InputKind, TargetParameter
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
 
 class ArgumentFields(forms.Form):
-    """One input for each parameter. An empty input leaves the argument out."""
+    """One input for each parameter and each other argument. An empty input omits the argument."""
 
     def __init__(
         self,
@@ -60,9 +60,10 @@ class ArgumentFields(forms.Form):
         rows: RowInputs | None = None,
     ):
         self.rows = rows
-        self.parameters = {each.name: each for each in parameters}
         self.call = call
         given = _values_by_name(parameters, call)
+        parameters = [*parameters, *_unnamed(parameters, given)]
+        self.parameters = {each.name: each for each in parameters}
         kinds = {each.name: _kind(each, given) for each in parameters}
         initial = {
             name: _input_value(kinds[name], value) for name, value in given.items() if name in kinds
@@ -217,6 +218,18 @@ def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[s
     return dict(zip(names, call.args, strict=False)) | call.kwargs
 
 
+def _unnamed(
+    parameters: Sequence[TargetParameter], given: Mapping[str, Any]
+) -> Iterator[TargetParameter]:
+    """Yield the arguments that have no named parameter, so that the user can remove them."""
+    known = {each.name for each in parameters}
+    for name in given:
+        if name not in known:
+            yield TargetParameter(
+                name, InputKind.ANY, is_required=False, is_positional=False, is_named=False
+            )
+
+
 def _kind(parameter: TargetParameter, given: Mapping[str, Any]) -> InputKind:
     """Return the kind of input; JSON for a value that the parameter's own input can't show."""
     if parameter.name not in given:
@@ -286,7 +299,11 @@ class _ChoiceFormField(forms.TypedChoiceField):
 
 def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
     default = parameter.default
-    if parameter.is_required:
+    if not parameter.is_named:
+        help_text = _(
+            "The target has no named parameter for this argument. To remove it, empty the input."
+        )
+    elif parameter.is_required:
         help_text = _("Required")
     elif default is None:
         help_text = _("Optional")
@@ -315,4 +332,16 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
         case InputKind.TEXT:
             return forms.CharField(strip=False, widget=forms.TextInput(text), **options)
     code = {**text, "class": "vTextField dcron-code", "spellcheck": "false"}
-    return JsonFormField(widget=forms.TextInput(code), **options)
+    if not parameter.is_named:
+        return TextOrJsonFormField(widget=forms.TextInput(code), **options)
+    if kind == InputKind.ANY:
+        allowed = _("Text, or JSON such as 5, true, null or [1, 2].")
+        options["help_text"] = f"{help_text}. {allowed}"
+        return TextOrJsonFormField(widget=forms.TextInput(code), **options)
+    allowed = _("JSON, such as [1, 2].")
+    options["help_text"] = f"{help_text}. {allowed}"
+    field = JsonFormField(widget=forms.TextInput(code), **options)
+    field.error_messages["invalid"] = _("This isn't JSON. Enter a value such as %(example)s.") % {
+        "example": '"text", 5, true, null, ["a", "b"]'
+    }
+    return field

@@ -112,6 +112,15 @@ _EXAMPLES = {
     "keep_failed_for": "90d",
 }
 """An example of each duration for its help text."""
+_JSON_EXAMPLES = {
+    "args": '["Berlin", 5]',
+    "kwargs": '{"city": "Berlin"}',
+    "tags": '["billing"]',
+    "after": '{"import-orders": "succeeded"}',
+    "retry_on": '["ConnectionError"]',
+    "never_retry_on": '["ValueError"]',
+}
+"""An example of each JSON field for its error message."""
 
 
 def _label_both(field: forms.SplitDateTimeField) -> None:
@@ -167,10 +176,13 @@ class JobForm(JobModelForm):
         self._limit_choices("calendar", Calendar)
         self._limit_choices("limit", Limit)
         self._add_examples()
-        for field in self.fields.values():
+        for name, field in self.fields.items():
             # Django adds a hidden input to detect changes of a callable default. The stored row or
             # the default itself suffices for that.
             field.show_hidden_initial = False
+            if name in _JSON_EXAMPLES:
+                text = _("This isn't JSON. Enter a value such as %(example)s.")
+                field.error_messages["invalid"] = text % {"example": _JSON_EXAMPLES[name]}
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
         has_arguments = self.fields.keys() >= {"args", "kwargs"}

@@ -15,8 +15,8 @@ from django.utils.html import escape
 
 from django_dcron import control
 from django_dcron.admin.jobs.job_actions import ACTIONS as JOB_ACTIONS
-from django_dcron.admin.overlap_caution import CAUTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
+from django_dcron.diagnosis.overlap_caution import CAUTIONS
 from django_dcron.jobs import pausing
 from django_dcron.jobs.action_texts import paused_text, resumed_text
 from django_dcron.models import AuditAction, Job, Run

@@ -377,6 +377,8 @@ def test_page_hides_attempts_without_view_attempt_permission(
     for hidden in ("dcron-attempts", "dcron-timeline", "celery@web-1", "Fetching"):
         assert hidden not in html
     assert 'class="dcron-verdict dcron-running"' in html
+    assert "“Can view attempt”" in html
+    assert "“Can view attempt”" not in page_of(staff_with("view_run", "view_attempt"), running)
 
 
 # --- results and logs of the attempts -------------------------------------------------------------

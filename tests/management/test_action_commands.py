@@ -654,6 +654,15 @@ def test_rerun_creates_runs_for_finished_runs_only() -> None:
     assert Run.objects.filter(pk=shown["results"][0]["made"], rerun_of=ended).exists()
 
 
+def test_rerun_says_what_the_overlap_policy_does_to_it() -> None:
+    job = make_idle_job(name="idle", overlap_policy="skip")
+    ended = make_run(job, "failed")
+    make_run(job, "running", slot="running", trigger="manual")
+    code, message = call("rerun", str(ended.pk))
+    assert code == 0
+    assert "An earlier run is unfinished" in message
+
+
 # --- delete -------------------------------------------------------------------------------------
 
 
@@ -723,6 +732,16 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
         0,
         "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n",
     )
+
+
+def test_backfill_of_an_imported_job_warns_of_the_runs_of_the_source() -> None:
+    job = make_job(name="hourly", schedule="@hourly", import_source="redbeat", import_key="k")
+    Job.objects.filter(pk=job.pk).update(created_at=job.created_at - timedelta(hours=3))
+    now = job.created_at
+    for hours, warns in ((6, True), (2, False)):
+        start = (now - timedelta(hours=hours)).isoformat()
+        message = call("backfill", "hourly", start, now.isoformat(), "--dry-run")[1]
+        assert ("imported from redbeat" in message) is warns
 
 
 @pytest.mark.parametrize(("minutes", "shown"), [(11, 11), (12, 11), (60, 11)])

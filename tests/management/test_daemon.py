@@ -100,7 +100,7 @@ def test_documented_commands_start_restart_and_stop_node(
     )
     code, text = run_here(*state)
     assert (code, f"{path} doesn't exist." in text, "dcron nodes" in text) == (3, True, True)
-    assert run_here(*stop) == (0, f"No node is running: {path} doesn't exist.\n")
+    assert run_here(*stop) == (0, f"No node is running with this pid file: {path} doesn't exist.\n")
 
     starting = start_process(
         "dcron-start", "-m", "django", "dcron", *start, "--embedded", "--namespace", "shop"
@@ -168,7 +168,7 @@ def test_stop_cleans_up_after_killed_node(start_node: Callable[..., int], path: 
     path.write_text(f"{os.getpid()}\n")  # as if the process id had been reused
     code, message = run_here("stop", *at)
     assert code == 0
-    assert "stale pid file" in message
+    assert "Removed its pid file" in message
     assert str(path) in message
     assert run_here("state", *at)[0] == 3
 

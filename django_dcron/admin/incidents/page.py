@@ -105,11 +105,11 @@ class IncidentPage:
 
     @cached_property
     def latest_run(self) -> str:
-        """A link to the run of the latest failure."""
+        """A link to the run of the latest failure. A later attempt may have succeeded."""
         if not self._sees_runs or self.incident.last_run is None:
             return ""
         run = self._scope.runs.filter(pk=self.incident.last_run).select_related("job").first()
-        return link(run, self._site, render_time(run.finished_at)) if run else ""
+        return link(run, self._site, render_time(run.scheduled_at)) if run else ""
 
     @cached_property
     def _attempts(self) -> list[Attempt]:
@@ -124,7 +124,8 @@ class IncidentPage:
         return [
             {
                 "url": change_url(attempt.run, self._site),
-                "at": render_time(attempt.finished_at),
+                "scheduled": render_time(attempt.run.scheduled_at),
+                "ended": render_time(attempt.finished_at),
                 "number": attempt.number,
                 "outcome": outcome_badge(attempt.outcome),
                 "took": duration_or_empty(attempt.duration),

@@ -17,7 +17,7 @@ from django_dcron.admin.actions import submitted_reason, validated_data
 from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
-from django_dcron.admin.overlap_caution import overlap_caution, overlap_cautions
+from django_dcron.diagnosis.overlap_caution import overlap_caution, overlap_cautions
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable

@@ -39,12 +39,12 @@ from django_dcron.admin.display import (
 )
 from django_dcron.admin.lists.export import EXPORTS
 from django_dcron.admin.object_action import ActionResult, ObjectAction
-from django_dcron.admin.overlap_caution import overlap_caution
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, run_page_part
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
 from django_dcron.diagnosis.chain_graph import chain_of_run
+from django_dcron.diagnosis.overlap_caution import overlap_caution
 from django_dcron.jobs.action_texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger

@@ -57,6 +57,11 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
         all_exceptions = any(issubclass(Exception, error) for error in automatic)
         values["retry_on"] = [] if all_exceptions else _names(automatic)
         values["never_retry_on"] = _names(getattr(task, "dont_autoretry_for", None) or ())
+        warn(
+            "the task retries by itself (autoretry_for); while a run waits for its retry, the job "
+            "skips further occurrences, which Celery would have run; to run them, set "
+            "overlap_policy to queue_all or allow"
+        )
     else:
         warn(
             "the task calls retry() itself, and the job retries after other exceptions, too; to "

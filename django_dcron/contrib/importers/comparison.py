@@ -172,11 +172,12 @@ def _work(namespace: str, values: Mapping[str, Any]) -> str:
 def _waits(matched: EntryMatch) -> bool:
     """Return whether the entry's job waits for a handover, because the source still does its work.
 
-    The source doesn't run a disabled entry.
+    The source doesn't run a disabled entry, or one that is omitted because it has already run.
     """
     job = matched.job
     return (
         job is not None
+        and not matched.entry.omitted
         and matched.entry.values.get("enabled", True)
         and (job.target.startswith(PREFIX) or awaits_handover(job))
     )

@@ -146,6 +146,13 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     )
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
+    if job.import_source and planned.occurrences and planned.occurrences[0] < job.created_at:
+        imported = time_text(job.created_at, schedule_zone_of(job))
+        output.line(
+            f"The job was imported from {job.import_source} at {imported}. Runs of this scheduler "
+            "aren't known here, so the backfill may repeat them.",
+            WARNING,
+        )
     if planned.continue_from:
         start = planned.continue_from.astimezone(schedule_zone_of(job)).isoformat()
         output.line(f"There may be more. To continue, use START {start}.", WARNING)

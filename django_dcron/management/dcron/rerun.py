@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
+from django_dcron.diagnosis.overlap_caution import overlap_caution
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.lookup import RUN_HELP, find_run
@@ -40,5 +41,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _rerun(run: Run) -> ActionOutcome:
+    caution = overlap_caution(run.job)
     made = control.rerun(run)
-    return ActionOutcome(f"rerun as {made.pk}", {"made": str(made.pk)})
+    text = f"rerun as {made.pk}"
+    return ActionOutcome(f"{text}. {caution}" if caution else text, {"made": str(made.pk)})

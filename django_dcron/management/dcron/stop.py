@@ -88,6 +88,6 @@ def drain(file: PidFile, timeout: timedelta, *, force: bool) -> str:
 
 def _without_holder(file: PidFile) -> str:
     if not file.path.exists():
-        return f"No node is running: {file.path} doesn't exist."
+        return f"No node is running with this pid file: {file.path} doesn't exist."
     file.clear()
-    return f"No node is running. Removed the stale pid file {file.path}."
+    return f"The node has ended already. Removed its pid file {file.path}."

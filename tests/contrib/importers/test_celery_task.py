@@ -63,6 +63,7 @@ def test_autoretry_options_become_retry_fields(define_task: Define) -> None:
         "never_retry_on": [],
     }
     assert "6 attempts" in warnings[0]
+    assert any("overlap_policy" in warning for warning in warnings)
 
 
 def test_autoretry_exceptions_become_retry_on_and_never_retry_on(define_task: Define) -> None:

@@ -582,6 +582,21 @@ def test_one_off_that_the_source_has_run_does_not_keep_the_handover_from_success
     assert "still a shadow" not in done.out
 
 
+def test_new_row_does_not_wait_for_a_one_off_that_the_source_has_run() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("a", **twelve_hours_from_now())
+    PeriodicTask.objects.create(
+        name="once", task="tests.app.tasks.echo", **clocked(datetime.now(UTC) + 10 * MINUTE)
+    )
+    assert call("import", SOURCE, "--apply", "--disabled").code == 0
+    PeriodicTask.objects.filter(name="once").update(enabled=False, total_run_count=1)
+    assert call("handover", SOURCE, "--apply").code == 0
+    crontab_row("new", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    assert Job.objects.get(name="new").enabled
+
+
 def test_one_off_that_has_run_here_is_not_refused() -> None:
     from django_celery_beat.models import PeriodicTask
 

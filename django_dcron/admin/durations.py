@@ -48,12 +48,10 @@ class DurationFormField(forms.DurationField):
     def to_python(self, value: Any) -> timedelta | None:
         if value in self.empty_values:
             return None
-        if re.fullmatch(r"\d+(\.\d+)?", text := str(value).strip()) and float(text):
-            raise ValidationError(
-                self.error_messages["without_unit"],
-                code="without_unit",
-                params={"value": text[:20]},
-            )
+        text = str(value).strip()
+        if re.fullmatch(r"[-+\d.,\s]+", text) and not re.fullmatch(r"0+(\.0+)?", text):
+            code = "without_unit" if re.fullmatch(r"\d+(\.\d+)?", text) else "invalid"
+            raise ValidationError(self.error_messages[code], code=code, params={"value": text[:20]})
         duration = (
             value if isinstance(value, timedelta) else parse_storable_duration(str(value).strip())
         )

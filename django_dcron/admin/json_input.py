@@ -20,7 +20,7 @@ Python refuses JSON with too many levels, and numbers with thousands of digits.
 
 
 _JSON_BEGINS = ("{", "[", '"', "'")
-_CONSTANTS = ("True", "False", "None")
+_CONSTANTS = frozenset({"true", "false", "none", "null", "nan", "undefined"})
 
 
 class JsonFormField(forms.JSONField):
@@ -45,16 +45,24 @@ class TextOrJsonFormField(JsonFormField):
 
     default_error_messages = {
         "invalid": _(
-            "“%(value)s” is neither plain text nor JSON. Enter a value such as Berlin, 5, true, "
-            "null or [1, 2]. JSON text is in double quotes."
+            "“%(value)s” is neither plain text nor JSON. Enter a value such as Berlin, 5, true or "
+            "[1, 2]. JSON text is in double quotes."
         ),
+        "empty": _("An empty input omits the argument. Enter %(value)s under “Edit as JSON”."),
     }
 
     def to_python(self, value: Any) -> Any:
+        text = str(value or "").strip()
         try:
-            return super().to_python(value)
-        except ValidationError:
-            text = str(value).strip()
+            found = super().to_python(value)
+            if found in (None, "") and text:
+                raise ValidationError(
+                    self.error_messages["empty"], code="empty", params={"value": text}
+                )
+            return found
+        except ValidationError as error:
+            if error.code == "empty":
+                raise
             if is_plain_text(text):
                 return text
             params = {"value": text[:80]}
@@ -66,7 +74,7 @@ class TextOrJsonFormField(JsonFormField):
 def is_plain_text(text: str) -> bool:
     """Return whether ``text`` can only be meant as text.
 
-    Not if it is or begins like JSON, or is a constant of Python, which nearly is JSON.
+    Not if it is or begins like JSON, or is nearly a constant of JSON or Python.
     """
     try:
         json.loads(text)
@@ -76,7 +84,8 @@ def is_plain_text(text: str) -> bool:
         return False
     else:
         return False
-    return text[:1] not in _JSON_BEGINS and text not in _CONSTANTS and text.isprintable()
+    is_printable = text.replace("\xa0", " ").isprintable()
+    return text[:1] not in _JSON_BEGINS and text.casefold() not in _CONSTANTS and is_printable
 
 
 def json_textarea(rows: int = 2) -> forms.Textarea:

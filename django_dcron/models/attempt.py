@@ -107,9 +107,10 @@ class Attempt(models.Model):
 
     @property
     def return_value(self) -> Any:
-        """The value that the job's code returned, decoded from ``result``.
+        """The value that the job's code returned, as JSON stores it.
 
-        None if it returned None or hasn't returned. Raises ``ValueError`` if the text was cut.
+        None if it returned None or hasn't returned. ``{"repr": ...}`` for a value that JSON can't
+        store. Raises ``ValueError`` if the text was cut.
         """
         try:
             return json.loads(self.result) if self.result else None

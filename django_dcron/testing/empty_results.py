@@ -56,15 +56,15 @@ def cursors_placed_later(
 def job_missed_by_clock(cursors: Iterable[Cursor], begin: datetime, until: datetime) -> Job | None:
     """Return a job that the test may expect to run; ``cursors`` were placed after ``begin``.
 
-    If no time passes, it isn't known how far the test has advanced the clock before.
+    If no time passes, it isn't known how far the test has advanced the clock before. Then the job
+    must have an occurrence before it was placed.
     """
     for cursor in cursors:
-        if until == begin:
-            return cursor.job
+        end = until if until > begin else cursor.placed_at
         timetable = timetable_of(cursor)
         interval = timetable.schedule.interval
         first = timetable.first_after(begin) if interval is None else begin + interval
-        if first is not None and first <= until:
+        if first is not None and first <= end:
             return cursor.job
     return None
 

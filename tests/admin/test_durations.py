@@ -33,7 +33,9 @@ def test_duration_input_accepts_common_notations(text: str, expected: timedelta)
     assert DurationFormField().clean(text) == expected
 
 
-@pytest.mark.parametrize("text", ["soon", "5x", "1h-3m", "m5", "999999999999d", "5m 1h", "٣x"])
+@pytest.mark.parametrize(
+    "text", ["soon", "5x", "1,5", "5 30", "-30", "1h-3m", "m5", "999999999999d", "5m 1h", "٣x"]
+)
 def test_invalid_duration_error_names_value_and_example(text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         DurationFormField().clean(text)

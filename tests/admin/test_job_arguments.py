@@ -268,7 +268,9 @@ def test_argument_without_a_parameter_is_removed_with_its_input(admin_client: Cl
     assert Job.objects.get().kwargs == {"city": "Oslo", "limit": 3}
 
 
-@pytest.mark.parametrize("text", ["[1", "{'a': 1}", '"Berlin', "'Berlin'", "True", "None", "NaN"])
+@pytest.mark.parametrize(
+    "text", ["[1", "{'a': 1}", '"Berlin', "'Berlin'", "True", "none", "NaN", "null", '""']
+)
 def test_input_without_a_type_hint_refuses_text_that_is_nearly_json(
     admin_client: Client, text: str
 ) -> None:

@@ -273,8 +273,12 @@ def test_run_with_no_wait_prints_run_id() -> None:
         (("idle", "--kwargs", "x"), "--kwargs 'x'"),
         (("idle", "--kwargs", '{"no": 1}'), "--kwargs: Unknown parameter 'no'"),
         (("outdated",), "the kwargs of the job: Unknown parameter 'no'"),
+        (("outdated", "--args", "[]"), "--args with the kwargs of the job: Unknown parameter"),
         (("idle", "--args", "[1, 2, 3]"), "--args: "),
-        (("needs_seconds", "--kwargs", "{}"), "--kwargs: The argument 'seconds' is missing"),
+        (
+            ("needs_seconds", "--kwargs", "{}"),
+            "--kwargs with the args of the job: The argument 'seconds' is missing",
+        ),
         (("idle", "--kwargs", '{"seconds": NaN}'), "Out of range"),
         (("idle", "--args", '["\\u0000"]'), "NUL"),
         (("idle", "--args", '["\\ud800"]'), "--args: "),

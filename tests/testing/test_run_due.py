@@ -700,6 +700,12 @@ def test_clock_before_the_save_is_explained_if_the_test_advances_it(
             assert run_due(at=datetime(2026, 3, 3, 11, tzinfo=UTC)) == []
 
 
+def test_job_whose_first_occurrence_is_after_its_save_is_not_explained() -> None:
+    make_job(schedule="@at 2099-01-01T00:00:00Z")
+    with set_clock(datetime(2026, 3, 2, 8, tzinfo=UTC)):
+        assert run_due() == []
+
+
 def test_clock_before_the_save_of_another_job_is_not_explained(clock_at_nine: ManualClock) -> None:
     mine = make_job(schedule="0 12 * * *", namespace="mine")
     Cursor.objects.filter(job=make_job(schedule="* * * * *")).update(

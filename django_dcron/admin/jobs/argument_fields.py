@@ -221,10 +221,13 @@ def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[s
 def _unnamed(
     parameters: Sequence[TargetParameter], given: Mapping[str, Any]
 ) -> Iterator[TargetParameter]:
-    """Yield the arguments that have no named parameter, so that the user can remove them."""
+    """Yield the arguments that have no named parameter, so that the user can remove them.
+
+    The input of a null is empty, so it couldn't be emptied.
+    """
     known = {each.name for each in parameters}
-    for name in given:
-        if name not in known:
+    for name, value in given.items():
+        if name not in known and value is not None:
             yield TargetParameter(
                 name, InputKind.ANY, is_required=False, is_positional=False, is_named=False
             )
@@ -335,7 +338,7 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
     if not parameter.is_named:
         return TextOrJsonFormField(widget=forms.TextInput(code), **options)
     if kind == InputKind.ANY:
-        allowed = _("Text, or JSON such as 5, true, null or [1, 2].")
+        allowed = _("Text, or JSON such as 5, true or [1, 2].")
         options["help_text"] = f"{help_text}. {allowed}"
         return TextOrJsonFormField(widget=forms.TextInput(code), **options)
     allowed = _("JSON, such as [1, 2].")

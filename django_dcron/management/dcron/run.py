@@ -170,8 +170,10 @@ def _trigger(job: Job, options: dict[str, Any]) -> Run:
     try:
         return control.trigger(job, **arguments)
     except InvalidArguments as error:
-        given = [f"--{name}" for name in ("args", "kwargs") if options[f"job_{name}"] is not None]
-        source = " and ".join(given) or f"the {error.field} of the job"
+        given = [name for name in ("args", "kwargs") if options[f"job_{name}"] is not None]
+        source = f"--{error.field}" if error.field in given else f"the {error.field} of the job"
+        if given and error.field not in given:
+            source = f"--{given[0]} with {source}"
         raise usage_error(f"{source}: {error}") from error
     except (DcronError, ValueError) as error:
         raise usage_error(str(error)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django_dcron.exceptions import UnknownRun
@@ -16,16 +17,24 @@ from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.primitives import MAX_DRIFT
 from tests.simulation.services import Broker, Key, Message
 
-CHILDREN = 3
+CHILDREN = 4
 THIS_RELEASE = {
-    name: getattr(settings, name) for name in ("DCRON_SHARDS", "DCRON_TICK", "DCRON_LOOK_AHEAD")
+    name: getattr(settings, name)
+    for name in (
+        *("DCRON_SHARDS", "DCRON_TICK", "DCRON_LOOK_AHEAD"),
+        "DCRON_STOP_WITHOUT_HEARTBEAT_AFTER",
+    )
 }
-OTHER_RELEASE = {
+OTHER_RELEASE = THIS_RELEASE | {
     "DCRON_SHARDS": settings.DCRON_SHARDS - 1,
     "DCRON_TICK": settings.DCRON_TICK * 1.5,
     "DCRON_LOOK_AHEAD": settings.DCRON_LOOK_AHEAD * 2,
 }
 """The defaults of another release. Nodes with different numbers of shards don't share the jobs."""
+
+PERSISTENT = THIS_RELEASE | {"DCRON_STOP_WITHOUT_HEARTBEAT_AFTER": None}
+PERSISTENT_WORKER = "worker-2"
+"""A worker that lets runs continue although it can't write their heartbeats, and its settings."""
 
 
 class Node:
@@ -90,9 +99,12 @@ class Worker:
         self.restart_after = 10.0
         self.redeliver_after = 1.0
         """Seconds after which the broker delivers the messages of a dead worker again."""
+        self.is_persistent = name == PERSISTENT_WORKER
         self.revoked: set[Key] = set()
         self.main = Process(engine, name)
         self.children: list[Child] = []
+        self.on_next_run: Callable[[Process], None] | None = None
+        """A fault that waits for a pool process which executes a run."""
 
     def start(self) -> None:
         self.main = Process(self.engine, self.name)
@@ -160,12 +172,22 @@ class Child:
 
     def _new_process(self) -> Process:
         process = Process(self.engine, self.worker.name)
+        process.settings = PERSISTENT if self.worker.is_persistent else THIS_RELEASE
         process.on_death = self._died
         return process
 
     def execute(self, message: Message) -> None:
         self.message = message
         self.process.start("execute", self._execute)
+        if (fault := self.worker.on_next_run) is not None:
+            within = self.engine.random.uniform(0.0, 60.0)
+            self.engine.after(within, partial(self._happen, fault, self.process))
+
+    def _happen(self, fault: Callable[[Process], None], process: Process) -> None:
+        """Let the fault happen, unless it has ended or hit another pool process meanwhile."""
+        if self.worker.on_next_run is fault:
+            self.worker.on_next_run = None
+            fault(process)
 
     def _execute(self) -> None:
         message = self.message

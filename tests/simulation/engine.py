@@ -43,6 +43,8 @@ class Process:
         self.name = name
         self.pid = next(engine.pids)
         self.alive = True
+        self.suspended_at = 0.0
+        """When the latest suspension began."""
         self.suspended_until = 0.0
         self.suspended_for = 0.0
         """Seconds of all suspensions of the process, including the rest of the current one."""
@@ -53,7 +55,7 @@ class Process:
         self.greatest_slowness = 0.0
         """The greatest ``slowness`` so far."""
         self.tasks: list[Task] = []
-        self.held: list[tuple[float, int, Task, int]] = []
+        self.held: list[tuple[float, float, Task, int]] = []
         """Events of its tasks that wait for the end of a suspension or a stall."""
         self.wall_offset = 0.0
         """Seconds by which the wall clock is ahead of the true time."""
@@ -86,6 +88,8 @@ class Process:
             self.engine.killed.append(self)
 
     def suspend(self, seconds: float) -> None:
+        if self.suspended_until <= self.engine.now:
+            self.suspended_at = self.engine.now
         began = max(self.suspended_until, self.engine.now)
         self.suspended_until = max(self.suspended_until, self.engine.now + seconds)
         self.suspended_for += self.suspended_until - began
@@ -146,7 +150,7 @@ class Engine:
         self.events = 0
         self.failed = on_error
         self.before_switch: Callable[[Process], None] = lambda process: None
-        self._heap: list[tuple[float, int, Any, int]] = []
+        self._heap: list[tuple[float, float, Any, int]] = []
         self._order = count()
 
     # --- planning ---------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class Engine:
     def after(self, seconds: float, call: Callable[[], None]) -> None:
         self.at(self.now + seconds, call)
 
-    def resume_held(self, events: list[tuple[float, int, Task, int]]) -> None:
+    def resume_held(self, events: list[tuple[float, float, Task, int]]) -> None:
         """Repeat these events now. Those that have happened meanwhile are no longer valid."""
         for _, order, task, token in events:
             heapq.heappush(self._heap, (self.now, order, task, token))
@@ -210,6 +214,7 @@ class Engine:
                     continue
                 held = max(what.process.suspended_until, what.stalled_until)
                 if held > when:
+                    order = self.random.uniform(0, order)  # The threads continue in any order.
                     what.process.held.append((when, order, what, token))
                     heapq.heappush(heap, (held, order, what, token))
                     continue

@@ -55,6 +55,8 @@ class Observer:
         """When each run became pending."""
         self.changes: list[Change] = []
         self.limits: list[Limit] = []
+        self.on_next_attempt: Callable[[], None] = lambda: None
+        """Called after the start of an attempt that isn't the first of its run."""
         self._lines = LimitLines()
         self._waiting: dict[int, set[tuple[str, str]]] = {}
         """The due times and ids of the runs that wait for each job's slot."""
@@ -232,6 +234,8 @@ class Observer:
         if self.rows.is_frozen(run, self._now_text()):
             self.report(f"freezes: run {run[-6:]} starts during a freeze")
         self.log(f"{worker} starts run {run[-6:]} attempt {number}")
+        if number > 1:
+            self.on_next_attempt()
 
     def _now_text(self) -> str:
         now = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)

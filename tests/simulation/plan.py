@@ -3,20 +3,23 @@
 A plan is a list of plain items, so that the shrinker can omit any of them. What the code of a job
 does depends only on the seed, the job, the occurrence and the attempt.
 
-Each seed has its own style: it leaves out some kinds of faults and repeats others, and its jobs are
-shorter or longer, and fail more or less often. A uniform mixture would seldom produce several
-faults of the same kind in a row, or long jobs and long suspensions together ("swarm testing").
+The time between two calm periods has its own style: it leaves out some kinds of faults and repeats
+others, and jobs are shorter or longer, and fail more or less often. A uniform mixture would seldom
+produce several faults of the same kind in a row, or long jobs and long suspensions together ("swarm
+testing").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
+from math import ceil
 from random import Random
 from typing import Any, get_args
 
 from django_dcron.utils.sync_points import Point
+from tests.simulation.primitives import EPOCH
 from tests.simulation.settings import DCRON_LEASE, DCRON_RUN_LEASE
 from tests.simulation.timing import SCHEDULES, calendar_edit, draw_calendars, draw_timing
 
@@ -57,7 +60,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Style:
-    """The mixture of faults, actions and jobs of a seed."""
+    """The mixture of faults, actions and jobs between two calm periods."""
 
     faults: float
     """Faults per hour."""
@@ -65,6 +68,15 @@ class Style:
     """Actions per hour."""
     kinds: tuple[str, ...]
     """The kinds of faults. One is drawn from them, so more frequent kinds are in it more often."""
+    slow_rescue: bool
+    """Whether each node takes long between the read of an old heartbeat and the end of its attempt.
+    """
+    has_outage: bool
+    """Whether nobody reaches the database for about a run lease."""
+    spares_nodes: bool
+    """Whether no fault hits a node directly. Nodes rescue runs only after a run lease without a
+    fault of their own.
+    """
     bursts: float
     """The share of faults and actions that are followed by another one at once."""
     around_lease: float
@@ -78,15 +90,28 @@ class Style:
 
 
 @cache
-def style(seed: int) -> Style:
-    random = Random(f"style {seed}")
-    kinds = []
-    for kind, share in FAULTS.items():
-        kinds += [kind] * (share * random.choice((0, 0, 1, 1, 4)))
+def style(seed: int, period: int) -> Style:
+    random = Random(f"style {seed} {period}")
+    if random.random() < 0.5:
+        number = random.choice((2, 3, 4, 6))
+        kinds = random.choices(tuple(FAULTS), tuple(FAULTS.values()), k=number)
+    else:
+        kinds = []
+        for kind, share in FAULTS.items():
+            kinds += [kind] * (share * random.choice((0, 0, 1, 1, 4)))
+    slow_rescue = random.random() < 0.35
+    spares_nodes = slow_rescue or random.random() < 0.1
+    if spares_nodes:
+        kinds = [kind for kind in kinds if kind not in OF_NODES]
+    if random.random() < 0.2:  # Many guards matter only if workers are suspended.
+        kinds += ["suspend_child"] * (len(kinds) // 3 + 1)
     return Style(
         faults=random.choice((3.0, 6.0, 12.0, 18.0)),
         actions=random.choice((0.0, 2.0, 6.0)),
-        kinds=tuple(kinds or FAULTS),
+        kinds=tuple(kinds or ("suspend_child",)),
+        slow_rescue=slow_rescue,
+        has_outage=random.random() < 0.3,
+        spares_nodes=spares_nodes,
         bursts=random.choice((0.0, 0.2, 0.5)),
         around_lease=random.choice((0.0, 0.2, 0.6)),
         durations=random.choice((SHORT, MIXED, LONG, LONG)),
@@ -130,31 +155,83 @@ def draw(seed: int, hours: float) -> Plan:
     if random.random() < 0.4:
         on = random.choice(("succeeded", "failed", "ended"))
         links.append((len(jobs) - 1, 0, on))
-    drawn = style(seed)
     items = []
-    for _ in range(int(drawn.faults * hours)):
-        at = random.random() * hours * HOUR
-        items.append(_fault(random, drawn, at, nodes))
-        if random.random() < drawn.bursts:
-            soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0, 120.0))
-            if random.random() < 0.3:
-                items.append(_action(random, items[-1].at, len(jobs), names))
-            else:
-                items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
-    for _ in range(int(drawn.actions * hours)):
-        items.append(_action(random, random.random() * hours * HOUR, len(jobs), names))
-        if random.random() < drawn.bursts:
-            soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0))
-            items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
+    for period in range(ceil(hours / CALM_EVERY)):
+        begin = period * CALM_EVERY
+        until = min(begin + CALM_EVERY, hours)
+        since = begin * HOUR + (CALM if period else 0.0)
+        items += _items(random, style(seed, period), since, until * HOUR, len(jobs), nodes, names)
     items += [
         _timing_action(timing, hours * HOUR, len(jobs), calendar_names)
-        for _ in range(int(drawn.actions * hours / 6))
+        for _ in range(int(hours * TIMING_ACTIONS))
+    ]
+    clocks = Random(f"clocks {seed}")
+    steps = [_clock_step(clocks, hours * HOUR, nodes) for _ in range(int(hours * CLOCK_STEPS))]
+    items += [
+        step for step in steps if not style(seed, int(step.at / HOUR / CALM_EVERY)).spares_nodes
     ]
     items = [item for item in items if not _is_calm(item.at)]
     items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
     lock = random.choice(("redis", "redis", "database"))
     return Plan(seed, hours, nodes, lock, jobs, tuple(links), limits, calendars, tuple(items))
+
+
+def _clock_step(random: Random, until: float, nodes: int) -> Item:
+    given = {
+        "process": random.choice(NODES[:nodes]),
+        "seconds": random.choice((-600.0, -30.0, 30.0, 600.0)),
+    }
+    return Item(random.uniform(0.0, until), "clock_stepped", given)
+
+
+def _items(
+    random: Random,
+    drawn: Style,
+    begin: float,
+    until: float,
+    jobs: int,
+    nodes: int,
+    limits: tuple[str, ...],
+) -> list[Item]:
+    """Draw the faults and actions of a period, in seconds since the beginning."""
+    items = _slow_rescue(random, begin, until) if drawn.slow_rescue else []
+    if drawn.has_outage:
+        given = {
+            "process": "",
+            "seconds": random.uniform(0.8, 1.8) * RUN_LEASE,
+            "lag": _lag(random),
+        }
+        items.append(Item(random.uniform(begin, until), "database_unreachable", given))
+    hours = (until - begin) / HOUR
+    for _ in range(int(drawn.faults * hours)):
+        items.append(_fault(random, drawn, random.uniform(begin, until), nodes))
+        if random.random() < drawn.bursts:
+            soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0, 120.0))
+            if random.random() < 0.3:
+                items.append(_action(random, items[-1].at, jobs, limits))
+            else:
+                items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
+    for _ in range(int(drawn.actions * hours)):
+        items.append(_action(random, random.uniform(begin, until), jobs, limits))
+        if random.random() < drawn.bursts:
+            soon = items[-1].at + random.choice((0.1, 1.0, 5.0, 30.0))
+            items.append(replace(_fault(random, drawn, soon, nodes), at=soon))
+    return items
+
+
+def _slow_rescue(random: Random, begin: float, until: float) -> list[Item]:
+    """Draw what makes a heartbeat arrive late: slow nodes, and suspensions of pool processes."""
+    items = [Item(begin, "slow_rescue", {"until": until})]
+    for _ in range(6):
+        given = {
+            "process": random.choice(WORKERS),
+            "child": random.randrange(4),
+            "seconds": random.uniform(1.0, 2.0) * RUN_LEASE,
+        }
+        at = random.uniform(begin, max(until - RUN_LEASE, begin))
+        items.append(Item(at, "suspend_child", given))
+    return items
 
 
 KEYS = ("", "customer:{kwargs[customer_id]}", "customer:{kwargs[customer_id]}", "{args[0]}")
@@ -183,6 +260,10 @@ def _customer(random: Random) -> dict[str, Any]:
     return {"customer_id": random.choice(CUSTOMERS)}
 
 
+TIMING_ACTIONS = 0.6
+"""Edits of schedules and calendars per hour, besides the actions of the style."""
+CLOCK_STEPS = 0.5
+"""Steps of a node's wall clock per hour, besides the faults of the style."""
 CALM_EVERY = 2
 """Hours from the beginning of a calm period, which has no faults and actions, to the next."""
 CALM = LEASE + 600.0
@@ -210,7 +291,7 @@ def _job(random: Random, number: int, limits: tuple[str, ...]) -> dict[str, Any]
         "overlap_policy": random.choice(
             ("allow", "skip", "queue_one", "queue_all", "cancel_running")
         ),
-        "max_attempts": random.choice((1, 2, 3, 5)),
+        "max_attempts": random.choice((1, 2, 3, 5, 5, 5)),
         "retry_backoff": random.choice((minutes(random, 0.1, 1), minutes(random, 0.2, 5))),
         "retry_jitter": random.choice((0.0, 0.1)),
         "timeout": random.choice((None, None, None, timedelta(minutes=4))),
@@ -279,32 +360,29 @@ def _fault(random: Random, drawn: Style, at: float, nodes: int) -> Item:
         at = max(at - at % 300 + random.uniform(-20, 40), 1.0)
     node = random.choice(NODES[:nodes])
     worker = random.choice(WORKERS)
+    either = worker if drawn.spares_nodes else random.choice((node, worker))
     given: dict[str, Any] = {}
     if kind in ("suspend", "suspend_child", "database_unreachable") and random.random() < 0.6:
         drawn = replace(drawn, around_lease=1.0)
     match kind:
         case "at_point":
-            given = _at_point(random, drawn, node, worker)
+            given = _at_point(random, drawn, either)
         case "kill" | "suspend":
-            given = {"process": random.choice((node, worker))}
-            given["seconds"] = _duration(random, drawn)
+            given = {"process": either, "seconds": _duration(random, drawn)}
         case "kill_child" | "suspend_child":
             given = {"process": worker, "child": random.randrange(2)}
             given["seconds"] = _duration(random, drawn)
         case "drain":
             given = {"process": node, "seconds": _duration(random, drawn)}
         case "database_unreachable" | "broker_unreachable" | "locks_unreachable":
-            for_all = random.random() < 0.5
-            given = {"process": "" if for_all else random.choice((node, worker))}
-            given["seconds"] = _duration(random, drawn)
+            for_all = random.random() < 0.5 and not drawn.spares_nodes
+            given = {"process": "" if for_all else either, "seconds": _duration(random, drawn)}
+            if for_all and kind == "database_unreachable":
+                given["lag"] = _lag(random)
         case "slow":
-            given = {"process": random.choice(("", node, worker))}
+            given = {"process": worker if drawn.spares_nodes else random.choice(("", either))}
             given["seconds"] = random.choice((LEASE, RUN_LEASE, 3 * RUN_LEASE))
             given["slowness"] = random.choice((5.0, 60.0, 600.0))
-        case "slow_rescue":
-            given = {"fault": random.choice(("suspend", "stall"))}
-            given["pause"] = random.uniform(60, 1.5 * RUN_LEASE)
-            given["seconds"] = random.choice((2 * RUN_LEASE, 4 * RUN_LEASE))
         case "database_read_only":
             given = {"seconds": _duration(random, drawn)}
         case "clock_stepped":
@@ -331,7 +409,7 @@ FAULTS = {
     "suspend": 5,
     "kill_child": 3,
     "suspend_child": 9,
-    "slow_rescue": 8,
+    "slow_rescue": 0,
     "slow": 4,
     "drain": 1,
     "database_unreachable": 4,
@@ -350,12 +428,19 @@ FAULTS = {
     "ended_runs_locked": 2,
     "other_release": 1,
 }
-"""The kinds of faults, and their shares on average over all seeds."""
+"""The kinds of faults, and their shares on average over all seeds. Styles plan slow rescues."""
+OF_NODES = frozenset(
+    {
+        *("drain", "database_read_only", "locks_unreachable", "locks_flushed", "locks_lost"),
+        *("clock_stepped", "other_release"),
+    }
+)
+"""The kinds of faults that always hit nodes."""
 
 
 def _duration(random: Random, drawn: Style) -> float:
     if random.random() < drawn.around_lease:
-        return random.uniform(0.9 * RUN_LEASE, 1.9 * RUN_LEASE)
+        return random.uniform(0.9 * RUN_LEASE, random.choice((1.9, 1.9, 3.0)) * RUN_LEASE)
     return random.choice(
         (
             random.uniform(1, 30),
@@ -370,9 +455,13 @@ def _duration(random: Random, drawn: Style) -> float:
 FAULTS_AT_POINTS = ("crash", "crash", "suspend", "stall", "lost_answer", "lost_answer", "abort")
 
 
-def _at_point(random: Random, drawn: Style, node: str, worker: str) -> dict[str, Any]:
+def _lag(random: Random) -> float:
+    """Return within how many seconds after an outage all processes reach the database again."""
+    return random.choice((0.0, 30.0, 300.0, 900.0))
+
+
+def _at_point(random: Random, drawn: Style, process: str) -> dict[str, Any]:
     fault = random.choice(FAULTS_AT_POINTS)
-    process = random.choice((node, worker))
     points = NODE_POINTS if process in NODES else WORKER_POINTS
     if fault in ("lost_answer", "abort"):
         points = tuple(point for point in points if point in IN_TRANSACTIONS)
@@ -381,7 +470,8 @@ def _at_point(random: Random, drawn: Style, node: str, worker: str) -> dict[str,
         seconds = random.choice((0.5, 5.0, 300.0))
     match fault:
         case "lost_answer":
-            where = random.choice(("after", "after", *points))
+            claims = ("claim.written",) * 3 if process in NODES else ()
+            where = random.choice(("after", "after", *claims, *points))
         case "abort":
             where = random.choice(("before", "inside", "inside", "commit", "commit", *points))
         case "suspend" if process in WORKERS and random.random() < 0.5:
@@ -415,9 +505,10 @@ LONG = (20.0, 150.0, 700.0, 1300.0, 2000.0, 3000.0, 4000.0)
 """Seconds that the code of a job takes."""
 
 
-def behavior(seed: int, job: str, scheduled_at: object, attempt: int) -> Behavior:
+def behavior(seed: int, job: str, scheduled_at: datetime, attempt: int) -> Behavior:
     random = Random(f"behavior {seed} {job} {scheduled_at} {attempt}")
-    drawn = style(seed)
+    since = scheduled_at.timestamp() - EPOCH
+    drawn = style(seed, max(int(since // (CALM_EVERY * HOUR)), 0))
     seconds = random.choice(drawn.durations)
     how = "succeeds"
     left = random.random()

@@ -53,6 +53,7 @@ DCRON_TICK = timedelta(seconds=0.5 * FACTOR)
 DCRON_LOOK_AHEAD = timedelta(seconds=2.5 * FACTOR)
 DCRON_LEASE = timedelta(seconds=6 * FACTOR)
 DCRON_RUN_LEASE = timedelta(seconds=15 * FACTOR)
+DCRON_STOP_WITHOUT_HEARTBEAT_AFTER: timedelta | None = DCRON_RUN_LEASE
 DCRON_REDELIVER_AFTER = timedelta(seconds=60 * FACTOR)
 DCRON_HANG_AFTER = timedelta(seconds=60 * FACTOR)
 DCRON_DATABASE_GRACE = timedelta(seconds=300 * FACTOR)

@@ -197,3 +197,39 @@ def test_each_wait_takes_time_however_short_it_is() -> None:
     engine.Process(simulator, "worker").start("wait", work)
     simulator.run_until(began + 1)
     assert began < ended[0] < began + 1
+
+
+def test_threads_of_a_suspended_process_continue_in_any_order() -> None:
+    """Otherwise, the same thread would win each race after a suspension."""
+
+    def order(seed: int) -> tuple[str, ...]:
+        simulator = engine.Engine(Random(seed), lambda task, error: pytest.fail(repr(error)))
+        process = engine.Process(simulator, "worker")
+        continued: list[str] = []
+
+        def work(name: str, seconds: float) -> None:
+            simulator.rest(seconds)
+            continued.append(name)
+
+        process.start("first", lambda: work("first", 1.0))
+        process.start("second", lambda: work("second", 2.0))
+        simulator.at(0.5, lambda: process.suspend(10.0))
+        simulator.run_until(20.0)
+        return tuple(continued)
+
+    assert {order(seed) for seed in range(20)} == {("first", "second"), ("second", "first")}
+
+
+def test_each_period_between_calm_periods_has_its_own_style() -> None:
+    assert len({plan.style(1, period) for period in range(4)}) == 4
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_calm_periods_have_no_faults(seed: int) -> None:
+    items = [item for item in plan.draw(seed, 8.0).items if item.kind != "calm"]
+    assert items
+    assert all(
+        item.at < plan.CALM_EVERY * plan.HOUR
+        or item.at % (plan.CALM_EVERY * plan.HOUR) >= plan.CALM
+        for item in items
+    )

@@ -57,14 +57,17 @@ WHOLE_DATES = (
     "02-27..02-28",
     "only 02-01..03-01",
 )
-POLICIES_WITH_TIMES = (ExclusionPolicy.SKIP.value, ExclusionPolicy.WINDOW_END.value)
+POLICIES_WITH_TIMES = (
+    ExclusionPolicy.SKIP.value,
+    *(ExclusionPolicy.WINDOW_END.value, ExclusionPolicy.WINDOW_END.value),
+)
 POLICIES = tuple(policy.value for policy in ExclusionPolicy)
 
 
 def draw_calendars(random: Random) -> tuple[dict[str, str], ...]:
     """Draw the calendars: one with times, one with whole dates, both or none."""
     drawn = []
-    if random.random() < 0.6:
+    if random.random() < 0.8:
         drawn.append({"name": "hours", "dates": random.choice(WITH_TIMES)})
     if random.random() < 0.4:
         drawn.append({"name": "dates", "dates": random.choice(WHOLE_DATES)})

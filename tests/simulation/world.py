@@ -36,12 +36,23 @@ from django_dcron.runs import start_facts
 from django_dcron.targets import functions
 from django_dcron.utils import sync_points
 from tests.simulation import primitives, rows
-from tests.simulation.cluster import THIS_RELEASE, Child, Node, Worker, deliver
+from tests.simulation.cluster import THIS_RELEASE, Node, Worker, deliver
 from tests.simulation.counts import Result
 from tests.simulation.database import ArmedFault, Database
 from tests.simulation.engine import Engine, Killed, Process, Task
 from tests.simulation.observer import Observer
-from tests.simulation.plan import CALM, HOUR, LEASE, NODES, WORKERS, Item, Plan, behavior
+from tests.simulation.plan import (
+    CALM,
+    HOUR,
+    LEASE,
+    NODES,
+    PROCESSES,
+    RUN_LEASE,
+    WORKERS,
+    Item,
+    Plan,
+    behavior,
+)
 from tests.simulation.primitives import EPOCH
 from tests.simulation.quiet import exact_checks
 from tests.simulation.servers import server
@@ -81,6 +92,7 @@ class World:
         self.engine = Engine(self.random, self._task_failed)
         primitives.engine = self.engine
         self.observer = Observer(self.engine, self.log, rows)
+        self.observer.on_next_attempt = lambda: self._may_resume_workers(60.0)
         self.database = Database(self.engine, self.observer.changed, self.observer.report)
         self.locks = LockServer(self.engine)
         self.broker = Broker(self.engine, self.observer.published)
@@ -95,8 +107,7 @@ class World:
         self.edited: set[str] = set()
         """The names of jobs whose schedule or policies have changed."""
         self.slow_rescues_until = 0.0
-        self.slow_rescues = ArmedFault("stall", "rescue.silent")
-        """The fault of each node until that time, right after it has read an old heartbeat."""
+        """Until when each node is slow right after it has read an old heartbeat."""
         self.quiet = False
         """Whether the last fault is over."""
         self._last_process: Process | None = None
@@ -197,6 +208,8 @@ class World:
         for process in self._processes():
             process.armed.clear()
             process.resume()
+        for worker in self.workers:
+            worker.on_next_run = None
         self.broker.message_faults.lose = self.broker.message_faults.delay = 0
         self.broker.message_faults.return_until = self.slow_rescues_until = now
         self.broker.on_message()
@@ -337,9 +350,35 @@ class World:
 
     def _reach(self, point: str) -> None:
         if point == "rescue.silent" and self.engine.now < self.slow_rescues_until:
-            process = primitives.process()
-            process.armed.append(replace(self.slow_rescues))
+            self._slow_down_rescue()
         self.database.reach(point)
+
+    def _slow_down_rescue(self) -> None:
+        """Let the current node pause. Workers may continue meanwhile.
+
+        After a pause of more than a third of a run lease, the node rescues no run for a whole one.
+        """
+        random = self.random
+        pause = random.uniform(60.0, random.choice((RUN_LEASE / 3, 1.5 * RUN_LEASE)))
+        fault = random.choice(("suspend", "stall"))
+        primitives.process().armed.append(
+            ArmedFault(fault, "rescue.silent", seconds=pause, report=self._count)
+        )
+        self._may_resume_workers(pause)
+
+    def _may_resume_workers(self, within: float) -> None:
+        """In most cases, let workers that have been suspended for long continue soon."""
+        if self.random.random() < 0.8:
+            self.engine.after(self.random.random() * within, self._resume_workers)
+
+    def _resume_workers(self) -> None:
+        for worker in self.workers:
+            for process in (worker.main, *(child.process for child in worker.children)):
+                is_suspended = process.suspended_until > self.engine.now
+                if is_suspended and self.engine.now - process.suspended_at > RUN_LEASE / 2:
+                    self.log(f"{process.name}/{process.pid} continues")
+                    process.resume()
+        self.broker.on_message()
 
     def _switch_globals(self, process: Process) -> None:
         """Give each process its own values of the globals that real processes don't share."""
@@ -400,10 +439,14 @@ class World:
         except REFUSALS as error:
             self.log(f"refused: {type(error).__name__}: {error}")
 
-    def _child(self, worker: str, number: int) -> Child | None:
-        children = next(each for each in self.workers if each.name == worker).children
-        busy = [child for child in children if child.message is not None] or children
-        return busy[number % len(busy)] if busy else None
+    def _on_busy_child(self, worker: str, number: int, act: Callable[[Process], None]) -> None:
+        """Call ``act`` with a pool process that executes a run, now or after the next start."""
+        found = self._worker(worker)
+        busy = [child for child in found.children if child.message is not None]
+        if busy:
+            act(busy[number % len(busy)].process)
+        else:
+            found.on_next_run = act
 
     def _worker(self, name: str) -> Worker:
         return next(worker for worker in self.workers if worker.name == name)
@@ -424,10 +467,9 @@ class World:
             del target.armed[:-3]
             target.armed.append(ArmedFault(fault, where, skip, seconds, self._count))
 
-    def _fault_slow_rescue(self, fault: str, pause: float, seconds: float) -> None:
+    def _fault_slow_rescue(self, until: float) -> None:
         """Each node takes long between the read of an old heartbeat and the end of the attempt."""
-        self.slow_rescues_until = self.engine.now + seconds
-        self.slow_rescues = ArmedFault(fault, "rescue.silent", seconds=pause, report=self._count)
+        self.slow_rescues_until = until
 
     def _fault_slow(self, process: str, seconds: float, slowness: float) -> None:
         """The machine of one process, or of all, is slow: some statements take long."""
@@ -453,12 +495,10 @@ class World:
             self._worker(process).suspend(seconds)
 
     def _fault_kill_child(self, process: str, child: int, seconds: float) -> None:
-        if found := self._child(process, child):
-            found.process.kill()
+        self._on_busy_child(process, child, Process.kill)
 
     def _fault_suspend_child(self, process: str, child: int, seconds: float) -> None:
-        if found := self._child(process, child):
-            found.process.suspend(seconds)
+        self._on_busy_child(process, child, lambda found: found.suspend(seconds))
 
     def _fault_drain(self, process: str, seconds: float) -> None:
         self.nodes[process].restart_after = seconds
@@ -477,11 +517,16 @@ class World:
     def _fault_ended_runs_locked(self, seconds: float) -> None:
         self.database.attempts_locked_until = self.engine.now + seconds
 
-    def _fault_database_unreachable(self, process: str, seconds: float) -> None:
+    def _fault_database_unreachable(self, process: str, seconds: float, lag: float = 0.0) -> None:
+        """``lag``: within how many seconds after the outage all processes are connected again."""
         until = self.engine.now + seconds
         if process:
             self.database.unreachable_for[process] = until
             return
+        for name in PROCESSES:
+            again = until + self.random.random() * lag
+            unreachable_for = self.database.unreachable_for
+            unreachable_for[name] = max(unreachable_for.get(name, 0.0), again)
         is_over = self.database.unreachable_until < self.engine.now
         began = self.engine.now if is_over else self.observer.outage[0]
         self.database.unreachable_until = until

@@ -330,7 +330,7 @@ def test_missing_worker_is_reported_after_redelivery_time(job: Job, now: datetim
 
     assert issue.problem is Problem.NO_WORKER
     assert issue.figures == {"queued": 2, "missed": 12 + 4 + 1 + 5}
-    assert str(issue.remedy) == "Start the Celery workers of all queues, such as celery."
+    assert str(issue.remedy) == "Start a Celery worker for queue celery."
 
 
 def test_only_runs_with_fresh_heartbeat_count_as_running(job: Job, now: datetime) -> None:

@@ -339,8 +339,8 @@ def test_no_worker_issue_text_has_age_counts_and_remedy() -> None:
     )
 
     assert str(issue) == (
-        "No worker has picked up a run for 24 min: 181 queued, 1,079 missed. Start the "
-        "Celery workers of all queues, such as celery."
+        "No worker has picked up a run for 24 min: 181 queued, 1,079 missed. Start a Celery "
+        "worker for queue celery."
     )
     assert issue.figures == {"queued": 181, "missed": 1079}
     assert issue.since == ago(24 * MINUTE)

@@ -162,7 +162,7 @@ def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             queued=bounded_number(facts.queued),
             missed=bounded_number(facts.missed),
         ),
-        _start_workers(facts, queues),
+        _start_a_worker(facts, queues),
         since,
         {"queued": facts.queued, "missed": facts.missed},
     )
@@ -250,18 +250,6 @@ def _run_stuck(facts: SystemFacts) -> Issue:
         facts.stuck.since,
         {"runs": facts.stuck.number},
     )
-
-
-def _start_workers(facts: SystemFacts, queues: Sequence[QueueFacts]) -> TranslatableText:
-    """Return what to do if no worker runs. Runs may also wait in other queues than ``queues``."""
-    named = [queue.name for queue in queues if queue.name] if facts.shows_queues else []
-    others = facts.queued > sum(queue.waiting.number for queue in queues)
-    if facts.dispatcher == "celery" and named and others:
-        return TranslatableText(
-            _("Start the Celery workers of all queues, such as %(queues)s."),
-            queues=", ".join(sorted(named)),
-        )
-    return _start_a_worker(facts, queues)
 
 
 def _start_a_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> TranslatableText:

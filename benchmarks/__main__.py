@@ -41,10 +41,10 @@ class Measure(NamedTuple):
     database: str = "postgresql"
 
 
-OTHER_SCHEDULERS = "django-celery-beat celery-redbeat apscheduler"
+OTHER_SCHEDULERS = ("django-celery-beat", "celery-redbeat", "apscheduler")
 BURSTS = " ".join(
     [
-        *(f"{name}:{jobs}" for name in OTHER_SCHEDULERS.split() for jobs in (1_000, 10_000)),
+        *(f"{name}:{jobs}" for name in OTHER_SCHEDULERS for jobs in (1_000, 10_000)),
         *3 * ["dcron:1000 dcron:10000 dcron:10000:2 dcron:50000 dcron:100000"],
     ]
 )

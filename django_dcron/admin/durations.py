@@ -52,9 +52,7 @@ class DurationFormField(forms.DurationField):
         if re.fullmatch(r"[-+\d.,\s]+", text) and not re.fullmatch(r"0+(\.0+)?", text):
             code = "without_unit" if re.fullmatch(r"\d+(\.\d+)?", text) else "invalid"
             raise ValidationError(self.error_messages[code], code=code, params={"value": text[:20]})
-        duration = (
-            value if isinstance(value, timedelta) else parse_storable_duration(str(value).strip())
-        )
+        duration = value if isinstance(value, timedelta) else parse_storable_duration(text)
         if duration is None:
             raise ValidationError(
                 self.error_messages["invalid"], code="invalid", params={"value": str(value)[:80]}

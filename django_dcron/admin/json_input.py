@@ -24,14 +24,23 @@ _CONSTANTS = frozenset({"true", "false", "none", "null", "nan", "undefined"})
 
 
 class JsonFormField(forms.JSONField):
+    example = '"text", 5, true, null, ["a", "b"]'
+    """Values for the error message."""
+    default_error_messages = {
+        "invalid": _("This isn't JSON. Enter a value such as %(example)s."),
+    }
+
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)
 
     def to_python(self, value: Any) -> Any:
         try:
             return check_storable(super().to_python(value))
-        except _PARSE_ERRORS:
-            raise ValidationError(self.error_messages["invalid"], code="invalid") from None
+        except (*_PARSE_ERRORS, ValidationError):
+            params = {"value": str(value)[:80], "example": self.example}
+            raise ValidationError(
+                self.error_messages["invalid"], code="invalid", params=params
+            ) from None
 
     def bound_data(self, data: Any, initial: Any) -> Any:
         try:
@@ -53,22 +62,14 @@ class TextOrJsonFormField(JsonFormField):
 
     def to_python(self, value: Any) -> Any:
         text = str(value or "").strip()
-        try:
-            found = super().to_python(value)
-            if found in (None, "") and text:
-                raise ValidationError(
-                    self.error_messages["empty"], code="empty", params={"value": text}
-                )
-            return found
-        except ValidationError as error:
-            if error.code == "empty":
-                raise
-            if is_plain_text(text):
-                return text
-            params = {"value": text[:80]}
+        if text and is_plain_text(text):
+            return text
+        found = super().to_python(value)
+        if found in (None, "") and text:
             raise ValidationError(
-                self.error_messages["invalid"], code="invalid", params=params
-            ) from None
+                self.error_messages["empty"], code="empty", params={"value": text}
+            )
+        return found
 
 
 def is_plain_text(text: str) -> bool:

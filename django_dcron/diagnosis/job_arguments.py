@@ -9,7 +9,7 @@ import json
 from functools import lru_cache
 
 from django_dcron import targets
-from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.exceptions import InvalidArguments
 from django_dcron.models import Job
 from django_dcron.targets import TargetKind
 
@@ -37,9 +37,7 @@ def _why_rejected(key: str, arguments: str) -> str:
         targets.get(key).check_arguments(args, kwargs)
     except InvalidArguments as error:
         return f"{error.field}: {error}"
-    except UnknownTarget:
-        return ""
-    except Exception:  # the check runs the parser of a command, which is the project's code
+    except Exception:  # an unknown target, or an error of a command's parser, the project's code
         return ""
     return ""
 

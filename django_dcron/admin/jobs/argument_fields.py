@@ -335,16 +335,12 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
         case InputKind.TEXT:
             return forms.CharField(strip=False, widget=forms.TextInput(text), **options)
     code = {**text, "class": "vTextField dcron-code", "spellcheck": "false"}
-    if not parameter.is_named:
-        return TextOrJsonFormField(widget=forms.TextInput(code), **options)
-    if kind == InputKind.ANY:
-        allowed = _("Text, or JSON such as 5, true or [1, 2].")
+    allowed = (
+        _("Text, or JSON such as 5, true or [1, 2].")
+        if kind == InputKind.ANY
+        else _("JSON, such as [1, 2].")
+    )
+    if parameter.is_named:
         options["help_text"] = f"{help_text}. {allowed}"
-        return TextOrJsonFormField(widget=forms.TextInput(code), **options)
-    allowed = _("JSON, such as [1, 2].")
-    options["help_text"] = f"{help_text}. {allowed}"
-    field = JsonFormField(widget=forms.TextInput(code), **options)
-    field.error_messages["invalid"] = _("This isn't JSON. Enter a value such as %(example)s.") % {
-        "example": '"text", 5, true, null, ["a", "b"]'
-    }
-    return field
+    field_class = TextOrJsonFormField if kind == InputKind.ANY else JsonFormField
+    return field_class(widget=forms.TextInput(code), **options)

@@ -180,9 +180,8 @@ class JobForm(JobModelForm):
             # Django adds a hidden input to detect changes of a callable default. The stored row or
             # the default itself suffices for that.
             field.show_hidden_initial = False
-            if name in _JSON_EXAMPLES:
-                text = _("This isn't JSON. Enter a value such as %(example)s.")
-                field.error_messages["invalid"] = text % {"example": _JSON_EXAMPLES[name]}
+            if isinstance(field, JsonFormField):
+                field.example = _JSON_EXAMPLES.get(name, field.example)
             if isinstance(field, forms.SplitDateTimeField):
                 _label_both(field)
         has_arguments = self.fields.keys() >= {"args", "kwargs"}

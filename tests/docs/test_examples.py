@@ -1,9 +1,11 @@
 """The examples of the README and of the docs also work outside of a run."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -44,8 +46,11 @@ def readme() -> str:
 def invoices_sent(source: str, call: Callable[[Any], object]) -> int:
     """Return how many invoices the README's job sends if ``call`` calls it."""
     invoices = Invoices()
-    names: dict[str, Any] = {"__name__": "readme_job", "Invoice": invoices}
-    with targets.isolated_registry():
+    names: dict[str, Any] = {"__name__": "readme_job"}
+    models: Any = ModuleType("shop.models")
+    models.Invoice = invoices
+    with targets.isolated_registry(), pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, models.__name__, models)
         exec(compile(source, "README.md", "exec"), names)  # noqa: S102
         call(names["send_invoices"])
     return invoices.sent

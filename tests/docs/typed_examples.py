@@ -24,8 +24,7 @@ class Invoice:
 @cron("30 3 * * MON-FRI", timezone="Europe/Berlin", max_attempts=3, timeout=timedelta(minutes=10))
 def send_invoices() -> None:
     run = current_run()
-    for number, invoice in enumerate(
-        Invoice.objects.filter(sent_at=None, due_at__lte=run.scheduled_at)
-    ):
-        run.progress(number, note=str(invoice))
+    invoices = Invoice.objects.filter(sent_at=None, due_at__lte=run.scheduled_at)
+    for done, invoice in enumerate(invoices):
+        run.progress(done, note=str(invoice))
         invoice.send()

@@ -43,16 +43,16 @@ def test_documented_signatures_match_the_code() -> None:
         bare = str(
             signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
         )
-        named = shown.replace("what, times", "subject, expected").replace('""', "''")
-        assert bare == f"({named})"
+        quoted = shown.replace('""', "''")
+        assert bare == f"({quoted})"
     for fixture in ("dcron_clock", "dcron_run_due"):
         assert hasattr(pytest_plugin, fixture)
         assert f"`{fixture}`" in PAGE
 
 
 def test_documented_limits_match_the_code() -> None:
-    assert f"More than {stepping.MAX_ATTEMPTS:,} attempts" in PAGE
-    assert f"triggered {manual_runs.MAX_TRIES} times at one instant" in PAGE
+    assert f"more than {stepping.MAX_ATTEMPTS:,} attempts" in PAGE
+    assert f"together create at most {manual_runs.MAX_TRIES} runs" in PAGE
 
 
 def test_documented_failure_message_matches_the_code() -> None:

@@ -175,7 +175,12 @@ def _failing(jobs: JobQuerySet) -> JobQuerySet:
     able = Q(enabled=True, cursor__enabled=True) | Q(
         Exists(line), enabled=False, pause_reason=EXHAUSTED
     )
-    return jobs.filter(able, statistics__consecutive_failures__gte=F("pause_after_failures"))
+    # The first condition finds the few failing jobs by an index.
+    return jobs.filter(
+        able,
+        statistics__consecutive_failures__gt=0,
+        statistics__consecutive_failures__gte=F("pause_after_failures"),
+    )
 
 
 def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:

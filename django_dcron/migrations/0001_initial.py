@@ -1267,6 +1267,9 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "statistics",
                 "verbose_name_plural": "statistics",
+                "indexes": [
+                    models.Index(fields=["consecutive_failures"], name="dcron_statistics_failing")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -2018,6 +2021,10 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(
                 fields=("import_source", "import_key"), name="dcron_job_import_key"
             ),
+        ),
+        migrations.AddIndex(
+            model_name="job",
+            index=models.Index(fields=["paused_until"], name="dcron_job_paused_until"),
         ),
         migrations.AddIndex(
             model_name="alert",

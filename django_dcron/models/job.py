@@ -115,6 +115,7 @@ class Job(JobSettings):
                 fields=("import_source", "import_key"), name="dcron_job_import_key"
             ),
         )
+        indexes = (models.Index(fields=("paused_until",), name="dcron_job_paused_until"),)
 
     def __str__(self) -> str:
         return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"

@@ -60,6 +60,7 @@ class Statistics(models.Model):
     class Meta:
         verbose_name = _("statistics")
         verbose_name_plural = _("statistics")
+        indexes = (models.Index(fields=("consecutive_failures",), name="dcron_statistics_failing"),)
 
     def __str__(self) -> str:
         return f"{self.job_id}: {self.succeeded} succeeded, {self.failed} failed"

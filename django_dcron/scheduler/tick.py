@@ -43,6 +43,7 @@ from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.limit_lines import find_waiting, prune_starts, wake_runs_with_place
 from django_dcron.scheduler.membership import Membership
+from django_dcron.scheduler.outdated_cursors import OutdatedCursors
 from django_dcron.scheduler.publishing import RefusedDispatch
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
@@ -106,6 +107,7 @@ class Ticker:
     _behind_since: float | None = None
     """The monotonic time since which every check has found the agenda behind."""
     _delayed: DelayedHeartbeats = field(init=False)
+    _outdated: OutdatedCursors = field(default_factory=OutdatedCursors)
     _is_incomplete: bool = True
     """Whether the last tick failed or skipped a step. It may have claimed runs that aren't on the
     agenda.
@@ -239,7 +241,7 @@ class Ticker:
     def _apply_changes(self) -> None:
         """Apply changes to jobs: edits made without ``save``, repeated failures, ends of pauses."""
         jobs = self._jobs()
-        moved = cursors.move_outdated_cursors(self.clock.now(), jobs)
+        moved = self._outdated.move(self.clock.now(), jobs)
         self.counts["cursors_moved"] += moved
         if moved >= cursors.MOVED_AT_ONCE:
             self._runner.repeat(CHANGES)  # more jobs may have changed

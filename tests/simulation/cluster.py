@@ -103,8 +103,8 @@ class Worker:
         self.revoked: set[Key] = set()
         self.main = Process(engine, name)
         self.children: list[Child] = []
-        self.on_next_run: Callable[[Process], None] | None = None
-        """A fault that waits for a pool process which executes a run."""
+        self.waiting_faults: list[Callable[[Process], None]] = []
+        """Faults that wait for a pool process which executes a run."""
 
     def start(self) -> None:
         self.main = Process(self.engine, self.name)
@@ -179,15 +179,16 @@ class Child:
     def execute(self, message: Message) -> None:
         self.message = message
         self.process.start("execute", self._execute)
-        if (fault := self.worker.on_next_run) is not None:
+        for fault in self.worker.waiting_faults:
             within = self.engine.random.uniform(0.0, 60.0)
-            self.engine.after(within, partial(self._happen, fault, self.process))
+            self.engine.after(within, partial(self._happen, fault, message))
 
-    def _happen(self, fault: Callable[[Process], None], process: Process) -> None:
-        """Let the fault happen, unless it has ended or hit another pool process meanwhile."""
-        if self.worker.on_next_run is fault:
-            self.worker.on_next_run = None
-            fault(process)
+    def _happen(self, fault: Callable[[Process], None], message: Message) -> None:
+        """Let the fault happen if it still waits and the message's run is still executed."""
+        is_executing = self.message is message and self.process.alive
+        if is_executing and fault in self.worker.waiting_faults:
+            self.worker.waiting_faults.remove(fault)
+            fault(self.process)
 
     def _execute(self) -> None:
         message = self.message

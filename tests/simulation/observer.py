@@ -56,7 +56,7 @@ class Observer:
         self.changes: list[Change] = []
         self.limits: list[Limit] = []
         self.on_next_attempt: Callable[[], None] = lambda: None
-        """Called after the start of an attempt that isn't the first of its run."""
+        """Called after the start of an attempt, except the first of each run."""
         self._lines = LimitLines()
         self._waiting: dict[int, set[tuple[str, str]]] = {}
         """The due times and ids of the runs that wait for each job's slot."""

@@ -74,8 +74,8 @@ class Style:
     has_outage: bool
     """Whether nobody reaches the database for about a run lease."""
     spares_nodes: bool
-    """Whether no fault hits a node directly. Nodes rescue runs only after a run lease without a
-    fault of their own.
+    """Whether no fault hits a single node. Nodes rescue runs only after a run lease without a fault
+    of their own. An outage of the database still hits all nodes.
     """
     bursts: float
     """The share of faults and actions that are followed by another one at once."""
@@ -160,6 +160,8 @@ def draw(seed: int, hours: float) -> Plan:
         begin = period * CALM_EVERY
         until = min(begin + CALM_EVERY, hours)
         since = begin * HOUR + (CALM if period else 0.0)
+        if since >= until * HOUR:
+            continue
         items += _items(random, style(seed, period), since, until * HOUR, len(jobs), nodes, names)
     items += [
         _timing_action(timing, hours * HOUR, len(jobs), calendar_names)

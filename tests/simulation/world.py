@@ -209,7 +209,7 @@ class World:
             process.armed.clear()
             process.resume()
         for worker in self.workers:
-            worker.on_next_run = None
+            worker.waiting_faults.clear()
         self.broker.message_faults.lose = self.broker.message_faults.delay = 0
         self.broker.message_faults.return_until = self.slow_rescues_until = now
         self.broker.on_message()
@@ -440,13 +440,13 @@ class World:
             self.log(f"refused: {type(error).__name__}: {error}")
 
     def _on_busy_child(self, worker: str, number: int, act: Callable[[Process], None]) -> None:
-        """Call ``act`` with a pool process that executes a run, now or after the next start."""
+        """Call ``act`` with a pool process that executes a run, now or later."""
         found = self._worker(worker)
         busy = [child for child in found.children if child.message is not None]
         if busy:
             act(busy[number % len(busy)].process)
         else:
-            found.on_next_run = act
+            found.waiting_faults.append(partial(act))  # equal to no other fault
 
     def _worker(self, name: str) -> Worker:
         return next(worker for worker in self.workers if worker.name == name)

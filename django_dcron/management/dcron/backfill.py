@@ -146,11 +146,10 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     )
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
-    if job.import_source and planned.occurrences and planned.occurrences[0] < job.created_at:
-        imported = time_text(job.created_at, schedule_zone_of(job))
+    if job.import_source and planned.occurrences:
         output.line(
-            f"The job was imported from {job.import_source} at {imported}. Runs of this scheduler "
-            "aren't known here, so the backfill may repeat them.",
+            f"The job was imported from {job.import_source}. If {job.import_source} ran it at "
+            "these times, the backfill runs it again: these runs aren't known here.",
             WARNING,
         )
     if planned.continue_from:

@@ -25,6 +25,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import LIMIT
 from django_dcron.diagnosis.figures import count_missed_occurrences, window_start
+from django_dcron.diagnosis.long_runs import find_long_runs, running_for_long
 from django_dcron.diagnosis.overdue import (
     overdue_cursors,
     overdue_runs,
@@ -43,7 +44,6 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
     FAILURES_OF_A_FAILING_JOB,
     FreezeFacts,
-    LongRun,
     NamedCount,
     QueueFacts,
     SystemFacts,
@@ -59,24 +59,12 @@ NAMES_LISTED = 5
 """The maximum number of names in a sentence."""
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
-UNDELIVERED_EXAMINED = 200
-"""The number of undelivered runs whose queues are examined."""
+QUEUED_EXAMINED = 200
+"""The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
 LATEST_STARTS = 200
 """The number of latest starts that are searched for the last start from each queue."""
 REPLIES_EXPIRE = timedelta(minutes=2)
 """Older replies of workers are outdated."""
-
-SHORTEST_LONG_RUN = timedelta(minutes=10)
-"""A run that has run for less time is never reported as too long."""
-LONG_RUN_FACTOR = 5
-"""A run is too long if it has run for more than this many times its job's usual duration."""
-USUAL_DURATION_OF = 20
-"""A job's usual duration is the longest duration of its latest successful runs, at most this many.
-"""
-USUAL_DURATION_NEEDS = 5
-"""A job with fewer successful runs has no usual duration."""
-LONG_RUNS_EXAMINED = 5
-"""The number of running runs that are compared with their jobs' usual durations."""
 
 
 def read_verdict(namespace: str = "") -> Verdict:
@@ -110,7 +98,7 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
     summaries = dict(zip(rows, summarize(*rows.values()), strict=True))
     facts |= _due(summaries)
     facts |= _workers(runs, facts, now, summaries)
-    facts["long_runs"] = _long_runs(runs, now) if summaries["long_running"].number else ()
+    facts["long_runs"] = find_long_runs(runs, now) if summaries["long_running"].number else ()
     facts["freezes"] = _freezes(namespace)
     if not working:
         facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
@@ -285,7 +273,7 @@ def _rows_to_summarize(
         "running": SummaryQuery(alive.order_by(), LIMIT + 1),
         "stuck": SummaryQuery(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
         "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),
-        "long_running": SummaryQuery(_long_running(runs, now).order_by("due_at"), 1),
+        "long_running": SummaryQuery(running_for_long(runs, now).order_by("due_at"), 1),
     }
 
 
@@ -327,6 +315,8 @@ def _workers(
         never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
         (found,) = summarize(SummaryQuery(never, LIMIT + 1, first="due_at"))
         facts["never_started"] = WaitingCount(found.number, found.first)
+        if waiting:
+            facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)
     elif waiting:
         oldest = min(count.since for count in waiting.values() if count.since)
         facts["missed"] = count_missed_occurrences(runs, max(oldest, window_start(now)))
@@ -340,11 +330,17 @@ def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, Waiting
         .values_list("job__queue", "job__target", "due_at")
     )
     found: dict[str, WaitingCount] = {}
-    for queue, target, due_at in rows[:UNDELIVERED_EXAMINED]:
+    for queue, target, due_at in rows[:QUEUED_EXAMINED]:
         name = queue_name(target, queue)
         before = found.get(name, WaitingCount(0, due_at))
         found[name] = WaitingCount(before.number + 1, before.since)
     return found
+
+
+def _queues_of_latest_queued(runs: RunQuerySet) -> tuple[str, ...]:
+    latest = runs.queued().not_frozen().order_by("-due_at")
+    rows = latest.values_list("job__target", "job__queue")[:QUEUED_EXAMINED]
+    return tuple({queue_name(target, queue) for target, queue in rows})
 
 
 def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
@@ -364,32 +360,3 @@ def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
             name = queue_name(*queues[run])
             found[name] = max(found.get(name, started_at), started_at)
     return found
-
-
-def _long_running(runs: RunQuerySet, now: datetime) -> RunQuerySet:
-    return runs.running().filter(started_at__lt=now - SHORTEST_LONG_RUN)
-
-
-def _long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
-    running = _long_running(runs, now).order_by("due_at").select_related("job")
-    found = []
-    running = running.only("started_at", "due_at", "job__namespace", "job__name")
-    for run in running[:LONG_RUNS_EXAMINED]:
-        usual = _usual_duration(run.job_id)
-        elapsed = now - (run.started_at or now)
-        if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
-            found.append(LongRun(str(run.job), elapsed, usual))
-    return tuple(found)
-
-
-def _usual_duration(job_id: int) -> timedelta | None:
-    """Return the longest of the job's latest successful runs, or None if there are too few."""
-    runs = Run.objects.using(alias_for(Run)).filter(job=job_id, started_at__isnull=False)
-    latest = runs.order_by("-scheduled_at").values_list("state", "started_at", "finished_at")[
-        : 3 * USUAL_DURATION_OF
-    ]
-    ended = [
-        end - start for state, start, end in latest if state == State.SUCCEEDED and start and end
-    ]
-    ended = ended[:USUAL_DURATION_OF]
-    return max(ended) if len(ended) >= USUAL_DURATION_NEEDS else None

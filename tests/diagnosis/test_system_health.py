@@ -372,6 +372,15 @@ def test_queues_are_judged_separately(now: datetime) -> None:
     assert problems() == {Problem.WORKERS_BEHIND}
 
 
+def test_remedy_for_missing_workers_names_the_queues_of_the_latest_runs(now: datetime) -> None:
+    """A run in another queue counts as soon as it is queued."""
+    make_node()
+    make_queued_run(make_idle_job(queue="mail"), now - HOUR)
+    assert str(read_verdict().issues[0].remedy) == "Start a Celery worker for queue mail."
+    make_queued_run(make_idle_job(queue="reports"), now)
+    assert str(read_verdict().issues[0].remedy) == "Start a Celery worker for queues mail, reports."
+
+
 def test_queue_without_dispatcher_has_no_name(job: Job, now: datetime, settings: Settings) -> None:
     make_node()
     make_queued_run(job, now - HOUR)

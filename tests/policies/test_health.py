@@ -384,6 +384,24 @@ def test_remedy_names_several_queues() -> None:
     assert str(issue.remedy) == "Start a Celery worker for queues celery, mail."
 
 
+def test_remedy_without_any_worker_also_names_queues_of_the_latest_runs() -> None:
+    """Runs of other queues wait, too, but not long enough for a problem of their own."""
+    without_workers: dict[str, Any] = {"workers": None, "last_start": None}
+    issue = only(
+        **without_workers, queues=(queue("mail"),), queues_of_latest_queued=("mail", "celery", "")
+    )
+    assert str(issue.remedy) == "Start a Celery worker for queues celery, mail."
+
+    many = tuple(f"queue{number:02}" for number in range(30))
+    issue = only(**without_workers, queues=(queue("mail"),), queues_of_latest_queued=many)
+    assert str(issue.remedy).endswith("queue07, queue08."), "at most ten"
+
+    others = {"workers": (worker("w1", "celery"),), "queues": (queue("mail"),)}
+    issue = only(**others, queues_of_latest_queued=("mail", "celery"))
+    assert issue.problem is P.QUEUE_UNSERVED
+    assert str(issue.remedy) == "Start a Celery worker for queue mail."
+
+
 def test_remedy_for_unknown_task_is_autodiscover_tasks() -> None:
     issue = only(workers=(worker(executes=False),), queues=(queue(),))
     assert "app.autodiscover_tasks()" in str(issue.remedy)
@@ -999,6 +1017,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "long_runs": (),
         "freezes": (),
         "queues": (),
+        "queues_of_latest_queued": (),
         "recent_queues": (),
         "releases": (),
         "shard_counts": (),

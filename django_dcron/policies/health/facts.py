@@ -161,6 +161,8 @@ class SystemFacts:
 
     Contains at least the queues of the oldest runs.
     """
+    queues_of_latest_queued: tuple[str, ...] = ()
+    """Queues of the latest queued runs. Empty if workers have started runs recently."""
     recent_queues: tuple[str, ...] = ()
     """Queues from which workers started the latest runs."""
     never_started: WaitingCount = WaitingCount()

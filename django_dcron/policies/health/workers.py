@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from django_dcron.policies.health.facts import NamedCount, QueueFacts, SystemFacts, WorkerFacts
@@ -16,6 +16,9 @@ from django_dcron.policies.health.problems import (
 )
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
+
+QUEUES_LISTED = 10
+"""The maximum number of queues in a remedy."""
 
 
 def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
@@ -162,7 +165,7 @@ def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             queued=bounded_number(facts.queued),
             missed=bounded_number(facts.missed),
         ),
-        _start_a_worker(facts, queues),
+        _start_a_worker(facts, {*_names(queues), *facts.queues_of_latest_queued}),
         since,
         {"queued": facts.queued, "missed": facts.missed},
     )
@@ -181,7 +184,7 @@ def _queue_unserved(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             queued=bounded_number(queued),
             age=age_text(facts.now - since),
         ),
-        _start_a_worker(facts, queues),
+        _start_a_worker(facts, _names(queues)),
         since,
         {"queues": named.number, "queued": queued},
         named,
@@ -252,9 +255,13 @@ def _run_stuck(facts: SystemFacts) -> Issue:
     )
 
 
-def _start_a_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> TranslatableText:
-    named = [queue.name for queue in queues if queue.name] if facts.shows_queues else []
-    values = {"queues": ", ".join(sorted(named))}
+def _names(queues: Sequence[QueueFacts]) -> tuple[str, ...]:
+    return tuple(sorted(queue.name for queue in queues if queue.name))
+
+
+def _start_a_worker(facts: SystemFacts, queues: Iterable[str]) -> TranslatableText:
+    named = sorted(filter(None, queues)) if facts.shows_queues else []
+    values = {"queues": ", ".join(named[:QUEUES_LISTED])}
     match facts.dispatcher, bool(named):
         case "celery", True:
             return ngettext(
@@ -285,10 +292,7 @@ def _start_a_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Transla
 
 
 def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> NamedCount:
-    names = (
-        tuple(sorted(queue.name for queue in queues if queue.name)) if facts.shows_queues else ()
-    )
-    return NamedCount(len(queues), names)
+    return NamedCount(len(queues), _names(queues) if facts.shows_queues else ())
 
 
 def _oldest(facts: SystemFacts, queues: Sequence[QueueFacts]) -> datetime:

@@ -1,0 +1,54 @@
+"""Find running runs that take far longer than their jobs usually do."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Run
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.health.facts import LongRun
+from django_dcron.policies.lifecycle import State
+
+SHORTEST_LONG_RUN = timedelta(minutes=10)
+"""A run that has run for less time is never reported as too long."""
+LONG_RUN_FACTOR = 5
+"""A run is too long if it has run for more than this many times its job's usual duration."""
+USUAL_DURATION_OF = 20
+"""A job's usual duration is the longest duration of its latest successful runs, at most this many.
+"""
+USUAL_DURATION_NEEDS = 5
+"""A job with fewer successful runs has no usual duration."""
+LONG_RUNS_EXAMINED = 5
+"""The number of running runs that are compared with their jobs' usual durations."""
+
+
+def running_for_long(runs: RunQuerySet, now: datetime) -> RunQuerySet:
+    """Return the running runs that are long enough to be compared with their jobs' durations."""
+    return runs.running().filter(started_at__lt=now - SHORTEST_LONG_RUN)
+
+
+def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
+    """Return the oldest running runs that take far longer than their jobs usually do."""
+    running = running_for_long(runs, now).order_by("due_at").select_related("job")
+    running = running.only("started_at", "due_at", "job__namespace", "job__name")
+    found = []
+    for run in running[:LONG_RUNS_EXAMINED]:
+        usual = _usual_duration(run.job_id)
+        elapsed = now - (run.started_at or now)
+        if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
+            found.append(LongRun(str(run.job), elapsed, usual))
+    return tuple(found)
+
+
+def _usual_duration(job_id: int) -> timedelta | None:
+    """Return the longest of the job's latest successful runs, or None if there are too few."""
+    runs = Run.objects.using(alias_for(Run)).filter(job=job_id, started_at__isnull=False)
+    latest = runs.order_by("-scheduled_at").values_list("state", "started_at", "finished_at")[
+        : 3 * USUAL_DURATION_OF
+    ]
+    ended = [
+        end - start for state, start, end in latest if state == State.SUCCEEDED and start and end
+    ]
+    ended = ended[:USUAL_DURATION_OF]
+    return max(ended) if len(ended) >= USUAL_DURATION_NEEDS else None

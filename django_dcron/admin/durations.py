@@ -51,7 +51,7 @@ class DurationFormField(forms.DurationField):
         text = str(value).strip()
         if re.fullmatch(r"[-+\d.,\s]+", text) and not re.fullmatch(r"0+(\.0+)?", text):
             code = "without_unit" if re.fullmatch(r"\d+(\.\d+)?", text) else "invalid"
-            raise ValidationError(self.error_messages[code], code=code, params={"value": text[:20]})
+            raise ValidationError(self.error_messages[code], code=code, params={"value": text[:80]})
         duration = value if isinstance(value, timedelta) else parse_storable_duration(text)
         if duration is None:
             raise ValidationError(

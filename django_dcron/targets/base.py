@@ -60,9 +60,9 @@ class Target(ABC):
         return ""
 
     @property
-    def parameters(self) -> list[TargetParameter]:
-        """The parameters that a form can offer as inputs; empty if it can't offer all of them."""
-        return []
+    def parameters(self) -> list[TargetParameter] | None:
+        """The parameters that a form offers as inputs; None if it can't offer all of them."""
+        return None
 
     @property
     def route_name(self) -> str | None:

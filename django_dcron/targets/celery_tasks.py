@@ -85,7 +85,7 @@ class CeleryTarget(Target):
         return signature_text(signature_of(self.task.run))
 
     @property
-    def parameters(self) -> list[TargetParameter]:
+    def parameters(self) -> list[TargetParameter] | None:
         return parameters_of(signature_of(self.task.run), self.task.run)
 
     @property

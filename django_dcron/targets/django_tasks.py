@@ -60,7 +60,7 @@ class DjangoTaskTarget(Target):
         return signature_text(self._signature())
 
     @property
-    def parameters(self) -> list[TargetParameter]:
+    def parameters(self) -> list[TargetParameter] | None:
         return parameters_of(self._signature(), self.task.func)
 
     @property

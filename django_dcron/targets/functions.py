@@ -33,7 +33,7 @@ class FunctionTarget(Target):
         return signature_text(signature_of(self.function))
 
     @property
-    def parameters(self) -> list[TargetParameter]:
+    def parameters(self) -> list[TargetParameter] | None:
         return parameters_of(signature_of(self.function), self.function)
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from django.db.models import Model
 
 MAX_PARAMETERS = 30
-"""A form for more parameters would be too long, so it offers none of them."""
+"""A form with more inputs would be too long, so it offers none."""
 MAX_CHOICES = 200
 
 
@@ -72,14 +72,16 @@ _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 def parameters_of(
     signature: Signature | None, function: Callable[..., Any]
-) -> list[TargetParameter]:
-    """Return the named parameters, or an empty list if a form can't offer them."""
-    parameters = list(signature.parameters.values()) if signature else []
+) -> list[TargetParameter] | None:
+    """Return the named parameters, or None if a form can't offer them."""
+    if signature is None:
+        return None
+    parameters = list(signature.parameters.values())
     if any(each.kind is Parameter.POSITIONAL_ONLY for each in parameters):
-        return []
+        return None
     named = [each for each in parameters if each.kind in _BY_NAME]
     if len(named) > MAX_PARAMETERS:
-        return []
+        return None
     hints = _type_hints(function)
     return [_describe_parameter(each, hints.get(each.name, each.annotation)) for each in named]
 

@@ -33,7 +33,7 @@ class ShadowTarget(Target):
         return self.target.signature
 
     @property
-    def parameters(self) -> list[TargetParameter]:
+    def parameters(self) -> list[TargetParameter] | None:
         return self.target.parameters
 
     @property

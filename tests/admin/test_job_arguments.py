@@ -182,6 +182,7 @@ def test_changed_inputs_become_part_of_the_json(
         {"city": "x", "at": "2026-02-03T04:05:00+09:00"},
         {"city": "x", "days": True, "full": 1, "color": "green", "size": None},
         {"city": "x", "days": None, "tags": {"é": [1.5, None]}},
+        {"city": "x", "tags": None},
     ],
 )
 def test_no_value_is_lost_or_converted(admin_client: Client, kwargs: dict[str, Any]) -> None:
@@ -243,6 +244,12 @@ def test_invalid_input_is_refused_and_kept(admin_client: Client, name: str, valu
         ("true", True),
         ('"5"', "5"),
         ("[1, 2]", [1, 2]),
+        ("null", None),
+        ('""', ""),
+        ('"a\\tb"', "a\tb"),
+        ("東京\u3000駅", "東京\u3000駅"),
+        (" Berlin ", "Berlin"),
+        ('" Berlin "', " Berlin "),
     ],
 )
 def test_input_without_a_type_hint_takes_text_or_json(
@@ -253,24 +260,65 @@ def test_input_without_a_type_hint_takes_text_or_json(
     assert admin_client.post(job_url(job), sent).status_code == 302
     assert Job.objects.get().kwargs == {"value": stored}
     sent = as_page(admin_client, job_url(job))
-    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert admin_client.post(job_url(job), sent | {"schedule": "@daily"}).status_code == 302
     assert Job.objects.get().kwargs == {"value": stored}
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_emptied_input_omits_the_argument(admin_client: Client, text: str) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo", "tags": ["a"]})
+    sent = as_page(admin_client, job_url(job)) | {"argument-tags": text}
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert Job.objects.get().kwargs == {"city": "Oslo"}
+
+
+@pytest.mark.parametrize(("text", "stored"), [("null", None), ('""', "")])
+def test_json_input_takes_null_and_empty_text(admin_client: Client, text: str, stored: Any) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo", "tags": ["a"]})
+    sent = as_page(admin_client, job_url(job)) | {"argument-tags": text}
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert Job.objects.get().kwargs == {"city": "Oslo", "tags": stored}
 
 
 def test_argument_without_a_parameter_is_removed_with_its_input(admin_client: Client) -> None:
     job = make_job(target=OTHER, kwargs={"city": "Oslo"})
-    Job.objects.filter(pk=job.pk).update(kwargs={"city": "Oslo", "dry run": True})
+    Job.objects.filter(pk=job.pk).update(kwargs={"city": "Oslo", "dry run": True, "old": None})
     sent = as_page(admin_client, job_url(job))
-    assert sent["argument-dry run"] == "true"
+    assert (sent["argument-dry run"], sent["argument-old"]) == ("true", "null")
     assert list(errors(admin_client.post(job_url(job), sent | {"argument-limit": "3"})))
-    sent |= {"argument-dry run": "", "argument-limit": "3"}
+    sent |= {"argument-dry run": "", "argument-old": "", "argument-limit": "3"}
     assert admin_client.post(job_url(job), sent).status_code == 302
     assert Job.objects.get().kwargs == {"city": "Oslo", "limit": 3}
 
 
-@pytest.mark.parametrize(
-    "text", ["[1", "{'a': 1}", '"Berlin', "'Berlin'", "True", "none", "NaN", "null", '""']
-)
+def test_argument_of_a_target_without_parameters_is_removed_with_its_input(
+    admin_client: Client,
+) -> None:
+    job = make_job(target="tests.app.tasks.ok")
+    assert not any(name.startswith("argument-") for name in as_page(admin_client, job_url(job)))
+    Job.objects.filter(pk=job.pk).update(kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job))
+    assert sent["argument-city"] == "Oslo"
+    assert admin_client.post(job_url(job), sent | {"argument-city": ""}).status_code == 302
+    assert Job.objects.get().kwargs == {}
+
+
+def test_preview_removes_the_input_of_an_argument_that_is_gone(admin_client: Client) -> None:
+    job = make_job(target="tests.app.tasks.echo", kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job)) | {"argument-city": ""}
+    url = f"{reverse('admin:django_dcron_job_preview')}?job={job.pk}"
+    page = admin_client.post(url, sent).content.decode()
+    assert 'id="dcron-argument-inputs"' in page
+    assert "argument-city" not in page
+
+
+def test_form_with_too_many_inputs_offers_none(admin_client: Client) -> None:
+    names = [f"k{number}" for number in range(31)]
+    job = make_job(target="tests.app.tasks.echo", kwargs=dict.fromkeys(names, 1))
+    assert admin_client.get(job_url(job)).context["adminform"].form.arguments.inputs is None
+
+
+@pytest.mark.parametrize("text", ["[1", "{'a': 1}", '"Berlin', "'Berlin'", "True", "none", "NaN"])
 def test_input_without_a_type_hint_refuses_text_that_is_nearly_json(
     admin_client: Client, text: str
 ) -> None:
@@ -286,6 +334,14 @@ def test_error_of_a_json_field_has_an_example(admin_client: Client, name: str) -
     sent = as_page(admin_client, job_url(job)) | {name: "ConnectionError"}
     (message,) = errors(admin_client.post(job_url(job), sent))[name]
     json.loads(message[message.index("such as ") + 8 :].rstrip("."))
+
+
+@pytest.mark.parametrize("name", ["args", "kwargs"])
+def test_error_of_other_arguments_has_an_example(admin_client: Client, name: str) -> None:
+    answer = _run_with(admin_client, make_job(target=OTHER), **{name: "x"})
+    (message,) = answer.context["form"].errors[name]
+    example = json.loads(message[message.index("such as ") + 8 :].rstrip("."))
+    assert isinstance(example, {"args": list, "kwargs": dict}[name])
 
 
 def test_refused_save_keeps_changed_inputs(admin_client: Client) -> None:

@@ -24,10 +24,14 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
-from django_dcron.admin.json_input import JsonFormField, TextOrJsonFormField
+from django_dcron.admin.jobs.argument_json import (
+    OMITTED,
+    JsonArgumentField,
+    TextOrJsonArgumentField,
+)
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.exceptions import UnknownTarget
-from django_dcron.targets.parameters import InputKind, TargetParameter
+from django_dcron.targets.parameters import MAX_PARAMETERS, InputKind, TargetParameter
 
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.arguments_form import ArgumentsForm
@@ -80,7 +84,7 @@ class ArgumentFields(forms.Form):
         """Check that the row of each changed key exists."""
         for name in self.changed_data:
             model, key = self.parameters[name].model, self.cleaned_data.get(name)
-            if self.rows and model and key not in (None, ""):
+            if self.rows and model and key not in (None, "", OMITTED):
                 try:
                     self.rows.check(model, key)
                 except ValidationError as error:
@@ -93,8 +97,8 @@ class ArgumentFields(forms.Form):
             return None
         values = dict(self._given)
         for name in self.changed_data:
-            value = _json_value(self.cleaned_data.get(name))
-            if value is not None:
+            value = self._typed(name)
+            if value is not OMITTED:
                 values[name] = value
             elif self.parameters[name].is_required and self.parameters[name].accepts_none:
                 values[name] = None
@@ -108,6 +112,13 @@ class ArgumentFields(forms.Form):
         kwargs = {name: values.pop(name) for name in self.call.kwargs if name in values}
         return Call(args, kwargs | values)
 
+    def _typed(self, name: str) -> Any:
+        """Return the JSON value of an input, or ``OMITTED`` if it is empty."""
+        value = self.cleaned_data.get(name)
+        if isinstance(self.fields[name], JsonArgumentField):
+            return value
+        return OMITTED if value in (None, "") else _json_value(value)
+
 
 class JobArguments:
     """The arguments of a form: from its raw JSON, or from its inputs if only they were changed."""
@@ -118,7 +129,7 @@ class JobArguments:
         self.target = target
         self.call = Call([], {})
         self.inputs: ArgumentFields | None = None
-        """None if the target is unknown or offers no parameters."""
+        """None if there are no inputs, for example because the target is unknown."""
         self.replaces_inputs = self.replaces_json = False
         """Whether a preview has to replace the inputs or the raw JSON in the page."""
         if not form.is_bound:
@@ -167,26 +178,35 @@ class JobArguments:
         elif (changed := submitted.changed_call()) is not None:
             self._show(changed)
             self.replaces_json = True
+            # The next preview wouldn't know the input of an argument that is gone.
+            self.replaces_inputs = not all(map(self._has_input, submitted.fields))
             cleaned.update(changed._asdict())
             shown = data.copy()  # the page shows the raw JSON of the inputs
             for name, value in changed._asdict().items():
                 shown[self._form.add_prefix(name)] = json.dumps(value, ensure_ascii=False)
             self._form.data = shown
 
+    def _has_input(self, name: str) -> bool:
+        return self.inputs is not None and name in self.inputs.fields
+
     def _show(self, call: Call) -> None:
         self.call = call
         parameters = _parameters(self.target)
-        fits = len(call.args) <= sum(each.is_positional for each in parameters)
-        self.inputs = (
-            ArgumentFields(parameters, call, rows=self._rows) if parameters and fits else None
-        )
+        self.inputs = None
+        if parameters is not None and _fit_by_position(call, parameters):
+            inputs = ArgumentFields(parameters, call, rows=self._rows)
+            self.inputs = inputs if 0 < len(inputs.fields) <= MAX_PARAMETERS else None
 
 
-def _parameters(key: str) -> list[TargetParameter]:
+def _parameters(key: str) -> list[TargetParameter] | None:
     try:
         return targets.get(key).parameters
     except UnknownTarget:
-        return []
+        return None
+
+
+def _fit_by_position(call: Call, parameters: Sequence[TargetParameter]) -> bool:
+    return len(call.args) <= sum(each.is_positional for each in parameters)
 
 
 def _call_of(initial: Mapping[str, Any], job: Any) -> Call:
@@ -221,13 +241,10 @@ def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[s
 def _unnamed(
     parameters: Sequence[TargetParameter], given: Mapping[str, Any]
 ) -> Iterator[TargetParameter]:
-    """Yield the arguments that have no named parameter, so that the user can remove them.
-
-    The input of a null is empty, so it couldn't be emptied.
-    """
+    """Yield the arguments that have no named parameter, so that the user can remove them."""
     known = {each.name for each in parameters}
-    for name, value in given.items():
-        if name not in known and value is not None:
+    for name in given:
+        if name not in known:
             yield TargetParameter(
                 name, InputKind.ANY, is_required=False, is_positional=False, is_named=False
             )
@@ -279,12 +296,12 @@ def _input_value(kind: InputKind, value: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Convert the cleaned value of an input to its JSON value. Returns None for an empty input."""
+    """Convert the cleaned value of an input to its JSON value."""
     if isinstance(value, datetime):
         return (localtime(value) if is_aware(value) else value).isoformat()
     if isinstance(value, date):
         return value.isoformat()
-    return None if value == "" else value
+    return value
 
 
 class _ChoiceFormField(forms.TypedChoiceField):
@@ -342,5 +359,5 @@ def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
     )
     if parameter.is_named:
         options["help_text"] = f"{help_text}. {allowed}"
-    field_class = TextOrJsonFormField if kind == InputKind.ANY else JsonFormField
+    field_class = TextOrJsonArgumentField if kind == InputKind.ANY else JsonArgumentField
     return field_class(widget=forms.TextInput(code), **options)

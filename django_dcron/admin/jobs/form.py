@@ -31,7 +31,7 @@ from django_dcron import targets
 from django_dcron.admin.durations import DurationFormField
 from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
-from django_dcron.admin.json_input import JsonFormField, json_textarea
+from django_dcron.admin.json_input import ARGUMENT_EXAMPLES, JsonFormField, json_textarea
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -113,8 +113,7 @@ _EXAMPLES = {
 }
 """An example of each duration for its help text."""
 _JSON_EXAMPLES = {
-    "args": '["Berlin", 5]',
-    "kwargs": '{"city": "Berlin"}',
+    **ARGUMENT_EXAMPLES,
     "tags": '["billing"]',
     "after": '{"import-orders": "succeeded"}',
     "retry_on": '["ConnectionError"]',

@@ -23,7 +23,7 @@ from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batche
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
-from django_dcron.jobs.incident_retry import failures_until, retry_failures
+from django_dcron.jobs.incident_reruns import failures_until, rerun_failures
 from django_dcron.jobs.incidents import set_incident_state
 from django_dcron.jobs.limits import delete_limit, save_limit
 from django_dcron.jobs.manual_runs import rerun, trigger, trigger_many
@@ -51,9 +51,9 @@ __all__ = [
     "pause_many",
     "preview",
     "rerun",
+    "rerun_failures",
     "resume",
     "resume_many",
-    "retry_failures",
     "save",
     "save_calendar",
     "save_limit",

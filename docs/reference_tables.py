@@ -43,7 +43,7 @@ FIELD_TYPES = {
 CONTROL = (
     *("trigger", "trigger_many", "cancel", "cancel_many", "rerun", "pause", "resume"),
     *("pause_many", "resume_many", "freeze", "unfreeze", "set_incident_state", "failures_until"),
-    *("retry_failures", "backfill", "preview", "save", "save_many", "delete", "save_calendar"),
+    *("rerun_failures", "backfill", "preview", "save", "save_many", "delete", "save_calendar"),
     *("delete_calendar", "save_limit", "delete_limit", "acting_as"),
 )
 EXCEPTIONS = (

@@ -1,4 +1,4 @@
-"""Test the admin of incidents: list, page, states, and the retry of all failed runs."""
+"""Test the admin of incidents: list, page, states, and the rerun of all failed runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_dcron import control
 from django_dcron.admin import RunAdmin
-from django_dcron.admin.incidents import retry_page
-from django_dcron.jobs import incident_retry
+from django_dcron.admin.incidents import rerun_page
+from django_dcron.jobs import incident_reruns
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, AuditEntry, Incident, Job, Run
@@ -55,8 +55,8 @@ def page_url(incident: Incident) -> str:
     return reverse("admin:django_dcron_incident_change", args=[incident.pk])
 
 
-def retry_url(incident: Incident) -> str:
-    return reverse("admin:django_dcron_incident_retry", args=[incident.pk])
+def rerun_url(incident: Incident) -> str:
+    return reverse("admin:django_dcron_incident_rerun", args=[incident.pk])
 
 
 def action_url(incident: Incident, name: str) -> str:
@@ -69,15 +69,15 @@ def text_of(client: Client, url: str) -> str:
     return response.content.decode()
 
 
-def retry(client: Client, incident: Incident) -> Any:
+def rerun_all(client: Client, incident: Incident) -> Any:
     """Submit the page, and its form again until all batches are done, as a browser does."""
-    response: Any = client.get(retry_url(incident))
+    response: Any = client.get(rerun_url(incident))
     while response.status_code == 200:
-        response = client.post(retry_url(incident), response.context["numbers"])
+        response = client.post(rerun_url(incident), response.context["numbers"])
     return response
 
 
-def retried() -> list[Run]:
+def reruns() -> list[Run]:
     return list(Run.objects.exclude(rerun_of=None).order_by("slot_number"))
 
 
@@ -119,7 +119,7 @@ def test_page_shows_the_latest_traceback_and_links_to_job_and_run(admin_client: 
     for name in ("acknowledge", "mute", "resolve"):
         assert action_url(incident, name) in page
     assert action_url(incident, "reopen") not in page
-    assert retry_url(incident) in page
+    assert rerun_url(incident) in page
     assert reverse("admin:django_dcron_job_action", args=[incident.job_id, "pause"]) in page
 
 
@@ -165,7 +165,7 @@ def test_texts_of_attempts_need_the_permission_to_view_them(staff_with: StaffWit
     incident = make_incident()
     page = text_of(staff_with("view_incident", "view_run", "view_job"), page_url(incident))
     assert "secret-line" not in page
-    assert retry_url(incident) not in page
+    assert rerun_url(incident) not in page
     assert action_url(incident, "mute") not in page
 
 
@@ -200,18 +200,18 @@ def test_many_incidents_are_muted_in_the_list(admin_client: Client) -> None:
     assert set(Incident.objects.values_list("state", flat=True)) == {"muted"}
 
 
-def test_retry_creates_one_run_for_each_failed_run_in_batches(
+def test_rerun_of_all_creates_one_run_for_each_failed_run_in_batches(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_retry, "RETRIED_AT_ONCE", 2)
-    monkeypatch.setattr(retry_page, "BUDGET", 0)
+    monkeypatch.setattr(incident_reruns, "RERUN_AT_ONCE", 2)
+    monkeypatch.setattr(rerun_page, "BUDGET", 0)
     incident = make_incident(runs=5)
     failed = list(Run.objects.order_by("scheduled_at"))
-    page = admin_client.get(retry_url(incident))
+    page = admin_client.get(rerun_url(incident))
     assert page.context["numbers"]["total"] == 5
-    assert retried() == []
-    assert retry(admin_client, incident)["Location"] == page_url(incident)
-    runs = retried()
+    assert reruns() == []
+    assert rerun_all(admin_client, incident)["Location"] == page_url(incident)
+    runs = reruns()
     assert [run.rerun_of_id for run in runs] == [run.pk for run in failed]
     assert {(run.state, run.trigger, run.slot) for run in runs} == {
         ("waiting", "backfill", "backfill")
@@ -224,7 +224,7 @@ def test_retry_creates_one_run_for_each_failed_run_in_batches(
 def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
     incident = make_incident(runs=3)
     assert "Reruns of these failures" not in text_of(admin_client, page_url(incident))
-    retry(admin_client, incident)
+    rerun_all(admin_client, incident)
     first, *_others = Run.objects.filter(rerun_of__isnull=False)
     Run.objects.filter(pk=first.pk).update(state="succeeded", finished_at=first.due_at)
     page = text_of(admin_client, page_url(incident))
@@ -248,7 +248,7 @@ def test_failures_of_runs_that_succeeded_are_not_counted_as_failed_runs(
     assert "Reruns of these failures" not in text_of(admin_client, page_url(incident))
 
 
-def test_rerun_that_is_retried_still_counts(admin_client: Client) -> None:
+def test_rerun_that_is_rerun_still_counts(admin_client: Client) -> None:
     incident = make_incident()
     rerun = control.rerun(Run.objects.get())
     failed = Attempt.objects.get(incident=incident.pk)
@@ -285,18 +285,18 @@ def test_reruns_count_for_the_incident_whose_failure_they_follow(admin_client: C
     assert len(re.findall(counted, page.split("Reruns of these failures")[1])) == 2
 
 
-def test_repeated_retry_creates_no_second_run(admin_client: Client) -> None:
+def test_repeated_request_creates_no_second_run(admin_client: Client) -> None:
     incident = make_incident(runs=3)
     for _ in range(2):
-        retry(admin_client, incident)
-    assert len(retried()) == 3
+        rerun_all(admin_client, incident)
+    assert len(reruns()) == 3
 
 
-def test_retried_run_that_failed_again_can_be_retried(admin_client: Client) -> None:
+def test_rerun_that_failed_again_can_be_rerun(admin_client: Client) -> None:
     incident = make_incident()
     original = Run.objects.get()
-    retry(admin_client, incident)
-    (again,) = retried()
+    rerun_all(admin_client, incident)
+    (again,) = reruns()
     Run.objects.filter(pk=again.pk).update(state=State.RUNNING, slot=None, slot_number=0)
     Attempt.objects.create(
         run=again, number=1, token=again.pk, worker="w", started_at=original.due_at
@@ -306,22 +306,22 @@ def test_retried_run_that_failed_again_can_be_retried(admin_client: Client) -> N
         again, 1, Ending(Outcome.FAILED, exception_class="shop.Refused", message="no")
     )
     group_failed_attempts()
-    retry(admin_client, incident)
-    runs = retried()
+    rerun_all(admin_client, incident)
+    runs = reruns()
     assert len(runs) == 2
     assert {run.rerun_of_id for run in runs} == {original.pk}
 
 
-def test_run_with_a_key_of_a_fast_clock_is_retried_once(admin_client: Client) -> None:
+def test_run_with_a_key_of_a_fast_clock_is_rerun_once(admin_client: Client) -> None:
     job = make_idle_job()
     fail(job, id=UUID("f" * 32))
     incident = make_incident(job, runs=0)
     for _ in range(2):
-        retry(admin_client, incident)
-    assert len(retried()) == 1
+        rerun_all(admin_client, incident)
+    assert len(reruns()) == 1
 
 
-def test_runs_protected_by_object_permissions_are_not_retried(
+def test_runs_protected_by_object_permissions_are_not_rerun(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     incident = make_incident(runs=2)
@@ -331,8 +331,8 @@ def test_runs_protected_by_object_permissions_are_not_retried(
         "has_rerun_permission",
         lambda self, request, obj=None: obj is None or obj.pk == allowed.pk,
     )
-    retry(admin_client, incident)
-    assert [run.rerun_of_id for run in retried()] == [allowed.pk]
+    rerun_all(admin_client, incident)
+    assert [run.rerun_of_id for run in reruns()] == [allowed.pk]
 
 
 def test_incident_whose_latest_run_is_hidden_is_hidden(
@@ -348,22 +348,22 @@ def test_incident_whose_latest_run_is_hidden_is_hidden(
     assert admin_client.get(page_url(shown)).status_code == 200
 
 
-def test_new_failures_during_a_retry_do_not_extend_it(admin_client: Client) -> None:
+def test_new_failures_during_the_rerun_do_not_extend_it(admin_client: Client) -> None:
     incident = make_incident()
-    numbers = admin_client.get(retry_url(incident)).context["numbers"]
+    numbers = admin_client.get(rerun_url(incident)).context["numbers"]
     fail(incident.job)
     group_failed_attempts()
-    admin_client.post(retry_url(incident), numbers)
-    assert len(retried()) == 1
+    admin_client.post(rerun_url(incident), numbers)
+    assert len(reruns()) == 1
 
 
-def test_other_runs_are_not_retried(admin_client: Client) -> None:
+def test_other_runs_are_not_rerun(admin_client: Client) -> None:
     incident = make_incident(make_idle_job(max_attempts=2))
     assert Run.objects.get().state == State.PENDING
     succeeded = make_run(incident.job, "running")
     assert end_attempt(succeeded, 1, Ending(Outcome.SUCCEEDED))
-    retry(admin_client, incident)
-    assert retried() == []
+    rerun_all(admin_client, incident)
+    assert reruns() == []
 
 
 def test_runs_with_other_arguments_need_the_permission_for_them(staff_with: StaffWith) -> None:
@@ -371,18 +371,19 @@ def test_runs_with_other_arguments_need_the_permission_for_them(staff_with: Staf
     fail(job, args=[1])
     plain = fail(job)
     incident = make_incident(job, runs=0)
-    retry(staff_with("view_incident", "view_run", "rerun_run"), incident)
-    assert [run.rerun_of_id for run in retried()] == [plain.pk]
-    retry(staff_with("view_incident", "view_run", "rerun_run", "run_job_with_arguments"), incident)
-    assert sorted(run.args or [] for run in retried()) == [[], [1]]
+    rerun_all(staff_with("view_incident", "view_run", "rerun_run"), incident)
+    assert [run.rerun_of_id for run in reruns()] == [plain.pk]
+    allowed = ("view_incident", "view_run", "rerun_run", "run_job_with_arguments")
+    rerun_all(staff_with(*allowed), incident)
+    assert sorted(run.args or [] for run in reruns()) == [[], [1]]
 
 
-def test_run_that_failed_without_an_attempt_is_retried(admin_client: Client) -> None:
+def test_run_that_failed_without_an_attempt_is_rerun(admin_client: Client) -> None:
     run = make_run(make_idle_job(), "pending")
     assert endings.end_unstarted(run, State.FAILED, "UnknownTarget: gone")
     for _ in range(2):
-        retry(admin_client, Incident.objects.get())
-    assert [each.rerun_of_id for each in retried()] == [run.pk]
+        rerun_all(admin_client, Incident.objects.get())
+    assert [each.rerun_of_id for each in reruns()] == [run.pk]
 
 
 def test_failed_runs_in_the_same_second_get_distinct_slot_numbers(admin_client: Client) -> None:
@@ -392,28 +393,28 @@ def test_failed_runs_in_the_same_second_get_distinct_slot_numbers(admin_client: 
         at = second.replace(microsecond=999_990) + number * timedelta(microseconds=1)
         Run.objects.filter(pk=run.pk).update(scheduled_at=at)
     Run.objects.update(due_at=F("scheduled_at"))
-    retry(admin_client, incident)
-    assert len({run.slot_number for run in retried()}) == 4
+    rerun_all(admin_client, incident)
+    assert len({run.slot_number for run in reruns()}) == 4
 
 
-def test_runs_are_retried_oldest_first_if_an_earlier_batch_uses_their_seconds(
+def test_runs_are_rerun_oldest_first_if_an_earlier_batch_uses_their_seconds(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_retry, "RETRIED_AT_ONCE", 2)
+    monkeypatch.setattr(incident_reruns, "RERUN_AT_ONCE", 2)
     incident = make_incident(runs=4)
     failed = list(Run.objects.order_by("scheduled_at"))
     second = failed[0].scheduled_at.replace(microsecond=0)
     for number, run in enumerate(failed):
         at = second + timedelta(seconds=number // 2, microseconds=number + 1)
         Run.objects.filter(pk=run.pk).update(scheduled_at=at, due_at=at)
-    retry(admin_client, incident)
-    assert [run.rerun_of_id for run in retried()] == [run.pk for run in failed]
+    rerun_all(admin_client, incident)
+    assert [run.rerun_of_id for run in reruns()] == [run.pk for run in failed]
 
 
 @pytest.mark.parametrize("number", ["x", "-1", "9" * 30, "1" * 19, "²"])
 def test_invalid_numbers_redirect_instead_of_failing(admin_client: Client, number: str) -> None:
-    sent = dict.fromkeys(retry_page.NUMBERS, number)
-    assert admin_client.post(retry_url(make_incident()), sent).status_code == 302
+    sent = dict.fromkeys(rerun_page.NUMBERS, number)
+    assert admin_client.post(rerun_url(make_incident()), sent).status_code == 302
 
 
 @pytest.mark.parametrize("name", ["admin:index", "admin:django_dcron_dashboard_changelist"])

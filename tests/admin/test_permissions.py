@@ -235,10 +235,10 @@ ENDPOINTS = [
         for post in (None, {"reason": "known"})
     ),
     Endpoint(
-        "django_dcron_incident_retry", "view_incident view_run rerun_run", {"object_id": "incident"}
+        "django_dcron_incident_rerun", "view_incident view_run rerun_run", {"object_id": "incident"}
     ),
     Endpoint(
-        "django_dcron_incident_retry",
+        "django_dcron_incident_rerun",
         "view_incident view_run rerun_run",
         {"object_id": "incident"},
         post={"until": "99999999999"},

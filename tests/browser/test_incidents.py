@@ -1,10 +1,10 @@
-"""Incidents in a browser: one click retries all failed runs, and a form mutes an incident."""
+"""Incidents in a browser: one click reruns all failed runs, and a form mutes an incident."""
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from django_dcron.admin.incidents import retry_page
-from django_dcron.jobs import incident_retry
+from django_dcron.admin.incidents import rerun_page
+from django_dcron.jobs import incident_reruns
 from django_dcron.models import Run
 from tests.browser.pages import dcron_url, tab_to
 from tests.browser.sample import make_sample
@@ -12,32 +12,32 @@ from tests.browser.sample import make_sample
 pytestmark = pytest.mark.browser
 
 
-def test_failure_leads_to_its_traceback_and_to_the_retry_of_all_runs(
+def test_failure_leads_to_its_traceback_and_to_the_rerun_of_all_runs(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_retry, "RETRIED_AT_ONCE", 1)
-    monkeypatch.setattr(retry_page, "BUDGET", 0)
+    monkeypatch.setattr(incident_reruns, "RERUN_AT_ONCE", 1)
+    monkeypatch.setattr(rerun_page, "BUDGET", 0)
     sample = make_sample()
     page.goto(dcron_url("incident_changelist"))
     page.locator(f'a[href^="{dcron_url("incident_change", sample.incident.pk)}"]').click()
     expect(page.locator("#dcron-traceback-text")).to_contain_text("import_orders")
-    page.locator(f'a[href="{dcron_url("incident_retry", sample.incident.pk)}"]').click()
+    page.locator(f'a[href="{dcron_url("incident_reruns", sample.incident.pk)}"]').click()
     page.locator("input[type=submit].default").click()
     page.wait_for_url(f"**{dcron_url('incident_change', sample.incident.pk)}")
     failed = Run.objects.filter(job=sample.job, state="failed").values_list("pk", flat=True)
-    retried = Run.objects.filter(state="waiting", rerun_of__in=failed)
-    assert retried.count() == len(failed) > 1
+    reruns = Run.objects.filter(state="waiting", rerun_of__in=failed)
+    assert reruns.count() == len(failed) > 1
 
 
-def test_keyboard_leads_from_the_dashboard_to_the_cause_and_the_retry(page: Page) -> None:
+def test_keyboard_leads_from_the_dashboard_to_the_cause_and_the_rerun(page: Page) -> None:
     sample = make_sample()
     page.goto(dcron_url("dashboard_changelist"))
     tab_to(page, f'a[href^="{dcron_url("incident_change", sample.incident.pk)}"]')
     page.keyboard.press("Enter")
     expect(page.locator("#dcron-traceback-text")).to_contain_text("import_orders")
-    tab_to(page, f'a[href="{dcron_url("incident_retry", sample.incident.pk)}"]')
+    tab_to(page, f'a[href="{dcron_url("incident_reruns", sample.incident.pk)}"]')
     page.keyboard.press("Enter")
-    page.wait_for_url(f"**{dcron_url('incident_retry', sample.incident.pk)}")
+    page.wait_for_url(f"**{dcron_url('incident_reruns', sample.incident.pk)}")
     tab_to(page, "input[type=submit].default")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**{dcron_url('incident_change', sample.incident.pk)}")

@@ -1,1 +1,1 @@
-"""The admin of incidents: the list, the page of one incident, and retrying its runs."""
+"""The admin of incidents: the list, the page of one incident, and the rerun of its runs."""

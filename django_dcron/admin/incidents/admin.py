@@ -1,10 +1,10 @@
-"""The admin of incidents, which is read-only except for their state and the retry of their runs.
+"""The admin of incidents, which is read-only except for their state and the rerun of their runs.
 
 Invariants:
 
 - Users see the incidents of jobs that they may see. Texts of attempts need the permission to view
   attempts.
-- Users retry only runs that they may see, and only with the permission to rerun runs.
+- Users rerun only runs that they may see, and only with the permission to rerun runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from django_dcron.admin.action_forms import ReasonForm
 from django_dcron.admin.actions import ActionAdmin, as_list_action
 from django_dcron.admin.display import EMPTY, may_view, render_muted, render_time
 from django_dcron.admin.incident_badge import LABELS, incident_badge
-from django_dcron.admin.incidents import page, retry_page
+from django_dcron.admin.incidents import page, rerun_page
 from django_dcron.admin.incidents.trend import render_trend
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.lists.filters import NamespaceFilter, filter_by_jobs
@@ -138,8 +138,8 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
         return lookup == "job__id__exact" or super().lookup_allowed(lookup, value, request)
 
-    def may_retry(self, request: HttpRequest, incident: Incident) -> bool:
-        """Return whether the user may retry the runs of the incident."""
+    def may_rerun(self, request: HttpRequest, incident: Incident) -> bool:
+        """Return whether the user may rerun the runs of the incident."""
         site = self.admin_site
         if not (may_view(request, Run, site) and self.has_view_permission(request, incident)):
             return False
@@ -147,9 +147,9 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
         return bool(run_admin.has_rerun_permission(request))
 
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(partial(retry_page.retry_view, self))
+        view = self.admin_site.admin_view(partial(rerun_page.rerun_view, self))
         return [
-            path("<path:object_id>/retry/", view, name="django_dcron_incident_retry"),
+            path("<path:object_id>/rerun/", view, name="django_dcron_incident_rerun"),
             *super().get_urls(),
         ]
 
@@ -161,9 +161,9 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
             label = gettext("Pause job")
             pause = [replace(each, label=label) for each in of_job if each.form_id == PAUSE_FORM]
             buttons = [*pause, *buttons]
-        if self.may_retry(request, obj):
-            url = reverse("admin:django_dcron_incident_retry", args=[obj.pk], current_app=site.name)
-            buttons.insert(0, Button(retry_page.TITLE, url, has_page=True, is_primary=True))
+        if self.may_rerun(request, obj):
+            url = reverse("admin:django_dcron_incident_rerun", args=[obj.pk], current_app=site.name)
+            buttons.insert(0, Button(rerun_page.TITLE, url, has_page=True, is_primary=True))
         return buttons
 
     def state_label(self, obj: Incident) -> str:

@@ -4,10 +4,10 @@ The new runs queue like a backfill: oldest first, a few at a time, after due run
 
 Invariants:
 
-- A failed run is retried once, however often its batch is repeated: the incident's row is locked,
+- A failed run is rerun once, however often its batch is repeated: the incident's row is locked,
   and a run with a later rerun is left out.
 - A batch is one transaction with a bounded number of rows.
-- Failures after the first batch, such as those of the new runs, aren't retried: ``until`` is the
+- Failures after the first batch, such as those of the new runs, aren't rerun: ``until`` is the
   last failure.
 - A new run has the same arguments, and the code sees the same occurrence (``rerun_of``). Its
   ``scheduled_at`` lies just after that occurrence, in a separate second (``backfill_number``).
@@ -38,16 +38,16 @@ from django_dcron.runs.incidents import exception_and_message
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.messages import gettext_noop as _
 
-RETRIED_AT_ONCE = 500
+RERUN_AT_ONCE = 500
 SECOND = timedelta(seconds=1)
 MARGIN = timedelta(minutes=1)
 """More than the time between the end of a run and the record of its failure."""
-WHY_RETRIED = "retried; waiting for its turn"
+RERUN_REASON = "rerun; waiting for its turn"
 
 
 @dataclass(frozen=True, slots=True)
-class RetriedBatch:
-    """The result of ``retry_failures``."""
+class RerunBatch:
+    """The result of ``rerun_failures``."""
 
     created: int
     """The number of created runs."""
@@ -56,24 +56,24 @@ class RetriedBatch:
 
 
 def failures_until(incident: Incident) -> int:
-    """Return the key of the latest failed attempt, for ``until`` of ``retry_failures``."""
+    """Return the key of the latest failed attempt, for ``until`` of ``rerun_failures``."""
     attempts = Attempt.objects.using(alias_for(Attempt)).filter(incident=incident.pk)
     return attempts.order_by("-pk").values_list("pk", flat=True).first() or 0
 
 
-def retry_failures(
+def rerun_failures(
     incident: Incident,
     *,
     after: int = 0,
     until: int,
     runs: QuerySet[Run],
-    may_retry: Callable[[Run], bool] = lambda run: True,
-) -> RetriedBatch:
+    may_rerun: Callable[[Run], bool] = lambda run: True,
+) -> RerunBatch:
     """Create runs that repeat a batch of the incident's failed runs.
 
     The batch contains the runs whose last attempt belongs to the incident and has a key above
     ``after`` and up to ``until``. Runs outside ``runs`` are left out, and so are those for which
-    ``may_retry`` returns False. Get ``until`` once, before the first batch, from
+    ``may_rerun`` returns False. Get ``until`` once, before the first batch, from
     ``failures_until``. If the latest failure has no attempt, one batch contains the latest runs
     that failed without one.
 
@@ -83,23 +83,23 @@ def retry_failures(
     using = alias_for(Run)
     try:
         return despite_contention(
-            lambda: _retry(incident, after, until, runs, may_retry, using), using
+            lambda: _rerun(incident, after, until, runs, may_rerun, using), using
         )
     except IntegrityError:
         raise NotPossible(
-            _("The runs couldn't be retried, because their job is being changed. Try again."),
+            _("The runs couldn't be rerun, because their job is being changed. Try again."),
             code="busy",
         ) from None
 
 
-def _retry(
+def _rerun(
     incident: Incident,
     after: int,
     until: int,
     runs: QuerySet[Run],
-    may_retry: Callable[[Run], bool],
+    may_rerun: Callable[[Run], bool],
     using: str,
-) -> RetriedBatch:
+) -> RerunBatch:
     with transaction.atomic(using=using):
         locked = Incident.objects.using(using).select_for_update().filter(pk=incident.pk).first()
         if locked is None:
@@ -108,13 +108,13 @@ def _retry(
             found, next_after = _failed_without_attempt(locked, runs), None
         else:
             found, next_after = _failed_runs(locked, after, until, runs, using)
-        failed = _without_later_rerun(list(filter(may_retry, found)), using)
+        failed = _without_later_rerun(list(filter(may_rerun, found)), using)
         created = _reruns(failed, using)
         Run.objects.using(using).bulk_create(created)
         if created:
             number = {"runs": len(created)}
             record_changes([AuditedChange(AuditAction.RERUN, locked, after=number)], using)
-    return RetriedBatch(len(created), next_after)
+    return RerunBatch(len(created), next_after)
 
 
 def _failed_runs(
@@ -124,11 +124,11 @@ def _failed_runs(
     attempts = Attempt.objects.using(using).filter(
         incident=incident.pk, pk__gt=after, pk__lte=until
     )
-    page = list(attempts.order_by("pk").values_list("pk", "run_id", "number")[:RETRIED_AT_ONCE])
+    page = list(attempts.order_by("pk").values_list("pk", "run_id", "number")[:RERUN_AT_ONCE])
     numbers = {run_id: number for _key, run_id, number in page}
     failed = runs.using(using).filter(pk__in=numbers, state=State.FAILED).select_related("job")
     found = [run for run in failed.order_by("scheduled_at") if run.attempt == numbers[run.pk]]
-    return found, page[-1][0] if len(page) == RETRIED_AT_ONCE else None
+    return found, page[-1][0] if len(page) == RERUN_AT_ONCE else None
 
 
 def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run]:
@@ -139,7 +139,7 @@ def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run
     latest = failed.filter(attempts=None).select_related("job").order_by("-scheduled_at")
     alike = (
         run
-        for run in latest[:RETRIED_AT_ONCE]
+        for run in latest[:RERUN_AT_ONCE]
         if fingerprint(*exception_and_message(run.reason)) == incident.fingerprint
     )
     return sorted(alike, key=lambda run: run.scheduled_at)
@@ -177,7 +177,7 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
             state=State.WAITING,
             slot=Slot.BACKFILL,
             slot_number=backfill_number(at),
-            reason=WHY_RETRIED,
+            reason=RERUN_REASON,
             args=run.args,
             kwargs=run.kwargs,
             rerun_of_id=_original(run),

@@ -1,11 +1,11 @@
-"""Retry all failed runs of an incident, batch by batch, and show the progress.
+"""Rerun all failed runs of an incident, batch by batch, and show the progress.
 
 Invariants:
 
 - Opening the page changes nothing.
 - A request works for about ``BUDGET`` seconds. The page then submits itself for the next batches.
   Without JavaScript, the user presses a button.
-- A repeated request retries no run twice (``jobs.incident_retry``).
+- A repeated request reruns no run twice (``jobs.incident_reruns``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from django_dcron.models.run import RunQuerySet
 if TYPE_CHECKING:
     from django_dcron.admin.incidents.admin import IncidentAdmin
 
-TITLE = gettext_lazy("Retry all")
+TITLE = gettext_lazy("Rerun all")
 BUDGET = 1.5
 """Seconds after which a request starts no further batch."""
 NUMBERS = ("after", "until", "created", "total")
@@ -44,13 +44,13 @@ LARGEST = 2**63 - 1
 MAX_COUNTED = 100_000
 
 
-def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
+def rerun_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     incident = model_admin.get_object(request, unquote(object_id))
     if incident is None:
         raise Http404
-    if not model_admin.may_retry(request, incident):
+    if not model_admin.may_rerun(request, incident):
         raise PermissionDenied
     if request.method != "POST":
         until = control.failures_until(incident)
@@ -63,15 +63,15 @@ def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
         return _page(model_admin, request, incident, numbers, is_running=False)
     numbers = {name: _number(request.POST.get(name, "")) for name in NUMBERS}
     try:
-        is_done = _retry(request, model_admin, incident, numbers)
+        is_done = _rerun(request, model_admin, incident, numbers)
     except NotPossible as error:
         model_admin.message_user(request, error_text(error), messages.ERROR)
         return HttpResponseRedirect(change_url(incident, model_admin.admin_site))
     if not is_done:
         return _page(model_admin, request, incident, numbers, is_running=True)
     text = ngettext(
-        "Retried %(count)d run. It starts after the due runs of the schedule.",
-        "Retried %(count)d runs. The oldest starts first, after the due runs of the schedule.",
+        "Created %(count)d run. It starts after the due runs of the schedule.",
+        "Created %(count)d runs. The oldest starts first, after the due runs of the schedule.",
         numbers["created"],
     ) % {"count": numbers["created"]}
     level = messages.SUCCESS if numbers["created"] else messages.WARNING
@@ -79,39 +79,39 @@ def retry_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
     return HttpResponseRedirect(change_url(incident, model_admin.admin_site))
 
 
-def _retry(
+def _rerun(
     request: HttpRequest, model_admin: IncidentAdmin, incident: Incident, numbers: dict[str, int]
 ) -> bool:
-    """Retry batches for ``BUDGET`` seconds. Return whether all are done. Updates ``numbers``."""
+    """Rerun batches for ``BUDGET`` seconds. Return whether all are done. Updates ``numbers``."""
     runs: Any = admin_scope(request, model_admin.admin_site).runs
     if not request.user.has_perm(OTHER_ARGUMENTS):
         runs = runs.filter(args__isnull=True, kwargs__isnull=True)
     run_admin: Any = model_admin.admin_site.get_model_admin(Run)
 
-    def may_retry(run: Run) -> bool:
+    def may_rerun(run: Run) -> bool:
         return bool(
             run_admin.has_view_permission(request, run)
             and run_admin.has_rerun_permission(request, run)
         )
 
-    return _retry_for(BUDGET, incident, runs, may_retry, numbers)
+    return _rerun_for(BUDGET, incident, runs, may_rerun, numbers)
 
 
-def _retry_for(
+def _rerun_for(
     budget: float,
     incident: Incident,
     runs: RunQuerySet,
-    may_retry: Callable[[Run], bool],
+    may_rerun: Callable[[Run], bool],
     numbers: dict[str, int],
 ) -> bool:
     deadline = time.monotonic() + budget
     while True:
-        batch = control.retry_failures(
+        batch = control.rerun_failures(
             incident,
             after=numbers["after"],
             until=numbers["until"],
             runs=runs,
-            may_retry=may_retry,
+            may_rerun=may_rerun,
         )
         numbers["created"] += batch.created
         if batch.next is None:
@@ -165,4 +165,4 @@ def _page(
         "media": model_admin.media,
     }
     request.current_app = site.name
-    return TemplateResponse(request, "admin/django_dcron/incident/retry.html", context)
+    return TemplateResponse(request, "admin/django_dcron/incident/rerun.html", context)

@@ -1,40 +1,35 @@
-"""The contents of a source: each entry as the fields of a job, or why it isn't imported."""
+"""The contents of a source: each entry as the fields of a job, or the reason against its import."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.apps import apps
-from django.conf import settings
 from django.db import DatabaseError
 
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import DcronError, InvalidSchedule
 
 LONGEST_REASON = 300
-SECOND = timedelta(seconds=1)
 NEXT_DUE = "next_due"
-"""The key of ``SourceEntry.next_due`` among the values that ``translate_entry`` gets."""
+"""The key of ``SourceEntry.next_due`` in the values that a source passes to ``translate_entry``."""
 LAST_RUN = "last_run"
-"""The key of ``SourceEntry.last_run`` among the values that ``translate_entry`` gets."""
+"""The key of ``SourceEntry.last_run`` in these values."""
 CRONTAB = "crontab "
-"""The start of the source of each crontab. Its path follows."""
-LONG_INTERVAL = timedelta(minutes=10)
-"""Intervals from this length on keep the phase of the source."""
+"""The first part of the source of a crontab. The path of the crontab follows."""
 
 
 class SourceProblem(DcronError):
-    """The source as a whole can't be read. The message is the reason."""
+    """A source can't be read at all. The message is the reason."""
 
 
 class EntryRefused(Exception):
-    """An entry can't be imported. The message is the reason, and what to do instead."""
+    """An entry can't be imported. The message says why, and what to do instead."""
 
 
 class OneOffPassed(EntryRefused):
@@ -42,7 +37,7 @@ class OneOffPassed(EntryRefused):
 
 
 class EntryOmitted(Exception):
-    """An entry need not be imported. The message is the reason."""
+    """An entry needs no job. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +49,17 @@ class SourceEntry:
     name: str
     """The job's name, once ``names.with_distinct_names`` has processed it."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The job's fields that the source has. Empty if the entry is refused or omitted."""
+    """The fields of the job. Fields that the source doesn't have are missing.
+
+    Empty if the entry is refused or omitted.
+    """
     warnings: tuple[str, ...] = ()
     refused: str = ""
     """Why the entry can't be imported. Empty if it can."""
     has_passed: bool = False
     """Whether the entry is refused because its only run time has passed."""
     omitted: str = ""
-    """Why the entry need not be imported. Empty if it isn't omitted."""
+    """Why the entry needs no job. Empty if it isn't omitted."""
     namespace: str = ""
     """Empty: the requested namespace."""
     suffix: str = ""
@@ -69,16 +67,13 @@ class SourceEntry:
     key: str = ""
     """Identifies the entry in the source, even if its name changes. Empty: ``origin``."""
     next_due: datetime | None = None
-    """When the source would run an interval next. The job starts then, once it is enabled."""
+    """When the source would run an interval next. The enabled job runs then for the first time."""
     last_run: datetime | None = None
-    """The time up to which the source has run the entry. None: unknown, or an interval."""
+    """When the source last ran the entry. None if that is unknown, or for an interval."""
     has_only_edits: bool = False
-    """Whether the values are the edits of a job that code declares, and not a whole job."""
+    """Whether the values are only the edited fields of a job that code declares."""
     calendars: frozenset[str] = frozenset()
-    """The calendars of a refused entry.
-
-    There may be several if the source has the entry several times.
-    """
+    """The calendars that a refused entry names: several if the source has the entry twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ class SourceCalendar:
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The calendar's other fields. Empty if the calendar is refused."""
+    """The calendar's fields except the name. Empty if the calendar is refused."""
     refused: str = ""
 
 
@@ -107,7 +102,7 @@ class SourceContents:
 
 
 WRITE_DELAY = timedelta(minutes=5)
-"""How long a scheduler that stores only the latest run may take to write it.
+"""How long a scheduler that stores only its latest run may take to write it.
 
 Beat takes up to three minutes.
 """
@@ -118,15 +113,15 @@ class SourceRuns:
     """When the other scheduler ran its entries."""
 
     times: Mapping[str, Collection[datetime]]
-    """Times by ``origin``."""
+    """The times of each entry's runs, by ``origin``."""
     complete: bool
-    """Whether the scheduler stores each run, or only the latest one."""
+    """Whether the scheduler stores all runs. Otherwise, it stores the latest run of each entry."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Entries whose runs can't be read, by ``origin``, with the reason."""
-    indistinct: Mapping[str, str] = field(default_factory=dict)
-    """Entries that can't be compared, because others have the same task: tasks by ``origin``."""
-    absence_counts: bool = True
-    """Whether a run that isn't in ``times`` didn't happen."""
+    """Why the runs of entries can't be read, by ``origin``."""
+    shared_tasks: Mapping[str, str] = field(default_factory=dict)
+    """The tasks, by ``origin``, of entries that can't be compared: other entries have this task."""
+    missing_means_not_run: bool = True
+    """Whether the scheduler didn't run an entry at the times that are missing in ``times``."""
 
 
 class PendingAction(str):
@@ -150,8 +145,8 @@ def translate_entry(
     """Translate one entry of a source.
 
     ``translate`` gets a function that records warnings. It returns the fields of the job, and
-    possibly ``NEXT_DUE`` and ``LAST_RUN``. It may raise ``EntryRefused`` or ``EntryOmitted``. Any
-    other exception, except those of the database, refuses this entry and no other.
+    optionally ``NEXT_DUE`` and ``LAST_RUN``. It may raise ``EntryRefused`` or ``EntryOmitted``. Any
+    other exception refuses only this entry, unless it is a ``DatabaseError``, which is raised.
     """
     warnings: list[str] = []
     try:
@@ -185,18 +180,18 @@ def translate_entry(
 
 
 def unexpected_error_text(error: Exception) -> str:
-    """Return the reason for an entry whose reading raised an unexpected exception."""
+    """Return why an entry is refused whose reading raised an unexpected exception."""
     return f"can't be read: {in_one_line(error)}"[:LONGEST_REASON]
 
 
 RowReader = Callable[[], Any]
-"""Returns a row, or raises the exception of reading it."""
+"""Returns a row. Raises an exception if the row can't be read."""
 
 
 def read_rows(rows: Any, *columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield the primary key, the named columns and a ``RowReader`` for each row.
 
-    A row that can't be read affects only its own entry.
+    If a row can't be read, only its own ``RowReader`` raises an exception.
     """
     try:
         rows_by_key = {row.pk: row for row in rows}
@@ -214,97 +209,27 @@ def _get_row(rows: Any, key: Any, rows_by_key: Mapping[Any, Any]) -> Any:
 
 
 def rows_of(app: str, model: str, package: str, *, label: str = "") -> Any:
-    """Return all rows of a model. Raises ``SourceProblem``.
+    """Return all rows of a model. Raises ``SourceProblem`` if ``app`` isn't installed.
 
-    ``label``: the app's label, if it isn't ``app``.
+    ``package`` is named in the error. ``label`` is the app's label if it differs from ``app``.
     """
     if not apps.is_installed(app):
         raise SourceProblem(f"{package} is not installed: {app!r} is missing in INSTALLED_APPS.")
     return apps.get_model(label or app, model)._default_manager.all()
 
 
-def interval_text(length: timedelta) -> str:
-    if length < SECOND or length % SECOND:
-        raise EntryRefused(
-            f"the interval {length.total_seconds():g} s is not supported; intervals are "
-            "whole seconds of at least 1"
-        )
-    minutes, seconds = divmod(length // SECOND, 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = ((hours, "h"), (minutes, "m"), (seconds, "s"))
-    return "@every " + "".join(f"{number}{unit}" for number, unit in parts if number)
-
-
-def next_due(last: datetime | None, length: timedelta, now: datetime) -> dict[str, datetime]:
-    """Return ``NEXT_DUE`` for an interval that ran at ``last``; empty if it's short or never ran.
-
-    An interval that is overdue is due at once, as the source would run it.
-    """
-    if last is None or length < LONG_INTERVAL:
-        return {}
-    return {NEXT_DUE: whole_second(max(last + length, now))}
-
-
-def iso_in_site_zone(at: datetime, timespec: str = "seconds") -> str:
-    """Return an ISO time in the site's zone, as in schedules of jobs that run once."""
-    local = at.astimezone(UTC).astimezone(ZoneInfo(settings.TIME_ZONE))
-    return local.isoformat(timespec=timespec).replace("+00:00", "Z")
-
-
-def whole_second(at: datetime) -> datetime:
-    """Return the first whole second that isn't earlier than ``at``."""
-    whole = at.replace(microsecond=0)
-    return whole + SECOND if at.microsecond else whole
-
-
 def warn_about_workers(setting: str, value: str, warn: Warn) -> None:
-    """Warn that a setting of the source chose the workers, which jobs choose by their queue."""
+    """Warn that a setting of the source chooses workers. A job chooses them by its queue."""
     warn(
         f"{setting} {value!r} has no equivalent; set the job's queue to the queue of these workers"
     )
 
 
-def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
-    """Return the fields of a job that runs once. Raises ``EntryRefused`` if ``at`` has passed.
-
-    Fractions of a second are rounded up, so the run is never early.
-    """
-    if at <= now:
-        raise OneOffPassed(
-            f"its only run time, {iso_in_site_zone(at)}, has passed; if the other "
-            "scheduler hasn't run it (some record a run minutes later), run it manually or set "
-            "another time"
-        )
-    if at.microsecond:
-        warn(f"the time {iso_in_site_zone(at, 'auto')} is rounded up to a whole second")
-    # Rounded in UTC, because a local time of the hour that repeats would change to the other one.
-    text = iso_in_site_zone(whole_second(at.astimezone(UTC)))
-    return {"schedule": f"@at {text}", "timezone": settings.TIME_ZONE}
-
-
-def interval_fields(length: timedelta) -> dict[str, str]:
-    """Return the fields of a job that runs at an interval. Its times are shown in the site's zone.
-
-    Raises ``EntryRefused``.
-    """
-    return {"schedule": interval_text(length), "timezone": settings.TIME_ZONE}
-
-
-def zone_name(zone: Any) -> str:
-    """Return the name of a time zone. Raises ``EntryRefused`` if it has none."""
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)
-    if name is None and datetime.now(zone).utcoffset() == timedelta() and type(zone) is type(UTC):
-        name = "UTC"
-    if not isinstance(name, str):
-        raise EntryRefused(
-            f"the time zone {zone!s:.60} is not in the tz database; use a name such as "
-            "Europe/Berlin"
-        )
-    return name
-
-
 def check_json(field_name: str, value: Any) -> Any:
-    """Return ``value`` as JSON decodes it, with lists for tuples. Raises ``EntryRefused``."""
+    """Return ``value`` after encoding and decoding it as JSON: tuples become lists.
+
+    Raises ``EntryRefused`` if JSON can't represent the value.
+    """
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

@@ -37,7 +37,7 @@ from django_dcron.models import Job, Run
 @dataclass(frozen=True, slots=True)
 class Tile:
     name: str
-    """Identifies the tile in every language."""
+    """A name that doesn't depend on the language."""
     label: str
     value: str
     note: str
@@ -48,7 +48,7 @@ class Tile:
     missed occurrence may have no row.
     """
     kind: str = ""
-    """The state whose color the tile has."""
+    """The run state whose color the tile has. Empty: no color."""
 
 
 def context(viewer: Viewer) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
 
 def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     since = runs.since.isoformat()
-    # Without a filter by state, only the time column of this filter has an index.
+    # The preset filters by ``scheduled_at``. The index of ``due_at`` needs a filter by state, too.
     in_24_hours = list_url(Run, site, **{PRESET: "24h"})
     waiting = {"queued": _count_text(runs.queued), "waiting": _count_text(runs.waiting)}
     yield Tile(

@@ -47,7 +47,7 @@ class SourceEntry:
     origin: str
     """The entry's name in the source."""
     name: str
-    """The job's name, once ``names.with_distinct_names`` has processed it."""
+    """The name for the job. ``names.with_distinct_names`` makes it distinct."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the job. Fields that the source doesn't have are missing.
 
@@ -69,7 +69,7 @@ class SourceEntry:
     next_due: datetime | None = None
     """When the source would run an interval next. The enabled job runs then for the first time."""
     last_run: datetime | None = None
-    """When the source last ran the entry. None if that is unknown, or for an interval."""
+    """The time up to which the source has run the entry. None if unknown, or for an interval."""
     has_only_edits: bool = False
     """Whether the values are only the edited fields of a job that code declares."""
     calendars: frozenset[str] = frozenset()

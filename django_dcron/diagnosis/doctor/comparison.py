@@ -47,7 +47,7 @@ class Differences:
     off_schedule: tuple[datetime, ...]
     """Times of scheduled runs that aren't occurrences."""
     miscounted: tuple[RunColumns, ...]
-    """Rows that cover a wrong number of missed occurrences."""
+    """Rows that count a wrong number of missed occurrences."""
 
 
 def occurrences(

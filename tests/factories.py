@@ -32,7 +32,7 @@ def entries_by_users() -> AuditEntryQuerySet:
 def forget_entries() -> None:
     """Delete all audit entries, as if the changes so far had been made without ``control``."""
     entries = AuditEntry.objects.all()
-    entries.delete_expired(list(entries.values_list("pk", flat=True)))
+    entries.delete_for_retention(list(entries.values_list("pk", flat=True)))
 
 
 def make_idle_job(**fields: Any) -> Job:

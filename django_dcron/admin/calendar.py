@@ -34,7 +34,7 @@ from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_
 from django_dcron.admin.display import EMPTY, preformatted, render_muted
 from django_dcron.admin.json_input import json_textarea
 from django_dcron.admin.lists.base import ListAdmin
-from django_dcron.admin.months import exclusion_reasons
+from django_dcron.admin.month_grid import exclusion_reasons
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar

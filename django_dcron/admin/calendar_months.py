@@ -17,7 +17,7 @@ from django.shortcuts import render
 from django.utils.timezone import localdate
 
 from django_dcron.admin.form_preview import PreviewedFormAdmin
-from django_dcron.admin.months import MonthDay, MonthGrid, exclusion_note, exclusion_reasons
+from django_dcron.admin.month_grid import MonthDay, MonthGrid, exclusion_note, exclusion_reasons
 from django_dcron.db import clock
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models import Calendar

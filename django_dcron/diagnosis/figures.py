@@ -124,28 +124,28 @@ class RunFigures:
     skipped: LimitedCount
     missed: LimitedCount
     missed_before: int
-    """Additional occurrences covered by the latest ``SAMPLE`` missed runs."""
+    """Earlier missed occurrences that the latest ``SAMPLE`` missed runs count."""
     unstarted: int
     """Runs that haven't started yet; at most ``LIMIT`` + 1."""
     missed_before_unstarted: int
-    """Missed occurrences that these runs cover."""
+    """Earlier missed occurrences that these runs count."""
     starts: RecentStarts
 
     @property
-    def counted_elsewhere(self) -> int:
+    def counted_by_later_runs(self) -> int:
         """The number of missed occurrences without a row.
 
-        They are counted on later runs, whether these are missed, started or waiting.
+        Later runs count them, whether these are missed, started or waiting.
         """
         return self.missed_before + self.missed_before_unstarted + self.starts.missed_before
 
     @property
     def missed_occurrences(self) -> int:
-        return self.missed.number + self.counted_elsewhere
+        return self.missed.number + self.counted_by_later_runs
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether runs that weren't read may cover more missed occurrences."""
+        """Whether runs that weren't read may count more missed occurrences."""
         return self.starts.truncated or self.missed.number > SAMPLE or self.unstarted > LIMIT
 
     @property
@@ -266,8 +266,8 @@ def _run_figures(found: Sequence[Summary], now: datetime, scope: Scope) -> RunFi
 def count_missed_occurrences(runs: QuerySet[Run], since: datetime) -> int:
     """Return the number of occurrences since ``since`` for which no run was started.
 
-    An occurrence counts if its run is missed, or if it is covered by a run that was missed or
-    hasn't started. The number is a lower bound if more than ``LIMIT`` runs are involved.
+    An occurrence counts if its run is missed, or if a later run that was missed or hasn't started
+    counts it. The number is a lower bound if more than ``LIMIT`` runs are involved.
     """
     missed, before, unstarted = summarize(*_missed_rows(runs.filter(due_at__gte=since)))
     return missed.number + before.total + unstarted.total

@@ -19,7 +19,7 @@ from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.misfire import COVERED_BY_NEWER_RUN
+from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 
 READ_LIMIT = 10_000
 
@@ -109,9 +109,9 @@ def attempts_of(run: Run) -> list[Attempt]:
     return found
 
 
-def covering_run(run: Run) -> Run | None:
-    """Return the newer run that covers a missed one, by the recorded reason of the missed run."""
-    if run.state != State.MISSED or COVERED_BY_NEWER_RUN not in run.reason:
+def replacing_run(run: Run) -> Run | None:
+    """Return the newer run that replaces a missed one, by the recorded reason of the missed run."""
+    if run.state != State.MISSED or REPLACED_BY_NEWER_RUN not in run.reason:
         return None
     newer = Run.objects.using(alias_for(Run)).filter(
         job=run.job_id, trigger=Trigger.SCHEDULE, scheduled_at__gt=run.scheduled_at

@@ -66,7 +66,7 @@ class RunStretch:
     finished_at: datetime | None
     """The latest end of these runs; None if none has ended."""
     missed_before: int
-    """The number of additional occurrences that the runs cover as missed."""
+    """The number of earlier missed occurrences that the runs count."""
     run_id: uuid.UUID | None
     """The run's id if this is a single run."""
 

@@ -138,7 +138,7 @@ class CurrentRun:
 
     @cached_property
     def previous_scheduled_at(self) -> datetime | None:
-        """The occurrence before this run and before the missed occurrences that it covers.
+        """The occurrence before this run and before the missed occurrences that it counts.
 
         ``[previous_scheduled_at, scheduled_at)`` is the period that this run covers. Earlier runs
         may have failed or been skipped. Code that must process everything has to store how far it

@@ -393,7 +393,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("skip", "Skip: record as missed"),
-                            ("run_latest", "Run latest: one run covers the others"),
+                            ("run_latest", "Run latest: the others count as missed"),
                             ("run_all", "Run all: oldest first, up to the catch-up limit"),
                         ],
                         default="run_latest",
@@ -956,13 +956,16 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "at",
-                    models.DateTimeField(help_text="By the database's clock.", verbose_name="time"),
+                    models.DateTimeField(
+                        help_text="When the change was made, by the database's clock.",
+                        verbose_name="time",
+                    ),
                 ),
                 (
                     "actor",
                     models.CharField(
                         blank=True,
-                        help_text="Empty if code without a user or the scheduler acted.",
+                        help_text="Empty if the scheduler, or code without a user, made the change.",
                         max_length=150,
                         verbose_name="user",
                     ),
@@ -1034,7 +1037,7 @@ class Migration(migrations.Migration):
                 (
                     "label",
                     models.CharField(
-                        help_text="The object's name at that time.",
+                        help_text="The object's name at the time of the change.",
                         max_length=200,
                         verbose_name="object",
                     ),
@@ -1042,7 +1045,7 @@ class Migration(migrations.Migration):
                 (
                     "job_id",
                     models.BigIntegerField(
-                        help_text="The job itself, or the job of the run.",
+                        help_text="The ID of the job, or of the run's job.",
                         null=True,
                         verbose_name="job ID",
                     ),
@@ -1655,7 +1658,7 @@ class Migration(migrations.Migration):
                     "missed_before",
                     models.PositiveIntegerField(
                         default=0,
-                        help_text="Number of earlier occurrences that didn't start in time and are covered by this run.",
+                        help_text="Number of earlier missed occurrences that this run counts.",
                         verbose_name="missed before",
                     ),
                 ),

@@ -1,10 +1,10 @@
-"""The audit log: who changed which job, run, calendar, limit, freeze or incident, and how.
+"""The audit log: who changed which job, run, calendar, limit, freeze or incident, when and how.
 
 Invariants:
 
 - An entry is written in the transaction of its change (``jobs.audit.recording``).
-- Entries are never changed. Only the retention deletes them (``jobs.audit.retention``).
-- An entry refers to no other row, so that it outlives the object and the user.
+- Entries are never changed. Only ``jobs.audit.retention`` deletes them.
+- An entry has no foreign keys, so it stays when its object or user is deleted.
 - Values are redacted before they are stored.
 """
 
@@ -71,18 +71,23 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
             raise _append_only()
         return super().bulk_create(objs, *args, **options)
 
-    def delete_expired(self, keys: list[int]) -> int:
-        """Delete the entries whose retention time is over. Returns their number."""
+    def delete_for_retention(self, keys: list[int]) -> int:
+        """Delete the entries with these keys, for ``jobs.audit.retention`` only.
+
+        Returns the number of deleted entries.
+        """
         return self.filter(pk__in=keys)._raw_delete(self.db)
 
 
 class AuditEntry(models.Model):
-    at = models.DateTimeField(_("time"), help_text=_("By the database's clock."))
+    at = models.DateTimeField(
+        _("time"), help_text=_("When the change was made, by the database's clock.")
+    )
     actor = models.CharField(
         _("user"),
         max_length=LONGEST_ACTOR,
         blank=True,
-        help_text=_("Empty if code without a user or the scheduler acted."),
+        help_text=_("Empty if the scheduler, or code without a user, made the change."),
     )
     address = models.CharField(
         _("address"),
@@ -95,10 +100,12 @@ class AuditEntry(models.Model):
     kind = models.CharField(_("object type"), max_length=16, choices=AuditKind)
     object_id = ExactCharField(_("object ID"), max_length=120)
     label = models.CharField(
-        _("object"), max_length=LONGEST_LABEL, help_text=_("The object's name at that time.")
+        _("object"),
+        max_length=LONGEST_LABEL,
+        help_text=_("The object's name at the time of the change."),
     )
     job_id = models.BigIntegerField(
-        _("job ID"), null=True, help_text=_("The job itself, or the job of the run.")
+        _("job ID"), null=True, help_text=_("The ID of the job, or of the run's job.")
     )
     run_id = models.UUIDField(
         _("run ID"), null=True, help_text=_("The run's ID, if the object is a run.")

@@ -42,7 +42,7 @@ EXCLUSION_LABELS = [
 ]
 MISFIRE_LABELS = [
     (MisfirePolicy.SKIP.value, _("Skip: record as missed")),
-    (MisfirePolicy.RUN_LATEST.value, _("Run latest: one run covers the others")),
+    (MisfirePolicy.RUN_LATEST.value, _("Run latest: the others count as missed")),
     (MisfirePolicy.RUN_ALL.value, _("Run all: oldest first, up to the catch-up limit")),
 ]
 OVERLAP_LABELS = [

@@ -171,9 +171,7 @@ class Run(models.Model):
     missed_before = models.PositiveIntegerField(
         _("missed before"),
         default=0,
-        help_text=_(
-            "Number of earlier occurrences that didn't start in time and are covered by this run."
-        ),
+        help_text=_("Number of earlier missed occurrences that this run counts."),
     )
     missed_from = models.DateTimeField(
         _("missed from"), null=True, help_text=_("The oldest of these occurrences.")

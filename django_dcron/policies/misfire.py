@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-COVERED_BY_NEWER_RUN = "a newer run covers it"
+REPLACED_BY_NEWER_RUN = "a newer run replaces it"
 """Part of the recorded reason of a run that didn't start because a newer one was due."""
 
 
@@ -30,13 +30,16 @@ class MisfirePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A planned run, and the earlier late occurrences that it covers."""
+    """A planned run, and the earlier late occurrences that it counts as missed."""
 
     scheduled_at: datetime
     missed: bool = False
     """The run is recorded as missed and doesn't run."""
     missed_before: int = 0
-    """The number of earlier occurrences that the run covers (a lower bound from 1,000 on)."""
+    """The number of earlier occurrences that the run counts as missed.
+
+    It is a lower bound from 1,000 on.
+    """
     missed_from: datetime | None = None
     """The oldest of these earlier occurrences."""
 
@@ -61,7 +64,7 @@ class Misfire:
         return now - scheduled_at > self.grace
 
     def plan_runs(self, late: LateOccurrences) -> list[PlannedRun]:
-        """Return the planned runs that cover all late occurrences, oldest first."""
+        """Return the planned runs that account for all late occurrences, oldest first."""
         match self.policy:
             case MisfirePolicy.SKIP:
                 return [_tail(late, 0, missed=True)]
@@ -96,7 +99,7 @@ class Misfire:
             case MisfirePolicy.SKIP:
                 return "late runs are skipped (misfire policy skip)"
             case MisfirePolicy.RUN_LATEST:
-                return f"{COVERED_BY_NEWER_RUN} (misfire policy run_latest)"
+                return f"{REPLACED_BY_NEWER_RUN} (misfire policy run_latest)"
             case MisfirePolicy.RUN_ALL:
                 return (
                     f"earlier runs reach the catch-up limit of {self.catchup_limit} (misfire "

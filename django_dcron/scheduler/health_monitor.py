@@ -1,8 +1,8 @@
 """The health monitor: a thread that checks the other threads and writes the health file.
 
-The health monitor also logs when the node becomes unfit or fit again. No other thread waits for it.
-If the disk is full, it logs one line. If the disk hangs, the file becomes old, and probes notice
-that.
+The monitor logs when the node becomes unfit, and when it is fit again. No other thread waits for
+the monitor: if the disk hangs, only the health file becomes old, and probes then report the node
+as unfit. If writes fail, the monitor logs one line for all of them.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class HealthMonitor:
             if closed.wait(CHECK_EVERY):
                 break
         if self._file:
-            self._remove(self._file)
+            self._remove(self._file, health.facts.name)
 
     def _report(self, health: NodeHealth) -> None:
-        fit, self._was_fit = self._was_fit, health.status.fit
-        if fit == health.status.fit:
+        was_fit, self._was_fit = self._was_fit, health.status.fit
+        if was_fit == health.status.fit:
             return
         node = health.facts.name
         if health.status.fit:
@@ -63,34 +63,56 @@ class HealthMonitor:
     def _write(self, health: NodeHealth) -> None:
         if self._file is None:
             return
-        node = health.facts.name
-        extra = {"event": "health_file", "node": node}
+        node, path = health.facts.name, str(self._file.path)
         try:
             self._file.write(health.as_json(), CHECK_EVERY)
         except OSError as error:
             if self._last_write_succeeded:
                 logger.warning(
-                    "health file not written: node=%s error=%s", node, error, extra=extra
+                    "health file not written: node=%s path=%s error=%s",
+                    node,
+                    path,
+                    error,
+                    extra={
+                        "event": "health_file_failed",
+                        "node": node,
+                        "path": path,
+                        "error": str(error),
+                    },
                 )
             self._last_write_succeeded = False
         else:
             if not self._last_write_succeeded:
-                logger.info("health file written again: node=%s", node, extra=extra)
-            self._last_write_succeeded = True
-            if self._file.shared and not self._sharing_reported:
-                path = self._file.path
-                logger.error(
-                    "health file shared with another node: node=%s path=%s; use one file per node",
+                logger.info(
+                    "health file written again: node=%s path=%s",
                     node,
                     path,
-                    extra=extra,
+                    extra={"event": "health_file_restored", "node": node, "path": path},
+                )
+            self._last_write_succeeded = True
+            if self._file.shared and not self._sharing_reported:
+                logger.error(
+                    "health file shared with another node, use one file per node: node=%s path=%s",
+                    node,
+                    path,
+                    extra={"event": "health_file_shared", "node": node, "path": path},
                 )
                 self._sharing_reported = True
 
-    def _remove(self, file: HealthFile) -> None:
+    def _remove(self, file: HealthFile, node: str) -> None:
+        path = str(file.path)
         try:
             file.remove()
         except OSError as error:
             logger.warning(
-                "health file not removed: error=%s", error, extra={"event": "health_file"}
+                "health file not removed: node=%s path=%s error=%s",
+                node,
+                path,
+                error,
+                extra={
+                    "event": "health_file_not_removed",
+                    "node": node,
+                    "path": path,
+                    "error": str(error),
+                },
             )

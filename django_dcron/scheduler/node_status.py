@@ -1,6 +1,6 @@
-"""A node's facts about itself, collected from its parts.
+"""The status of a node, collected from its parts.
 
-Any thread may read them without waiting.
+Any thread may read it without waiting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.watchdog import Watchdog
 
 TICK, HEARTBEAT = "tick succeeded", "heartbeat written"
-"""The events that the watchdog records."""
+"""The events whose ages the watchdog measures."""
 
 
 class NodeStatus:
@@ -40,22 +40,25 @@ class NodeStatus:
         self._draining = draining
         self._ticked = False
         self.since: datetime | None = None
-        """None while the node is starting."""
+        """When the node joined the cluster. None while it is starting."""
 
-    def start_counting(self) -> None:
-        """Start to count the ages. From now on, any thread may call ``health``."""
+    def start_measuring_ages(self) -> None:
+        """Begin to measure the ages of ticks and heartbeats. ``health`` needs them."""
         for event in (TICK, HEARTBEAT):
             self._watchdog.record_event(event)
 
     def record_start(self) -> None:
-        self.start_counting()
+        """Record that the node has joined the cluster."""
+        self.start_measuring_ages()
         self.since = self._clock.now()
 
     def record_tick(self) -> None:
+        """Record that a tick succeeded."""
         self._ticked = True
         self._watchdog.record_event(TICK)
 
     def record_heartbeat(self) -> None:
+        """Record that a heartbeat was written."""
         self._watchdog.record_event(HEARTBEAT)
 
     def health(self) -> NodeHealth:

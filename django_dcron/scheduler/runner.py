@@ -185,7 +185,7 @@ class Runner:
 
         ``prepare`` is called before the node registers.
         """
-        self._status.start_counting()
+        self._status.start_measuring_ages()
         monitor = self._thread(HEALTH_MONITOR, lambda: self._health_monitor.run(self._closed))
         monitor.start()  # The monitor starts first, because a stalled database blocks this thread.
         try:

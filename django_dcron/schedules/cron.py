@@ -1,12 +1,12 @@
-"""Compile cron text into a matcher on naive local time that can be searched in both directions.
+"""Compile cron text into a matcher on naive local time, which can be searched in both directions.
 
-``DayRule`` finds the day, partly with croniter. A bisection of three sorted tuples finds the time
-of day.
+``DayRule`` finds the day. A bisection of the sorted hours, minutes and seconds finds the time of
+day.
 
 Invariants:
 
-- A compiled expression matches at least one day and one time. A search fails only past the horizon,
-  or if a calendar excludes all of its days (see ``exclusion``).
+- A compiled expression matches at least one day and one time of day. A search finds nothing only
+  past the horizon, or if a calendar excludes all of its days (see ``exclusion``).
 - ``at_or_after`` and ``at_or_before`` are pure mirror images of each other, on naive datetimes in
   whole seconds.
 """
@@ -42,8 +42,8 @@ _ONE_FIELD = _(
 )
 _SENTENCE = _("Schedule %(value)s is a sentence. Write it as %(schedule)s.")
 _UNKNOWN_SENTENCE = _(
-    "Schedule %(value)s isn't understood. Write it as in “every weekday at 9:30”, “every 15 "
-    "minutes” or “first Monday of the month at 10:00”, or as cron fields such as 30 9 * * MON-FRI."
+    "Schedule %(value)s isn't valid. Use cron fields, such as 30 9 * * MON-FRI for “every weekday "
+    "at 9:30”, or a macro such as @hourly."
 )
 _FIELDS = _(
     "Schedule %(value)s has %(count)d fields. Use 5 fields, 6 (seconds first) or 7 "
@@ -73,7 +73,7 @@ class Cron:
 
     @property
     def fixed(self) -> bool:
-        """Whether this is a fixed-time job as in Vixie cron: no time field starts with ``*``."""
+        """Whether no time field starts with ``*``, as in a fixed-time job of Vixie cron."""
         return not (self.second.starred or self.minute.starred or self.hour.starred)
 
     def at_or_after(self, local: datetime) -> datetime | None:
@@ -97,15 +97,12 @@ class Cron:
         return None if earlier is None else datetime.combine(earlier, last)
 
     def has_time_in(self, begin: int, end: int) -> bool:
-        """Return whether a time of the fields is in these seconds of the day, ``end`` excluded."""
+        """Return whether a time of day matches in ``[begin, end)``, in seconds of the day."""
         found = self._time_from(begin // 3600, begin // 60 % 60, begin % 60)
         return found is not None and found.hour * 3600 + found.minute * 60 + found.second < end
 
     def _time_from(self, hour: int, minute: int, second: int) -> time | None:
-        """Return the first matching time of the day from the given time on.
-
-        To advance, it increases the last field that can increase.
-        """
+        """Return the first matching time of day from the given time on."""
         hours, minutes, seconds = self.hour.values, self.minute.values, self.second.values
         h = bisect_left(hours, hour)
         if h < len(hours) and hours[h] == hour:
@@ -121,7 +118,7 @@ class Cron:
         return time(hours[h], minutes[0], seconds[0]) if h < len(hours) else None
 
     def _time_up_to(self, hour: int, minute: int, second: int) -> time | None:
-        """Return the last matching time of the day up to the given time; mirrors ``_time_from``."""
+        """Return the last matching time of day up to the given time. Mirrors ``_time_from``."""
         hours, minutes, seconds = self.hour.values, self.minute.values, self.second.values
         h = bisect_right(hours, hour) - 1
         if h >= 0 and hours[h] == hour:
@@ -138,7 +135,10 @@ class Cron:
 
 
 def parse_cron(text: str, hash_key: str = "") -> Cron:
-    """Compile five fields, six (seconds first) or seven (year last); raises ``InvalidSchedule``."""
+    """Compile five, six (seconds first) or seven (and year last) fields.
+
+    Raises ``InvalidSchedule``.
+    """
     texts = _texts(text)
     try:
         fields = [parse_field(kind, item, hash_key) for kind, item in texts]
@@ -195,7 +195,7 @@ def draw_fields(text: str, hash_key: str) -> str:
 
 
 def _texts(text: str) -> list[tuple[FieldKind, str]]:
-    """Return the kind and text of each field, seconds first."""
+    """Return the kind and text of each field, seconds first. Raises ``InvalidSchedule``."""
     texts = text.upper().split()
     begins_with_word = len(texts) > 1 and len(texts[0]) > 1 and texts[0].isalpha()
     looks_like_sentence = begins_with_word and "*" not in text

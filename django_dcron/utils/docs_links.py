@@ -1,4 +1,4 @@
-"""Link messages to the documentation."""
+"""The addresses of documentation pages, for messages."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ ALERTS_PAGE = "how-to/alerts.md"
 
 
 def with_link(message: str | None, page: str) -> str:
-    """Return the message with the address of a page, such as ``how-to/alerts.md``."""
+    """Append the address of a documentation page, such as ``how-to/alerts.md``, to a message."""
     return f"{message or ''} See {DOCS}{page}".strip()

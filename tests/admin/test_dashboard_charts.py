@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.admin.dashboard import filter as job_filter
-from django_dcron.admin.dashboard import load, timeline, viewer
+from django_dcron.admin.dashboard import load_heat_map, timeline, viewer
 from django_dcron.diagnosis.load import DAYS
 from django_dcron.diagnosis.timeline import LANES
 from django_dcron.models import Cursor, Job, Run
@@ -51,8 +51,8 @@ def draw_timeline(**query: str) -> timeline.TimelinePicture:
     return found
 
 
-def draw_heat_map(**query: str) -> load.LoadPicture:
-    found: load.LoadPicture = load.context(_viewer(**query))["load"]
+def draw_heat_map(**query: str) -> load_heat_map.LoadHeatMap:
+    found: load_heat_map.LoadHeatMap = load_heat_map.context(_viewer(**query))["load"]
     return found
 
 
@@ -262,7 +262,7 @@ def test_timeline_and_heat_map_depend_on_permissions(staff_with: StaffWith) -> N
     request.user = User.objects.create_user("nobody", is_staff=True)
     nobody = viewer.Viewer.of(request, admin.site)
     assert timeline.context(nobody) == {"timeline": None}
-    assert load.context(nobody) == {"load": None}
+    assert load_heat_map.context(nobody) == {"load": None}
     assert job_filter.context(request, admin.site) == {"filter": None}
 
 

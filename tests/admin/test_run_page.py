@@ -22,7 +22,7 @@ from django_dcron.diagnosis.phases import PhaseKind
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.policies.lifecycle import State
-from django_dcron.policies.misfire import COVERED_BY_NEWER_RUN
+from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from django_dcron.testing import set_clock
 from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
 
@@ -642,9 +642,9 @@ def test_number_of_queries_is_constant(admin_client: Client, running: Run) -> No
     assert not any("traceback" in sql for sql in many[1]), "the chart needs no texts"
 
 
-def test_missed_run_links_to_the_newer_run_that_covers_it(admin_client: Client) -> None:
+def test_missed_run_links_to_the_newer_run_that_replaces_it(admin_client: Client) -> None:
     job = make_job()
-    reason = f"the run didn't start within 1m; {COVERED_BY_NEWER_RUN}"
+    reason = f"the run didn't start within 1m; {REPLACED_BY_NEWER_RUN}"
     missed = make_run(job, NOON, state="missed", finished_at=NOON, reason=reason)
     newer = make_run(job, NOON + timedelta(hours=1), state="succeeded")
     sentences = admin_client.get(run_url(missed)).context["page"].sentences

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 from django_dcron import control
-from django_dcron.admin.months import MonthDay
+from django_dcron.admin.month_grid import MonthDay
 from django_dcron.models import Calendar, Freeze
 from django_dcron.testing import set_clock
 from tests.admin.conftest import StaffWith, add_url, as_rendered, job_url, make_job
@@ -100,8 +100,8 @@ def test_partly_excluded_days_show_times_and_reason(admin_client: Client) -> Non
     found = days(preview(admin_client, calendar=closed("only MON-FRI 02:00-17:00\n12-24..12-26")))
 
     assert found[0, 10].is_partly_excluded
-    assert found[0, 10].notes[1] == "excluded: 00:00-02:00, 17:00-24:00 (outside the open times)"
-    assert found[0, 12].note == "excluded (outside the open times)"
+    assert found[0, 10].notes[1] == "excluded: 00:00-02:00, 17:00-24:00 (outside the “only” times)"
+    assert found[0, 12].note == "excluded (outside the “only” times)"
     assert found[0, 25].note == "excluded (12-24..12-26)"
 
 

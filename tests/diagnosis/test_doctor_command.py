@@ -37,7 +37,8 @@ def test_healthy_system_exits_with_0(system: System) -> None:
     code, output = call()
     assert code == 0
     assert (
-        "1 live node, 1 job; compared 5 occurrences of 1 job with 5 runs; checked 5 runs" in output
+        "1 live node; checked 1 of 1 job: compared 5 occurrences with 5 runs; checked 5 runs"
+        in output
     )
     assert not re.search("^(error|warning) ", output, re.MULTILINE)
 

@@ -209,7 +209,7 @@ def test_missed_occurrences_without_row_are_counted(now: datetime) -> None:
 
     found = run_figures(now)
 
-    assert (found.missed, found.counted_elsewhere) == (LimitedCount(1), 37)
+    assert (found.missed, found.counted_by_later_runs) == (LimitedCount(1), 37)
 
 
 def test_jobs_are_counted_by_state(now: datetime) -> None:

@@ -35,7 +35,7 @@ from django_dcron.models import (
 )
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.jitter import jitter_delay
-from django_dcron.policies.misfire import COVERED_BY_NEWER_RUN
+from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from tests import factories
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -247,7 +247,7 @@ STATES: list[tuple[dict[str, Any], WhyVerdict, str, dict[str, Any]]] = [
     (
         {"missed_before": 2, "missed_from": NOON - 2 * HOUR, **run_times()},
         WhyVerdict.SUCCEEDED,
-        "covers",
+        "counts_missed",
         {"count": 2, "since": "2024-05-06 10:00:00 UTC"},
     ),
 ]
@@ -322,9 +322,9 @@ def test_unknown_state_refers_to_doctor() -> None:
     assert "undead" in answer.sentences[0]
 
 
-def test_missed_run_names_the_newer_run_that_covers_it() -> None:
+def test_missed_run_names_the_newer_run_that_replaces_it() -> None:
     job = make_job()
-    reason = f"the run didn't start within 1m; {COVERED_BY_NEWER_RUN}"
+    reason = f"the run didn't start within 1m; {REPLACED_BY_NEWER_RUN}"
     make_run(job, state="missed", finished_at=NOON + HOUR, reason=reason)
     make_run(job, NOON + HOUR, state="missed", finished_at=NOON + HOUR, reason=reason)
     assert codes(explain(job, NOON)) == ["missed", "reason"]
@@ -332,14 +332,14 @@ def test_missed_run_names_the_newer_run_that_covers_it() -> None:
 
     answer = explain(job, NOON)
 
-    assert codes(answer) == ["missed", "reason", "covered_by_newer"]
-    assert params(answer, "covered_by_newer") == {
-        "at": "2024-05-06 14:00:00 UTC",
-        "run": str(newer.pk),
+    assert codes(answer) == ["missed", "reason", "replaced_by_newer"]
+    assert params(answer, "replaced_by_newer") == {
+        "run_at": "2024-05-06 14:00:00 UTC",
+        "run_id": str(newer.pk),
     }
 
 
-def test_missed_occurrence_is_covered_by_later_run() -> None:
+def test_missed_occurrence_is_counted_by_later_run() -> None:
     job = make_job()
     later = make_run(
         job,
@@ -353,8 +353,8 @@ def test_missed_occurrence_is_covered_by_later_run() -> None:
     answer = explain(job, NOON)
 
     assert (answer.verdict, answer.run) == (WhyVerdict.COVERED, later)
-    assert codes(answer) == ["covered", "claimed_late"]
-    assert params(answer, "covered") == {"run": "2024-05-06 14:00:00 UTC", "count": 4}
+    assert codes(answer) == ["counted_by_later", "claimed_late"]
+    assert params(answer, "counted_by_later") == {"run_at": "2024-05-06 14:00:00 UTC", "count": 4}
     assert params(answer, "claimed_late") == {"claimed": "2024-05-06 15:00:00 UTC"}
     assert explain(job, NOON - 3 * HOUR).verdict is not WhyVerdict.COVERED
 
@@ -371,15 +371,15 @@ def test_missed_occurrence_of_earlier_definition_is_explained_by_change(instant:
     answer = explain(job, instant)
 
     assert (answer.verdict, answer.run) == (WhyVerdict.CHANGED, later)
-    assert codes(answer) == ["covered_by_changed_job", "changed"]
-    covered = {"run": "2024-05-06 14:00:00 UTC", "since": "2024-05-06 10:00:00 UTC"}
-    assert params(answer, "covered_by_changed_job") == {"count": 4} | covered
+    assert codes(answer) == ["counted_by_changed_job", "changed"]
+    counted = {"run_at": "2024-05-06 14:00:00 UTC", "since": "2024-05-06 10:00:00 UTC"}
+    assert params(answer, "counted_by_changed_job") == {"count": 4} | counted
     assert params(answer, "changed") == {"placed": "2024-05-07 12:00:00 UTC"}
     assert explain(job, NOON - 3 * HOUR).run is None
     Run.objects.filter(pk=later.pk).update(missed_before=1)
     assert explain(job, instant).run is None  # the missed occurrence is 10:00
     answer = explain(job, NOON - 2 * HOUR)
-    assert params(answer, "covered_by_changed_job") == {"count": 1} | covered
+    assert params(answer, "counted_by_changed_job") == {"count": 1} | counted
 
 
 # --- interpretation of the requested time -------------------------------------------------------
@@ -898,7 +898,7 @@ def test_pauses_by_commands_code_and_nodes_are_known() -> None:
         entry_id = entry.pk
         # As if the pause had begun before the time in question.
         entry.pk, entry.at, entry._state.adding = None, NOON - DAY, True
-        entries.delete_expired([entry_id])
+        entries.delete_for_retention([entry_id])
         entry.save()
         answer = explain(set_placed_at(each, NOON - DAY), NOON)
         assert answer.verdict is WhyVerdict.PAUSED

@@ -1,4 +1,4 @@
-"""Test that every log line has an event, and that the documentation lists it with its fields."""
+"""Every log call has an event, and the documentation lists the event with its fields."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ LEVELS = {"info", "warning", "error", "critical", "exception", "log"}
 
 
 @cache
-def nodes() -> list[tuple[str, ast.AST]]:
+def dicts_and_calls() -> list[tuple[str, ast.AST]]:
     """Return all dicts and calls of the package, each with its location."""
     return [
         (f"{path.relative_to(ROOT)}:{node.lineno}", node)
@@ -26,16 +26,16 @@ def nodes() -> list[tuple[str, ast.AST]]:
     ]
 
 
-def text(node: ast.AST | None) -> str | None:
+def string(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def logged() -> Iterator[tuple[str, set[str]]]:
-    """Yield each event with the extras in the same dict."""
-    for _, node in nodes():
+def logged_events() -> Iterator[tuple[str, set[str]]]:
+    """Yield each event with the other fields of the same dict."""
+    for _, node in dicts_and_calls():
         if isinstance(node, ast.Dict):
-            values = {text(key): value for key, value in zip(node.keys, node.values, strict=True)}
-            if event := text(values.get("event")):
+            values = {string(key): value for key, value in zip(node.keys, node.values, strict=True)}
+            if event := string(values.get("event")):
                 yield event, {key for key in values if key} - {"event"}
         if (
             isinstance(node, ast.Call)
@@ -43,12 +43,12 @@ def logged() -> Iterator[tuple[str, set[str]]]:
             and node.func.attr == "_log"
         ):
             names = [
-                name for name in map(text, node.args) if name and re.fullmatch(r"[a-z_]+", name)
+                name for name in map(string, node.args) if name and re.fullmatch(r"[a-z_]+", name)
             ]
             yield names[0], set()
 
 
-def documented() -> list[tuple[str, set[str]]]:
+def documented_events() -> list[tuple[str, set[str]]]:
     table = DOCUMENT[DOCUMENT.index("| `event` |") : DOCUMENT.index("## Traces")]
     rows = [row.split("|")[1:3] for row in table.splitlines()[2:] if row.startswith("|")]
     words = re.compile(r"`(\w+)`")
@@ -59,29 +59,61 @@ def documented() -> list[tuple[str, set[str]]]:
     ]
 
 
-def test_every_log_call_has_extra_fields() -> None:
-    without = []
-    for where, node in nodes():
+def names_event(extra: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.Dict) and "event" in map(string, node.keys) for node in ast.walk(extra)
+    )
+
+
+def log_calls(function: ast.AST) -> Iterator[tuple[int, bool]]:
+    """Yield the line of each log call of a function, and whether its ``extra`` has an event.
+
+    The function may assign the dict to a variable ``extra`` first.
+    """
+    variable = [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "extra" for target in node.targets)
+    ]
+    for node in ast.walk(function):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in LEVELS
             and isinstance(node.func.value, ast.Name)
             and node.func.value.id == "logger"
-            and "extra" not in {keyword.arg for keyword in node.keywords}
         ):
-            without.append(where)
-    assert without == []
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "extra"]
+            if given and isinstance(given[0], ast.Name):
+                given = variable
+            yield node.lineno, bool(given) and all(map(names_event, given))
+
+
+def test_every_log_call_has_an_event() -> None:
+    calls = [
+        (f"{path.relative_to(ROOT)}:{line}", has_event)
+        for path in sorted((ROOT / "django_dcron").rglob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for line, has_event in log_calls(function)
+    ]
+    assert len(calls) > 80, "the search finds the log calls"
+    assert [where for where, has_event in calls if not has_event] == []
 
 
 def test_documented_events_match_logged_events() -> None:
-    assert Counter(event for event, _ in documented()) == Counter({event for event, _ in logged()})
+    assert Counter(event for event, _ in documented_events()) == Counter(
+        {event for event, _ in logged_events()}
+    )
 
 
 def test_fields_of_every_event_are_documented() -> None:
-    known = dict(documented())
+    known = dict(documented_events())
     assert {
-        event: extras - known[event] for event, extras in logged() if not extras <= known[event]
+        event: extras - known[event]
+        for event, extras in logged_events()
+        if not extras <= known[event]
     } == {}
 
 

@@ -1,8 +1,9 @@
 """Test alert rules: their syntax, and the events that they find in a job's counters."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -193,7 +194,7 @@ def test_invalid_rule_is_refused_with_code_and_parameters(
     assert all(str(value) in str(caught.value) for value in params.values())
 
 
-def test_error_without_channels_names_the_channels_setting() -> None:
+def test_rule_without_defined_channels_is_refused() -> None:
     with refusal(InvalidRule, "invalid_channels"):
         read_rules([{"on": "failed", "to": ["ops"]}], (), of_job=True)
 
@@ -291,32 +292,84 @@ def test_counts_event_and_rule_have_default_values() -> None:
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "muted_before", "muted_failures", "expected"),
-    [
-        ((0, 0), (3, 3), 0, 3, ((0, 0), (0, 0), 3)),
-        ((3, 3), (5, 5), 3, 1, ((3, 0), (4, 1), 4)),
-        ((3, 3), (3, 0), 3, 0, ((3, 0), (3, 0), 0)),
-        ((3, 3), (5, 1), 3, 1, ((3, 0), (4, 0), 1)),
-        ((3, 3), (4, 4), 0, 0, ((3, 3), (4, 4), 0)),
-        ((3, 3), (4, 4), 1, 9, ((3, 2), (3, 2), 2)),
-    ],
-    ids=["all muted", "one more", "success", "success between", "none muted", "more than failed"],
-)
-def test_muted_failures_are_taken_out_of_both_readings(
-    before: tuple[int, int],
-    now: tuple[int, int],
-    muted_before: int,
-    muted_failures: int,
-    expected: tuple[tuple[int, int], tuple[int, int], int],
-) -> None:
-    readings = [
-        JobCounters(failed=failed, consecutive_failures=streak) for failed, streak in (before, now)
-    ]
-    earlier, later, muted = without_muted(*readings, muted_before, muted_failures)
-    found = (
-        (earlier.failed, earlier.consecutive_failures),
-        (later.failed, later.consecutive_failures),
+class Counts(NamedTuple):
+    """A reading of a job's counters: its failures, and the consecutive ones among them."""
+
+    failed: int
+    streak: int
+
+
+@dataclass(frozen=True)
+class MutedCase:
+    """Two readings, the muted failures among them, and what is left without these."""
+
+    before: Counts
+    now: Counts
+    muted_before: int
+    """Consecutive failures that were muted at the reading ``before``."""
+    muted_failures: int
+    """Muted failures between the two readings."""
+    expected: tuple[Counts, Counts, int]
+
+
+MUTED_CASES = {
+    "all muted": MutedCase(
+        before=Counts(0, 0),
+        now=Counts(3, 3),
+        muted_before=0,
+        muted_failures=3,
+        expected=(Counts(0, 0), Counts(0, 0), 3),
+    ),
+    "one more": MutedCase(
+        before=Counts(3, 3),
+        now=Counts(5, 5),
+        muted_before=3,
+        muted_failures=1,
+        expected=(Counts(3, 0), Counts(4, 1), 4),
+    ),
+    "success": MutedCase(
+        before=Counts(3, 3),
+        now=Counts(3, 0),
+        muted_before=3,
+        muted_failures=0,
+        expected=(Counts(3, 0), Counts(3, 0), 0),
+    ),
+    "success between": MutedCase(
+        before=Counts(3, 3),
+        now=Counts(5, 1),
+        muted_before=3,
+        muted_failures=1,
+        expected=(Counts(3, 0), Counts(4, 0), 1),
+    ),
+    "none muted": MutedCase(
+        before=Counts(3, 3),
+        now=Counts(4, 4),
+        muted_before=0,
+        muted_failures=0,
+        expected=(Counts(3, 3), Counts(4, 4), 0),
+    ),
+    "more than failed": MutedCase(
+        before=Counts(3, 3),
+        now=Counts(4, 4),
+        muted_before=1,
+        muted_failures=9,
+        expected=(Counts(3, 2), Counts(3, 2), 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MUTED_CASES.values(), ids=MUTED_CASES)
+def test_muted_failures_are_taken_out_of_both_readings(case: MutedCase) -> None:
+    earlier, later, muted = without_muted(
+        *(
+            JobCounters(failed=counts.failed, consecutive_failures=counts.streak)
+            for counts in (case.before, case.now)
+        ),
+        case.muted_before,
+        case.muted_failures,
+    )
+    assert case.expected == (
+        Counts(earlier.failed, earlier.consecutive_failures),
+        Counts(later.failed, later.consecutive_failures),
         muted,
     )
-    assert found == expected

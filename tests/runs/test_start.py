@@ -18,12 +18,12 @@ from django_dcron import control
 from django_dcron.db.clock import DOUBT_FOR, ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import database_name
-from django_dcron.diagnosis.run_history import covering_run
+from django_dcron.diagnosis.run_history import replacing_run
 from django_dcron.exceptions import UnknownRun
 from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
-from django_dcron.policies.misfire import COVERED_BY_NEWER_RUN
+from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import endings, start_facts, transitions
 from django_dcron.runs import start as module
@@ -299,8 +299,8 @@ def test_run_latest_runs_only_the_newest_late_run(now: datetime, order: int) -> 
     assert started == runs[-1:]
     assert {state_of(run) for run in runs[:-1]} == {State.MISSED}
     assert reread(runs[0]).job.statistics.missed == 59
-    assert COVERED_BY_NEWER_RUN in reread(runs[0]).reason
-    assert covering_run(reread(runs[0])) == runs[-1]
+    assert REPLACED_BY_NEWER_RUN in reread(runs[0]).reason
+    assert replacing_run(reread(runs[0])) == runs[-1]
 
 
 def test_run_latest_ignores_runs_that_are_not_due_yet(now: datetime) -> None:

@@ -505,11 +505,11 @@ def test_nodes_that_share_a_health_file_log_it_once(
         start(name, file=path)
     for name in "ab":
         wait_until(
-            lambda name=name: logged(caplog, "health_file", path, node=name),
+            lambda name=name: logged(caplog, "health_file_shared", node=name, path=str(path)),
             TIMEOUT,
             what="the warning",
         )
-    assert len(logged(caplog, "health_file")) == 2
+    assert len(logged(caplog, "health_file_shared")) == 2
 
 
 def test_unwritable_health_file_is_logged_once(
@@ -518,12 +518,12 @@ def test_unwritable_health_file_is_logged_once(
     directory = tmp_path / "not" / "yet"
     dispatcher = MemoryDispatcher()
     start("a", file=directory / "health.json", dispatcher=dispatcher)
-    wait_until(lambda: events(caplog, "health_file"), TIMEOUT, what="the warning")
+    failed, restored = "health_file_failed", "health_file_restored"
+    wait_until(lambda: events(caplog, failed), TIMEOUT, what="the warning")
     make_run(make_idle_job())
     wait_until(lambda: dispatcher.dispatched, TIMEOUT, what="a run dispatched")
     directory.mkdir(parents=True)
-    wait_until(lambda: len(events(caplog, "health_file")) > 1, TIMEOUT)
+    wait_until(lambda: events(caplog, restored), TIMEOUT)
     assert probe(directory / "health.json").fit
-    levels = [each.levelname for each in caplog.records if vars(each)["event"] == "health_file"]
-    assert levels == ["WARNING", "INFO"]
+    assert events(caplog, failed, restored) == [failed, restored]
     assert Job.objects.count() == 1

@@ -36,7 +36,7 @@ from django_dcron.admin.dashboard import (
     first_steps,
     health,
     live,
-    load,
+    load_heat_map,
     tiles,
     timeline,
 )
@@ -55,7 +55,7 @@ SECTIONS = {
     "timeline": Section(timeline.context, 60, max_interval=120, shows=(Job,), is_filtered=True),
     "failures": Section(failures.context, 60, max_interval=120, shows=(Run,)),
     "cluster": Section(cluster.context, 60, max_interval=90, shows=(Node,)),
-    "load": Section(load.context, 120, max_interval=150, shows=(Job,), is_filtered=True),
+    "load": Section(load_heat_map.context, 120, max_interval=150, shows=(Job,), is_filtered=True),
     FIRST_STEPS: Section(first_steps.context, min_interval=10, max_interval=10, shows=(Job,)),
 }
 """Sections in the order of the page. Each has a template of the same name."""

@@ -1,4 +1,4 @@
-"""The dashboard's tiles: numbers, linked to the list of the counted rows if there is one."""
+"""The dashboard's tiles: a number each, with a link to a list of jobs or runs where one fits."""
 
 from __future__ import annotations
 
@@ -37,14 +37,18 @@ from django_dcron.models import Job, Run
 @dataclass(frozen=True, slots=True)
 class Tile:
     name: str
-    """Identifies the tile in every language."""
+    """A name that doesn't depend on the language."""
     label: str
     value: str
     note: str
     url: str
-    """Empty if no list shows exactly the counted rows."""
+    """The list that the tile links to. Empty if there is none.
+
+    The list may have more rows than the tile counts, such as unfinished runs, or fewer, because a
+    missed occurrence may have no row.
+    """
     kind: str = ""
-    """The state whose color the tile has."""
+    """The run state whose color the tile has. Empty: no color."""
 
 
 def context(viewer: Viewer) -> dict[str, Any]:
@@ -83,7 +87,7 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
 
 def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     since = runs.since.isoformat()
-    # Without a filter by state, only the time column of this filter has an index.
+    # The preset filters by ``scheduled_at``. The index of ``due_at`` needs a filter by state, too.
     in_24_hours = list_url(Run, site, **{PRESET: "24h"})
     waiting = {"queued": _count_text(runs.queued), "waiting": _count_text(runs.waiting)}
     yield Tile(
@@ -109,7 +113,7 @@ def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
     )
     yield Tile(
         "missed",
-        _("Missed runs (24 h)"),
+        _("Missed occurrences (24 h)"),
         _missed_value(runs),
         _missed_note(runs),
         url_of("missed"),
@@ -119,7 +123,7 @@ def _run_tiles(runs: RunFigures, site: admin.AdminSite) -> Iterator[Tile]:
         "skipped",
         _("Skipped runs (24 h)"),
         _count_text(runs.skipped),
-        _("an earlier run was unfinished"),
+        _("because of another run of the job"),
         url_of("skipped"),
         "skipped" if runs.skipped.number else "",
     )
@@ -145,23 +149,23 @@ def _success_rate_tile(runs: RunFigures, url: str) -> Tile:
 
 
 def _missed_value(runs: RunFigures) -> str:
-    """Return the number of missed occurrences, including those that another run covers."""
+    """Return the number of missed occurrences, including those that later runs count."""
     total = _number(runs.missed_occurrences)
     at_least = runs.missed_occurrences and (runs.missed.truncated or runs.is_lower_bound)
     return _("%(count)s or more") % {"count": total} if at_least else total
 
 
 def _missed_note(runs: RunFigures) -> str:
-    """Describe the missed occurrences. With some misfire policies, one run covers many."""
-    if not (others := runs.counted_elsewhere):
+    """Describe the missed occurrences. One run may count many of them."""
+    if not (others := runs.counted_by_later_runs):
         if runs.starts.truncated:
             return _("in the latest %(count)s started runs") % {
                 "count": _number(runs.starts.number)
             }
         return _("not started in time")
     text = ngettext(
-        "%(count)s covered by another run",
-        "%(count)s covered by other runs",
+        "%(count)s counted by a later run",
+        "%(count)s counted by later runs",
         others,
     )
     return text % {"count": _number(others)}
@@ -178,9 +182,9 @@ def _start_delay_tile(starts: RecentStarts, url: str) -> Tile:
         if starts.truncated
         else ngettext("of %(count)s started run", "of %(count)s started runs", starts.number)
     )
-    value = _("%(middle)s / %(worst)s") % {
-        "middle": duration_or_empty(p50),
-        "worst": duration_or_empty(p99),
+    value = _("%(p50)s / %(p99)s") % {
+        "p50": duration_or_empty(p50),
+        "p99": duration_or_empty(p99),
     }
     return Tile(
         "start_delay",

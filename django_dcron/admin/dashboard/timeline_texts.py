@@ -60,8 +60,8 @@ def runs_title(job: Job, runs: RunStretch) -> str:
             title = _("%(job)s: %(state)s, scheduled %(at)s, %(late)s late, took %(took)s") % values
     if runs.missed_before:
         missed = ngettext(
-            "Also covers %(missed)d missed occurrence.",
-            "Also covers %(missed)d missed occurrences.",
+            "Also counts %(missed)d earlier missed occurrence.",
+            "Also counts %(missed)d earlier missed occurrences.",
             runs.missed_before,
         )
         title += "\n" + missed % {"missed": runs.missed_before}

@@ -35,8 +35,8 @@ def misfire_texts(job: Job) -> Iterator[Explanation]:
             "An occurrence that is more than %(grace)s late is recorded as missed and doesn't run."
         ),
         MisfirePolicy.RUN_LATEST: _(
-            "If occurrences are more than %(grace)s late, only the latest one runs. It covers "
-            "the others, which count as missed."
+            "If occurrences are more than %(grace)s late, only the latest one runs. Its run "
+            "counts the others as missed."
         ),
         MisfirePolicy.RUN_ALL: _(
             "Occurrences that are more than %(grace)s late still run: oldest first, at most "

@@ -23,7 +23,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.display import may_view, site_of
 from django_dcron.admin.freeze import freezes_in_force
-from django_dcron.admin.months import MonthDay, MonthGrid, exclusion_note, exclusion_reasons
+from django_dcron.admin.month_grid import MonthDay, MonthGrid, exclusion_note, exclusion_reasons
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
 from django_dcron.jobs import placement

@@ -35,7 +35,7 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 URL_NAME = "django_dcron_job_why"
 BADGES = {
-    WhyVerdict.COVERED: ("missed", gettext_lazy("Missed, covered by another run")),
+    WhyVerdict.COVERED: ("missed", gettext_lazy("Missed, counted by a later run")),
     WhyVerdict.NOT_DUE: ("pending", gettext_lazy("Not due yet")),
     WhyVerdict.NO_OCCURRENCE: ("cancelled", gettext_lazy("No occurrence at this time")),
     WhyVerdict.EXCLUDED: ("cancelled", gettext_lazy("Excluded by the calendar")),

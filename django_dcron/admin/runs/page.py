@@ -63,7 +63,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.phases import phases_of_attempts
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
-from django_dcron.diagnosis.run_history import covering_run
+from django_dcron.diagnosis.run_history import replacing_run
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
@@ -223,15 +223,14 @@ class RunPage:
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
         if expected_end := self._expected_end:
             sentences.append(expected_end)
-        if newer := covering_run(run):
+        if newer := replacing_run(run):
             at = link(newer, self._site, render_time(newer.scheduled_at, run.scheduled_at))
-            sentences.append(format_html(_("The newer run at {time} covers this one."), time=at))
+            sentences.append(format_html(_("The newer run at {time} replaces this one."), time=at))
         if run.missed_before:
             text = ngettext(
-                "This run also covers {count} earlier occurrence that didn't start in time, "
-                "scheduled at {time}.",
-                "This run also covers {count} earlier occurrences that didn't start in time, the "
-                "first scheduled at {time}.",
+                "This run also counts {count} earlier missed occurrence, scheduled at {time}.",
+                "This run also counts {count} earlier missed occurrences, the first scheduled at "
+                "{time}.",
                 run.missed_before,
             )
             sentences.append(

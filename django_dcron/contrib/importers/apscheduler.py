@@ -19,20 +19,22 @@ from django_dcron.contrib.importers.cron_text import (
     CronParts,
     cron_text,
 )
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.schedule_fields import (
+    interval_fields,
+    one_off_schedule,
+    zone_name,
+)
+from django_dcron.contrib.importers.source_contents import (
     EntryRefused,
     RowReader,
     SourceContents,
     SourceRuns,
     Warn,
     check_json,
-    interval_fields,
-    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,
     warn_about_workers,
-    zone_name,
 )
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.schedules.fields import (

@@ -23,7 +23,7 @@ from django_dcron.contrib.importers.entry_plans import (
     EntryPlan,
     ImportOutcome,
 )
-from django_dcron.contrib.importers.reading import SourceCalendar
+from django_dcron.contrib.importers.source_contents import SourceCalendar
 from django_dcron.contrib.importers.writing import why_refused
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Calendar, Job

@@ -12,7 +12,12 @@ from typing import Any
 from django.db import transaction
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.schedule_fields import (
+    iso_in_site_zone,
+    next_due,
+    one_off_schedule,
+)
+from django_dcron.contrib.importers.source_contents import (
     LAST_RUN,
     NEXT_DUE,
     EntryOmitted,
@@ -21,9 +26,6 @@ from django_dcron.contrib.importers.reading import (
     SourceContents,
     SourceRuns,
     Warn,
-    iso_in_site_zone,
-    next_due,
-    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,

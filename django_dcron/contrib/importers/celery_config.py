@@ -12,8 +12,8 @@ from typing import Any
 from django.apps import apps
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.reading import (
-    LONG_INTERVAL,
+from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, iso_in_site_zone
+from django_dcron.contrib.importers.source_contents import (
     EntryOmitted,
     EntryRefused,
     SourceContents,
@@ -21,7 +21,6 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
-    iso_in_site_zone,
     translate_entry,
 )
 from django_dcron.db.errors import in_one_line

@@ -13,14 +13,8 @@ from typing import Any
 
 from django_dcron.contrib.importers.celery_task import LIMITS
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
-from django_dcron.contrib.importers.reading import (
-    EntryOmitted,
-    EntryRefused,
-    Warn,
-    interval_fields,
-    next_due,
-    zone_name,
-)
+from django_dcron.contrib.importers.schedule_fields import interval_fields, next_due, zone_name
+from django_dcron.contrib.importers.source_contents import EntryOmitted, EntryRefused, Warn
 
 HIGHEST_PRIORITY = 9
 MICROSECOND = timedelta(microseconds=1)

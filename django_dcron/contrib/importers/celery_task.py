@@ -12,12 +12,12 @@ from types import CodeType
 from typing import Any
 
 from django_dcron import targets
-from django_dcron.contrib.importers.reading import EntryRefused, Warn
 from django_dcron.contrib.importers.retries import (
     backoff_fields,
     constant_wait_fields,
     max_attempts_of,
 )
+from django_dcron.contrib.importers.source_contents import EntryRefused, Warn
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
 

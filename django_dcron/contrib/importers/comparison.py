@@ -41,7 +41,11 @@ from django_dcron.contrib.importers.origins import (
     match_entries,
     stored_source,
 )
-from django_dcron.contrib.importers.reading import CRONTAB, SourceEntry, unexpected_error_text
+from django_dcron.contrib.importers.source_contents import (
+    CRONTAB,
+    SourceEntry,
+    unexpected_error_text,
+)
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from django_dcron.contrib.importers.reading import EntryRefused
+from django_dcron.contrib.importers.source_contents import EntryRefused
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,

@@ -18,7 +18,7 @@ from typing import Any
 from croniter import croniter
 
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
-from django_dcron.contrib.importers.reading import EntryRefused
+from django_dcron.contrib.importers.source_contents import EntryRefused
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
     DAY_OF_WEEK,

@@ -22,7 +22,7 @@ from django.core.management import get_commands
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.crontab_lines import CrontabLine, ManagementCall, read_lines
 from django_dcron.contrib.importers.names import name_digest
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
     EntryOmitted,
     EntryRefused,

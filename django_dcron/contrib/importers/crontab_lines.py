@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from django_dcron.contrib.importers.names import clean_name
-from django_dcron.contrib.importers.reading import SourceContents, SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceContents, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.utils.counts import number_of

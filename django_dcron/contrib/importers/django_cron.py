@@ -1,8 +1,9 @@
 """Import from django-cron: the classes that the setting ``CRON_CLASSES`` names.
 
 ``manage.py runcrons``, which a crontab calls every few minutes, runs each class that is due. A
-class may have an interval, times of the day or both, and days on which it may run. A job has one
-schedule, so a class becomes several jobs if no cron text has all of its times.
+class may have an interval, times of day or both, and days on which it may run. The times become one
+schedule, of several lines if no single line has exactly these times. An interval can't be combined
+with other lines, so a class that has both becomes two jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from django.utils.module_loading import import_string
 
 from django_dcron import targets
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.retries import constant_wait_fields, max_attempts_of
+from django_dcron.contrib.importers.schedule_fields import interval_fields, next_due
+from django_dcron.contrib.importers.source_contents import (
     LAST_RUN,
     EntryOmitted,
     EntryRefused,
@@ -31,14 +34,12 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
     SourceRuns,
     Warn,
-    interval_fields,
-    next_due,
     rows_of,
     translate_entry,
 )
-from django_dcron.contrib.importers.retries import constant_wait_fields, max_attempts_of
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import UnknownTarget
+from django_dcron.schedules.schedule import MAX_LINES
 from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
 
 SOURCE = "django-cron"
@@ -55,24 +56,26 @@ KNOWN_OPTIONS = frozenset(
         "run_tolerance_seconds",
     }
 )
-"""The options of a schedule. Forks add options, and call ``run_on_days`` by another name:
-``run_weekly_on_days``.
+"""The options of a schedule. A fork renames ``run_on_days`` to ``run_weekly_on_days``. Forks also
+have options that aren't supported.
 """
-HOUR, DAY = 60, 24 * 60
+AT_TIMES = " at fixed times"
+"""Distinguishes the job of the times from the job of the interval."""
+HOUR_MINUTES, DAY_MINUTES = 60, 24 * 60
 Time = tuple[int, int]
 """Hour and minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassPart:
-    """The part of a class that becomes one job: its interval, or some of its times."""
+    """The part of a class that becomes one job: its interval or its times."""
 
     path: str
     cron_class: Any
     times: tuple[Time, ...] = ()
-    """Empty: the interval."""
+    """In ascending order. Empty: the interval."""
     label: str = ""
-    """Distinguishes the part from the others. Empty for the first part."""
+    """``AT_TIMES`` if the class also has an interval, which is another part."""
 
     @property
     def code(self) -> str:
@@ -137,18 +140,18 @@ def _parts(path: str) -> list[ClassPart]:
         raise EntryRefused(f"the class can't be imported: {in_one_line(error)}") from None
     schedule = getattr(cron_class, "schedule", None)
     if schedule is None or not getattr(cron_class, "code", ""):
-        raise EntryRefused("the class has no code or no schedule; django-cron can't run it")
+        raise EntryRefused(
+            "the class needs the attributes code and schedule; django-cron can't run it"
+        )
     if not callable(getattr(cron_class, "do", None)):
-        raise EntryRefused("the class has no do(); django-cron can't run it")
+        raise EntryRefused("the class needs the method do(); django-cron can't run it")
     if unknown := sorted(
         name for name, value in vars(schedule).items() if value and name not in KNOWN_OPTIONS
     ):
-        raise EntryRefused(f"options of the schedule are not supported: {', '.join(unknown)}")
-    groups = _groups(schedule.run_at_times or ())
+        raise EntryRefused(f"the schedule has options that can't be imported: {', '.join(unknown)}")
     parts = [ClassPart(path, cron_class)] if schedule.run_every_mins is not None else []
-    for group in groups:
-        label = f" at {group[0][0]:02}:{group[0][1]:02}" if parts else ""
-        parts.append(ClassPart(path, cron_class, group, label))
+    if times := _parse_times(schedule.run_at_times or ()):
+        parts.append(ClassPart(path, cron_class, times, AT_TIMES if parts else ""))
     if not parts:
         raise EntryOmitted(
             "django-cron never runs it: it has neither run_every_mins nor run_at_times"
@@ -156,15 +159,24 @@ def _parts(path: str) -> list[ClassPart]:
     return parts
 
 
-def _groups(texts: Iterable[Any]) -> list[tuple[Time, ...]]:
-    """Group times, so that each group has the same minutes in each of its hours."""
-    hours_of = defaultdict(set)
+def _parse_times(texts: Iterable[Any]) -> tuple[Time, ...]:
+    times = set()
     for text in texts:
         try:
             parsed = time.strptime(text, "%H:%M")
-        except (TypeError, ValueError) as error:
-            raise EntryRefused(f"run_at_times: {text!r:.40} is not a time ({error})") from None
-        hours_of[parsed.tm_min].add(parsed.tm_hour)
+        except (TypeError, ValueError):
+            raise EntryRefused(
+                f"run_at_times: {text!r:.40} isn't a time; use HH:MM, such as 02:30"
+            ) from None
+        times.add((parsed.tm_hour, parsed.tm_min))
+    return tuple(sorted(times))
+
+
+def _groups(times: tuple[Time, ...]) -> list[tuple[Time, ...]]:
+    """Group times so that each group has the same minutes in each of its hours."""
+    hours_of = defaultdict(set)
+    for hour, minute in times:
+        hours_of[minute].add(hour)
     minutes_of = defaultdict(set)
     for minute, hours in hours_of.items():
         minutes_of[frozenset(hours)].add(minute)
@@ -196,32 +208,35 @@ def _warn_about_class(part: ClassPart, warn: Warn) -> None:
         targets.get(part.path)
     except UnknownTarget:
         warn(
-            f"a job can't run a class; declare a task that calls it: @shared_task(name="
-            f"{part.path!r}), with the function: return {name}().do()"
+            "a job runs a function, not a class; declare a task that calls the class: "
+            f"@shared_task(name={part.path!r}), with the function: return {name}().do()"
         )
     if "get_prev_success_cron" in getattr(
         getattr(part.cron_class.do, "__code__", None), "co_names", ()
     ):
-        warn("get_prev_success_cron() returns nothing; use django_dcron.current_run() instead")
+        warn(
+            "get_prev_success_cron() returns nothing; use current_run().previous_scheduled_at, "
+            "which is the start of the run's period"
+        )
     if part.label:
         warn(
-            f"the times of {part.code} need several jobs, which may overlap one another; use a "
-            "lock in the code if they must not"
+            f"the interval and the times of {part.code} become two jobs, whose runs may overlap; "
+            "if they must not, give both jobs a limit with max_running=1"
         )
 
 
 def _retries(part: ClassPart, minutes: Any, warn: Warn) -> dict[str, Any]:
-    """Translate the retries. django-cron retries until the task succeeds or the day ends."""
+    """Translate the retries. django-cron retries until the class succeeds or the day ends."""
     if not minutes:
         warn(
-            "django-cron runs a failed task again at the next call of runcrons; to have the job "
-            "retry, set max_attempts"
+            "django-cron runs a failed class again at the next call of runcrons; for retries of "
+            "the job, set its max_attempts"
         )
         return {}
     remaining = None
     if part.times:
         hour, minute = part.times[-1]
-        remaining = int((DAY - hour * HOUR - minute) // minutes)
+        remaining = int((DAY_MINUTES - hour * HOUR_MINUTES - minute) // minutes)
     attempts = max_attempts_of(remaining, "the number of retries", warn)
     wait = constant_wait_fields(timedelta(minutes=minutes))
     return {"max_attempts": attempts, **wait, "retry_on": [], "never_retry_on": []}
@@ -231,7 +246,8 @@ def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
     minutes = part.cron_class.schedule.run_every_mins
     if not minutes:
         raise EntryRefused(
-            "run_every_mins 0 runs it at each call of runcrons; set it to the minutes between calls"
+            "run_every_mins 0 runs the class at each call of runcrons; set it to the number of "
+            "minutes between two calls"
         )
     length = timedelta(minutes=minutes)
     fields = interval_fields(length)
@@ -239,37 +255,53 @@ def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
     if days is None and weekdays is None:
         due = next_due(_last_success(part), length, now)
         return {**fields, **(due or {"starts_at": None})}
-    if HOUR % minutes == 0:
-        times = [(hour, minute) for hour in range(24) for minute in range(0, HOUR, int(minutes))]
-    elif minutes % HOUR == 0 and DAY % minutes == 0:
-        times = [(hour, 0) for hour in range(0, 24, int(minutes // HOUR))]
+    if HOUR_MINUTES % minutes == 0:
+        times = tuple(
+            (hour, minute) for hour in range(24) for minute in range(0, HOUR_MINUTES, int(minutes))
+        )
+    elif minutes % HOUR_MINUTES == 0 and DAY_MINUTES % minutes == 0:
+        times = tuple((hour, 0) for hour in range(0, 24, int(minutes // HOUR_MINUTES)))
     else:
         raise EntryRefused(
-            f"run_every_mins {minutes} with days has no equivalent, because no cron schedule has "
+            f"run_every_mins {minutes} can't be combined with days, because no cron schedule has "
             "these times; use run_at_times, or an interval such as 15, 60 or 120"
         )
-    warn("the interval counts from midnight of each day, because django-cron first runs it then")
-    return {**_cron(tuple(times), days, weekdays), "starts_at": None}
+    warn("the interval counts from midnight of each day, when django-cron first runs the class")
+    return {**_cron([times], days, weekdays), "starts_at": None}
 
 
 def _at_times(part: ClassPart) -> dict[str, Any]:
+    groups = _groups(part.times)
+    if len(groups) > MAX_LINES:
+        raise EntryRefused(
+            f"run_at_times needs a schedule of {len(groups)} lines, and a schedule has at most "
+            f"{MAX_LINES}; use fewer times"
+        )
     days, weekdays = _days(part.cron_class.schedule)
     return {
-        **_cron(part.times, days, weekdays),
+        **_cron(groups, days, weekdays),
         "starts_at": None,
         LAST_RUN: _last_success(part),
     }
 
 
-def _cron(times: tuple[Time, ...], days: set[int] | None, weekdays: set[int] | None) -> Any:
-    parts = CronParts(
-        minute=CronPart({minute for _hour, minute in times}),
-        hour=CronPart({hour for hour, _minute in times}),
-        day_of_month=CronPart(range(1, 32) if days is None else days),
-        month=CronPart(range(1, 13)),
-        day_of_week=CronPart(range(7) if weekdays is None else weekdays),
-    )
-    return {"schedule": cron_text(parts), "timezone": settings.TIME_ZONE}
+def _cron(
+    groups: Iterable[tuple[Time, ...]], days: set[int] | None, weekdays: set[int] | None
+) -> dict[str, str]:
+    """Return the fields of a schedule that has one line for each group of times."""
+    lines = [
+        cron_text(
+            CronParts(
+                minute=CronPart({minute for _hour, minute in times}),
+                hour=CronPart({hour for hour, _minute in times}),
+                day_of_month=CronPart(range(1, 32) if days is None else days),
+                month=CronPart(range(1, 13)),
+                day_of_week=CronPart(range(7) if weekdays is None else weekdays),
+            )
+        )
+        for times in groups
+    ]
+    return {"schedule": "\n".join(lines), "timezone": settings.TIME_ZONE}
 
 
 def _days(schedule: Any) -> tuple[set[int] | None, set[int] | None]:
@@ -285,7 +317,7 @@ def _numbers(option: str, value: Any, low: int, high: int) -> set[int] | None:
     if value is None:
         return None
     if not isinstance(value, Iterable):
-        raise EntryRefused(f"{option}: {value!r:.40} isn't a list of days, so django-cron fails")
+        raise EntryRefused(f"{option}: {value!r:.40} isn't a list of days; django-cron fails, too")
     numbers = {number for number in value if number in range(low, high + 1)}
     if not numbers:
         raise EntryOmitted(f"django-cron never runs it: {option} has no day from {low} to {high}")
@@ -300,7 +332,7 @@ def _logs() -> Any:
 
 
 def _logs_of(rows: Any, part: ClassPart) -> Any:
-    """Return the log entries of a part. Those of an interval have no time of the day."""
+    """Return the log entries of a part. Those of an interval have no ``ran_at_time``."""
     rows = rows.filter(code=part.code)
     if not part.times:
         return rows.filter(ran_at_time__isnull=True)
@@ -316,10 +348,10 @@ def _last_success(part: ClassPart) -> datetime | None:
 
 
 def _first_tries(rows: Any, part: ClassPart) -> Iterator[datetime]:
-    """Yield the start times, without the retries of a time on the same day."""
+    """Yield the start times, without retries: later runs of the same time on the same day."""
     seen = set()
     for at, time_of_day in rows.values_list("start_time", "ran_at_time"):
-        run = (at.astimezone(ZoneInfo(settings.TIME_ZONE)).date(), time_of_day)
-        if not part.times or run not in seen:
+        first_try = (at.astimezone(ZoneInfo(settings.TIME_ZONE)).date(), time_of_day)
+        if not part.times or first_try not in seen:
             yield at
-        seen.add(run)
+        seen.add(first_try)

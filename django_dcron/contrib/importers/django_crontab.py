@@ -18,7 +18,7 @@ from django.conf import settings
 
 from django_dcron.contrib.importers.crontab import check_schedule
 from django_dcron.contrib.importers.names import name_digest
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.source_contents import (
     EntryRefused,
     SourceContents,
     SourceEntry,

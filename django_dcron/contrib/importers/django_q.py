@@ -17,7 +17,12 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.schedule_fields import (
+    interval_fields,
+    next_due,
+    one_off_schedule,
+)
+from django_dcron.contrib.importers.source_contents import (
     NEXT_DUE,
     EntryOmitted,
     EntryRefused,
@@ -26,9 +31,6 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
-    interval_fields,
-    next_due,
-    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,

@@ -16,7 +16,7 @@ from django_dcron.contrib.importers.origins import (
     stored_key,
     stored_source,
 )
-from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.portable import check_rules
 from django_dcron.jobs.representation import JOB_FIELDS, definition_of

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.source_contents import (
     SourceCalendar,
     SourceContents,
     SourceEntry,

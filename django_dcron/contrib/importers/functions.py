@@ -10,7 +10,7 @@ from typing import Any
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules, import_string
 
-from django_dcron.contrib.importers.reading import EntryRefused, SourceProblem, Warn
+from django_dcron.contrib.importers.source_contents import EntryRefused, SourceProblem, Warn
 from django_dcron.db.errors import in_one_line
 
 TASKS = "tasks"

@@ -31,7 +31,7 @@ from django_dcron.contrib.importers.entry_plans import (
     with_values,
 )
 from django_dcron.contrib.importers.origins import imported_jobs_of, match_entries
-from django_dcron.contrib.importers.reading import SourceContents, SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceContents, SourceEntry
 from django_dcron.contrib.importers.sources import SCHEDULERS, can_hand_back
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.errors import in_one_line

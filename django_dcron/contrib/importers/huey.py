@@ -19,7 +19,14 @@ from django.conf import settings
 
 from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.retries import (
+    HIGHEST_FACTOR,
+    constant_wait_fields,
+    exponential_wait_fields,
+    max_attempts_of,
+)
+from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
+from django_dcron.contrib.importers.source_contents import (
     EntryOmitted,
     EntryRefused,
     PendingAction,
@@ -27,14 +34,7 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
     SourceRuns,
     Warn,
-    iso_in_site_zone,
     translate_entry,
-)
-from django_dcron.contrib.importers.retries import (
-    HIGHEST_FACTOR,
-    constant_wait_fields,
-    exponential_wait_fields,
-    max_attempts_of,
 )
 from django_dcron.db.errors import in_one_line
 from django_dcron.utils.untrusted import Reader, Unreadable

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceEntry
 
 LONGEST = 120
 _BRACKETS = re.compile(r"[()\[\]{}<>'\"]+")

@@ -26,7 +26,7 @@ from django_dcron.contrib.importers.names import (
     with_distinct_names,
     with_unique_name,
 )
-from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.db.routing import alias_for
 from django_dcron.models import DeletedImport, Job
 

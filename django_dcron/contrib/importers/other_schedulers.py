@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 
 from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.origins import match_entries
-from django_dcron.contrib.importers.reading import SourceProblem
+from django_dcron.contrib.importers.source_contents import SourceProblem
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for

@@ -14,7 +14,14 @@ from django.conf import settings
 
 from django_dcron.contrib.importers import functions
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.retries import (
+    HIGHEST_FACTOR,
+    LONGEST_CONSTANT,
+    constant_wait_fields,
+    exponential_wait_fields,
+    max_attempts_of,
+)
+from django_dcron.contrib.importers.source_contents import (
     LAST_RUN,
     EntryOmitted,
     EntryRefused,
@@ -25,13 +32,6 @@ from django_dcron.contrib.importers.reading import (
     rows_of,
     translate_entry,
     warn_about_workers,
-)
-from django_dcron.contrib.importers.retries import (
-    HIGHEST_FACTOR,
-    LONGEST_CONSTANT,
-    constant_wait_fields,
-    exponential_wait_fields,
-    max_attempts_of,
 )
 from django_dcron.policies.retry import exception_name
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from django_dcron.contrib.importers import celery_beat, celery_config
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.source_contents import (
     WRITE_DELAY,
     SourceEntry,
     SourceProblem,
@@ -37,7 +37,7 @@ def runs_to_compare(source: str, entries: Iterable[SourceEntry], since: datetime
     """Return the runs of the entries since ``since``. Raises ``SourceProblem``."""
     origins = {entry.key: entry.origin for entry in entries}
     if source == celery_config.SOURCE:
-        nothing_stored = SourceRuns({}, complete=False, absence_counts=False)
+        nothing_stored = SourceRuns({}, complete=False, missing_means_not_run=False)
         keys = celery_config.entries_by_task()
         return _with_received(nothing_stored, origins, keys, _received_from_beat(), since)
     stored = SCHEDULERS[source].runs_since(since)
@@ -73,13 +73,17 @@ def _with_received(
             stored_at = max(times.get(origin, ()), default=None)
             if stored_at is None or at - stored_at > WRITE_DELAY:
                 times[origin] = [at]
-    indistinct = {
+    shared_tasks = {
         origins[key]: task
         for task, keys in keys_by_task.items()
-        if len(keys) > 1 and not stored.absence_counts
+        if len(keys) > 1 and not stored.missing_means_not_run
         for key in keys
         if key in origins
     }
     return SourceRuns(
-        times, stored.complete, stored.unread, indistinct, absence_counts=stored.absence_counts
+        times,
+        stored.complete,
+        stored.unread,
+        shared_tasks,
+        missing_means_not_run=stored.missing_means_not_run,
     )

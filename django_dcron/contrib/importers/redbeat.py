@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.reading import (
+from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
+from django_dcron.contrib.importers.source_contents import (
     LAST_RUN,
     EntryOmitted,
     EntryRefused,
@@ -18,7 +19,6 @@ from django_dcron.contrib.importers.reading import (
     SourceProblem,
     SourceRuns,
     Warn,
-    iso_in_site_zone,
     translate_entry,
     unexpected_error_text,
 )

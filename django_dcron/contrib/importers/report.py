@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from django_dcron.contrib.importers.origins import match_entries
-from django_dcron.contrib.importers.reading import WRITE_DELAY, SourceEntry, SourceRuns
+from django_dcron.contrib.importers.source_contents import WRITE_DELAY, SourceEntry, SourceRuns
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -152,7 +152,7 @@ def compare_shadows(
             source_runs,
             max(since, job.created_at + LATE),
             now,
-            source_runs.indistinct.get(origin, ""),
+            source_runs.shared_tasks.get(origin, ""),
         )
         for origin, job in shadows.items()
     ]
@@ -197,10 +197,10 @@ def _compare(
     only_in_shadow = [
         _shadow_difference(due, shadow_times, source_times)
         for due in candidates
-        if source_runs.absence_counts and begin <= due <= now - timeout
+        if source_runs.missing_means_not_run and begin <= due <= now - timeout
     ]
     matched = len(compared) - len(only_in_source)
-    if not source_runs.absence_counts:  # the message may have waited in its queue
+    if not source_runs.missing_means_not_run:  # the message may have waited in its queue
         only_in_source = [each for each in only_in_source if each.kind is not DifferenceKind.LATE]
     return ShadowComparison(
         job,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from django_dcron.contrib.importers.reading import Warn
+from django_dcron.contrib.importers.source_contents import Warn
 from django_dcron.policies.retry import LONGEST_WAIT, MAX_ATTEMPTS
 from django_dcron.utils.counts import number_of
 

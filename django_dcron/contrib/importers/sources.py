@@ -23,7 +23,7 @@ from django_dcron.contrib.importers import (
     redbeat,
     tasks_scheduler,
 )
-from django_dcron.contrib.importers.reading import SourceContents, SourceProblem, SourceRuns
+from django_dcron.contrib.importers.source_contents import SourceContents, SourceProblem, SourceRuns
 from django_dcron.jobs.portable import DocumentSyntax
 from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.suggestions import did_you_mean
@@ -92,6 +92,11 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Sour
 def process_name(name: str) -> str:
     """Return the name of the scheduler's process. For Celery, it's beat, not a worker."""
     return "beat" if name == celery_config.SOURCE else name
+
+
+def runs_in_workers(name: str) -> bool:
+    """Return whether a Celery worker may run the scheduler (``celery worker -B``)."""
+    return name in (celery_beat.SOURCE, celery_config.SOURCE, redbeat.SOURCE)
 
 
 def can_hand_back(name: str) -> bool:

@@ -16,9 +16,14 @@ from typing import Any
 from django.conf import settings
 
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import (
-    LAST_RUN,
+from django_dcron.contrib.importers.schedule_fields import (
     LONG_INTERVAL,
+    interval_fields,
+    one_off_schedule,
+    whole_second,
+)
+from django_dcron.contrib.importers.source_contents import (
+    LAST_RUN,
     NEXT_DUE,
     EntryOmitted,
     EntryRefused,
@@ -28,13 +33,10 @@ from django_dcron.contrib.importers.reading import (
     SourceRuns,
     Warn,
     check_json,
-    interval_fields,
-    one_off_schedule,
     read_rows,
     rows_of,
     translate_entry,
     warn_about_workers,
-    whole_second,
 )
 from django_dcron.utils.docs_links import ALERTS_PAGE, with_link
 

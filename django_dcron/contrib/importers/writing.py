@@ -16,7 +16,7 @@ from django.db import IntegrityError, OperationalError, transaction
 
 from django_dcron import control
 from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, EntryPlan, ImportOutcome
-from django_dcron.contrib.importers.reading import unexpected_error_text
+from django_dcron.contrib.importers.source_contents import unexpected_error_text
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each

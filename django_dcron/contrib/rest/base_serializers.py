@@ -1,4 +1,4 @@
-"""Base classes of the serializers. They refuse unknown fields, which are probably typos."""
+"""Base classes of the REST API's serializers. They refuse unknown fields: most are typos."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ else:
 
 
 class StrictSerializer(AnySerializer):
-    """A serializer that refuses unknown and repeated fields, and reports all errors at once."""
+    """A serializer that refuses unknown fields and repeated parameters.
+
+    It reports the errors of all fields at once.
+    """
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
@@ -32,7 +35,7 @@ class StrictSerializer(AnySerializer):
             errors: dict[Any, str] = {
                 name: self._unknown_field_error(name, suggest=suggest) for name in unknown
             }
-            if isinstance(data, QueryDict):
+            if isinstance(data, QueryDict):  # the parameters of a URL, or a form
                 repeated = [name for name, values in data.lists() if len(values) > 1]
                 errors |= {name: _("The parameter is given more than once.") for name in repeated}
                 # REST framework drops the empty values of a QueryDict instead of refusing them.
@@ -42,7 +45,7 @@ class StrictSerializer(AnySerializer):
         return super().to_internal_value(data)
 
     def _other_errors(self, data: Mapping[Any, Any], errors: Mapping[Any, Any]) -> Any:
-        """Return the errors of the other fields, so that one response has all."""
+        """Return the errors of the fields that aren't in ``errors``, for the same response."""
         try:
             super().to_internal_value({k: v for k, v in data.items() if k not in errors})
         except serializers.ValidationError as error:
@@ -55,7 +58,7 @@ class StrictSerializer(AnySerializer):
 
 
 class EmptySerializer(StrictSerializer):
-    """An empty object."""
+    """A body without fields."""
 
 
 class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
@@ -88,11 +91,11 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
         return found
 
     def get_unique_together_validators(self) -> list[Any]:
-        """Return no validators: the model checks its own constraints."""
+        """Return no validators, because the model checks its constraints."""
         return []
 
     def build_standard_field(self, field_name: str, model_field: Any) -> Any:
-        """Drop arguments that only REST framework's fields accept: ``max_digits``, ``encoder``."""
+        """Drop the arguments that the fields of this API don't accept, such as ``encoder``."""
         field_class, options = super().build_standard_field(field_name, model_field)
         if issubclass(
             field_class, fields.DurationTextField | fields.UtcTimeField | fields.StrictJsonField
@@ -105,7 +108,7 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
 
 
 class DocumentSerializer(StrictModelSerializer):
-    """A job, a calendar or a limit, as ``jobs.representation`` writes it."""
+    """A job, calendar or limit, represented as in exports (``jobs.representation``)."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         represented = FIELDS[type(instance)].items()

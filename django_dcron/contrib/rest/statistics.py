@@ -73,7 +73,7 @@ class RunFiguresSerializer(AnySerializer):
     missed = CountSerializer(read_only=True)
     missed_occurrences = serializers.IntegerField(
         read_only=True,
-        help_text="Missed occurrences, including those covered by another run. At least this many.",
+        help_text="Missed occurrences, including those that later runs count. At least this many.",
     )
     success_rate = SuccessRateSerializer(read_only=True)
     start_delay = StartDelaySerializer(read_only=True)

@@ -93,7 +93,7 @@ class _TimesAroundWindow(NamedTuple):
     A backfilled run may be older than the kept history.
     """
     missed_from: datetime | None = None
-    """The time from which the first row after the window covers missed occurrences."""
+    """The time from which the first row after the window counts missed occurrences."""
 
 
 @dataclass(frozen=True, slots=True)

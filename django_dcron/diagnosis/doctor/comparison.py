@@ -1,6 +1,6 @@
 """Compare a job's occurrences with its rows: a pure function from facts to differences.
 
-Invariant: each occurrence is in exactly one row, its own or one that covers it as missed. A
+Invariant: each occurrence is in exactly one row, its own or one that counts it as missed. A
 backfilled run counts only for an occurrence without such a row.
 """
 
@@ -47,7 +47,7 @@ class Differences:
     off_schedule: tuple[datetime, ...]
     """Times of scheduled runs that aren't occurrences."""
     miscounted: tuple[RunColumns, ...]
-    """Rows that cover a wrong number of missed occurrences."""
+    """Rows that count a wrong number of missed occurrences."""
 
 
 def occurrences(
@@ -88,10 +88,10 @@ def compare_occurrences(
     instants = expected.instants
     claimed = {row.scheduled_at for row in rows if row.trigger == Trigger.SCHEDULE}
     backfilled = {row.scheduled_at for row in rows} - claimed
-    covering = _times_covered(instants, rows)
+    counting = _rows_counting_each(instants, rows)
     missing, counted_twice = [], []
-    for instant, covered in zip(instants, covering, strict=True):
-        rows_of_instant = covered + (instant in claimed)
+    for instant, rows_counting_it in zip(instants, counting, strict=True):
+        rows_of_instant = rows_counting_it + (instant in claimed)
         if rows_of_instant > 1:
             counted_twice.append(instant)
         elif rows_of_instant == 0 and instant not in backfilled:
@@ -106,8 +106,8 @@ def compare_occurrences(
     )
 
 
-def _times_covered(instants: Sequence[datetime], rows: Sequence[RunColumns]) -> list[int]:
-    """Return for each occurrence the number of rows that cover it as missed."""
+def _rows_counting_each(instants: Sequence[datetime], rows: Sequence[RunColumns]) -> list[int]:
+    """Return for each occurrence the number of rows that count it as missed."""
     changes = [0] * (len(instants) + 1)
     for row in rows:
         if row.missed_before and row.missed_from:

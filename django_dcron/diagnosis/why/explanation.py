@@ -4,10 +4,9 @@ Invariants:
 
 - Nothing is guessed. Sentences state what the rows and the audit log record, and which facts are
   unknown. If nothing explains a gap, a sentence says so.
-- A run's row takes precedence: it records what happened at an occurrence, whatever the job's
-  definition is now.
-- The current definition applies to occurrences after its cursor was placed, as in the doctor's
-  ``account``. For earlier ones, the rows and the log of changes apply.
+- A run's row takes precedence over the job's current definition, which may be newer than the run.
+- The current definition explains only occurrences after its cursor was placed, as in
+  ``diagnosis.doctor.account``. Earlier occurrences are explained by rows and by the audit log.
 - Nodes keep working during the query. The cursor is read before the runs, so each occurrence that
   the cursor has passed has its row.
 - The work doesn't depend on the length of the history, with one exception. Detecting pruned rows
@@ -24,7 +23,7 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.diagnosis.run_history import covering_run
+from django_dcron.diagnosis.run_history import replacing_run
 from django_dcron.diagnosis.why.cluster_sentences import (
     after_freeze,
     doctor_sentence,
@@ -71,7 +70,7 @@ class Answer:
     zone: str
     """The job's time zone. The sentences add the site's time if it differs."""
     occurrence: datetime | None
-    """The occurrence that the answer is about; None if the schedule doesn't fall on that time."""
+    """The occurrence that the answer is about; None if the schedule doesn't match the time."""
     run: Run | None
     """The run that the answer is about."""
     before: datetime | None
@@ -85,7 +84,7 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
 
     If ``instant`` is a whole minute, the answer is about that minute, otherwise about that second.
     With ``exact``, it is always about the second. ``instant`` may be a local time that the clocks
-    of the job's zone skip. With ``show_nodes``, the reader may see nodes.
+    of the job's zone skip. With ``show_nodes``, the sentences may name nodes.
 
     Raises ``ValueError`` for an instant that is naive or out of range.
     """
@@ -115,8 +114,9 @@ def explain_local(
 ) -> Answer:
     """Explain a local time, given in the job's and in the site's time zone.
 
-    The job's zone counts, unless only the site's zone leads to an occurrence that was due. Lists of
-    runs show times in the site's zone. Raises ``ValueError`` like ``explain``.
+    The answer is about the time in the job's zone, unless only the time in the site's zone has an
+    occurrence that was due. A user may have copied the time from a list, which shows the site's
+    zone. Raises ``ValueError`` like ``explain``.
     """
     answer = explain(job, in_job_zone, show_nodes=show_nodes)
     no_match = answer.run is None and answer.verdict in UNMATCHED
@@ -157,11 +157,11 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     answer = explain(data.job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:
         return answer
-    return replace(present, sentences=tuple(_first_ahead(data)), before=None)
+    return replace(present, sentences=tuple(_no_occurrence_yet(data)), before=None)
 
 
 def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
-    """Return the latest run after that time that isn't the run of an occurrence."""
+    """Return the latest manual or chained run that is scheduled later than ``after``."""
     later = data.runs.filter(scheduled_at__gt=after)
     return later.exclude(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
 
@@ -169,13 +169,13 @@ def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
 def _created_later(data: ExplanationData, run: Run) -> Sentence:
     at = data.format_time(run.scheduled_at)
     if run.trigger == Trigger.CHAIN:
-        text = _("Another job triggered a run at %(at)s (%(run)s).")
-        return Sentence("chained_later", text, at=at, run=str(run.pk))
-    text = _("A run was created manually at %(at)s (%(run)s).")
-    return Sentence("manual_later", text, at=at, run=str(run.pk))
+        text = _("Another job triggered a run at %(run_at)s (%(run_id)s).")
+        return Sentence("chained_later", text, run_at=at, run_id=str(run.pk))
+    text = _("A run was created manually at %(run_at)s (%(run_id)s).")
+    return Sentence("manual_later", text, run_at=at, run_id=str(run.pk))
 
 
-def _first_ahead(data: ExplanationData) -> Iterator[Sentence]:
+def _no_occurrence_yet(data: ExplanationData) -> Iterator[Sentence]:
     if data.nearby.after is None:
         yield Sentence("no_occurrence_yet", _("The job has had no occurrence yet."))
     else:
@@ -186,9 +186,10 @@ def _first_ahead(data: ExplanationData) -> Iterator[Sentence]:
 
 
 def _occurrences(data: ExplanationData) -> list[datetime]:
-    """Return the occurrences that have a run and the occurrences of the current definition.
+    """Return the occurrences in the requested time: those with a run, and those of the definition.
 
-    The latter are omitted if there are such runs and the definition may be newer than they are.
+    If there are runs and the current definition may be newer, only the occurrences with a run
+    count.
     """
     if data.runs_by_occurrence and data.definition_may_be_newer:
         return sorted(data.runs_by_occurrence)
@@ -199,13 +200,13 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
         return _run_outcome(data, run)
     if data.definition_may_be_newer:
-        if run := _run_covering(data, occurrence or data.requested.start):
-            sentences = [_covered_by_other_definition(data, run), *changed_since(data)]
+        if run := _counting_run(data, occurrence or data.requested.start):
+            sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
             return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
-    elif occurrence and (run := _run_covering(data, occurrence)):
+    elif occurrence and (run := _counting_run(data, occurrence)):
         freezes = freeze_sentences(data, data.past_freezes(occurrence))
         return ExplainedOccurrence(
-            WhyVerdict.COVERED, [*_covered_sentences(data, run), *freezes], run
+            WhyVerdict.COVERED, [*_counted_sentences(data, run), *freezes], run
         )
     if occurrence is None:
         return explain_no_occurrence(data)
@@ -215,9 +216,9 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
 def _run_outcome(
     data: ExplanationData, run: Run, *, stated: Sequence[Sentence] = ()
 ) -> ExplainedOccurrence:
-    """Return what became of the run.
+    """Explain the run's state.
 
-    The sentences about freezes, nodes and workers that are in ``stated`` are omitted.
+    Sentences about freezes, nodes and workers are left out if they are in ``stated``.
     """
     if run.state not in set(State):
         unknown = Sentence(
@@ -225,16 +226,16 @@ def _run_outcome(
         )
         return ExplainedOccurrence(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
-    if newer := covering_run(run):
-        text = _("The newer run at %(at)s (%(run)s) covers this one.")
+    if newer := replacing_run(run):
+        text = _("The newer run at %(run_at)s (%(run_id)s) replaces this one.")
         at = data.format_time(newer.scheduled_at)
-        sentences.append(Sentence("covered_by_newer", text, at=at, run=str(newer.pk)))
+        sentences.append(Sentence("replaced_by_newer", text, run_at=at, run_id=str(newer.pk)))
     sentences += [each for each in _circumstances(data, run) if each not in stated]
     return ExplainedOccurrence(WhyVerdict(run.state), sentences, run)
 
 
 def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
-    """Return how freezes, nodes and workers affect the run."""
+    """Explain which freezes, nodes or workers affect the run."""
     may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
     if may_be_frozen and (freezes := data.freezes_in_force()):
         return [*freeze_sentences(data, freezes), after_freeze()]
@@ -247,7 +248,7 @@ def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
     return []
 
 
-def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:
+def _counting_run(data: ExplanationData, occurrence: datetime) -> Run | None:
     """Return the run that counts the occurrence as missed, among the first runs after it."""
     later = data.runs.filter(trigger=Trigger.SCHEDULE, scheduled_at__gt=occurrence).order_by(
         "scheduled_at"
@@ -259,31 +260,32 @@ def _run_covering(data: ExplanationData, occurrence: datetime) -> Run | None:
     return None
 
 
-def _covered_by_other_definition(data: ExplanationData, run: Run) -> Sentence:
-    """Return the recorded facts if the missed occurrences belong to another definition."""
+def _counted_under_other_definition(data: ExplanationData, run: Run) -> Sentence:
+    """Return what the run records about missed occurrences of an earlier definition."""
     text = ngettext(
-        "The run at %(run)s covers %(count)d earlier missed occurrence, scheduled at %(since)s.",
-        "The run at %(run)s covers %(count)d earlier missed occurrences, the first scheduled at "
+        "The run at %(run_at)s counts %(count)d earlier missed occurrence, scheduled at %(since)s.",
+        "The run at %(run_at)s counts %(count)d earlier missed occurrences, the first scheduled at "
         "%(since)s. The times of the others aren't recorded.",
         run.missed_before,
     )
     return Sentence(
-        "covered_by_changed_job",
+        "counted_by_changed_job",
         text,
-        run=data.format_time(run.scheduled_at),
+        run_at=data.format_time(run.scheduled_at),
         count=run.missed_before,
         since=data.format_time(run.missed_from) if run.missed_from else "",
     )
 
 
-def _covered_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
+def _counted_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
     text = ngettext(
-        "The occurrence was missed. The run at %(run)s covers it.",
-        "The occurrence was missed. The run at %(run)s covers %(count)d missed occurrences, "
+        "The occurrence was missed. The run at %(run_at)s counts it.",
+        "The occurrence was missed. The run at %(run_at)s counts %(count)d missed occurrences, "
         "including this one.",
         run.missed_before,
     )
-    yield Sentence("covered", text, run=data.format_time(run.scheduled_at), count=run.missed_before)
+    at = data.format_time(run.scheduled_at)
+    yield Sentence("counted_by_later", text, run_at=at, count=run.missed_before)
     if claimed_late(run):
         yield late_claim_sentence(run, data.format_time)
     if run.state == State.MISSED and run.reason:
@@ -308,10 +310,8 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield Sentence("moved_here", text, count=len(moved), first=first, calendar=calendar)
     if (number := len(occurrences)) > 1:
         text = ngettext(
-            "%(count)d occurrence is in that minute. This answer is about the first one, "
-            "%(first)s.",
-            "%(count)d occurrences are in that minute. This answer is about the first one, "
-            "%(first)s.",
+            "That minute has %(count)d occurrence. This answer is about the first one, %(first)s.",
+            "That minute has %(count)d occurrences. This answer is about the first one, %(first)s.",
             number,
         )
         yield Sentence("several", text, count=number, first=data.format_time(occurrences[0]))

@@ -60,13 +60,12 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
         yield reason_sentence(run.reason)
     if run.missed_before and run.missed_from:
         text = ngettext(
-            "The run also covers %(count)d earlier occurrence that didn't start in time, "
-            "scheduled at %(since)s.",
-            "The run also covers %(count)d earlier occurrences that didn't start in time, the "
-            "first scheduled at %(since)s.",
+            "The run also counts %(count)d earlier missed occurrence, scheduled at %(since)s.",
+            "The run also counts %(count)d earlier missed occurrences, the first scheduled at "
+            "%(since)s.",
             run.missed_before,
         )
-        yield Sentence("covers", text, count=run.missed_before, since=at(run.missed_from))
+        yield Sentence("counts_missed", text, count=run.missed_before, since=at(run.missed_from))
 
 
 def late_claim_sentence(run: Run, at: FormatTime) -> Sentence:

@@ -21,7 +21,7 @@ class WhyVerdict(StrEnum):
     MISSED = "missed"
     CANCELLED = "cancelled"
     COVERED = "covered"
-    """Missed, and covered by a later run instead of a separate row."""
+    """Missed. The occurrence has no row: a later run counts it."""
     NOT_DUE = "not_due"
     NO_OCCURRENCE = "no_occurrence"
     """The schedule doesn't fall on that time."""

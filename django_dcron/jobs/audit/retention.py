@@ -28,5 +28,5 @@ def prune_audit_log(now: Callable[[], datetime], *, dry_run: bool = False) -> It
     oldest_first = expired.order_by("at", "pk").values_list("pk", flat=True)
     while keys := list(oldest_first[:BATCH_SIZE]):
         with brief_transaction(using, settings.LEASE):
-            number = entries.delete_expired(keys)
+            number = entries.delete_for_retention(keys)
         yield number

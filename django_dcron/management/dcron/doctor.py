@@ -1,4 +1,4 @@
-"""``manage.py dcron doctor``: check everything read-only, and report problems and actions.
+"""``manage.py dcron doctor``: check jobs, runs and nodes read-only, and report problems.
 
 Exit codes:
 
@@ -95,7 +95,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _find_other_schedulers(window: Window, findings: Findings) -> None:
-    """Add a finding for each job that the scheduler it was imported from still runs."""
+    """Add a finding for each imported job that its old scheduler still runs.
+
+    Also add one for each of these schedulers that holds its lock.
+    """
     jobs = Job.objects.using(alias_for(Job)).exclude(import_source="")
     if window.namespace:
         jobs = jobs.filter(namespace=window.namespace)
@@ -103,23 +106,29 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
         return
     # Only projects that imported jobs need this code.
     from django_dcron.contrib.importers.other_schedulers import find_other_runs
-    from django_dcron.contrib.importers.sources import can_hand_back, process_name
+    from django_dcron.contrib.importers.sources import (
+        can_hand_back,
+        process_name,
+        runs_in_workers,
+    )
 
     for each in find_other_runs(jobs, window.since, window.now):
         scheduler = process_name(each.source)
-        remedy = f"Stop {scheduler} on every machine, also in workers (celery worker -B)"
+        remedy = f"Stop {scheduler} on every machine"
+        if runs_in_workers(each.source):
+            remedy += ", also in workers (celery worker -B)"
         if can_hand_back(each.source):
             back = f"manage.py dcron handover {each.source} --back"
             remedy += f", or hand the work back with {back}"
         if each.job is None:
-            text = f"{scheduler} probably runs beside django-dcron: {each.reason}. {remedy}."
+            text = f"{scheduler} probably still runs: {each.reason}. {remedy}."
             findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
         elif each.at is not None:
             ago = format_duration(window.now - each.at)
             text = (
-                f"{scheduler} ran the job, too, at {format_moment(each.at)}, {ago} ago. "
-                f"{remedy}. If you "
-                "have stopped it since then, check with a shorter --since, such as 1m."
+                f"{scheduler} also ran this job at {format_moment(each.at)}, {ago} ago. "
+                f"{remedy}. If you stopped {scheduler} after that, check with a shorter --since, "
+                "such as 1m."
             )
             subject = Subject("job", str(each.job.pk), str(each.job))
             findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
@@ -147,7 +156,7 @@ def _window(options: dict[str, Any]) -> Window:
 
 
 def _check_namespace(namespace: str) -> None:
-    """Refuse a namespace without jobs and nodes: it would look healthy."""
+    """Refuse a namespace that has neither jobs nor nodes, because its report would be healthy."""
     if not namespace:
         return
     existing = sorted(
@@ -162,8 +171,9 @@ def _check_namespace(namespace: str) -> None:
     )
     if namespace not in existing:
         raise usage_error(
-            f"--namespace {namespace!r} has no job and no node.{did_you_mean(namespace, existing)} "
-            f"Existing: {', '.join(existing) or 'none'}."
+            f"--namespace {namespace!r} has neither jobs nor nodes."
+            f"{did_you_mean(namespace, existing)} Namespaces with jobs or nodes: "
+            f"{', '.join(existing) or 'none'}."
         )
 
 
@@ -171,10 +181,10 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
     out, window, totals = command.stdout, report.window, report.totals
     out.write(f"{format_moment(window.since)} to {format_moment(window.until)}")
     out.write(
-        f"{number_of(report.verdict.facts.live_nodes, 'live node')}, "
-        f"{number_of(report.jobs, 'job')}; compared {number_of(totals.occurrences, 'occurrence')} "
-        f"of {number_of(totals.jobs, 'job')} with {number_of(totals.runs, 'run')}; checked "
-        f"{number_of(report.examined.number, 'run')} individually"
+        f"{number_of(report.verdict.facts.live_nodes, 'live node')}; "
+        f"checked {totals.jobs} of {number_of(report.jobs, 'job')}: compared "
+        f"{number_of(totals.occurrences, 'occurrence')} with {number_of(totals.runs, 'run')}; "
+        f"checked {number_of(report.examined.number, 'run')} individually"
     )
     for group in report.findings.groups():
         style = getattr(command.style, STYLES[group.severity])
@@ -189,7 +199,7 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
             out.write(f"{title} {escape_control_characters(_text_of(group))}")
     if verbosity > 1:
         for code, number in sorted(report.findings.more.items()):
-            out.write(f"        {code.value:22} and {number} more")
+            out.write(f"        {code.value:22} and {number_of(number, 'more finding')}")
     elif any(group.count > 1 for group in report.findings.groups()):
         out.write("To list the findings of each code: manage.py dcron doctor --verbosity 2")
     for note in report.notes:

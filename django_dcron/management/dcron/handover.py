@@ -27,7 +27,7 @@ from django_dcron.contrib.importers.handback import (
     hand_back_all,
     plan_handback,
 )
-from django_dcron.contrib.importers.reading import SourceProblem
+from django_dcron.contrib.importers.source_contents import SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, process_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for

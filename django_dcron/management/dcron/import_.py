@@ -30,7 +30,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ComparisonOptions,
     EntryPlan,
 )
-from django_dcron.contrib.importers.reading import SourceContents, SourceProblem
+from django_dcron.contrib.importers.source_contents import SourceContents, SourceProblem
 from django_dcron.contrib.importers.sources import FILES_OF_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,

@@ -24,12 +24,8 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
 )
 from django_dcron.contrib.importers.origins import stored_key
-from django_dcron.contrib.importers.reading import (
-    CRONTAB,
-    PendingAction,
-    SourceContents,
-    iso_in_site_zone,
-)
+from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
+from django_dcron.contrib.importers.source_contents import CRONTAB, PendingAction, SourceContents
 from django_dcron.contrib.importers.sources import SCHEDULERS, process_name
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, definition_of

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_dcron.contrib.importers.reading import SourceContents, SourceProblem
 from django_dcron.contrib.importers.received_runs import runs_to_compare
 from django_dcron.contrib.importers.report import (
     LATE,
@@ -18,6 +17,7 @@ from django_dcron.contrib.importers.report import (
     ShadowComparison,
     compare_shadows,
 )
+from django_dcron.contrib.importers.source_contents import SourceContents, SourceProblem
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -64,9 +64,9 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
                     "and workers only know the task that they received from beat",
                     WARNING,
                 )
-        stores_latest_only = source_runs.absence_counts and not source_runs.complete
+        stores_latest_only = source_runs.missing_means_not_run and not source_runs.complete
         _show_report(out, since, shadows, coverage, stores_latest_only=stores_latest_only)
-        if not source_runs.absence_counts:
+        if not source_runs.missing_means_not_run:
             out.line(
                 "Beat stores no runs of this source. The report compares the latest tasks that the "
                 "running workers have received from beat."

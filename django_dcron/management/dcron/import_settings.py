@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from django_dcron import targets
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.entry_plans import EntryPlan, ImportOutcome
-from django_dcron.contrib.importers.reading import SourceContents
+from django_dcron.contrib.importers.source_contents import SourceContents
 from django_dcron.exceptions import InvalidValue
 from django_dcron.management.dcron.output import WARNING, Output
 from django_dcron.targets import commands, shell

@@ -31,7 +31,7 @@ FAILED: list[dict[str, Any]] = [{"on": "failed", "to": ["ops"]}]
 
 
 class Leader:
-    """The parts of a node's membership that the alerter uses."""
+    """A node that leads all shards: the parts of its membership that the alerter uses."""
 
     id = "here-1"
     name = "here"
@@ -42,7 +42,7 @@ class Leader:
         self.shards = frozenset(range(dcron.SHARDS))
 
 
-def end(job: Job, state: State = State.FAILED, message: str = "no more beans") -> None:
+def finish_run(job: Job, state: State = State.FAILED, message: str = "no more beans") -> None:
     """Create a run of the job and finish it in this state."""
     run = make_run(job, "running")
     columns = {"outcome": state, "message": message}
@@ -50,7 +50,7 @@ def end(job: Job, state: State = State.FAILED, message: str = "no more beans") -
     assert endings.finish(run, 1, state, message if state is State.FAILED else "", columns, token)
 
 
-def miss(job: Job, number: int = 1) -> None:
+def miss_runs(job: Job, number: int = 1) -> None:
     for _ in range(number):
         assert endings.end_unstarted(make_run(job), State.MISSED, "its time was over")
 
@@ -64,7 +64,7 @@ def test_failure_is_reported_once_with_its_message_and_links(
     alerter = Alerter(Leader())
     alerter.check_and_send()
     job = make_idle_job(name="grind")
-    end(job)
+    finish_run(job)
     alerter.check_and_send()
     alerter.check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
@@ -74,7 +74,7 @@ def test_failure_is_reported_once_with_its_message_and_links(
     assert f"https://shop.example/admin/django_dcron/job/{job.pk}/change/" in text
     assert f"https://shop.example/admin/django_dcron/run/{job.runs.get().pk}/change/" in text
 
-    end(job)
+    finish_run(job)
     alerter.check_and_send()
     assert len(service.received) == 1, "the streak was reported before"
 
@@ -88,13 +88,13 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     alerter = Alerter(Leader())
     alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=2)
-    end(job)
-    miss(job, 3)
+    finish_run(job)
+    miss_runs(job, 3)
     alerter.check_and_send()
-    end(job, State.SUCCEEDED)
+    finish_run(job, State.SUCCEEDED)
     alerter.check_and_send()
     for _ in range(2):
-        end(job)
+        finish_run(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
     alerter.check_and_send()
     assert service.subjects == [
@@ -105,8 +105,8 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     assert "paused automatically after 2 consecutive failed runs" in service.received[2]["message"]
 
     control.resume(Job.objects.get(pk=job.pk))
-    end(job)
-    end(job)
+    finish_run(job)
+    finish_run(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
     alerter.check_and_send()
     assert service.subjects[3:] == ["[dcron] grind was paused automatically"], (
@@ -121,7 +121,7 @@ def test_automatic_pause_is_reported_even_if_a_run_ends_afterwards(
     alerter = Alerter(Leader())
     alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=1)
-    end(job)
+    finish_run(job)
     assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
     assert endings.end_unstarted(make_run(job), State.CANCELLED, "no use")
     alerter.check_and_send()
@@ -133,9 +133,9 @@ def test_manual_pause_is_not_reported(service: Service, settings: Settings) -> N
     alerter = Alerter(Leader())
     alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=2)
-    end(job)
+    finish_run(job)
     control.pause(job, "while the mill is cleaned")
-    end(job)
+    finish_run(job)
     alerter.check_and_send()
     assert service.received == []
 
@@ -148,9 +148,9 @@ def test_events_without_a_running_node_are_reported_later(
     first.check_and_send()
     job = make_idle_job(name="grind")
     first.check_and_send()
-    miss(job, 2)
-    end(job)
-    end(job, State.SUCCEEDED)
+    miss_runs(job, 2)
+    finish_run(job)
+    finish_run(job, State.SUCCEEDED)
     Alerter(Leader()).check_and_send()  # another node, later
     assert len(service.received) == 1
     assert "grind missed 2 occurrences" in service.received[0]["message"]
@@ -164,7 +164,7 @@ def test_run_with_an_old_finish_time_is_found_by_the_full_check(
     job = make_idle_job(name="grind")
     alerter = Alerter(Leader())
     alerter.check_and_send()
-    end(job)
+    finish_run(job)
     Statistics.objects.update(last_finished_at=database_now("default") - timedelta(hours=1))
     alerter.check_and_send()
     assert service.received == []
@@ -182,8 +182,8 @@ def test_job_deleted_during_the_check_does_not_affect_others(
     gone, job = make_idle_job(name="gone"), make_idle_job(name="grind")
     alerter = Alerter(Leader())
     alerter.check_and_send()
-    end(gone)
-    end(job)
+    finish_run(gone)
+    finish_run(job)
     make_message = job_alerts._message
 
     def delete_job_then_make_message(*args: Any) -> Message:
@@ -202,7 +202,7 @@ def test_event_is_detected_again_if_its_alert_was_not_written(
     job = make_idle_job(name="grind")
     alerter = Alerter(Leader())
     alerter.check_and_send()
-    end(job)
+    finish_run(job)
 
     def dies(messages: list[Message]) -> int:
         raise KeyboardInterrupt
@@ -225,7 +225,7 @@ def test_jobs_beyond_the_batch_size_are_all_reported(
     alerter = Alerter(Leader())
     alerter.check_and_send()
     for job in jobs:
-        end(job)
+        finish_run(job)
     for _ in range(4):
         alerter.check_and_send()
     assert sorted(Alert.objects.values_list("job", flat=True)) == [job.pk for job in jobs]
@@ -243,7 +243,7 @@ def test_rules_of_a_job_replace_the_general_rules(service: Service, settings: Se
     silent = make_idle_job(name="silent", alerts=[])
     patient = make_idle_job(name="patient", alerts=[{"on": "failed", "to": ["ops"], "after": 2}])
     for job in (silent, patient, patient):
-        end(job)
+        finish_run(job)
     alerter.check_and_send()
     assert service.subjects == ["[dcron] patient failed 2 times in a row"]
 
@@ -258,9 +258,9 @@ def test_first_check_reports_only_ongoing_failure_streaks(
     ]
     failing, well = make_idle_job(name="failing"), make_idle_job(name="well")
     for job, ended in ((failing, "sff"), (well, "ffs")):
-        miss(job)
+        miss_runs(job)
         for state in ended:
-            end(job, State.SUCCEEDED if state == "s" else State.FAILED)
+            finish_run(job, State.SUCCEEDED if state == "s" else State.FAILED)
     alerter = Alerter(Leader())
     alerter.check_and_send()
     assert service.subjects == ["[dcron] failing failed 2 times in a row"]
@@ -276,8 +276,8 @@ def test_events_of_a_shard_are_found_by_its_next_leader(
     one.shards = frozenset({first.pk % dcron.SHARDS})
     other.shards = frozenset({second.pk % dcron.SHARDS})
     alerter = Alerter(one)
-    end(first)
-    end(second)
+    finish_run(first)
+    finish_run(second)
     alerter.check_and_send()
     assert service.subjects == [f"[dcron] {first} failed"]
     one.shards |= other.shards
@@ -290,7 +290,7 @@ def test_concurrent_alerters_report_each_event_once(service: Service, settings: 
     settings.DCRON_ALERTS = FAILED
     Alerter(Leader()).check_and_send()
     for _ in range(20):
-        end(make_idle_job())
+        finish_run(make_idle_job())
     alerters = [Alerter(Leader()) for _ in range(3)]
     in_threads(*(alerter.check_and_send for alerter in alerters))
     for alerter in alerters:
@@ -307,7 +307,7 @@ def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing(
     Alerter(Leader()).check_and_send()
     job = make_idle_job(name="grind")
     Job.objects.filter(pk=job.pk).update(alerts=[{"on": "failed", "to": ["gone"]}])
-    end(job)
+    finish_run(job)
     Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
 
@@ -315,8 +315,8 @@ def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing(
 def test_node_of_a_namespace_reports_only_its_jobs(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = FAILED
     Alerter(Leader()).check_and_send()
-    end(make_idle_job(name="theirs"))
-    end(make_idle_job(name="ours", namespace="shop"))
+    finish_run(make_idle_job(name="theirs"))
+    finish_run(make_idle_job(name="ours", namespace="shop"))
     leader = Leader()
     leader.namespace = "shop"
     Alerter(leader).check_and_send()
@@ -330,7 +330,7 @@ def test_check_of_successful_jobs_needs_few_queries(
     alerter = Alerter(Leader())
     alerter.check_and_send()
     for _ in range(10):
-        end(make_idle_job(), State.SUCCEEDED)
+        finish_run(make_idle_job(), State.SUCCEEDED)
     alerter.check_and_send()
     with django_assert_max_num_queries(4):  # the clock, the jobs, and the outbox with its own clock
         alerter.check_and_send()
@@ -381,7 +381,7 @@ def test_silent_job_is_reported_once_for_each_silence(service: Service, settings
         Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind has had no success for 1d"]
 
-    end(job, State.SUCCEEDED)
+    finish_run(job, State.SUCCEEDED)
     Alerter(Leader()).check_and_send()
     assert AlertCheck.objects.get(job=job).success_at > database_now("default") - timedelta(
         minutes=5
@@ -399,25 +399,25 @@ def test_silence_is_the_time_since_the_last_success(service: Service, settings: 
     settings.DCRON_ALERTS = [{"on": "silent", "to": ["ops"], "for": "2d"}]
     job = make_idle_job(name="grind")
     Alerter(Leader()).check_and_send()
-    end(job, State.SUCCEEDED)
+    finish_run(job, State.SUCCEEDED)
     day = timedelta(days=1)
     Run.objects.update(finished_at=F("finished_at") - day)
     AlertCheck.objects.update(success_at=database_now("default") - 2 * day)
-    end(job)
+    finish_run(job)
     Alerter(Leader()).check_and_send()
     assert abs(
         AlertCheck.objects.get().success_at - Run.objects.get(state="succeeded").finished_at
     ) < timedelta(seconds=1)
 
 
-def fail(job: Job, message: str) -> Run:
+def fail_in_incident(job: Job, message: str) -> Run:
     """Fail a run as a worker does, so that it belongs to an incident."""
     run = make_run(job, "running")
     assert end_attempt(run, 1, Ending(Outcome.FAILED, exception_class="Jam", message=message))
     return run
 
 
-def mute(job: Job, message: str) -> None:
+def mute_incident(job: Job, message: str) -> None:
     group_failed_attempts(job_id=job.pk)
     incident = Incident.objects.get(job=job, message=message)
     control.set_incident_state(incident, IncidentState.MUTED)
@@ -429,7 +429,7 @@ def test_alert_links_to_its_incident_job_and_run(service: Service, settings: Set
     alerter = Alerter(Leader())
     alerter.check_and_send()
     job = make_idle_job()
-    run = fail(job, "no more beans")
+    run = fail_in_incident(job, "no more beans")
     alerter.check_and_send()
     alert, incident = Alert.objects.get(), Incident.objects.get()
     assert (alert.incident, alert.run, alert.job) == (incident, run.pk, job)
@@ -444,16 +444,16 @@ def test_muted_incident_sends_no_alerts_not_even_about_recovery(
     settings.DCRON_ALERTS = [{"on": kind, "to": ["ops"]} for kind in ("failed", "recovered")]
     alerter = Alerter(Leader())
     job = make_idle_job(name="grind")
-    fail(job, "a")
+    fail_in_incident(job, "a")
     alerter.check_and_send()
-    end(job, State.SUCCEEDED)
+    finish_run(job, State.SUCCEEDED)
     alerter.check_and_send()
     assert len(Alert.objects.all()) == 2
-    mute(job, "a")
+    mute_incident(job, "a")
     for _ in range(2):
-        fail(job, "a")
+        fail_in_incident(job, "a")
         alerter.check_and_send()
-    end(job, State.SUCCEEDED)
+    finish_run(job, State.SUCCEEDED)
     alerter.check_and_send()
     assert len(Alert.objects.all()) == 2
 
@@ -462,16 +462,16 @@ def test_other_failure_among_muted_ones_is_reported(service: Service, settings: 
     settings.DCRON_ALERTS = [{"on": "failed", "to": ["ops"], "after": 2}]
     alerter = Alerter(Leader())
     job = make_idle_job()
-    fail(job, "a")
+    fail_in_incident(job, "a")
     alerter.check_and_send()
-    mute(job, "a")
+    mute_incident(job, "a")
     # One failure counted before its incident was muted.
     for message in ("a", "a"):
-        fail(job, message)
+        fail_in_incident(job, message)
         alerter.check_and_send()
     assert not Alert.objects.exists()
-    other = fail(job, "b")
-    fail(job, "a")
+    other = fail_in_incident(job, "b")
+    fail_in_incident(job, "a")
     alerter.check_and_send()
     alert = Alert.objects.get()
     assert (alert.run, alert.incident) == (other.pk, Incident.objects.get(message="b"))
@@ -481,11 +481,11 @@ def test_every_failure_but_the_muted_ones_is_reported(service: Service, settings
     settings.DCRON_ALERTS = [{"on": "failed", "to": ["ops"], "after": "every"}]
     alerter = Alerter(Leader())
     job = make_idle_job()
-    fail(job, "a")
-    mute(job, "a")
+    fail_in_incident(job, "a")
+    mute_incident(job, "a")
     alerter.check_and_send()
     for message in ("a", "b", "a", "b"):
-        fail(job, message)
+        fail_in_incident(job, message)
         alerter.check_and_send()
     assert Alert.objects.count() == 2
     assert {alert.incident for alert in Alert.objects.all()} == {Incident.objects.get(message="b")}

@@ -28,7 +28,8 @@ from pytest_django import Settings
 
 from django_dcron import targets
 from django_dcron.contrib.importers import apscheduler
-from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, one_off_schedule
+from django_dcron.contrib.importers.schedule_fields import one_off_schedule
+from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
@@ -340,7 +341,7 @@ def test_pickle_that_would_run_code_is_refused(evil_call: tuple[Any, ...], messa
 
 def test_arguments_of_custom_classes_are_refused() -> None:
     store(IntervalTrigger(hours=1), args=(SourceEntry("a", "b"),))
-    assert "django_dcron.contrib.importers.reading.SourceEntry" in read_entry().refused
+    assert "django_dcron.contrib.importers.source_contents.SourceEntry" in read_entry().refused
 
 
 def test_date_argument_is_refused() -> None:

@@ -21,7 +21,7 @@ from django_dcron.contrib.importers import celery_beat, celery_config, celery_en
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.cron_text import DAYS_NOT_EXPRESSIBLE
 from django_dcron.contrib.importers.entry_plans import ImportOutcome
-from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
+from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry
 from django_dcron.db.now import database_now
 from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
@@ -376,7 +376,7 @@ def test_report_knows_at_once_what_workers_received(
         found("alone").origin: [NOW + timedelta(seconds=latest)],
         found("shared").origin: [at],
     }
-    assert (found_runs.indistinct, found_runs.absence_counts) == ({}, True)
+    assert (found_runs.shared_tasks, found_runs.missing_means_not_run) == ({}, True)
 
 
 def test_report_says_that_beat_stores_only_the_latest_run(

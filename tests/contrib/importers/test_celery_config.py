@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_config
-from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.db.now import database_now
 from django_dcron.dispatch.base import BeatTask, DispatchFailed, WorkerReply
 from django_dcron.dispatch.celery import CeleryDispatcher

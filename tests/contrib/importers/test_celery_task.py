@@ -10,7 +10,7 @@ import pytest
 from celery.utils.time import get_exponential_backoff_interval
 
 from django_dcron.contrib.importers import celery_task
-from django_dcron.contrib.importers.reading import EntryRefused
+from django_dcron.contrib.importers.source_contents import EntryRefused
 from django_dcron.jobs.portable import check_rules
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass

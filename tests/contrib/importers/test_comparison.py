@@ -17,7 +17,7 @@ from django_dcron.contrib.importers import calendars as import_calendars
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.names import clean_name, with_distinct_names
-from django_dcron.contrib.importers.reading import SourceCalendar, SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceCalendar, SourceEntry
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
     refuse_without_calendar,

@@ -15,7 +15,7 @@ from django_dcron import control
 from django_dcron.contrib.importers import crontab
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.names import name_digest, with_distinct_names
-from django_dcron.contrib.importers.reading import SourceContents, SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceContents, SourceEntry
 from django_dcron.contrib.importers.sources import FileFormat, file_format_of
 from django_dcron.models import Job
 from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS

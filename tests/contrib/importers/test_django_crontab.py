@@ -14,7 +14,7 @@ from django_dcron.contrib.importers import crontab, django_crontab
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.names import with_distinct_names
-from django_dcron.contrib.importers.reading import SourceEntry, SourceProblem
+from django_dcron.contrib.importers.source_contents import SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule

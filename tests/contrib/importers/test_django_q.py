@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from django_dcron.contrib.importers import django_q
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry
+from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job

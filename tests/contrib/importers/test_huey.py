@@ -14,12 +14,8 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from django_dcron.contrib.importers import huey as importer
-from django_dcron.contrib.importers.reading import (
-    EntryRefused,
-    SourceEntry,
-    SourceProblem,
-    iso_in_site_zone,
-)
+from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
+from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass

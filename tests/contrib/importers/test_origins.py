@@ -20,7 +20,8 @@ from django_dcron.contrib.importers.entry_plans import (
     EntryPlan,
     ImportOutcome,
 )
-from django_dcron.contrib.importers.reading import LONG_INTERVAL, SourceEntry, next_due
+from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, next_due
+from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED

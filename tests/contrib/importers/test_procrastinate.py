@@ -17,7 +17,7 @@ from procrastinate.periodic import PeriodicDeferrer, PeriodicRegistry
 
 from django_dcron.contrib.importers import procrastinate as importer
 from django_dcron.contrib.importers.croniter_text import from_croniter
-from django_dcron.contrib.importers.reading import EntryRefused, SourceEntry, SourceProblem
+from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.policies.retry import Failure, FailureClass

@@ -13,7 +13,7 @@ from redbeat.schedulers import ensure_conf, get_redis
 from redbeat.schedules import rrule
 
 from django_dcron.contrib.importers import redbeat
-from django_dcron.contrib.importers.reading import SourceEntry
+from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.models import Job
 from django_dcron.schedules.timetable import MICROSECOND
 from tests import services, settings

@@ -11,7 +11,6 @@ import pytest
 from django_dcron import control, targets
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
-from django_dcron.contrib.importers.reading import SourceEntry, SourceRuns
 from django_dcron.contrib.importers.report import (
     Coverage,
     Difference,
@@ -19,6 +18,7 @@ from django_dcron.contrib.importers.report import (
     ShadowComparison,
     compare_shadows,
 )
+from django_dcron.contrib.importers.source_contents import SourceEntry, SourceRuns
 from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.management.dcron.import_report import difference_reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from django_dcron import control
@@ -18,6 +17,7 @@ from django_dcron.contrib.rest.jobs.triggering import (
     TriggerSerializer,
     has_arguments,
     receipt,
+    reused_key_text,
 )
 from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Job, Run
@@ -32,13 +32,17 @@ class TriggerManySerializer(SelectedJobsSerializer, TriggerSerializer):
 
 
 class UnchangedJobSerializer(AnySerializer):
+    """A job that the request didn't pause, resume or run."""
+
     id = serializers.IntegerField(read_only=True)
-    detail = serializers.CharField(read_only=True, help_text="Why the job is unchanged.")
+    detail = serializers.CharField(
+        read_only=True, help_text="Why the action wasn't applied to the job."
+    )
 
 
 class BulkResponseSerializer(AnySerializer):
     refused = UnchangedJobSerializer(
-        many=True, read_only=True, help_text="The jobs for which the action isn't possible."
+        many=True, read_only=True, help_text="The jobs to which the action couldn't be applied."
     )
     next = serializers.IntegerField(
         read_only=True,
@@ -48,13 +52,15 @@ class BulkResponseSerializer(AnySerializer):
     )
 
 
-class SwitchedJobsSerializer(BulkResponseSerializer):
-    results = SavedJobSerializer(many=True, read_only=True, help_text="The changed jobs.")
+class PausedOrResumedJobsSerializer(BulkResponseSerializer):
+    results = SavedJobSerializer(
+        many=True, read_only=True, help_text="The jobs that were paused or resumed."
+    )
     skipped = UnchangedJobSerializer(
         many=True,
         read_only=True,
-        help_text="Matching jobs to which the action doesn't apply, such as jobs to pause that are "
-        "already paused.",
+        help_text="The matching jobs that need no change, such as jobs to pause that are already "
+        "paused.",
     )
 
 
@@ -62,15 +68,15 @@ class TriggeredJobsSerializer(BulkResponseSerializer):
     results = ReceiptSerializer(many=True, read_only=True, help_text="The runs, one per job.")
 
 
-def switch_jobs(
-    selected: SelectedJobs, switch: Callable[[Sequence[Job]], Mapping[int, Exception]]
+def pause_or_resume_jobs(
+    selected: SelectedJobs, pause_or_resume: Callable[[Sequence[Job]], Mapping[int, Exception]]
 ) -> dict[str, Any]:
-    """Switch the jobs and return the response.
+    """Pause or resume the jobs and return the response.
 
-    ``switch`` returns the errors of the refused jobs by position.
+    ``pause_or_resume`` returns the errors of the refused jobs by their positions in its argument.
     """
     jobs = selected.rows
-    errors = {jobs[position].pk: error for position, error in switch(jobs).items()}
+    errors = {jobs[position].pk: error for position, error in pause_or_resume(jobs).items()}
     return {
         "results": [job for job in jobs if job.pk not in errors],
         "refused": _refused(selected, errors),
@@ -88,34 +94,35 @@ def trigger_jobs(
 ) -> dict[str, Any]:
     """Create a run of each job and return the response.
 
-    With a key, a job that has a run with this key gets no second one. It is refused if that run has
-    other arguments.
+    ``key`` is an idempotency key. A job that has a run with this key gets no second one, and is
+    refused if that run has other arguments.
     """
-    made = control.trigger_many(selected.rows, args=args, kwargs=kwargs, idempotency_key=key)
+    results = control.trigger_many(selected.rows, args=args, kwargs=kwargs, idempotency_key=key)
     errors: dict[int, Exception] = {}
     runs: list[Run] = []
-    reused: dict[int, str] = {}
-    for job, result in zip(selected.rows, made, strict=True):
+    conflicts: dict[int, str] = {}
+    for job, result in zip(selected.rows, results, strict=True):
         if isinstance(result, Exception):
             errors[job.pk] = result
-        elif not has_arguments(result, args, kwargs):
-            reused[job.pk] = _("The key was used for run %(run)s with other arguments.") % {
-                "run": result.pk
-            }
+        elif key is not None and not has_arguments(result, args, kwargs):
+            conflicts[job.pk] = reused_key_text(key, result)
         else:
             runs.append(result)
     return {
         "results": [receipt(run, url_of(run)) for run in runs],
-        "refused": _refused(selected, errors, reused),
+        "refused": _refused(selected, errors, conflicts),
         "next": selected.next_after,
     }
 
 
 def _refused(
-    selected: SelectedJobs, errors: Mapping[int, Exception], texts: Mapping[int, str] | None = None
+    selected: SelectedJobs,
+    errors: Mapping[int, Exception],
+    conflicts: Mapping[int, str] | None = None,
 ) -> list[dict[str, Any]]:
+    """Return the refused jobs with their reasons, also those that don't exist, by id."""
     reasons = {
         job.pk: refusal_text(errors[job.pk], job) for job in selected.rows if job.pk in errors
     }
-    reasons |= selected.missing | dict(texts or {})
+    reasons |= selected.missing | dict(conflicts or {})
     return [{"id": pk, "detail": reasons[pk]} for pk in sorted(reasons)]

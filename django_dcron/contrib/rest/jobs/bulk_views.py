@@ -11,11 +11,11 @@ from rest_framework.response import Response
 from django_dcron import control
 from django_dcron.contrib.rest.jobs import bulk
 from django_dcron.contrib.rest.jobs.bulk_actions import (
+    PausedOrResumedJobsSerializer,
     PauseManySerializer,
-    SwitchedJobsSerializer,
     TriggeredJobsSerializer,
     TriggerManySerializer,
-    switch_jobs,
+    pause_or_resume_jobs,
     trigger_jobs,
 )
 from django_dcron.contrib.rest.jobs.selecting import SelectedJobsSerializer, select_jobs
@@ -61,7 +61,7 @@ class BulkJobViewSet(BaseViewSet):
     @operation(
         "pause_jobs",
         f"Pause up to {bulk.MAX_JOBS} jobs, by id or filter; runs in progress continue",
-        {200: SwitchedJobsSerializer()},
+        {200: PausedOrResumedJobsSerializer()},
         permissions=("view_job", "pause_job"),
         body=PauseManySerializer(),
     )
@@ -69,21 +69,22 @@ class BulkJobViewSet(BaseViewSet):
         values = self.validate(PauseManySerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
         pause = partial(control.pause_many, reason=reason, until=values["until"])
-        switched = switch_jobs(select_jobs(values, self.scope, why_not_paused), pause)
-        return Response(SwitchedJobsSerializer(switched).data)
+        changed = pause_or_resume_jobs(select_jobs(values, self.scope, why_not_paused), pause)
+        return Response(PausedOrResumedJobsSerializer(changed).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/resume")
     @operation(
         "resume_jobs",
         f"Resume up to {bulk.MAX_JOBS} jobs, by id or filter; occurrences before now are not run",
-        {200: SwitchedJobsSerializer()},
+        {200: PausedOrResumedJobsSerializer()},
         permissions=("view_job", "pause_job"),
         body=SelectedJobsSerializer(),
     )
     def resume_many(self, request: Request) -> Response:
         values = self.validate(SelectedJobsSerializer, request.data)
         selected = select_jobs(values, self.scope, why_not_resumed)
-        return Response(SwitchedJobsSerializer(switch_jobs(selected, control.resume_many)).data)
+        changed = pause_or_resume_jobs(selected, control.resume_many)
+        return Response(PausedOrResumedJobsSerializer(changed).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/trigger")
     @operation(

@@ -111,9 +111,14 @@ def trigger_once(
 
     triggered = despite_contention(find_or_trigger, using)
     if not has_arguments(triggered.run, args, kwargs):
-        message = _(
-            "The key %(key)s was used for run %(run)s with other arguments. Nothing was "
-            "done. Use a new key."
-        )
-        raise KeyReused(message % {"key": key, "run": triggered.run.pk})
+        raise KeyReused(reused_key_text(key, triggered.run))
     return triggered
+
+
+def reused_key_text(key: str, run: Run) -> str:
+    """Return the refusal of a request whose idempotency key belongs to a run of another one."""
+    text = _(
+        "The key %(key)s was used for run %(run)s with other arguments. Nothing was done. Use a "
+        "new key."
+    )
+    return text % {"key": key, "run": run.pk}

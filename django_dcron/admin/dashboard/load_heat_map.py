@@ -1,11 +1,12 @@
-"""The dashboard's heat map of the occurrences in seven days, with advice about crowded minutes.
+"""The dashboard's heat map: the occurrences of each hour, with advice about crowded minutes.
 
 Invariants:
 
-- A cell represents one hour.
-- The color of a cell shows its position between the two ends of the scale, which the legend names.
+- It shows seven days, beginning with today. A cell represents one hour, which may be over.
+- The opacity of a cell shows its number of occurrences on a linear scale. The legend names the
+  numbers at both ends of the scale.
 - The scale ends at the greatest number. It starts at the least number above zero, or at half of the
-  greatest if that is lower. Hours with similar numbers therefore get similar colors.
+  greatest if that is lower. Hours with similar numbers therefore look similar.
 - Horizontal positions are percentages of the image's width. Vertical positions are pixels.
 """
 
@@ -35,8 +36,11 @@ from django_dcron.schedules.crowding import CrowdedMinute
 
 HOURS = 24
 COLUMN = 100 / HOURS
+"""The width of an hour's column, in percent."""
 GAP = 0.2
+"""The gap between two columns, in percent."""
 ROW, AXIS = 26, 22
+"""The heights of a day's row and of the row of hours above it, in pixels."""
 MIN_OPACITY, SINGLE_VALUE_OPACITY = 0.2, 0.6
 SWATCHES = 5
 MAX_LINKED_SCHEDULES = 3
@@ -67,17 +71,17 @@ class Advice:
     text: str
     remedy: SafeString
     links: tuple[tuple[str, str], ...]
-    """URL and text of a link for each of the most common schedules. Each leads to the list of jobs.
+    """URL and text of a link to the jobs of each of the most common schedules.
 
-    The list also includes jobs that already use jitter, because no filter excludes them.
+    The linked list includes jobs that already use jitter, because no filter excludes them.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPicture:
+class LoadHeatMap:
     days: tuple[Day, ...]
     scale: tuple[tuple[float, str], ...]
-    """The position of each hour, and its label."""
+    """The horizontal position (percent) and the label of each hour."""
     busiest: str
     least: str
     greatest: str
@@ -101,15 +105,15 @@ def context(viewer: Viewer) -> dict[str, Any]:
     now = localtime(viewer.now, zone)
     load = planned_load(now.date(), zone, chosen, viewer.scope)
     advice = tuple(_advice(crowd, load, viewer.site, chosen) for crowd in load.crowded_minutes)
-    return {"load": _make_picture(load, now, advice)}
+    return {"load": _draw_heat_map(load, now, advice)}
 
 
-def _make_picture(load: Load, now: datetime, advice: tuple[Advice, ...]) -> LoadPicture:
+def _draw_heat_map(load: Load, now: datetime, advice: tuple[Advice, ...]) -> LoadHeatMap:
     planned = [number for number in load.hours if number] or [0]
     least, greatest = min(planned), max(planned)
     if least < greatest:
         least = min(least, greatest // 2)
-    return LoadPicture(
+    return LoadHeatMap(
         days=tuple(_days(load, now, least, greatest)),
         scale=tuple((round(COLUMN * hour, 2), f"{hour:02}") for hour in range(HOURS)),
         busiest=_busiest(load),
@@ -168,7 +172,7 @@ def _busiest(load: Load) -> str:
         "average": _number(round(total / len(load.hours))),
     }
     if not total:
-        return _("No occurrences in the next 7 days.")
+        return _("No occurrences in the 7 days from today.")
     if min(load.hours) == greatest:
         return _("%(total)s occurrences, %(number)s per hour.") % values
     values["when"] = _weekday_and_time(load.start_of(load.hours.index(greatest)))
@@ -192,7 +196,7 @@ def _advice(
     links = []
     for text, zone, number in crowd.texts[:MAX_LINKED_SCHEDULES]:
         words = ngettext("%(number)s job: %(schedule)s", "%(number)s jobs: %(schedule)s", number)
-        names_zone = text.startswith(ZONE_PREFIXES)  # takes precedence over the job's zone
+        names_zone = text.startswith(ZONE_PREFIXES)  # the job's zone then has no effect
         schedule = text if names_zone or zone == get_current_timezone_name() else f"{text} ({zone})"
         lookups = chosen.lookups() | {"state": "enabled", "schedule__exact": text}
         if not names_zone:
@@ -230,12 +234,15 @@ def _crowd_text(crowd: CrowdedMinute, load: Load) -> str:
         return _("%(jobs)s jobs start at %(time)s on %(days)s.") % values
     if crowd.fewest == crowd.jobs:
         return (
-            _("%(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the next 7 days.")
+            _(
+                "%(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the 7 days from "
+                "today."
+            )
             % values
         )
     return (
         _(
-            "%(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the next 7 days. "
+            "%(jobs)s jobs start at minute %(minute)d of %(hours)d hours in the 7 days from today. "
             "Peak: %(fullest)s."
         )
         % values

@@ -1,9 +1,9 @@
-"""Small calendars of whole months, for a calendar's page and for a job's upcoming days.
+"""The month grids on the page of a calendar and in the upcoming days of a job.
 
 Invariants:
 
-- The state of a day is recognizable without its color: a line through or below its number, or a
-  symbol. A hidden text names the state for screen readers.
+- The state of a day is recognizable without color: by a line through or below its number, or by a
+  symbol. Hidden text names the state for screen readers.
 - Weeks begin on the first day of the week of the active language.
 """
 
@@ -70,7 +70,7 @@ class Month:
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """The days that each reason excludes, such as 24-26, and the reason."""
+        """Pairs of days, such as ``24-26``, and the reason that excludes them."""
         days: dict[str, list[int]] = {}
         for day in self.days:
             for reason in day.reasons:
@@ -124,7 +124,7 @@ class MonthGrid:
 
 
 def exclusion_reasons(dates: str) -> Callable[[date], ExclusionReasons]:
-    """Return a function from a day to the reasons why a calendar with these dates excludes it."""
+    """Return a function that returns why a calendar with these ``dates`` excludes a day."""
     try:
         entries = read_entries(dates)
     except InvalidCalendar:
@@ -136,16 +136,19 @@ def exclusion_reasons(dates: str) -> Callable[[date], ExclusionReasons]:
 
 
 def exclusion_note(excluded: Sequence[Interval], reasons: ExclusionReasons) -> str:
-    """Describe the exclusion of a day or of times of it; empty if nothing is excluded.
+    """Describe the excluded times of a day, with the reasons. Empty if nothing is excluded.
 
-    ``excluded``: intervals in seconds of the day, which are whole minutes.
+    ``excluded``: intervals of whole minutes, in seconds of the day.
     """
     if not excluded:
         return ""
     what = _("excluded")
     if tuple(excluded) != ALL_TIMES:
         what = f"{what}: {_format_times(excluded)}"
-    names = [*reasons.names, *([_("outside the open times")] if reasons.has_times_outside else [])]
+    names = [
+        *reasons.names,
+        *([_("outside the “only” times")] if reasons.has_times_outside else []),
+    ]
     return f"{what} ({', '.join(names)})" if names else what
 
 
@@ -168,5 +171,5 @@ def _format_numbers(numbers: Sequence[int]) -> str:
 
 
 def _first_weekday() -> int:
-    """Return the first day of the week as Python counts: Monday is 0. Django's Sunday is 0."""
+    """Return the first day of the week; Monday is 0, as in Python. In Django, Sunday is 0."""
     return (int(get_format("FIRST_DAY_OF_WEEK")) - 1) % 7

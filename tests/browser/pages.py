@@ -42,7 +42,7 @@ PAGES: dict[str, Callable[[Sample], str]] = {
     "attempt": lambda sample: dcron_url("attempt_change", sample.attempt.pk),
     "incident list": lambda sample: dcron_url("incident_changelist"),
     "incident": lambda sample: dcron_url("incident_change", sample.incident.pk),
-    "incident retry": lambda sample: dcron_url("incident_reruns", sample.incident.pk),
+    "incident rerun": lambda sample: dcron_url("incident_rerun", sample.incident.pk),
     "alert list": lambda sample: dcron_url("alert_changelist"),
     "single alerts": lambda sample: f"{dcron_url('alert_changelist')}?ungrouped=1",
     "alert": lambda sample: dcron_url("alert_change", sample.alert.pk),

@@ -28,7 +28,7 @@ MAIN_PAGES = (
     "attempt",
     "incident list",
     "incident",
-    "incident retry",
+    "incident rerun",
     "alert list",
     "node list",
     "node",

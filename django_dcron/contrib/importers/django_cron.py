@@ -1,9 +1,11 @@
 """Import from django-cron: the classes that the setting ``CRON_CLASSES`` names.
 
 ``manage.py runcrons``, which a crontab calls every few minutes, runs each class that is due. A
-class may have an interval, times of day or both, and days on which it may run. The times become one
-schedule, of several lines if no single line has exactly these times. An interval can't be combined
-with other lines, so a class that has both becomes two jobs.
+class may have an interval, times of day or both, and days on which it may run.
+
+A class becomes one job for its interval, and one for each line of cron text that its times need.
+One job of several lines would run the times differently: its attempts would be the same for each
+time, and a handover would continue after the last time that has run, also if an earlier one hasn't.
 """
 
 from __future__ import annotations
@@ -39,7 +41,6 @@ from django_dcron.contrib.importers.source_contents import (
 )
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import UnknownTarget
-from django_dcron.schedules.schedule import MAX_LINES
 from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
 
 SOURCE = "django-cron"
@@ -59,8 +60,6 @@ KNOWN_OPTIONS = frozenset(
 """The options of a schedule. A fork renames ``run_on_days`` to ``run_weekly_on_days``. Forks also
 have options that aren't supported.
 """
-AT_TIMES = " at fixed times"
-"""Distinguishes the job of the times from the job of the interval."""
 HOUR_MINUTES, DAY_MINUTES = 60, 24 * 60
 Time = tuple[int, int]
 """Hour and minute."""
@@ -68,14 +67,14 @@ Time = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ClassPart:
-    """The part of a class that becomes one job: its interval or its times."""
+    """The part of a class that becomes one job: its interval, or some of its times."""
 
     path: str
     cron_class: Any
     times: tuple[Time, ...] = ()
     """In ascending order. Empty: the interval."""
     label: str = ""
-    """``AT_TIMES`` if the class also has an interval, which is another part."""
+    """Distinguishes the part from the others. Empty for the first part."""
 
     @property
     def code(self) -> str:
@@ -150,8 +149,9 @@ def _parts(path: str) -> list[ClassPart]:
     ):
         raise EntryRefused(f"the schedule has options that can't be imported: {', '.join(unknown)}")
     parts = [ClassPart(path, cron_class)] if schedule.run_every_mins is not None else []
-    if times := _parse_times(schedule.run_at_times or ()):
-        parts.append(ClassPart(path, cron_class, times, AT_TIMES if parts else ""))
+    for group in _groups(_parse_times(schedule.run_at_times or ())):
+        label = f" at {group[0][0]:02}:{group[0][1]:02}" if parts else ""
+        parts.append(ClassPart(path, cron_class, group, label))
     if not parts:
         raise EntryOmitted(
             "django-cron never runs it: it has neither run_every_mins nor run_at_times"
@@ -220,8 +220,8 @@ def _warn_about_class(part: ClassPart, warn: Warn) -> None:
         )
     if part.label:
         warn(
-            f"the interval and the times of {part.code} become two jobs, whose runs may overlap; "
-            "if they must not, give both jobs a limit with max_running=1"
+            f"the times of {part.code} become several jobs, whose runs may overlap; if they must "
+            "not, give these jobs a limit with max_running=1"
         )
 
 
@@ -267,41 +267,29 @@ def _every(part: ClassPart, now: datetime, warn: Warn) -> dict[str, Any]:
             "these times; use run_at_times, or an interval such as 15, 60 or 120"
         )
     warn("the interval counts from midnight of each day, when django-cron first runs the class")
-    return {**_cron([times], days, weekdays), "starts_at": None}
+    return {**_cron(times, days, weekdays), "starts_at": None}
 
 
 def _at_times(part: ClassPart) -> dict[str, Any]:
-    groups = _groups(part.times)
-    if len(groups) > MAX_LINES:
-        raise EntryRefused(
-            f"run_at_times needs a schedule of {len(groups)} lines, and a schedule has at most "
-            f"{MAX_LINES}; use fewer times"
-        )
     days, weekdays = _days(part.cron_class.schedule)
     return {
-        **_cron(groups, days, weekdays),
+        **_cron(part.times, days, weekdays),
         "starts_at": None,
         LAST_RUN: _last_success(part),
     }
 
 
 def _cron(
-    groups: Iterable[tuple[Time, ...]], days: set[int] | None, weekdays: set[int] | None
+    times: tuple[Time, ...], days: set[int] | None, weekdays: set[int] | None
 ) -> dict[str, str]:
-    """Return the fields of a schedule that has one line for each group of times."""
-    lines = [
-        cron_text(
-            CronParts(
-                minute=CronPart({minute for _hour, minute in times}),
-                hour=CronPart({hour for hour, _minute in times}),
-                day_of_month=CronPart(range(1, 32) if days is None else days),
-                month=CronPart(range(1, 13)),
-                day_of_week=CronPart(range(7) if weekdays is None else weekdays),
-            )
-        )
-        for times in groups
-    ]
-    return {"schedule": "\n".join(lines), "timezone": settings.TIME_ZONE}
+    parts = CronParts(
+        minute=CronPart({minute for _hour, minute in times}),
+        hour=CronPart({hour for hour, _minute in times}),
+        day_of_month=CronPart(range(1, 32) if days is None else days),
+        month=CronPart(range(1, 13)),
+        day_of_week=CronPart(range(7) if weekdays is None else weekdays),
+    )
+    return {"schedule": cron_text(parts), "timezone": settings.TIME_ZONE}
 
 
 def _days(schedule: Any) -> tuple[set[int] | None, set[int] | None]:

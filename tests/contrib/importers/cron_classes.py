@@ -67,11 +67,6 @@ class Zero(Base):
     schedule = Schedule(run_every_mins=0, run_on_days=[4])
 
 
-class TooManyTimes(Base):
-    code = "shop.many"
-    schedule = Schedule(run_at_times=[f"{number}:{number:02}" for number in range(21)])
-
-
 class NoTime(Base):
     code = "shop.no_time"
     schedule = Schedule(run_at_times=["25:00"])

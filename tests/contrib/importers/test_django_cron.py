@@ -144,11 +144,12 @@ def test_handover_continues_after_the_last_logged_run(classes: Any, log: Any) ->
     assert at < min(due) < at + timedelta(days=1)
 
 
-def test_class_with_interval_and_times_becomes_two_jobs(classes: Any) -> None:
+def test_class_with_several_schedules_becomes_several_jobs(classes: Any) -> None:
     found = classes("Mixed")
     assert {name: each.values["schedule"] for name, each in found.items()} == {
         "shop.mixed": "@every 1h30m",
-        "shop.mixed at fixed times": "0 6,18 * * *\n24 7,12 * * *",
+        "shop.mixed at 06:00": "0 6,18 * * *",
+        "shop.mixed at 07:24": "24 7,12 * * *",
     }
     for each in found.values():
         assert any("runcrons" in warning for warning in each.warnings)
@@ -166,7 +167,6 @@ def test_class_with_interval_and_times_becomes_two_jobs(classes: Any) -> None:
         ("OneDay", "refused", "isn't a list of days"),
         ("Friday13th", "refused", "must both match"),
         ("Odd", "refused", "run_every_mins 90 can't"),
-        ("TooManyTimes", "refused", "21 lines"),
         ("Zero", "refused", "call of runcrons"),
         ("NoTime", "refused", "'25:00'"),
         ("OfAFork", "refused", "run_between_times"),
@@ -202,10 +202,11 @@ def test_logged_runs_are_read(classes: Any, log: Any) -> None:
     assert source_runs.times == {
         found["shop.nightly"].origin: [failed],
         found["shop.mixed"].origin: every,
-        found["shop.mixed at fixed times"].origin: [early],
+        found["shop.mixed at 06:00"].origin: [early],
+        found["shop.mixed at 07:24"].origin: [],
     }
     assert found["shop.nightly"].last_run == retried
-    assert found["shop.mixed at fixed times"].last_run == early
+    assert found["shop.mixed at 07:24"].last_run is None
     assert found["shop.mixed"].next_due == NOW  # overdue
     assert django_cron.runs_since(NOW).times[found["shop.mixed"].origin] == []
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, FilteredRelation, Q
 
 from django_dcron.db.contention import isolating_errors
 from django_dcron.db.now import database_now
@@ -46,10 +46,21 @@ def move_outdated_cursors(now: datetime, jobs: JobQuerySet) -> int:
 
     Returns their number.
     """
-    outdated = jobs.filter(Q(cursor=None) | ~same_definition("cursor__", ""))
-    # In this order, a database reads only the rows of these jobs, however many others there are.
-    job_ids = outdated.order_by("pk").values_list("pk", flat=True)[:MOVED_AT_ONCE]
-    return _move_each_cursor(list(job_ids), now, jobs.db)
+    return move_cursors(find_outdated(jobs), now, jobs.db)
+
+
+def find_outdated(jobs: JobQuerySet, first: int = 0, end: int | None = None) -> list[int]:
+    """Return the keys of up to ``MOVED_AT_ONCE`` such jobs, lowest first.
+
+    Only keys from ``first`` until ``end`` (exclusive) are compared. With these limits for both
+    tables and in this order, a database reads no other rows, however many there are.
+    """
+    limits, of_cursor = Q(pk__gte=first), Q(cursor__job__gte=first)
+    if end is not None:
+        limits, of_cursor = limits & Q(pk__lt=end), of_cursor & Q(cursor__job__lt=end)
+    compared = jobs.filter(limits).alias(own=FilteredRelation("cursor", condition=of_cursor))
+    outdated = compared.filter(Q(own=None) | ~same_definition("own__", ""))
+    return list(outdated.order_by("pk").values_list("pk", flat=True)[:MOVED_AT_ONCE])
 
 
 def retry_quarantined(now: datetime, jobs: JobQuerySet) -> int:
@@ -62,10 +73,11 @@ def retry_quarantined(now: datetime, jobs: JobQuerySet) -> int:
     placed = list(quarantined.exclude(cursor__next_at=None)[:MOVED_AT_ONCE])
     unplaced = list(quarantined.filter(cursor__next_at=None)[:MOVED_AT_ONCE])
     tried = Cursor.objects.using(jobs.db).filter(pk__in=placed).update(problem="")
-    return tried + _move_each_cursor(unplaced, now, jobs.db)
+    return tried + move_cursors(unplaced, now, jobs.db)
 
 
-def _move_each_cursor(job_ids: list[int], now: datetime, using: str) -> int:
+def move_cursors(job_ids: Iterable[int], now: datetime, using: str) -> int:
+    """Move each cursor in a transaction of its own. Returns how many succeeded."""
     moved = 0
     for job_id in job_ids:
         with isolating_errors(f"the change of job {job_id}", using):

@@ -145,7 +145,7 @@ class Ticker:
         silence = settings.RUN_LEASE * (ONCE_FACTOR if once else 1)
         return [
             TickStep(MARK, self._mark_outside_bursts),
-            TickStep(CHANGES, self._apply_changes, leads, every=APPLY_CHANGES_EVERY),
+            TickStep(CHANGES, partial(self._apply_changes, once), leads, every=APPLY_CHANGES_EVERY),
             TickStep("quarantine", self._retry_quarantined, leads, every=RETRY_QUARANTINED_EVERY),
             TickStep("claim", self._claim, leads),
             TickStep("release", self._release, leads, every=RELEASE_EVERY),
@@ -238,10 +238,11 @@ class Ticker:
         namespace = self.membership.namespace
         return jobs.filter(namespace=namespace) if namespace else jobs
 
-    def _apply_changes(self) -> None:
+    def _apply_changes(self, once: bool) -> None:
         """Apply changes to jobs: edits made without ``save``, repeated failures, ends of pauses."""
         jobs = self._jobs()
-        moved = self._outdated.move(self.clock.now(), jobs)
+        move = self._outdated.move_all if once else self._outdated.move
+        moved = move(self.clock.now(), jobs)
         self.counts["cursors_moved"] += moved
         if moved >= cursors.MOVED_AT_ONCE:
             self._runner.repeat(CHANGES)  # more jobs may have changed

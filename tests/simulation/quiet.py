@@ -94,9 +94,9 @@ def exact_checks() -> Iterator[None]:
         statement = RELEASABLE.format(shards=settings.SHARDS, led=led)
         return real_release(shards, *rest, **options) if _any(statement, EXHAUSTED) else 0
 
-    def apply_changes(ticker: tick.Ticker) -> None:
+    def apply_changes(ticker: tick.Ticker, once: bool) -> None:
         if _any(CHANGED):
-            real_changes(ticker)
+            real_changes(ticker, once)
 
     with (
         patch.object(tick, "release", release),

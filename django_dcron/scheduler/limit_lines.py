@@ -56,8 +56,8 @@ _WAITING = Select(
 
 def find_waiting() -> WaitingRunKinds:
     """Return which kinds of runs wait, in one statement, because usually none does."""
-    found = _WAITING.first()
-    return WaitingRunKinds(False, False) if found is None else WaitingRunKinds(*map(bool, found))
+    row = _WAITING.first()
+    return WaitingRunKinds(False, False) if row is None else WaitingRunKinds(*map(bool, row))
 
 
 def wake_runs_with_place(shards: Collection[int]) -> int:

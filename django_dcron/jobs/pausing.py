@@ -175,7 +175,7 @@ def _failing(jobs: JobQuerySet) -> JobQuerySet:
     able = Q(enabled=True, cursor__enabled=True) | Q(
         Exists(line), enabled=False, pause_reason=EXHAUSTED
     )
-    # The first condition finds the few failing jobs by an index.
+    # An index finds the few jobs with consecutive failures above 0.
     return jobs.filter(
         able,
         statistics__consecutive_failures__gt=0,

@@ -365,7 +365,7 @@ class CollectingDispatcher:
 
 
 class _ManualHeartbeats(Heartbeats):
-    """A heartbeat without a thread, which couldn't see a test's transaction.
+    """A heartbeat without a thread, because a thread couldn't see the test's transaction.
 
     The job's code sends it with ``current_run().heartbeat()``.
     """

@@ -121,8 +121,8 @@ def _runs(now: datetime) -> Iterator[MetricSample]:
 def _cursors(now: datetime) -> Iterator[MetricSample]:
     """Yield the number of overdue cursors, and the lag.
 
-    A cursor is overdue only after the nodes had time to claim its occurrence. The lag counts
-    from the occurrence.
+    A cursor is overdue only after the nodes had time to claim its occurrence. The lag is the age
+    of the oldest unclaimed occurrence, even if its cursor isn't overdue yet.
     """
     past = Cursor.objects.using(alias_for(Cursor)).due(now).not_frozen()
     overdue = Count("pk", filter=Q(next_at__lte=now - takeover_time()))

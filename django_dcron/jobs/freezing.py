@@ -63,8 +63,8 @@ def freeze(
     The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
     Freezing a frozen scope replaces reason and end. ``by`` names who freezes.
 
-    Raises ``InvalidValue`` if there is no reason, ``until`` is naive or in the past, or no job has
-    the namespace.
+    Raises ``InvalidValue`` if the reason is missing, too long or not storable, if ``until`` is
+    naive, in the past or after 2199, or if no job has the namespace.
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
     _check_text("reason", reason, LONGEST_REASON)

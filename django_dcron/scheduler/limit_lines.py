@@ -113,7 +113,10 @@ def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[LimitLine]:
 
 
 def prune_starts(shards: Collection[int]) -> None:
-    """Delete the starts whose interval is over, so that unused keys take no space."""
+    """Delete the starts whose interval is over, so that unused keys take no space.
+
+    One call deletes at most ``PRUNED_AT_ONCE`` starts of each limit.
+    """
     using = alias_for(LimitStart)
     for limit in Limit.objects.using(using).exclude(interval=None):
         if limit_shard(limit.pk) in shards and limit.interval is not None:

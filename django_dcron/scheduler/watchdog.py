@@ -150,10 +150,10 @@ def _stacks(first: int) -> str:
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     order = sorted(frames, key=lambda ident: (ident != first, names.get(ident, "")))
-    texts = [
+    stacks = [
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frames[ident]))}"
         for ident in order[:STACKS]
     ]
     if len(order) > STACKS:
-        texts.append(f"and {number_of(len(order) - STACKS, 'thread')} more")
-    return "".join(texts).rstrip()
+        stacks.append(f"and {number_of(len(order) - STACKS, 'thread')} more")
+    return "".join(stacks).rstrip()

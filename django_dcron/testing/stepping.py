@@ -249,7 +249,10 @@ class _Stepper:
         return due.exists() or self._cursors().due(now).exists()
 
     def _next_instant(self, after: datetime, until: datetime) -> datetime | None:
-        """Return the next time, up to ``until``, at which a run is due or a pause ends, or None."""
+        """Return the next time, up to ``until``, at which something may happen, or None.
+
+        An occurrence or a run is due, a pause ends, or the interval of a limit lets a run start.
+        """
         using = alias_for(Run)
         paused = self._selected(Job.objects.using(using).filter(enabled=False), "pk", "namespace")
         ahead = [

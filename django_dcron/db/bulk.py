@@ -6,8 +6,8 @@ Invariants:
 
 - Values are converted by their fields, as in the ORM. A value that occurs repeatedly in a column is
   converted once, so rows may share an object.
-- A column may have any type that the driver can send, except arrays. The types of this package's
-  columns are written faster than by the driver.
+- A column may have any type that the driver can send, except arrays. For the types of this
+  package's columns, this module writes the values faster than the driver does.
 - A column that isn't given gets the default of its field.
 - PostgreSQL gets an array for each column, SQLite executes one prepared statement for all rows, and
   MariaDB gets one list of rows. A column whose values are all equal is sent as one value, except to
@@ -34,11 +34,11 @@ Columns = Mapping[str, Sequence[Any]]
 """The values of each column, by the attribute name of its field. The key comes first."""
 
 
-def fetch_rows(query: Select, **given: Any) -> Iterable[tuple[Any, ...]]:
+def fetch_rows(query: Select, **values: Any) -> Iterable[tuple[Any, ...]]:
     """Return the rows of a prepared query."""
     connection = connections[query.using]
     compiled = query.compiled_for(connection)
-    with compiled.execute(connection, given) as cursor:
+    with compiled.execute(connection, values) as cursor:
         columns: list[Sequence[Any]] = list(zip(*cursor.fetchall(), strict=True))
     if columns:
         for column in compiled.columns_of(connection):
@@ -263,7 +263,7 @@ def _array(column: _Column) -> str | list[Any]:
     The driver takes ten times as long for a list.
     """
     own_type, *others = {*map(type, column.values)} - {type(None)} or {str}
-    # psycopg wraps integers of a limited size.
+    # A subclass counts, too: Django passes integers to psycopg as subclasses of ``int``.
     writers = (write for kind, write in _ELEMENTS.items() if issubclass(own_type, kind))
     write = next(writers, None)
     if others or write is None:

@@ -49,23 +49,23 @@ def unfrozen_text() -> str:
     return _("Freeze ended")
 
 
-def backfilled_text(made: Backfill) -> str:
+def backfilled_text(backfill: Backfill) -> str:
     """Describe a backfill of at least one run."""
     text = ngettext(
         "Backfilled %(count)d run, from %(first)s to %(last)s",
         "Backfilled %(count)d runs, from %(first)s to %(last)s",
-        len(made.occurrences),
+        len(backfill.occurrences),
     )
-    first, last = map(format_site_time, (made.occurrences[0], made.occurrences[-1]))
-    return text % {"count": len(made.occurrences), "first": first, "last": last}
+    first, last = map(format_site_time, (backfill.occurrences[0], backfill.occurrences[-1]))
+    return text % {"count": len(backfill.occurrences), "first": first, "last": last}
 
 
 def cancelled_text(run: Run) -> str:
     return _("Cancelled") if run.is_final else _("Cancellation requested")
 
 
-def rerun_text(made: Run) -> str:
-    return _("Started rerun %(id)s") % {"id": made.pk}
+def rerun_text(rerun: Run) -> str:
+    return _("Started rerun %(id)s") % {"id": rerun.pk}
 
 
 def signed_reason(reason: str, name: str) -> str:

@@ -60,7 +60,10 @@ class Backfill:
     continue_from: datetime | None
     """The ``start`` for the next call if there may be more occurrences; None if not."""
     until: datetime
-    """End of the range (excluded): the earliest of the requested end, now and the job's cursor."""
+    """End of the range (excluded): the earliest of the requested end, now and the job's cursor.
+
+    A paused job has the end of its pause instead of the cursor.
+    """
 
     def __str__(self) -> str:
         summary = number_of(len(self.occurrences), "occurrence")
@@ -262,9 +265,9 @@ def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Back
         )
         for occurrence in planned.occurrences
     ]
-    made = despite_contention(lambda: _insert(job, rows, using), using)
-    taken = len(rows) - len(made)
-    return Backfill(tuple(made), planned.have_run + taken, planned.continue_from, planned.until)
+    created = despite_contention(lambda: _insert(job, rows, using), using)
+    taken = len(rows) - len(created)
+    return Backfill(tuple(created), planned.have_run + taken, planned.continue_from, planned.until)
 
 
 def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
@@ -284,10 +287,10 @@ def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:
             )
         _cursor_of(job, using)  # the job may have changed since the plan was made
         runs.bulk_create(rows, ignore_conflicts=True, batch_size=INSERTED_AT_ONCE)
-        made = _inserted(job, rows, using)
-        if made:
-            record_changes([_change_of(job, made)], using)
-    return made
+        created = _inserted(job, rows, using)
+        if created:
+            record_changes([_change_of(job, created)], using)
+    return created
 
 
 def _inserted(job: Job, rows: list[Run], using: str) -> list[datetime]:
@@ -297,10 +300,10 @@ def _inserted(job: Job, rows: list[Run], using: str) -> list[datetime]:
     between = Run.objects.using(using).filter(
         job=job.pk, scheduled_at__gte=rows[0].scheduled_at, scheduled_at__lte=rows[-1].scheduled_at
     )
-    made = set(between.filter(trigger=Trigger.BACKFILL).values_list("pk", flat=True))
-    return [row.scheduled_at for row in rows if row.pk in made]
+    inserted = set(between.filter(trigger=Trigger.BACKFILL).values_list("pk", flat=True))
+    return [row.scheduled_at for row in rows if row.pk in inserted]
 
 
-def _change_of(job: Job, made: list[datetime]) -> AuditedChange:
-    after = {"runs": len(made), "first": to_json(made[0]), "last": to_json(made[-1])}
+def _change_of(job: Job, created: list[datetime]) -> AuditedChange:
+    after = {"runs": len(created), "first": to_json(created[0]), "last": to_json(created[-1])}
     return AuditedChange(AuditAction.BACKFILL, job, after=after)

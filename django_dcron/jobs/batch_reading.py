@@ -96,7 +96,7 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
     calendars = Calendar.objects.using(using).in_bulk(names) if names else {}
     limit_names = {job.limit_id for job in jobs if isinstance(job.limit_id, str)}
     limits = Limit.objects.using(using).in_bulk(limit_names) if limit_names else {}
-    found: list[Errors] = []
+    errors_of_jobs: list[Errors] = []
     for job in jobs:
         if job.enabled:
             job.paused_until = None
@@ -109,22 +109,24 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
                 check()
             except ValidationError as error:
                 errors = error.update_error_dict(errors)
-        found.append(errors)
-    return found
+        errors_of_jobs.append(errors)
+    return errors_of_jobs
 
 
 def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: str) -> StoredRows:
     """Read what the decisions need, and lock the rows."""
     keys = keys_of(changes)
-    cleaned = [(change.job, found) for change, found in zip(changes, errors, strict=True)]
+    cleaned = [(change.job, job_errors) for change, job_errors in zip(changes, errors, strict=True)]
     links = chains.read_links(keys, using)
     rechained = [
         change
-        for change, found in zip(changes, errors, strict=True)
-        if not found and affects_chains(change.job, links)
+        for change, job_errors in zip(changes, errors, strict=True)
+        if not job_errors and affects_chains(change.job, links)
     ]
     named = {split_label(label) for change in rechained for label in change.job.after}
-    own = {(job.namespace, job.name) for job, found in cleaned if not found.keys() & {*NAME}}
+    own = {
+        (job.namespace, job.name) for job, job_errors in cleaned if not job_errors.keys() & {*NAME}
+    }
     cursors = lock_cursors(keys, using)
     chained: set[int] = set()
     if rechained:
@@ -150,7 +152,9 @@ def affects_chains(job: Job, links: Mapping[int, StoredLinks]) -> bool:
 
 
 def _import_keys(cleaned: Sequence[tuple[Job, Errors]], using: str) -> dict[Key, int]:
-    keys = {job.import_key for job, found in cleaned if not found.keys() & {*IMPORT_KEY}} - {None}
+    keys = {
+        job.import_key for job, job_errors in cleaned if not job_errors.keys() & {*IMPORT_KEY}
+    } - {None}
     rows = Job.objects.using(using).filter(import_key__in=keys) if keys else Job.objects.none()
     owners = rows.values_list("pk", "import_source", "import_key")
     return {(source, key): pk for pk, source, key in owners}

@@ -77,27 +77,27 @@ def require_visible(job: Job, keys: Collection[Key], named_before: Collection[st
 
 def without_names(error: ValidationError) -> ValidationError:
     """Return the error for a user who may not see all jobs of a cycle: it names none of them."""
-    found = {
+    hidden = {
         name: [_hidden_cycle() if each.code == "cycle" else each for each in errors]
         for name, errors in error.error_dict.items()
     }
-    return ValidationError(found)
+    return ValidationError(hidden)
 
 
 def read_links(job_ids: Collection[int], using: str) -> dict[int, StoredLinks]:
     """Return the stored links of jobs. The result lacks the jobs that have none."""
-    found: defaultdict[int, StoredLinks] = defaultdict(StoredLinks)
+    links: defaultdict[int, StoredLinks] = defaultdict(StoredLinks)
     if not job_ids:
-        return found
+        return links
     about = Link.objects.using(using).filter(Q(job__in=job_ids) | Q(after__in=job_ids))
     rows = about.values_list("job_id", "after_id", "on", "after__namespace", "after__name")
     requested = {*job_ids}
     for job_id, after_id, on, namespace, name in rows:
         if job_id in requested:
-            found[job_id].after[namespace, name] = on
+            links[job_id].after[namespace, name] = on
         if after_id in requested:
-            found[after_id].known_as = namespace, name
-    return found
+            links[after_id].known_as = namespace, name
+    return links
 
 
 def changes_links(job: Job, linked: StoredLinks | None) -> bool:
@@ -139,12 +139,12 @@ def connected_jobs(job_ids: Iterable[int], edges: Edges) -> set[int]:
         for other in others:
             neighbors[job].add(other)
             neighbors[other].add(job)
-    found, to_visit = set(job_ids), list(job_ids)
+    connected, to_visit = set(job_ids), list(job_ids)
     while to_visit:
-        fresh = neighbors[to_visit.pop()] - found
-        found |= fresh
+        fresh = neighbors[to_visit.pop()] - connected
+        connected |= fresh
         to_visit += fresh
-    return found
+    return connected
 
 
 def resolve_follows(
@@ -165,14 +165,14 @@ def resolve_follows(
     named = {label: ids.get(split_label(label)) for label in job.after}
     if unknown := sorted(label for label, pk in named.items() if pk is None):
         raise _unknown_job(unknown[0])
-    found = {pk: job.after[label] for label, pk in named.items() if pk is not None}
+    follows = {pk: job.after[label] for label, pk in named.items() if pk is not None}
     if job_id is not None:
         before = edges.get(job_id, set())
-        edges[job_id] = {*found}
+        edges[job_id] = {*follows}
         if cycle := find_cycle(edges, job_id):
             edges[job_id] = before
             raise _cycle_error(cycle, jobs_of(cycle))
-    return found
+    return follows
 
 
 def _cycle_error(cycle: list[int], jobs: Mapping[int, Job]) -> ValidationError:

@@ -63,8 +63,8 @@ def freeze(
     The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
     Freezing a frozen scope replaces reason and end. ``by`` names who freezes.
 
-    Raises ``InvalidValue`` if there is no reason, ``until`` is naive or in the past, or no job has
-    the namespace.
+    Raises ``InvalidValue`` if the reason is missing, too long or not storable, if ``until`` is
+    naive, in the past or after 2199, or if no job has the namespace.
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
     _check_text("reason", reason, LONGEST_REASON)
@@ -76,17 +76,17 @@ def freeze(
         require_future(until, database_now(using))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
-    made = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)
+    frozen = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)
     # A lambda, because Django can't log the error of a ``partial``.
     transaction.on_commit(lambda: await_starts(scope, using), using=using, robust=True)
     logger.info(
         "scheduling frozen: namespace=%s until=%s reason=%s",
         scope or "*",
         until,
-        made.reason,
+        frozen.reason,
         extra={"event": "frozen", "namespace": scope},
     )
-    return made
+    return frozen
 
 
 def _check_text(field: str, text: str, longest: int) -> None:
@@ -135,12 +135,12 @@ def unknown_namespace(namespace: str) -> InvalidValue:
 def _freeze(scope: str, reason: str, until: datetime | None, by: str, using: str) -> Freeze:
     new = {"reason": reason, "until": until, "frozen_by": by[:LONGEST_NAME], "ended_by": ""}
     with transaction.atomic(using=using):
-        made = _write_freeze(scope, new, using)
+        frozen = _write_freeze(scope, new, using)
         after = {"until": to_json(until)} if until else {}
         record_changes(
-            [AuditedChange(AuditAction.FREEZE, made, after=after, reason=reason)], using, by=by
+            [AuditedChange(AuditAction.FREEZE, frozen, after=after, reason=reason)], using, by=by
         )
-    return made
+    return frozen
 
 
 def _write_freeze(scope: str, new: dict[str, Any], using: str) -> Freeze:
@@ -167,11 +167,11 @@ def await_starts(scope: str, using: str) -> None:
         due = due.filter(job__namespace=scope)
     run_ids = list(due.values_list("pk", flat=True))
     for start in range(0, len(run_ids), LOCKED_AT_ONCE):
-        some = run_ids[start : start + LOCKED_AT_ONCE]
+        batch = run_ids[start : start + LOCKED_AT_ONCE]
         # Only finds out which runs are locked: the locks on the others are released at once.
-        with deliveries.lock_unlocked(some) as free:
+        with deliveries.lock_unlocked(batch) as free:
             pass
-        _await_locked([run_id for run_id in some if run_id not in free], using)
+        _await_locked([run_id for run_id in batch if run_id not in free], using)
 
 
 def _await_locked(run_ids: list[UUID], using: str) -> None:

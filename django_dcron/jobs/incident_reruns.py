@@ -105,10 +105,10 @@ def _rerun(
         if locked is None:
             raise NotPossible(_("The incident has been deleted."), code="deleted")
         if locked.last_attempt is None:
-            found, next_after = _failed_without_attempt(locked, runs), None
+            candidates, next_after = _failed_without_attempt(locked, runs), None
         else:
-            found, next_after = _failed_runs(locked, after, until, runs, using)
-        failed = _without_later_rerun(list(filter(may_rerun, found)), using)
+            candidates, next_after = _failed_runs(locked, after, until, runs, using)
+        failed = _without_later_rerun(list(filter(may_rerun, candidates)), using)
         created = _reruns(failed, using)
         Run.objects.using(using).bulk_create(created)
         if created:
@@ -127,8 +127,10 @@ def _failed_runs(
     page = list(attempts.order_by("pk").values_list("pk", "run_id", "number")[:RERUN_AT_ONCE])
     numbers = {run_id: number for _key, run_id, number in page}
     failed = runs.using(using).filter(pk__in=numbers, state=State.FAILED).select_related("job")
-    found = [run for run in failed.order_by("scheduled_at") if run.attempt == numbers[run.pk]]
-    return found, page[-1][0] if len(page) == RERUN_AT_ONCE else None
+    last_failures = [
+        run for run in failed.order_by("scheduled_at") if run.attempt == numbers[run.pk]
+    ]
+    return last_failures, page[-1][0] if len(page) == RERUN_AT_ONCE else None
 
 
 def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run]:
@@ -145,16 +147,16 @@ def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run
     return sorted(alike, key=lambda run: run.scheduled_at)
 
 
-def _without_later_rerun(found: Sequence[Run], using: str) -> list[Run]:
+def _without_later_rerun(failed: Sequence[Run], using: str) -> list[Run]:
     """Return the runs that no later rerun repeats: of an original and its reruns, only the latest.
 
     The order is that of the database's clock. Keys depend on the clocks of the machines that
     created them.
     """
-    originals = {_original(run) for run in found}
+    originals = {_original(run) for run in failed}
     reruns = Run.objects.using(using).filter(rerun_of__in=originals).order_by("claimed_at", "pk")
     latest: dict[UUID | None, UUID] = dict(reruns.values_list("rerun_of", "pk"))
-    return [run for run in found if latest.get(_original(run), run.pk) == run.pk]
+    return [run for run in failed if latest.get(_original(run), run.pk) == run.pk]
 
 
 def _original(run: Run) -> UUID:
@@ -203,10 +205,14 @@ def _free_times(job_id: int, wanted: Sequence[datetime], using: str) -> list[dat
     times = [in_free_second(avoid_whole_second(at + MICROSECOND)) for at in wanted]
     unchecked = list(range(len(times)))
     while unchecked:
-        found = [times[position] for position in unchecked]
-        waiting = runs.filter(slot=Slot.BACKFILL, slot_number__in=map(backfill_number, found))
+        unchecked_times = [times[position] for position in unchecked]
+        waiting = runs.filter(
+            slot=Slot.BACKFILL, slot_number__in=map(backfill_number, unchecked_times)
+        )
         used_seconds = set(waiting.values_list("slot_number", flat=True))
-        used_times = set(runs.filter(scheduled_at__in=found).values_list("scheduled_at", flat=True))
+        used_times = set(
+            runs.filter(scheduled_at__in=unchecked_times).values_list("scheduled_at", flat=True)
+        )
         collided = []
         for position in unchecked:
             at = times[position]

@@ -33,8 +33,8 @@ def set_incident_state(
     """Set the state of ``incident`` and return it, reloaded.
 
     A success of the job resolves an incident that is open or acknowledged. A muted one stays muted
-    and sends no alerts until someone opens or resolves it. Raises ``NotPossible`` if
-    the incident already has the state or was deleted. Only an open incident can be acknowledged.
+    and sends no alerts until someone opens or resolves it. Raises ``NotPossible`` if the
+    incident already has the state or was deleted. Only an open incident can be acknowledged.
     """
     using = alias_for(Incident)
     by = by or current_actor().name

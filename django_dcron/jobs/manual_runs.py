@@ -102,10 +102,10 @@ def trigger_many(
         if len(batch) == 1:
             results[batch[0]] = _make_run(jobs[batch[0]], Trigger.MANUAL, **columns)
             return BatchResult(1, {})
-        made = despite_contention(
+        runs = despite_contention(
             lambda: _make_runs([jobs[position] for position in batch], using, columns), using
         )
-        results.update(zip(batch, made, strict=True))
+        results.update(zip(batch, runs, strict=True))
         return BatchResult(len(batch), {})
 
     refused = change_in_batches(accepted, create, using, lambda done: None, CREATED_AT_ONCE)
@@ -126,16 +126,17 @@ def _make_runs(jobs: Sequence[Job], using: str, columns: Mapping[str, Any]) -> l
             existing = {run.job_id: run for run in runs}
         now = database_now(using)
         times = {"due_at": now, "claimed_at": now, "trigger": Trigger.MANUAL}
-        made = Run.objects.using(using).bulk_create(
+        created = Run.objects.using(using).bulk_create(
             Run(job=job, scheduled_at=avoid_whole_second(now), **times, **columns)
             for job in jobs
             if job.pk not in existing
         )
-        if Job.objects.using(using).filter(pk__in=[run.job_id for run in made]).count() < len(made):
+        present = Job.objects.using(using).filter(pk__in=[run.job_id for run in created])
+        if present.count() < len(created):
             raise IntegrityError("a job has been deleted")
-        record_new_runs(made, using)
-        transaction.on_commit(partial(dispatch_all_now, made), using=using)
-    new = iter(made)
+        record_new_runs(created, using)
+        transaction.on_commit(partial(dispatch_all_now, created), using=using)
+    new = iter(created)
     return [existing.get(job.pk) or next(new) for job in jobs]
 
 

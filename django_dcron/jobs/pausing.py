@@ -66,14 +66,14 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
 
     Runs that were claimed ahead are withdrawn. Running runs continue. At ``until``, an aware
     datetime, the job resumes. By default, it stays paused. Pausing a paused job replaces reason and
-    end. Raises ``ValueError`` if ``until`` is naive or in the past, or ``Conflict`` if the job has
-    been deleted.
+    end. Raises ``ValueError`` if ``until`` is naive, in the past or after 2199, or ``Conflict`` if
+    the job has been deleted.
     """
     return _switch(job, _pause_of(reason, until))
 
 
 def require_future(until: datetime, now: datetime) -> None:
-    """Raise ``InvalidValue`` unless ``until`` is an aware datetime after ``now``."""
+    """Raise ``InvalidValue`` unless ``until`` is aware, after ``now`` and before the year 2200."""
     if until.utcoffset() is None:
         raise InvalidValue("until", NAIVE_DATETIME, value=until.isoformat(), code="naive")
     if until <= now:
@@ -106,8 +106,8 @@ def pause_many(
     Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
     already paused is refused and keeps its reason and end. ``on_progress`` is called after each
-    batch with the number of jobs that are done. Raises ``ValueError`` if ``until`` is naive or in
-    the past.
+    batch with the number of jobs that are done. Raises ``ValueError`` if ``until`` is naive,
+    in the past or after 2199.
     """
     return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 
@@ -175,7 +175,7 @@ def _failing(jobs: JobQuerySet) -> JobQuerySet:
     able = Q(enabled=True, cursor__enabled=True) | Q(
         Exists(line), enabled=False, pause_reason=EXHAUSTED
     )
-    # The first condition finds the few failing jobs by an index.
+    # An index finds the few jobs with consecutive failures above 0.
     return jobs.filter(
         able,
         statistics__consecutive_failures__gt=0,

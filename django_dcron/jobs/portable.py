@@ -249,12 +249,12 @@ def _read_job(item: Any, number: int, reading: DocumentReading) -> None:
 
 def _read_calendars(items: list[Any]) -> DocumentCalendars:
     read = DocumentCalendars()
-    found = [_read_calendar(item, number, read) for number, item in enumerate(items, 1)]
-    named = Counter(calendar.name for calendar in found if calendar)
+    parsed = [_read_calendar(item, number, read) for number, item in enumerate(items, 1)]
+    named = Counter(calendar.name for calendar in parsed if calendar)
     for name, times in named.items():
         if times > 1:
             read.problems.append(_duplicate(f"calendar {name}", times))
-    read.valid = {each.name: each for each in found if each and named[each.name] == 1}
+    read.valid = {each.name: each for each in parsed if each and named[each.name] == 1}
     return read
 
 

@@ -295,23 +295,23 @@ def _read_number(written: Any) -> float:
 def _read_duration(written: Any) -> timedelta:
     if isinstance(written, str):
         try:
-            found = parse_duration_text(written)
-            found = parse_duration(written) if found is None else found
+            duration = parse_duration_text(written)
+            duration = parse_duration(written) if duration is None else duration
         except OverflowError:
-            found = None
-        if found is not None:
-            return found
+            duration = None
+        if duration is not None:
+            return duration
     raise InvalidField(_("Enter a duration such as 90s, 1h30m or 2d."))
 
 
 def _read_time(written: Any) -> datetime:
     try:  # YAML documents contain datetimes
-        found = written if isinstance(written, datetime) else parse_datetime(written)
+        instant = written if isinstance(written, datetime) else parse_datetime(written)
     except (TypeError, ValueError):
-        found = None
-    if found is None:
+        instant = None
+    if instant is None:
         raise InvalidField(_("Enter a time such as 2026-12-01T09:00:00Z."))
-    if found.utcoffset() is None:
+    if instant.utcoffset() is None:
         raise InvalidField(
             _(
                 "The time zone is missing. Enter a time such as 2026-12-01T09:00:00Z or "
@@ -320,14 +320,14 @@ def _read_time(written: Any) -> datetime:
             code="naive",
         )
     try:
-        found = found.astimezone(UTC)
+        instant = instant.astimezone(UTC)
     except OverflowError:
-        found = None
-    if found is None or not BEGIN <= found < END:
+        instant = None
+    if instant is None or not BEGIN <= instant < END:
         raise InvalidField(
             _("The time is out of range. Use a year from 1970 to 2199."), code="out_of_range"
         )
-    return found
+    return instant
 
 
 def _read_json(written: Any) -> Any:

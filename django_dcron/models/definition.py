@@ -1,4 +1,4 @@
-"""A definition: a job's fields as they were when a worker started one of its runs.
+"""A definition: a job's fields as a save stored them, or as a worker read them to start a run.
 
 Invariants:
 

@@ -107,13 +107,13 @@ class Agenda:
 
         Takes no lock.
         """
-        next_runs = [
+        due_times = [
             head_of(self._heap),
             self._publishing_due_at,
             *(backlog.head for backlog in list(self._backlogs.values())),
         ]
-        waiting = [head for head in next_runs if head is not None]
-        return max(self._clock.now() - min(waiting), timedelta()) if waiting else timedelta()
+        known = [due_at for due_at in due_times if due_at is not None]
+        return max(self._clock.now() - min(known), timedelta()) if known else timedelta()
 
     def add(self, runs: Iterable[DueRun]) -> list[RefusedDispatch]:
         """Add the runs that are not on the agenda yet, and build their messages ahead of time.
@@ -140,7 +140,7 @@ class Agenda:
 
     @property
     def is_behind(self) -> bool:
-        """Whether due runs await dispatch while the broker is reachable."""
+        """Whether due runs await dispatch while the broker is reachable. Backlogs don't count."""
         with self._changed:
             return (
                 not self.broker_unreachable
@@ -168,7 +168,7 @@ class Agenda:
         """
         with self._changed:
             refused, self._refused = self._refused, []
-            self._known.difference_update(each.run.key for each in refused)
+            self._known.difference_update(refusal.run.key for refusal in refused)
             return refused
 
     def forget(self, runs: Iterable[DueRun]) -> None:

@@ -32,7 +32,7 @@ LONGEST_PAUSE = 2.0
 longest is short, so that dispatch resumes soon after the broker recovers.
 """
 LONGEST_PAUSE_WITHOUT_BROKER = 1.0
-"""The longest pause in seconds while the broker is unreachable. A try may also wait for a lost
+"""The longest pause in seconds while the broker is unreachable. A try may also wait in vain for an
 answer (``dispatch.broker_connection.TIMEOUT``). Dispatch resumes within the sum of both.
 """
 

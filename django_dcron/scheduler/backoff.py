@@ -18,8 +18,8 @@ from django_dcron.db.errors import UNAVAILABLE, in_one_line
 logger = logging.getLogger("django_dcron.scheduler")
 
 LONGEST_PAUSE = 5.0
-"""The longest pause after a failed tick, in seconds. The pause starts at ``DCRON_TICK`` and doubles
-with each failure, up to ``DOUBLINGS`` times. Contention doesn't double it.
+"""The longest pause after a failed tick, in seconds. The pause is ``DCRON_TICK``, doubled once for
+each failed tick since the last success, up to ``DOUBLINGS`` times. Contention doesn't double it.
 """
 DOUBLINGS = 10
 

@@ -53,8 +53,8 @@ from django_dcron.utils.sync_points import reach_sync_point
 logger = logging.getLogger("django_dcron.scheduler")
 
 CLAIMED_AT_ONCE = 2000
-"""The number of cursors in one transaction: large enough for throughput, small enough for short
-transactions.
+"""The maximum number of cursors in one transaction: large enough for throughput, small enough for
+short transactions.
 """
 
 
@@ -117,8 +117,8 @@ class Claim:
     """The result of one claim transaction."""
 
     considered: int = 0
-    """The number of cursors processed. If it is below ``CLAIMED_AT_ONCE``, no other cursor was
-    due.
+    """The number of cursors processed. If it is below ``CLAIMED_AT_ONCE``, the tick claims no
+    further batch: no other cursor was due, or locked rows were skipped.
     """
     runs: list[DueRun] = field(default_factory=list)
     missed: int = 0
@@ -318,7 +318,7 @@ class _Batch:
             self.claim.runs.append(_due_run(cursor, row.id, row.due_at))
 
     def _freeze_reason(self, cursor: DueCursor) -> str:
-        """Return why occurrences since ``cursor`` were missed, if a freeze held them back."""
+        """Return the reason if a freeze held back the occurrences from ``cursor.next_at`` on."""
         if self._freezes is None:
             self._freezes = list(Freeze.objects.using(alias_for(Freeze)))
         return freeze_reason(self._freezes, cursor.namespace, cursor.next_at, cursor.misfire_grace)

@@ -28,8 +28,9 @@ class DelayedHeartbeats:
         """The monotonic time at which each run was last seen locked."""
         self._shards: frozenset[int] | None = None
         self._gained_at: dict[int, float] = {}
+        """The monotonic time at which this node gained each shard."""
         self._all_at = float("-inf")
-        """The monotonic time at which a lock last prevented checking any run."""
+        """The monotonic time at which a lock last prevented the whole check."""
 
     def record_locked(
         self, shards: Collection[int], locked: Collection[UUID], lease: timedelta
@@ -43,7 +44,7 @@ class DelayedHeartbeats:
         self._locked_at = recent | dict.fromkeys(locked, now)
 
     def record_all_locked(self) -> None:
-        """Record that a lock prevented checking any run."""
+        """Record that a lock prevented the whole check, so that any run may be locked."""
         self._all_at = self._monotonic()
 
     def may_be_delayed(self, run_id: UUID, job_id: int, lease: timedelta) -> bool:

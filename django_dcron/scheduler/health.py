@@ -6,7 +6,7 @@ The statuses:
 - ``degraded``: the node works, but has a problem that a restart wouldn't fix.
 - ``unfit``: the node hasn't worked for longer than the limits allow. A supervisor should restart
   it.
-- ``starting``: the node hasn't led any shard yet, because the database hasn't answered.
+- ``starting``: the node hasn't joined the cluster yet. It waits for the database.
 - ``draining``: the node is stopping and must not be interrupted.
 
 The same facts answer three questions:
@@ -103,7 +103,7 @@ class NodeHealth:
 
     @property
     def alive(self) -> bool:
-        """Whether the process needs no restart: it drains, or every needed thread works.
+        """Whether the process needs no restart: it drains, or the needed threads and checks work.
 
         An unreachable database is no reason for a restart.
         """

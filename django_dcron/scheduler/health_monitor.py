@@ -1,8 +1,8 @@
 """The health monitor: a thread that checks the other threads and writes the health file.
 
-The monitor logs when the node becomes unfit, and when it is fit again. No other thread waits for
-the monitor: if the disk hangs, only the health file becomes old, and probes then report the node
-as unfit. If writes fail, the monitor logs one line for all of them.
+The monitor logs when the node becomes unfit, and when it is fit again. If several writes fail in a
+row, it logs only the first failure. No other thread waits for the monitor: if the disk hangs, the
+node continues to work, but the health file becomes old, and probes report the node as unfit.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ _WAITING = Select(
 
 def find_waiting() -> WaitingRunKinds:
     """Return which kinds of runs wait, in one statement, because usually none does."""
-    found = _WAITING.first()
-    return WaitingRunKinds(False, False) if found is None else WaitingRunKinds(*map(bool, found))
+    row = _WAITING.first()
+    return WaitingRunKinds(False, False) if row is None else WaitingRunKinds(*map(bool, row))
 
 
 def wake_runs_with_place(shards: Collection[int]) -> int:
@@ -113,7 +113,10 @@ def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[LimitLine]:
 
 
 def prune_starts(shards: Collection[int]) -> None:
-    """Delete the starts whose interval is over, so that unused keys take no space."""
+    """Delete the starts whose interval is over, so that unused keys take no space.
+
+    One call deletes at most ``PRUNED_AT_ONCE`` starts of each limit.
+    """
     using = alias_for(LimitStart)
     for limit in Limit.objects.using(using).exclude(interval=None):
         if limit_shard(limit.pk) in shards and limit.interval is not None:

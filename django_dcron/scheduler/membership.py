@@ -117,7 +117,7 @@ class Membership:
         shards.
         """
         self._registered_at = float("inf")
-        """The monotonic time of the registration, until late predecessors are deleted."""
+        """The monotonic time of the registration. Infinite once late predecessors are deleted."""
         self._heartbeat_sent_at = float("-inf")
         """The monotonic time at which the last successful heartbeat was sent."""
 
@@ -192,7 +192,7 @@ class Membership:
         dead.filter(pk__in=replaced).delete()
 
     def _delete_late_predecessors(self) -> None:
-        """Delete the row of a node that still looked alive when this node started, only once."""
+        """Delete, once, the rows of predecessors that looked alive when this node started."""
         age = self._clock.monotonic() - self._registered_at
         if age > 2 * settings.LEASE.total_seconds():
             self._delete_predecessors()
@@ -308,7 +308,7 @@ class Membership:
     def _renew(self) -> None:
         held_before = set(self._leases)
         if not held_before and not self._assigned:
-            return  # Without a call, whether the lock server is reachable stays unknown.
+            return  # There is nothing to renew, so the state of the lock server stays unknown.
         try:
             if to_release := held_before - self._assigned:
                 self._lock.release([self._lock_name(shard) for shard in to_release], self.id)

@@ -4,7 +4,8 @@ Invariants:
 
 - The tick does all database work that the schedule needs, in one thread. The heartbeat, the pruner,
   the alerts and the worker probe have their own threads.
-- Each step is a transaction or a guarded update. A failed tick is repeated as a whole.
+- Each step is a transaction or a guarded update. After an error, the next tick starts again with
+  the first step.
 - No step waits long for a lock, because the holder may be suspended. A blocked step is skipped
   (``steps``), and a later tick makes up for it.
 - The database ends a transaction that is idle for longer than the lease (at least 5 s), so a
@@ -102,7 +103,7 @@ class Ticker:
     tick didn't.
     """
     _completed_at: float | None = None
-    """The monotonic time of the last successful tick."""
+    """The monotonic time of the last successful tick; before it, the start of the first tick."""
     _limits: WaitLimits = field(default_factory=lambda: WaitLimits(alias_for(Run)))
     _behind_since: float | None = None
     """The monotonic time since which every check has found the agenda behind."""
@@ -183,37 +184,37 @@ class Ticker:
 
     def _mark(self) -> None:
         self._end_refused(self.agenda.take_refused())
-        delivered = self.agenda.take_dispatched()
-        if not delivered:
+        dispatched = self.agenda.take_dispatched()
+        if not dispatched:
             return
         reach_sync_point("mark.begun")
         try:
             if self._runner.is_blocked(MARK):
-                marked = self._mark_unlocked(delivered)
+                marked = self._mark_unlocked(dispatched)
             else:
-                self._mark_queued(delivered)
-                marked = delivered
+                self._mark_queued(dispatched)
+                marked = dispatched
         except BaseException:
-            self.agenda.give_back(delivered)
+            self.agenda.give_back(dispatched)
             raise
         reach_sync_point("mark.done")
         self.agenda.forget(marked)
         self.counts["dispatched"] += len(marked)
-        if len(marked) < len(delivered):
+        if len(marked) < len(dispatched):
             marked_keys = {run.key for run in marked}
-            self.agenda.give_back([run for run in delivered if run.key not in marked_keys])
+            self.agenda.give_back([run for run in dispatched if run.key not in marked_keys])
             raise StillLocked("some runs are locked; the others were marked")
 
-    def _mark_queued(self, delivered: Iterable[DueRun]) -> None:
+    def _mark_queued(self, dispatched: Iterable[DueRun]) -> None:
         deliveries.mark_queued(
-            (run.key for run in delivered), self.clock.now(), node=self.membership.id
+            (run.key for run in dispatched), self.clock.now(), node=self.membership.id
         )
 
-    def _mark_unlocked(self, delivered: list[DueRun]) -> list[DueRun]:
+    def _mark_unlocked(self, dispatched: list[DueRun]) -> list[DueRun]:
         """Mark the unlocked runs, without waiting for the locked ones."""
         marked: list[DueRun] = []
-        for start in range(0, len(delivered), deliveries.MARKED_AT_ONCE):
-            batch = delivered[start : start + deliveries.MARKED_AT_ONCE]
+        for start in range(0, len(dispatched), deliveries.MARKED_AT_ONCE):
+            batch = dispatched[start : start + deliveries.MARKED_AT_ONCE]
             with deliveries.lock_unlocked([run.run_id for run in batch]) as free:
                 of_batch = [run for run in batch if run.run_id in free]
                 self._mark_queued(of_batch)

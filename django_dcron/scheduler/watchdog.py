@@ -107,8 +107,8 @@ class Watchdog:
         for name, last_seen in threads.items():
             if last_seen.silence > limit:
                 last_seen.hangs = last_seen.hangs or answers or not _waits_for_database(last_seen)
-                found = hanging if last_seen.hangs else waiting
-                found[name] = last_seen.silence
+                silent_threads = hanging if last_seen.hangs else waiting
+                silent_threads[name] = last_seen.silence
         self.hanging, self.waiting = hanging, waiting
         for name in hanging.keys() - previously_hanging.keys():
             text = "thread hangs: node=%s thread=%s silent=%ds\n%s"
@@ -150,10 +150,10 @@ def _stacks(first: int) -> str:
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     order = sorted(frames, key=lambda ident: (ident != first, names.get(ident, "")))
-    texts = [
+    stacks = [
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frames[ident]))}"
         for ident in order[:STACKS]
     ]
     if len(order) > STACKS:
-        texts.append(f"and {number_of(len(order) - STACKS, 'thread')} more")
-    return "".join(texts).rstrip()
+        stacks.append(f"and {number_of(len(order) - STACKS, 'thread')} more")
+    return "".join(stacks).rstrip()

@@ -187,9 +187,9 @@ class WorkerProbe:
         return True
 
     def _waiting(self, shards: Collection[int]) -> list[WaitingRun]:
-        """Return the queued runs that have waited for too long.
+        """Return the queued runs that were due more than a quarter of the redelivery time ago.
 
-        ``due_at`` is indexed and never later than ``queued_at``.
+        The filter uses ``due_at``, which is indexed and never later than ``queued_at``.
         """
         since = self._clock.now() - settings.REDELIVER_AFTER / 4
         queued = (

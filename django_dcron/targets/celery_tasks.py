@@ -299,7 +299,7 @@ def tasks_by_function(tasks: Iterable[Task[..., Any]]) -> dict[Any, Task[..., An
 
 
 def text_of_crontab(value: object) -> str:
-    """Return the fields of Celery's ``crontab`` as they were written, or "" if cron differs.
+    """Return the fields of Celery's ``crontab`` as written, or "" if their meaning differs in cron.
 
     The text may be invalid, because Celery accepts other names. In Celery, both the day of the
     month and the day of the week must match. In cron, one suffices.

@@ -48,7 +48,7 @@ Duration = timedelta | float
 class JobFields(TypedDict, total=False):
     """The fields of a job that ``@cron`` accepts.
 
-    Fields that aren't declared have their defaults. Users may change undeclared fields.
+    A field that isn't declared has its default. A sync keeps the fields that users have changed.
     """
 
     description: str

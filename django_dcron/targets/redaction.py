@@ -105,11 +105,11 @@ def _restore_list(value: list[Any], original: list[Any], shown: list[Any]) -> li
         *value[common:],
     ]
     return [
-        given if _shows_secret(given, new, new_shown) else new
-        for given, new, new_shown in zip(value, restored, redact_secrets(restored), strict=True)
+        edited if _shows_secret(edited, new, new_shown) else new
+        for edited, new, new_shown in zip(value, restored, redact_secrets(restored), strict=True)
     ]
 
 
-def _shows_secret(given: Any, restored: Any, shown: Any) -> bool:
+def _shows_secret(edited: Any, restored: Any, shown: Any) -> bool:
     """Return whether a secret that replaced a mask would be readable at its place."""
-    return not isinstance(given, (dict, list)) and restored != given and shown == restored
+    return not isinstance(edited, (dict, list)) and restored != edited and shown == restored

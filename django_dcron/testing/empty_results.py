@@ -41,7 +41,7 @@ def cursors_placed_later(
 ) -> list[Cursor]:
     """Return cursors of jobs without runs that were placed at a later time than ``begin``.
 
-    The test has then saved the job first, and set the clock to an earlier time.
+    The test probably saved the job first, and then set the clock to an earlier time.
     """
     cursors = Cursor.objects.using(alias_for(Run)).filter(
         placed_at__gt=begin, next_at__isnull=False, job__runs=None
@@ -54,7 +54,7 @@ def cursors_placed_later(
 
 
 def job_missed_by_clock(cursors: Iterable[Cursor], begin: datetime, until: datetime) -> Job | None:
-    """Return a job that the test may expect to run; ``cursors`` were placed after ``begin``.
+    """Return a job that the test may expect to run. ``cursors`` were placed after ``begin``.
 
     If no time passes, it isn't known how far the test has advanced the clock before. Then the job
     must have an occurrence before it was placed.
@@ -82,7 +82,8 @@ def why_nothing_is_due(
     """Return the text of a warning if the jobs have no runs, and an occurrence ahead.
 
     If the test has set a clock, the occurrence may be ahead on purpose. Then there is a warning
-    only if this call has saved the job, right after another occurrence. ``saved`` are these jobs.
+    only if this call has saved the job right after another occurrence. ``saved``: the jobs that
+    this call has saved.
     """
     using = alias_for(Run)
     if Run.objects.using(using).filter(job__in=job_ids).exists():

@@ -249,7 +249,10 @@ class _Stepper:
         return due.exists() or self._cursors().due(now).exists()
 
     def _next_instant(self, after: datetime, until: datetime) -> datetime | None:
-        """Return the next time, up to ``until``, at which a run is due or a pause ends, or None."""
+        """Return the next time, up to ``until``, at which something may happen, or None.
+
+        An occurrence or a run is due, a pause ends, or the interval of a limit lets a run start.
+        """
         using = alias_for(Run)
         paused = self._selected(Job.objects.using(using).filter(enabled=False), "pk", "namespace")
         ahead = [
@@ -365,7 +368,7 @@ class CollectingDispatcher:
 
 
 class _ManualHeartbeats(Heartbeats):
-    """A heartbeat without a thread, which couldn't see a test's transaction.
+    """A heartbeat without a thread, because a thread couldn't see the test's transaction.
 
     The job's code sends it with ``current_run().heartbeat()``.
     """

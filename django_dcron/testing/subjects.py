@@ -56,12 +56,12 @@ def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
             f"{subject!r:.100} is neither a job nor a function or task with @cron. Pass the job's "
             "row, or the function itself instead of its name."
         )
-    found = targets.declared_for(subject)
-    if not found:
+    declarations = targets.declared_for(subject)
+    if not declarations:
         raise ValueError(
             f"{subject!r:.100} has no @cron, so no job is declared for it. Pass a Job instead."
         )
-    return found
+    return declarations
 
 
 def job_from_declaration(declaration: targets.Declaration) -> Job:

@@ -41,9 +41,9 @@ def assert_runs_at(
     job = _job_of(subject, timezone)
     wanted = [utc_time("expected", at) for at in expected]
     since = database_now(alias_for(Job)) if after is None else utc_time("after", after)
-    found = control.preview(job, max(len(wanted), 1), after=since)
-    if found != wanted:
-        raise AssertionError(_difference(job, since, wanted, found))
+    actual = control.preview(job, max(len(wanted), 1), after=since)
+    if actual != wanted:
+        raise AssertionError(_difference(job, since, wanted, actual))
 
 
 def _job_of(subject: Subject | str, timezone: str | None) -> Job:
@@ -68,12 +68,12 @@ def _job_of(subject: Subject | str, timezone: str | None) -> Job:
 
 
 def _difference(
-    job: Job, since: datetime, wanted: Sequence[datetime], found: Sequence[datetime]
+    job: Job, since: datetime, wanted: Sequence[datetime], actual: Sequence[datetime]
 ) -> str:
     schedule = job.parsed_schedule
     zone = ZoneInfo(schedule.timezone)
     rows = [("expected", "actual", " ")]
-    for left, right in zip_longest(wanted, found):
+    for left, right in zip_longest(wanted, actual):
         rows.append((_shown(left, zone), _shown(right, zone), " " if left == right else "!"))
     width = max(len(left) for left, _, _ in rows)
     name = f"job {job}: " if job.name else ""

@@ -94,7 +94,7 @@ def _shown_value(name: str, written: Any) -> str:
 
 
 def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the fields in the order of the form. Databases store JSON keys in another order."""
+    """Return the fields in the order of the model. Databases store JSON keys in another order."""
     return sorted({**before, **after}, key=lambda name: _POSITIONS.get(name, len(_POSITIONS)))
 
 

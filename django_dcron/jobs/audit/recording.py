@@ -119,9 +119,11 @@ def _switch_of(row: Job, before: Job) -> AuditedChange:
 
 
 def _start_of(run: Run) -> AuditedChange:
-    given = {"args": run.args, "kwargs": run.kwargs}
+    arguments = {"args": run.args, "kwargs": run.kwargs}
     after = {
-        name: public_value(Job, name, value) for name, value in given.items() if value is not None
+        name: public_value(Job, name, value)
+        for name, value in arguments.items()
+        if value is not None
     }
     if run.rerun_of_id is None:
         return AuditedChange(AuditAction.TRIGGER, run, after=after)

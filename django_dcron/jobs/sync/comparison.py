@@ -169,7 +169,7 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
         declared = wanted.get(name, _stored_default(field))
         declared_before = _stored_value(field, last)
         current = to_stored(field.value_of(job))
-        if name == "enabled" and _is_paused_by_sync(job):
+        if name == "enabled" and _is_undeclared_or_finished(job):
             current = declared_before
         if not same_json(current, declared):
             if same_json(current, declared_before):
@@ -243,7 +243,7 @@ def _is_or_becomes_enabled(job: Job) -> bool:
     return job.enabled or job.paused_until is not None
 
 
-def _is_paused_by_sync(job: Job) -> bool:
+def _is_undeclared_or_finished(job: Job) -> bool:
     return not job.enabled and job.pause_reason in (NO_LONGER_DECLARED, EXHAUSTED)
 
 

@@ -128,9 +128,9 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """Connections that are being answered, with their monotonic start time."""
         self._limited: set[Any] = set()
         """Connections that are being answered and count toward ``CONNECTIONS``."""
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        self.address_family = found[0][0]
-        super().__init__(found[0][4], _Handler)  # type: ignore[arg-type]  # the stubs lack IPv6
+        addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        self.address_family = addresses[0][0]
+        super().__init__(addresses[0][4], _Handler)  # type: ignore[arg-type]  # the stubs lack IPv6
 
     def process_request(self, request: Any, client_address: Any) -> None:
         while len(self._asking) >= CONNECTIONS:

@@ -156,8 +156,8 @@ class AttemptObserver:
         if newest - last > MAX_NEW:
             last = self._last = self._skip_to_latest(last)
         while last < newest:
-            found = _rows(_attempts().filter(pk__gt=last).order_by("pk")[:CHUNK])
-            rows = list(takewhile(lambda row: row.started_at <= settled, found))
+            new_rows = _rows(_attempts().filter(pk__gt=last).order_by("pk")[:CHUNK])
+            rows = list(takewhile(lambda row: row.started_at <= settled, new_rows))
             if not rows:
                 return
             runs = (

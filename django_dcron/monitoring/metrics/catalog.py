@@ -169,7 +169,9 @@ CURSORS_OVERDUE = _cluster(
     "Jobs with an overdue occurrence that no node has claimed. 10001 means more than 10000.",
 )
 CURSOR_LAG = _cluster(
-    "cursor_lag_seconds", "Age of the oldest unclaimed overdue occurrence, in seconds.", "seconds"
+    "cursor_lag_seconds",
+    "Age of the oldest unclaimed occurrence that isn't frozen, in seconds.",
+    "seconds",
 )
 NODES = _cluster(
     "nodes",

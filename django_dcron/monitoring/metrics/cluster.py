@@ -121,16 +121,18 @@ def _runs(now: datetime) -> Iterator[MetricSample]:
 def _cursors(now: datetime) -> Iterator[MetricSample]:
     """Yield the number of overdue cursors, and the lag.
 
-    A cursor is overdue only after the nodes had time to claim its occurrence. The lag counts
-    from the occurrence.
+    A cursor is overdue only after the nodes had time to claim its occurrence. The lag is the age
+    of the oldest unclaimed occurrence, even if its cursor isn't overdue yet.
     """
     past = Cursor.objects.using(alias_for(Cursor)).due(now).not_frozen()
     overdue = Count("pk", filter=Q(next_at__lte=now - takeover_time()))
-    found = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
+    totals = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
         number=overdue, first=Min("next_at")
     )
-    yield MetricSample(catalog.CURSORS_OVERDUE, found["number"])
-    yield MetricSample(catalog.CURSOR_LAG, (now - found["first"]) / SECOND if found["first"] else 0)
+    yield MetricSample(catalog.CURSORS_OVERDUE, totals["number"])
+    yield MetricSample(
+        catalog.CURSOR_LAG, (now - totals["first"]) / SECOND if totals["first"] else 0
+    )
 
 
 def _freezes(now: datetime) -> Iterator[MetricSample]:
@@ -147,9 +149,9 @@ def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple
     The query uses an index on ``column``.
     """
     oldest = waiting.order_by(column).values("pk", column)[: LIMIT + 1]
-    found = oldest.aggregate(number=Count("pk"), first=Min(column))
-    age = max(now - found["first"], timedelta()) if found["first"] else timedelta()
-    return found["number"], age
+    totals = oldest.aggregate(number=Count("pk"), first=Min(column))
+    age = max(now - totals["first"], timedelta()) if totals["first"] else timedelta()
+    return totals["number"], age
 
 
 def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[MetricSample]:

@@ -32,6 +32,7 @@ OTHER = "tests.other"
 OPEN = "tests.open"
 ROWS = "tests.rows"
 UNTYPED = "tests.untyped"
+SECRET = "tests.secret"
 
 
 class Color(enum.Enum):
@@ -67,6 +68,10 @@ def log_in(city: str, password: str) -> None:
     """Have a parameter with a secret."""
 
 
+def fetch(city: str, days: int = 1, access: dict[str, str] | None = None) -> None:
+    """Have a positional parameter with a secret in its value."""
+
+
 def remind(
     user: Annotated[int, User],
     copy: Annotated[int | None, User] = None,
@@ -82,6 +87,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(functions.registered, KEY, report)
     monkeypatch.setitem(functions.registered, OTHER, other)
     monkeypatch.setitem(functions.registered, OPEN, log_in)
+    monkeypatch.setitem(functions.registered, SECRET, fetch)
     monkeypatch.setitem(functions.registered, ROWS, remind)
     monkeypatch.setitem(functions.registered, UNTYPED, untyped)
 
@@ -207,6 +213,25 @@ def test_edited_json_wins_over_inputs(admin_client: Client) -> None:
     assert admin_client.post(job_url(job), sent).status_code == 302
     job.refresh_from_db()
     assert job.kwargs == {"city": "Rome"}
+
+
+@pytest.mark.parametrize(("stored", "edited"), [("1", "true"), ("true", "1"), ("1.0", "true")])
+def test_edited_json_wins_if_its_value_is_equal_in_python(
+    admin_client: Client, stored: str, edited: str
+) -> None:
+    job = make_job(target=UNTYPED, kwargs={"value": json.loads(stored)})
+    sent = as_page(admin_client, job_url(job)) | {"kwargs": f'{{"value": {edited}}}'}
+    assert admin_client.post(job_url(job), sent).status_code == 302
+    assert json.dumps(Job.objects.get().kwargs["value"]) == edited
+
+
+def test_input_that_was_not_submitted_is_unchanged(admin_client: Client) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo", "days": 3, "tags": ["a"]})
+    sent = as_page(admin_client, job_url(job))
+    for name in ("city", "days", "tags"):
+        del sent[f"argument-{name}"]
+    assert admin_client.post(job_url(job), sent | {"argument-ratio": "2"}).status_code == 302
+    assert Job.objects.get().kwargs == {"city": "Oslo", "days": 3, "tags": ["a"], "ratio": 2}
 
 
 def test_inputs_of_another_target_are_ignored(admin_client: Client) -> None:
@@ -438,6 +463,15 @@ def test_run_with_inputs_keeps_masked_secrets(admin_client: Client) -> None:
     assert "hunter2" not in admin_client.get(action_url(job, "run_with")).content.decode()
     _run_with(admin_client, job, **{"argument-city": "Rome"})
     assert Run.objects.get().kwargs == {"city": "Rome", "password": "hunter2"}
+
+
+def test_secret_that_is_passed_by_name_after_an_emptied_input_is_kept(
+    admin_client: Client,
+) -> None:
+    job = make_job(target=SECRET, args=["Oslo", 3, {"password": "hunter2"}])
+    _run_with(admin_client, job, **{"argument-days": ""})
+    run = Run.objects.get()
+    assert (run.args, run.kwargs) == (["Oslo"], {"access": {"password": "hunter2"}})
 
 
 def test_hint_with_a_model_has_a_lookup_of_its_rows(admin_client: Client) -> None:

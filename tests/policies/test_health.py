@@ -393,8 +393,11 @@ def test_remedy_without_any_worker_also_names_queues_of_the_latest_runs() -> Non
     assert str(issue.remedy) == "Start a Celery worker for queues celery, mail."
 
     many = tuple(f"queue{number:02}" for number in range(30))
-    issue = only(**without_workers, queues=(queue("mail"),), queues_of_latest_queued=many)
-    assert str(issue.remedy).endswith("queue07, queue08."), "at most ten"
+    issue = only(**without_workers, queues=(queue("z"),), queues_of_latest_queued=many)
+    assert str(issue.remedy).endswith("queue07, queue08, z."), "at most ten"
+    all_unserved = tuple(map(queue, many))
+    issue = only(**without_workers, queues=all_unserved)
+    assert str(issue.remedy).endswith("queue28, queue29.")
 
     others = {"workers": (worker("w1", "celery"),), "queues": (queue("mail"),)}
     issue = only(**others, queues_of_latest_queued=("mail", "celery"))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django import forms
 from django.contrib.admin.helpers import Fieldset
 from django.core.exceptions import ValidationError
+from django.utils.functional import cached_property
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
@@ -79,6 +80,11 @@ class ArgumentFields(forms.Form):
                 field = self.fields[parameter.name]
                 field.widget = rows.widget(parameter.model) or field.widget
         self._given = given
+
+    @cached_property
+    def changed_data(self) -> list[str]:
+        """The names of the changed inputs. An input that wasn't submitted isn't changed."""
+        return [name for name in super().changed_data if self.add_prefix(name) in self.data]
 
     def clean(self) -> dict[str, Any]:
         """Check that the row of each changed key exists."""
@@ -159,7 +165,8 @@ class JobArguments:
         rendered = _parse_call(data.get(RENDERED_JSON, ""))
         is_of_target = data.get(RENDERED_FOR, "") == self.target
         typed = _call_in(cleaned)
-        self.replaces_inputs = not is_of_target or typed != rendered
+        # 1 and true are equal in Python.
+        self.replaces_inputs = not is_of_target or json.dumps(typed) != json.dumps(rendered)
         if typed is None:  # the raw JSON has an error
             self._show(rendered or Call([], {}))
             self.replaces_inputs = False
@@ -196,6 +203,11 @@ class JobArguments:
         if parameters is not None and _fit_by_position(call, parameters):
             inputs = ArgumentFields(parameters, call, rows=self._rows)
             self.inputs = inputs if 0 < len(inputs.fields) <= MAX_PARAMETERS else None
+
+
+def arguments_by_name(target: str, call: Call) -> dict[str, Any]:
+    """Return all arguments of named parameters, and the other keyword arguments."""
+    return _values_by_name(_parameters(target) or [], call)
 
 
 def _parameters(key: str) -> list[TargetParameter] | None:

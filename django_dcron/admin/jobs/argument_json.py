@@ -18,8 +18,8 @@ from django_dcron.admin.json_input import JsonFormField
 
 _JSON_BEGINS = ("{", "[", '"', "'")
 _CONSTANTS = frozenset({"true", "false", "none", "null", "nan", "undefined"})
-_NEVER_IN_TEXT = frozenset({"Cc", "Cs"})
-"""The Unicode categories of control characters and surrogates."""
+_NEVER_IN_TEXT = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""The Unicode categories of invisible characters other than spaces, and of surrogates."""
 
 
 class Omitted(Enum):

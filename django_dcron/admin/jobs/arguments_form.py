@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.admin.action_forms import ObjectActionForm
-from django_dcron.admin.jobs.argument_fields import Call, JobArguments
+from django_dcron.admin.jobs.argument_fields import Call, JobArguments, arguments_by_name
 from django_dcron.admin.json_input import ARGUMENT_EXAMPLES, JsonFormField, json_textarea
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
@@ -74,8 +74,11 @@ class ArgumentsForm(ObjectActionForm):
         cleaned = super().clean() or self.cleaned_data
         self.arguments.clean(cleaned)
         if not self.errors:
-            for name in ("args", "kwargs"):
-                cleaned[name] = targets.restore_secrets(cleaned[name], getattr(self.job, name))
+            own = Call(self.job.args, self.job.kwargs)
+            cleaned["args"] = targets.restore_secrets(cleaned["args"], own.args)
+            # An emptied input passes the positional arguments after it by name.
+            by_name = arguments_by_name(self.job.target, own)
+            cleaned["kwargs"] = targets.restore_secrets(cleaned["kwargs"], by_name)
             try:
                 targets.check_arguments(self.job.target, cleaned["args"], cleaned["kwargs"])
             except InvalidArguments as error:

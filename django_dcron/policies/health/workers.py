@@ -18,7 +18,7 @@ from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 QUEUES_LISTED = 10
-"""The maximum number of queues in a remedy."""
+"""A remedy names no further queues beyond this number, except those with the problem."""
 
 
 def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
@@ -165,7 +165,7 @@ def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             queued=bounded_number(facts.queued),
             missed=bounded_number(facts.missed),
         ),
-        _start_a_worker(facts, {*_names(queues), *facts.queues_of_latest_queued}),
+        _start_a_worker(facts, _names(queues), facts.queues_of_latest_queued),
         since,
         {"queued": facts.queued, "missed": facts.missed},
     )
@@ -259,9 +259,13 @@ def _names(queues: Sequence[QueueFacts]) -> tuple[str, ...]:
     return tuple(sorted(queue.name for queue in queues if queue.name))
 
 
-def _start_a_worker(facts: SystemFacts, queues: Iterable[str]) -> TranslatableText:
-    named = sorted(filter(None, queues)) if facts.shows_queues else []
-    values = {"queues": ", ".join(named[:QUEUES_LISTED])}
+def _start_a_worker(
+    facts: SystemFacts, queues: Sequence[str], other_queues: Iterable[str] = ()
+) -> TranslatableText:
+    """Return the remedy. It names all ``queues``, and ``other_queues`` if there aren't many."""
+    others = sorted({*other_queues} - {*queues, ""})[: max(QUEUES_LISTED - len(queues), 0)]
+    named = sorted([*queues, *others]) if facts.shows_queues else []
+    values = {"queues": ", ".join(named)}
     match facts.dispatcher, bool(named):
         case "celery", True:
             return ngettext(

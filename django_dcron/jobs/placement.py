@@ -271,7 +271,8 @@ def _claim_due(cursor: Cursor, job: Job, now: datetime) -> list[NewRun]:
                 f"the occurrences that were due before the job was changed are unknown: {error}"
             )
             account_for(PlannedRun(cursor.next_at, missed=True), reason)
-            cursor.previous_at = cursor.next_at
+            # An interval counts from here. Occurrences are whole seconds.
+            cursor.previous_at = cursor.next_at.replace(microsecond=0)
     return rows
 
 

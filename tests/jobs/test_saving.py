@@ -705,6 +705,24 @@ def test_interval_without_previous_occurrence_starts_at_the_end_of_the_pause() -
     assert cursor_of(job).next_at == end
 
 
+def test_interval_that_replaces_an_invalid_schedule_begins_on_a_whole_second() -> None:
+    """The pause has ended within a second, and the occurrences since then are unknown."""
+    job = make_idle_job()
+    end = seconds_ago(3600).replace(microsecond=214_000)
+    Cursor.objects.update(placed_at=end - timedelta(hours=1))
+    Job.objects.update(schedule="now and then", enabled=False, paused_until=end)
+    Cursor.objects.update(schedule="now and then", enabled=False)
+    job.refresh_from_db()
+    job.schedule = "@every 23m"
+
+    control.save(job)
+
+    missed = Run.objects.get(state="missed")
+    assert missed.scheduled_at == end
+    cursor = Cursor.objects.get()
+    assert cursor.previous_at == end.replace(microsecond=0)
+
+
 def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
     job = paused_until(FAR)
     Job.objects.filter(pk=job.pk).update(enabled=True, pause_reason="")

@@ -65,7 +65,8 @@ class Confirms:
     def wait(self) -> Rejections:
         """Wait until the broker has confirmed or returned all messages. Return the rejected ones.
 
-        ``timeout`` applies to each confirmation. Errors of the connection propagate.
+        The constructor's ``timeout`` applies to each wait for the broker. Errors of the connection
+        propagate.
         """
         self._drain()
         rejections = Rejections(self._nacked, self._returned)
@@ -99,4 +100,4 @@ class Confirms:
         numbers = (
             [awaited for awaited in self._awaited if awaited <= number] if multiple else [number]
         )
-        return [self._awaited.pop(each, None) for each in numbers]
+        return [self._awaited.pop(confirmed, None) for confirmed in numbers]

@@ -12,8 +12,8 @@ Invariants:
 - Runs that a freeze holds back are passed over. They don't block the runs of other namespaces.
 - Rows are locked in this order: the run itself and the rows that ``endings`` locks, then the
   limit. A transaction that has locked a limit waits for no other lock: it passes over locked runs.
-  If its job has changed limits meanwhile, a run that starts locks two limits, in order of their
-  names.
+  The start of a run whose job has meanwhile got another limit locks both limits, in the order of
+  their names.
 - If a process dies before it wakes runs, or a limit is raised, a node wakes them
   (``scheduler.limit_lines``).
 """
@@ -71,7 +71,8 @@ class _OwnPlace(NamedTuple):
 def take_slot(run: Run, slot: Slot | None) -> bool:
     """Let a pending or queued run take its slot before it asks for a place in its job's limit.
 
-    The run stays locked for the transaction. Raises ``IntegrityError`` if another run has ``slot``.
+    The run stays locked for the transaction. Returns False if the run is no longer pending or
+    queued. Raises ``IntegrityError`` if another run has ``slot``.
     """
     run.limited = run.job.limit_id is not None
     startable = _runs().filter(pk=run.pk, attempt=run.attempt, state__in=STARTABLE)

@@ -90,11 +90,12 @@ class Confirms:
         self._take_confirmed(number, multiple)
 
     def _on_nack(self, number: int, multiple: bool) -> None:
-        self._nacked.update(name for name in self._take_confirmed(number, multiple) if name)
+        confirmed = self._take_confirmed(number, multiple)
+        self._nacked.update(task_id for task_id in confirmed if task_id)
 
     def _on_return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        if name := message.properties.get("correlation_id"):
-            self._returned.add(name)
+        if task_id := message.properties.get("correlation_id"):
+            self._returned.add(task_id)
 
     def _take_confirmed(self, number: int, multiple: bool) -> list[str | None]:
         numbers = (

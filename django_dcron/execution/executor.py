@@ -285,7 +285,7 @@ def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
         try:
             try:
                 _arm(run)
-                result = _chain(tuple(settings.MIDDLEWARE))(run)
+                result = _with_middleware(tuple(settings.MIDDLEWARE))(run)
             finally:
                 run.interruption.disarm()
         except BaseException as exception:
@@ -318,7 +318,7 @@ def _ends_process(exception: BaseException) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _chain(paths: tuple[str, ...]) -> Handler:
+def _with_middleware(paths: tuple[str, ...]) -> Handler:
     """Return the call of the target, wrapped in the middleware, outermost first."""
     handler: Handler = _call_target
     for path in reversed(paths):

@@ -299,11 +299,11 @@ def _stop(run: CurrentRun) -> None:
     The grace period is the same as after a timeout.
     """
     if not run.cancelled:
-        after_grace_period(_end_if_at_work, run)
+        after_grace_period(_end_if_running, run)
     run.cancel()
 
 
-def _end_if_at_work(run: CurrentRun) -> None:
+def _end_if_running(run: CurrentRun) -> None:
     if run.interruption.armed:
         message = (
             f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after cancellation"

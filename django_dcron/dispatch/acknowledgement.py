@@ -1,4 +1,4 @@
-"""Acknowledge the message of an ended run after the child of the worker got its next message.
+"""Acknowledge an ended run's message after the worker has sent the free child its next message.
 
 The worker's main process sends messages to its children in an event loop. An iteration of this loop
 calls ready callbacks, fires timers, waits for events, and then sends each free child a message.

@@ -60,7 +60,7 @@ class Undeliverable(DcronError):
 class DueRun:
     """One attempt of a run, with the job's data that a dispatcher needs.
 
-    The fields have the order of adoption's columns.
+    The fields have the order of the columns that ``scheduler.adoption`` reads.
     """
 
     run_id: UUID

@@ -4,7 +4,7 @@ Invariants:
 
 - Queues are declared once per connection.
 - A request that fails is repeated once on a new connection. The idle connection may have been cut,
-  or AMQP may have reported the refusal of an earlier message. The second error counts.
+  or AMQP may have reported the refusal of an earlier message. Only the second error is raised.
 - A dropped connection isn't closed with a handshake, because a suspended broker would block it.
 - A forked child uses neither the lock nor the connection of its parent.
 """
@@ -123,7 +123,7 @@ class BrokerConnection:
     def reset_after_fork(self) -> None:
         """Reset in a forked child. A thread that doesn't exist in the child may hold the lock."""
         self.lock = threading.Lock()
-        # Keep a reference: its destructor would send a close frame on the parent's socket.
+        # Keep the parent's producer: its destructor would send a close frame on its socket.
         self._parent_producer, self.producer = self.producer, None
 
     def _use_once(self, send: Callable[[Any], Result]) -> Result:

@@ -5,8 +5,8 @@ Invariants:
 - Messages are built and serialized ahead of time. Publishing them is ten times as fast as
   ``apply_async``. On Redis, they are appended without kombu, which takes an eighth of that time
   (``redis_queue``).
-- If a receiver is connected to Celery's publish signals, for example by a tracing library,
-  ``send_task_message`` publishes the messages, because it sends the signals.
+- If Celery's publish signals have receivers, for example of a tracing library, or sent events are
+  enabled, ``send_task_message`` publishes the messages, because it sends both.
 - Connecting takes longer than publishing thousands of messages, so a node connects before a run is
   due. It also checks a connection that has been idle, because the server may have cut it.
 - AMQP returns a message whose queue is missing. The queue is then declared again, and the message
@@ -191,7 +191,7 @@ class CeleryDispatcher:
         self._revoke(task_id_of(run_id, attempt), worker)
 
     def revoke_many(self, attempts: Sequence[tuple[UUID, int]]) -> None:
-        self._revoke([task_id_of(*each) for each in attempts])
+        self._revoke([task_id_of(run_id, attempt) for run_id, attempt in attempts])
 
     def _revoke(self, task_id: str | list[str], worker: str = "") -> None:
         if not self.app.conf.worker_enable_remote_control:

@@ -65,7 +65,8 @@ class Confirms:
     def wait(self) -> Rejections:
         """Wait until the broker has confirmed or returned all messages. Return the rejected ones.
 
-        ``timeout`` applies to each confirmation. Errors of the connection propagate.
+        The constructor's ``timeout`` applies to each wait for the broker. Errors of the connection
+        propagate.
         """
         self._drain()
         rejections = Rejections(self._nacked, self._returned)
@@ -89,14 +90,15 @@ class Confirms:
         self._take_confirmed(number, multiple)
 
     def _on_nack(self, number: int, multiple: bool) -> None:
-        self._nacked.update(name for name in self._take_confirmed(number, multiple) if name)
+        confirmed = self._take_confirmed(number, multiple)
+        self._nacked.update(task_id for task_id in confirmed if task_id)
 
     def _on_return(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
-        if name := message.properties.get("correlation_id"):
-            self._returned.add(name)
+        if task_id := message.properties.get("correlation_id"):
+            self._returned.add(task_id)
 
     def _take_confirmed(self, number: int, multiple: bool) -> list[str | None]:
         numbers = (
             [awaited for awaited in self._awaited if awaited <= number] if multiple else [number]
         )
-        return [self._awaited.pop(each, None) for each in numbers]
+        return [self._awaited.pop(confirmed, None) for confirmed in numbers]

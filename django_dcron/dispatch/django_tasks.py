@@ -62,14 +62,14 @@ class PreparedTask:
     errors: int = 0
     """The number of failed tries with an error that may not be about this run."""
     enqueued_before: int = 0
-    """The number of runs that the dispatcher had enqueued at the first of these errors."""
+    """The number of runs that the dispatcher had enqueued after the batch with the first error."""
 
 
 @dataclass(slots=True)
 class _Batch:
     """The result of one call of ``publish``."""
 
-    left: set[int]
+    remaining: set[int]
     """The positions of the runs that weren't enqueued."""
     failed: list[PreparedTask] = field(default_factory=list)
     """The runs whose error may not be about them."""
@@ -110,7 +110,7 @@ class DjangoTaskDispatcher:
         priority = django_task.priority if django_task else DEFAULT_TASK_PRIORITY
         if run.priority is not None:
             priority = priority_of(run.priority)
-        # Such a backend refuses other priorities. A broker without priorities ignores them.
+        # A backend without priorities refuses all but the default. Celery's brokers ignore them.
         if not backend.supports_priority:
             priority = DEFAULT_TASK_PRIORITY
         try:
@@ -135,9 +135,9 @@ class DjangoTaskDispatcher:
             item.errors += 1
         if cause is not None and self._unreachable:
             raise DispatchFailed(_backend_error_text(cause)) from cause
-        if batch.left:
+        if batch.remaining:
             raise PartlyPublished(
-                "; ".join(sorted(batch.reasons)), batch.left, by_error=cause is not None
+                "; ".join(sorted(batch.reasons)), batch.remaining, by_error=cause is not None
             ) from cause
 
     def _enqueue_batch(self, prepared: Sequence[PreparedTask]) -> _Batch:
@@ -145,9 +145,9 @@ class DjangoTaskDispatcher:
 
         Raises ``Undeliverable`` if the batch is one run and the error is about its values.
         """
-        batch = _Batch(left=set(range(len(prepared))))
+        batch = _Batch(remaining=set(range(len(prepared))))
         consecutive_errors = 0
-        for position in sorted(batch.left, key=lambda position: prepared[position].errors):
+        for position in sorted(batch.remaining, key=lambda position: prepared[position].errors):
             item = prepared[position]
             try:
                 _enqueue(item)
@@ -168,7 +168,7 @@ class DjangoTaskDispatcher:
                 if consecutive_errors == MAX_CONSECUTIVE_ERRORS:
                     break
             else:
-                batch.left.discard(position)
+                batch.remaining.discard(position)
                 self._enqueued += 1
                 self._unreachable = False
                 consecutive_errors = 0

@@ -64,8 +64,8 @@ class MessageTemplate:
         run_id = str(run.run_id)
         body = b2a_base64(self._before + run_id.encode() + self._after, newline=False).decode()
         job_name = encode_basestring_ascii(run.job_name)
-        texts = {"body": body, "id": run_id, "job_name": job_name, "tag": tag}
-        return (self._text % texts).encode()
+        values = {"body": body, "id": run_id, "job_name": job_name, "tag": tag}
+        return (self._text % values).encode()
 
 
 class MessageTemplates:

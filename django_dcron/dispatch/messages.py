@@ -21,10 +21,10 @@ NODE_HEADER = "dcron_node"
 database.
 """
 BACKSTOP = timedelta(hours=1)
-"""The time from the forced end of a run until Celery kills it.
+"""The time from the end of ``DCRON_HARD_TIMEOUT_AFTER`` until Celery kills a run.
 
 Celery's clock starts when the message is accepted and runs while a worker waits for the database,
-so the time is long. It is only needed for code that never releases the interpreter.
+so the time is long. Only code that never releases the interpreter runs that long.
 """
 
 

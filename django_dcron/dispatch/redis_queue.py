@@ -7,7 +7,7 @@ Invariants:
 
 - The text and its list are those of kombu. ``tests/dispatch/test_redis_queue.py`` compares them
   with what kombu publishes, byte for byte.
-- Messages of one list are appended in the given order. Messages for kombu are published after them.
+- Messages of one list are appended in the given order. kombu publishes its messages afterwards.
 - Each delivery has its own delivery tag, because a worker acknowledges a message by its tag. A
   message that may have been sent is encoded again.
 - kombu connects, declares queues, names the lists and adds the key prefix.
@@ -164,16 +164,16 @@ class RedisQueues:
 
     def append(self, messages: Iterable[tuple[QueueDestination, bytes]]) -> None:
         """Append the texts to their lists. After an error, some may have been appended."""
-        texts: defaultdict[str, list[bytes]] = defaultdict(list)
+        texts_by_key: defaultdict[str, list[bytes]] = defaultdict(list)
         for destination, text in messages:
-            texts[self._key(destination)].append(text)
+            texts_by_key[self._key(destination)].append(text)
         with (
             self._channel.conn_or_acquire() as client,
             client.pipeline(transaction=False) as pipeline,
         ):
-            for key, all_texts in texts.items():
-                for start in range(0, len(all_texts), APPENDED_AT_ONCE):
-                    pipeline.lpush(key, *all_texts[start : start + APPENDED_AT_ONCE])
+            for key, texts in texts_by_key.items():
+                for start in range(0, len(texts), APPENDED_AT_ONCE):
+                    pipeline.lpush(key, *texts[start : start + APPENDED_AT_ONCE])
             replies = pipeline.execute(raise_on_error=False)
         for reply in replies:
             if isinstance(reply, Exception):

@@ -20,8 +20,8 @@ Invariants:
 - The pauses never exceed ``LONGEST_PAUSE``.
 - The worker doesn't give up earlier than Celery would: because its pauses are shorter, it makes
   more tries. ``broker_connection_retry`` still applies.
-- A broker that is slow or paused keeps its connections, because its kernel replies. Redis loses
-  them after ``REPLY_TIMEOUT``.
+- A slow or paused RabbitMQ keeps its connections, because its kernel replies. Connections to a
+  paused Redis end after ``REPLY_TIMEOUT``.
 - The project's ``broker_transport_options`` take precedence.
 """
 

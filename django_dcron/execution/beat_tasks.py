@@ -64,7 +64,7 @@ class BeatSender:
         self._thread: int | None = None
 
     def begin(self) -> None:
-        """Declare that this thread is beat's. With some pools, it shares a worker's process."""
+        """Declare that this thread is beat's. With some pools, beat shares the worker's process."""
         self._thread = threading.get_ident()
 
     def mark(self, headers: dict[str, Any] | None) -> None:

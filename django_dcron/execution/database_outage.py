@@ -28,7 +28,7 @@ def retry_until_available(
 ) -> T:
     """Call ``work`` again and again until the database is available. Return its result.
 
-    A lock of another session counts as unavailable. Each further try uses a new connection.
+    A lock timeout counts as unavailable. Each further try uses a new connection.
     ``work`` must be safe to repeat, even if it was committed and only the answer was lost. After
     ``give_up_after`` seconds, the error is raised; by default, never. ``what`` names the work in
     the log.

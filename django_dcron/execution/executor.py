@@ -4,11 +4,12 @@ The Celery task, the Django task and the thread dispatcher call ``execute``.
 
 Invariants:
 
-- A delivery that must not be executed is dropped silently.
+- A delivery that must not be executed is dropped without an error.
 - An outcome is never dropped, however long the database is unreachable.
 - If the process was suspended between the start and the call of the code, the code is called only
-  if the attempt wasn't declared lost. A suspended machine may hide this, because its monotonic
-  clock stands still. A fence covers that case, too (``current_run().fence``).
+  if the attempt wasn't declared lost. If the whole machine was suspended, the process may not
+  notice, because the monotonic clock may have stood still. Only a fence covers that case
+  (``current_run().fence``).
 """
 
 from __future__ import annotations
@@ -262,8 +263,8 @@ def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _St
 
 def _trace_attempt(run: CurrentRun) -> AbstractContextManager[Callable[[Ending], None]]:
     job = run.job
-    about = {"job": str(job), "target": job.target, "queue": job.queue, "worker": run.worker}
-    return tracing.attempt_span(run.id, run.attempt, run.run.rerun_of_id, **about)
+    attributes = {"job": str(job), "target": job.target, "queue": job.queue, "worker": run.worker}
+    return tracing.attempt_span(run.id, run.attempt, run.run.rerun_of_id, **attributes)
 
 
 def _record(outcome: UnrecordedOutcome, heartbeat: ExitStack) -> None:
@@ -284,7 +285,7 @@ def _call(run: CurrentRun) -> tuple[Ending, BaseException | None]:
         try:
             try:
                 _arm(run)
-                result = _chain(tuple(settings.MIDDLEWARE))(run)
+                result = _with_middleware(tuple(settings.MIDDLEWARE))(run)
             finally:
                 run.interruption.disarm()
         except BaseException as exception:
@@ -308,7 +309,8 @@ def _arm(run: CurrentRun) -> None:
 def _ends_process(exception: BaseException) -> bool:
     """Return whether the exception ends the worker process.
 
-    Celery derives its exceptions from ``SystemExit``. A job's ``sys.exit`` doesn't end the process.
+    Celery's exceptions that end a worker are subclasses of ``SystemExit``. A job's ``sys.exit``
+    doesn't end the process.
     """
     return (
         isinstance(exception, (SystemExit, KeyboardInterrupt)) and type(exception) is not SystemExit
@@ -316,7 +318,7 @@ def _ends_process(exception: BaseException) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _chain(paths: tuple[str, ...]) -> Handler:
+def _with_middleware(paths: tuple[str, ...]) -> Handler:
     """Return the call of the target, wrapped in the middleware, outermost first."""
     handler: Handler = _call_target
     for path in reversed(paths):

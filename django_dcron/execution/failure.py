@@ -130,8 +130,8 @@ def _traceback(exception: BaseException) -> str:
     """
     try:
         formatted = TracebackException.from_exception(exception, compact=True)
-        for each in _with_causes(formatted):
-            each.stack[:] = list(dropwhile(_is_ours, each.stack)) or each.stack
+        for part in _with_causes(formatted):
+            part.stack[:] = list(dropwhile(_is_ours, part.stack)) or part.stack
         return "".join(formatted.format())
     except Exception as error:  # formatting calls third-party code
         return f"(unreadable traceback: {type(error).__name__})"
@@ -141,9 +141,9 @@ def _with_causes(exception: TracebackException) -> Iterator[TracebackException]:
     """Yield the exception, its causes and contexts and the members of groups, each once."""
     remaining: list[TracebackException | None] = [exception]
     while remaining:
-        if (each := remaining.pop()) is not None:
-            yield each
-            remaining += [each.__cause__, each.__context__, *(each.exceptions or ())]
+        if (current := remaining.pop()) is not None:
+            yield current
+            remaining += [current.__cause__, current.__context__, *(current.exceptions or ())]
 
 
 def _is_ours(frame: FrameSummary) -> bool:

@@ -59,9 +59,12 @@ logger = logging.getLogger("django_dcron.runs")
 BEAT_TIMEOUT = 5.0
 """Seconds that a run which requested a heartbeat waits for it."""
 LOCK_TIMEOUT = timedelta(milliseconds=200)
-"""How long a heartbeat waits for a lock, while all other runs wait. (MariaDB: whole seconds.)"""
+"""How long a heartbeat waits for a lock. Meanwhile, the heartbeats of all other runs wait, too.
+
+MariaDB rounds it up to a second.
+"""
 SHORTEST_SILENCE = timedelta(seconds=1)
-"""A silent connection is given up after this time at the earliest."""
+"""A connection counts as lost only if it has been silent for at least this long."""
 
 
 @dataclass(eq=False)
@@ -202,40 +205,42 @@ class Heartbeats:
         with self._lock:
             now = time.monotonic()
             self._to_return = {key: until for key, until in self._to_return.items() if until > now}
-            left = list(self._to_return)
-        extra = {"event": "not_returned", "runs": len(left)}
+            remaining = list(self._to_return)
+        extra = {"event": "not_returned", "runs": len(remaining)}
         try:
             self._limit_waits()
-            with deliveries.lock_unlocked([run_id for run_id, _ in left]) as free:
-                done = [(run_id, attempt) for run_id, attempt in left if run_id in free]
-                for run_id, attempt in done:
+            with deliveries.lock_unlocked([run_id for run_id, _ in remaining]) as unlocked:
+                returned = [key for key in remaining if key[0] in unlocked]
+                for run_id, attempt in returned:
                     deliveries.return_to_nodes(run_id, attempt)
         except UNAVAILABLE as error:
             logger.info(
                 "runs not returned to the nodes yet: runs=%d error=%s",
-                len(left),
+                len(remaining),
                 error,
                 extra=extra,
             )
             return
         except Exception:  # Heartbeats must continue after any error.
-            logger.exception("runs not returned to the nodes: runs=%d", len(left), extra=extra)
+            logger.exception("runs not returned to the nodes: runs=%d", len(remaining), extra=extra)
             return
         with self._lock:
-            for key in done:
+            for key in returned:
                 self._to_return.pop(key, None)
 
     def _renew_ended(self, heartbeats: Collection[RunHeartbeat]) -> None:
         """Renew the heartbeats of runs whose code has ended, until their outcomes are recorded.
 
-        Another session may have locked them for long (``pending_outcomes``). Waits for no lock.
+        Another session may lock these runs for long (``pending_outcomes``). Waits for no lock.
         """
         if not heartbeats:
             return
         failed_before = all(heartbeat.failed for heartbeat in heartbeats)
         try:
             self._limit_waits()
-            with deliveries.lock_unlocked([each.run.id for each in heartbeats]) as unlocked:
+            with deliveries.lock_unlocked(
+                [heartbeat.run.id for heartbeat in heartbeats]
+            ) as unlocked:
                 for heartbeat in heartbeats:
                     heartbeat.failed = False
                     if heartbeat.run.id in unlocked:
@@ -294,11 +299,11 @@ def _stop(run: CurrentRun) -> None:
     The grace period is the same as after a timeout.
     """
     if not run.cancelled:
-        after_grace_period(_end_if_at_work, run)
+        after_grace_period(_end_if_running, run)
     run.cancel()
 
 
-def _end_if_at_work(run: CurrentRun) -> None:
+def _end_if_running(run: CurrentRun) -> None:
     if run.interruption.armed:
         message = (
             f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after cancellation"

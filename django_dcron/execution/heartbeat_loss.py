@@ -7,11 +7,10 @@ Invariants:
 
 - The age of a heartbeat counts from before it was sent. A run is therefore stopped at most
   ``DCRON_STOP_WITHOUT_HEARTBEAT_AFTER`` after the heartbeat time in its row.
-- A locked row counts as contact for a third of ``DCRON_RUN_LEASE``. During the lock, nobody can
-  declare the run lost. Afterwards, rescue spares it for half a lease
+- A locked row counts as contact for about a third of ``DCRON_RUN_LEASE``. During the lock, nobody
+  can declare the run lost. Afterwards, rescue spares it for half a lease
   (``scheduler.delayed_heartbeats``).
-- The thread never uses the database, which could block it like the thread that writes the
-  heartbeats.
+- The thread never uses the database. A database that blocks the heartbeats can't block this thread.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class HeartbeatLossStops:
 
 
 def _stop_without_heartbeat(heartbeat: RunHeartbeat) -> None:
-    """Stop the job's code. If it doesn't stop, end its process, if that is possible."""
+    """Stop the job's code. If the code doesn't stop, end its process, if that is possible."""
     run = heartbeat.run
     logger.error(
         "run stopped, heartbeat not written: job=%s since=%.0fs",

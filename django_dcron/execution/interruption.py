@@ -71,7 +71,8 @@ class Interruption:
     def interrupt(self, exception: type[BaseException]) -> bool:
         """Raise ``exception`` in the job's code.
 
-        Returns False if the code has returned or was interrupted before.
+        Returns False if the code has returned, was interrupted before, or can't be interrupted
+        because it runs in a greenlet.
         """
         with self._lock:
             if not self._armed or self._used:
@@ -108,7 +109,7 @@ class _Discarded(BaseException):
 
 
 def _raise_in(thread: int, exception: type[BaseException]) -> bool:
-    """Raise ``exception`` in the thread. Returns False if it doesn't exist, as with greenlets."""
+    """Raise ``exception`` in the thread. Returns False if ``thread`` identifies a greenlet."""
     return bool(
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread), ctypes.py_object(exception)
@@ -133,7 +134,7 @@ def _discard_pending(this_thread: int) -> None:
 class _MainThread:
     """Handles the signal in the main thread, from the first run until the process ends.
 
-    A late signal must not end the process.
+    A late signal must not end the process, which is the signal's default action.
     """
 
     def __init__(self) -> None:

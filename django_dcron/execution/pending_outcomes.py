@@ -5,8 +5,9 @@ left. The heartbeats of the runs continue, so that no node declares them lost.
 
 Invariants:
 
-- An outcome is kept until it is recorded or the process ends. Before it ends, the process waits up
-  to ``DCRON_RUN_LEASE`` for its outcomes. If some remain, a node declares their attempts lost.
+- An outcome is kept until it is recorded, fails with an unknown error, or the process ends. Before
+  the process ends, it waits up to ``DCRON_RUN_LEASE`` for its outcomes. A node declares the
+  attempts of all unrecorded outcomes lost.
 - A lock on one run doesn't delay the outcomes of other runs.
 - A process keeps at most ``MAX_OUTCOMES`` outcomes. Any further run that ends waits until its rows
   are unlocked.
@@ -119,7 +120,7 @@ class PendingOutcomes:
     def _record_unlocked(self, pending: Collection[UnrecordedOutcome]) -> int:
         """Record the outcomes whose rows are unlocked. Return how many aren't pending any more.
 
-        An outcome that can't be recorded because of an unknown error isn't kept either.
+        An outcome that fails with an unknown error isn't pending any more either.
         """
         using, number = alias_for(Run), 0
         unlocked = retry_until_available(

@@ -81,7 +81,7 @@ def refusal_of(error: Exception, ending: Ending, using: str) -> Refusal:
     # Django doesn't wrap exceptions of MySQLdb's ``cursor.close()``.
     of_driver = wrapped or isinstance(error, cast(Any, connections[using]).Database.Error)
     if not of_driver or isinstance(error, DataError):
-        return Refusal.TEXTS  # the driver couldn't even send the texts
+        return Refusal.TEXTS  # the driver couldn't send the texts, or the server can't store them
     cause = error.__cause__ if wrapped else error  # the driver's exception
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if state:

@@ -37,7 +37,7 @@ WARN_EVERY = 10.0
 
 
 def is_published_here(node: str | None) -> bool:
-    """Return whether the node with this id is alive in this database; None stands for any node.
+    """Return whether the node with this id is alive in this database. None: whether any node is.
 
     Raises the database's errors.
     """
@@ -93,7 +93,7 @@ class UnknownRunLog:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic):
         self._monotonic = monotonic
         self._next = float("-inf")
-        self._left_out = 0
+        self._suppressed = 0
 
     def log(
         self, run_id: UUID, attempt: int, worker: str, consequence: str, *, expected: bool = False
@@ -105,14 +105,14 @@ class UnknownRunLog:
         """
         now = self._monotonic()
         level = logging.DEBUG
-        more = ""
+        suffix = ""
         if not expected and now < self._next:
-            self._left_out += 1
+            self._suppressed += 1
         elif not expected:
             level = logging.WARNING
-            if self._left_out:
-                more = f" (unknown runs since the last warning: {self._left_out})"
-            self._next, self._left_out = now + WARN_EVERY, 0
+            if self._suppressed:
+                suffix = f" (unknown runs since the last warning: {self._suppressed})"
+            self._next, self._suppressed = now + WARN_EVERY, 0
         logger.log(
             level,
             "unknown run: run=%s attempt=%d worker=%s database=%s; the run was deleted with its "
@@ -122,7 +122,7 @@ class UnknownRunLog:
             worker,
             database_name(alias_for(Run)),
             consequence,
-            more,
+            suffix,
             extra={
                 "event": "unknown_run",
                 "run": str(run_id),

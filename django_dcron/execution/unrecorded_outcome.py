@@ -63,7 +63,7 @@ class UnrecordedOutcome:
             match refusal_of(error, self._ending, self._using):
                 case Refusal.TEMPORARY if isinstance(error, UNAVAILABLE):
                     raise
-                case Refusal.TEMPORARY:  # an exception that no retry helps against
+                case Refusal.TEMPORARY:  # callers try again only after an exception of UNAVAILABLE
                     raise OperationalError(in_one_line(error)) from error
                 case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
                     if not is_contention(error) and _answers(self._using):
@@ -87,8 +87,8 @@ class UnrecordedOutcome:
         why = ascii(f"texts could not be recorded: {type(error).__name__}: {error}")[1:-1][:1000]
         try:
             end_attempt(run.run, run.attempt, self._ending.without_texts(why), run.token)
-        except ProgrammingError as refused:
-            raise OperationalError(in_one_line(refused)) from refused
+        except ProgrammingError as refusal:
+            raise OperationalError(in_one_line(refusal)) from refusal
 
 
 def is_lock_timeout(error: OperationalError, since: float) -> bool:

@@ -7,7 +7,7 @@ process must expire, too.
 
 Invariants:
 
-- The clock is the host's monotonic clock, which all its processes share and which is never set. It
+- The clock is the host's monotonic clock, which all its processes share and nobody can set. It
   restarts with the machine. A lease that begins in the future is from before the restart and
   invalid.
 - The file is replaced, never written in place. A process that dies in between leaves the old file.
@@ -55,7 +55,7 @@ Leases = dict[str, tuple[str, float, float]]
 
 
 def _own_directory() -> Path:
-    """Return a directory per user and database, so that unrelated projects don't share locks."""
+    """Return the directory of this user and database. Unrelated projects don't share locks."""
     database = connections[alias_for(LockLease)].settings_dict
     identity = "|".join(str(database[key]) for key in ("ENGINE", "HOST", "PORT", "NAME"))
     return (

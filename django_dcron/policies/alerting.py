@@ -266,7 +266,8 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
             return Event(rule, failures)
         case AlertKind.FAILED if failures > 0:
             if before.consecutive_failures and not now.consecutive_failures:
-                return None  # most likely, only the failures that were already reported have ended
+                # Most likely, these failures continued the reported ones until a success.
+                return None
             base = 0 if was_reset else before.consecutive_failures
             # Consecutive failures that began and ended in between had at least one failure.
             longest = max(now.consecutive_failures, 1)

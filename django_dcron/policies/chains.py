@@ -93,7 +93,9 @@ def in_dependency_order(before: Mapping[Key, Collection[Key]]) -> list[Key]:
         while to_visit:
             current = to_visit[-1]
             predecessors = [
-                each for each in before[current] if each in before and each not in visited
+                earlier
+                for earlier in before[current]
+                if earlier in before and earlier not in visited
             ]
             visited.add(current)
             if predecessors:

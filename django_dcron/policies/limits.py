@@ -41,8 +41,8 @@ def limit_key(template: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     last characters.
     """
 
-    def value_of(found: re.Match[str]) -> str:
-        name, position = found.groups()
+    def value_of(match: re.Match[str]) -> str:
+        name, position = match.groups()
         if name is not None:
             return _text(kwargs.get(name))
         return _text(args[int(position)]) if int(position) < len(args) else ""

@@ -81,8 +81,8 @@ class Misfire:
     def should_start(self, *, newer_due: bool, ahead_in_backlog: int) -> bool:
         """Decide whether a worker still starts a late run.
 
-        ``newer_due``: a newer run of the job is due and hasn't started. ``ahead_in_backlog``: the
-        number of older runs of the same backlog that have started or will start.
+        ``newer_due``: a newer run of the job is due or has started. ``ahead_in_backlog``: the
+        number of older runs of the same backlog that have started or may still start.
         """
         match self.policy:
             case MisfirePolicy.SKIP:

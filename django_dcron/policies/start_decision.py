@@ -78,7 +78,7 @@ class StartFacts:
     job_deleted: bool = False
     """Whether the job was deleted after another process had begun to create the run."""
     is_limited: bool = False
-    """Whether the job has a limit, or the run has a place in one."""
+    """Whether the job has a limit, or the run has a place in one or waits for one."""
 
 
 class LoadFact(Enum):

@@ -5,8 +5,8 @@ Invariants:
 - The effect on each run is that of ``control.cancel``. A refused run doesn't stop the others.
 - Rows are locked in the order of ``endings``: the runs by their keys, the runs that are woken,
   the jobs that follow, statistics, limits. A batch may contain a run of a job that follows.
-  Saving this job locks the job before its runs. The database may then end one of the two
-  transactions as a deadlock, and that one is repeated.
+  Saving that job locks the job before its runs, so the two transactions may deadlock. The database
+  then ends one of them, and that one is repeated.
 - Runs are woken after all runs of the batch have ended, so that no run wakes only to be cancelled.
 - Runs follow only the runs that had started (``chains``).
 """

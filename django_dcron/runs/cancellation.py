@@ -103,7 +103,8 @@ def _try_revoke(run_ids: Sequence[UUID], revoke: Callable[[Dispatcher], None]) -
 
 def _log_not_notified(run_id: UUID, error: Exception) -> None:
     logger.info(
-        "worker not notified of cancellation: run=%s error=%s; the next heartbeat will notice it",
+        "worker not notified of cancellation: run=%s error=%s; it will notice at the start of the "
+        "run or at its next heartbeat",
         run_id,
         error,
         extra={"event": "not_revoked", "run": str(run_id)},

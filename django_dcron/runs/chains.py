@@ -73,10 +73,10 @@ class SlotAndFollowers(NamedTuple):
 
 def slot_and_followers(job_id: int, state: State) -> SlotAndFollowers:
     """Return the facts that the end of a run of the job in ``state`` depends on, in one query."""
-    found = _slot_and_followers_after(state).first(id=job_id)
-    if found is None:
+    facts = _slot_and_followers_after(state).first(id=job_id)
+    if facts is None:
         raise Job.DoesNotExist(f"job {job_id} doesn't exist")
-    return SlotAndFollowers(*map(bool, found))
+    return SlotAndFollowers(*map(bool, facts))
 
 
 @cache
@@ -109,9 +109,9 @@ def _create(
 ) -> list[Run]:
     now = database_now(using)
     following = _lock_following({run.job_id for run in ended}, conditions, now, using)
-    made = _insert(_rows_of_followers(ended, state, following, now), using)
+    followers = _insert(_rows_of_followers(ended, state, following, now), using)
     reach_sync_point("follow.made")
-    return made
+    return followers
 
 
 def _lock_following(
@@ -177,14 +177,14 @@ def _resumed_later(jobs: list[Job], now: datetime, using: str) -> set[int]:
 
 def _insert(rows: list[Run], using: str) -> list[Run]:
     """Insert the runs and return them. A taken instant is replaced by a later one."""
-    made: list[Run] = []
+    inserted: list[Run] = []
     runs = Run.objects.using(using)
     for number in range(MAX_TRIES):
         if not rows:
-            return made
+            return inserted
         runs.bulk_create(rows, ignore_conflicts=True)
         present = set(runs.filter(pk__in=[row.pk for row in rows]).values_list("pk", flat=True))
-        made += [row for row in rows if row.pk in present]
+        inserted += [row for row in rows if row.pk in present]
         rows = [row for row in rows if row.pk not in present and not _exists(row, using)]
         for row in rows:  # another run of its job has this instant
             row.scheduled_at = avoid_whole_second(row.scheduled_at + MICROSECOND * 2**number)

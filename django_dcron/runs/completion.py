@@ -1,4 +1,4 @@
-"""Decide what follows the end of an attempt: the run is finished, retried or failed.
+"""Decide what follows the end of an attempt: the run ends or is retried.
 
 ``jobs.attempt_end`` calls ``complete_attempt`` and then pauses a job that keeps failing.
 

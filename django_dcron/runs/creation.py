@@ -37,7 +37,7 @@ class NewRun:
     reason: str = ""
 
 
-COLUMNS = tuple(each.name for each in fields(NewRun))
+COLUMNS = tuple(column.name for column in fields(NewRun))
 
 
 def new_run(

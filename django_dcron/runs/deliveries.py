@@ -123,7 +123,7 @@ def return_to_nodes(run_id: UUID, attempt: int) -> bool:
 
     Its delivery still counts. A node dispatches the run again.
     """
-    # Pending runs first: a node marks only the runs that have its name as queued.
+    # Pending runs first: a node marks a run as queued only if the run has the node's name.
     pending = runs().pending().filter(pk=run_id, attempt=attempt)
     return bool(pending.update(node=NOBODY) or unqueue([(run_id, attempt)]))
 
@@ -137,7 +137,7 @@ def hold(run: Run) -> bool:
     current = runs().filter(pk=run.pk, attempt=run.attempt)
     undelivered = {"node": NOBODY, "queued_at": None, "deliveries": 0}
     with transaction.atomic(using=alias_for(Run)):
-        # Pending runs first: a node marks only the runs that have its name as queued.
+        # Pending runs first: a node marks a run as queued only if the run has the node's name.
         held = bool(
             current.pending().update(**undelivered)
             or current.queued().update(state=State.PENDING, **undelivered)

@@ -5,7 +5,7 @@ Invariants, besides those of ``transitions``:
 - An execution is declared lost only if its heartbeat hasn't changed since the node read it.
 - The transaction that ends a run also frees its slot and counts it in the job's statistics. It
   wakes the run that waits for the slot and creates the runs that follow (``chains``).
-- It never waits for locked statistics (``models.statistics``).
+- This transaction never waits for locked statistics (``models.statistics``).
 - Rows are locked in this order: the run that ends, the run that is woken, the jobs that follow,
   statistics, attempt or incident. So ending a waiting run and waking it compete for that run, not
   for the statistics.
@@ -53,7 +53,7 @@ waits only for a backfilled run.
 def end_unstarted(run: Run, state: State, reason: str, *, attempt: int | None = None) -> bool:
     """End a run that hasn't started. Returns False if it no longer may end in this way.
 
-    Pending, queued or waiting -> skipped, missed, cancelled or failed.
+    Pending, queued or waiting -> skipped, missed or cancelled; pending -> failed.
     ``attempt``: if the run is at another attempt, nothing changes.
     """
     unstarted = transitions.run_that_may_become(state, run.pk, attempt).exclude(state=State.RUNNING)
@@ -203,7 +203,7 @@ def final_columns(state: State, reason: str | Placeholder) -> dict[str, Any]:
 
 
 def _others_may_wait(run: Run) -> bool:
-    """Return whether runs may wait for this one. For a backfilled run, they do under any policy."""
+    """Return whether runs may wait for this one: under ``skip``, only if it is backfilled."""
     return run.job.overlap in QUEUEING_POLICIES or run.trigger == Trigger.BACKFILL
 
 
@@ -224,10 +224,10 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
         followers: list[Run] = []
         others_may_wait = _others_may_wait(run)
         if others_may_wait or conditions_met_by(state, started=True):
-            found = chains.slot_and_followers(run.job_id, state)
-            if others_may_wait and not found.slot_taken:
+            facts = chains.slot_and_followers(run.job_id, state)
+            if others_may_wait and not facts.slot_taken:
                 woken = transitions.wake_next(run.job_id)
-            if found.followed:
+            if facts.followed:
                 followers = chains.create_followers(run, state)
         count_ended_runs([run.job_id], state)
         placed = limits.free_places([run.pk]) if limited else []

@@ -46,15 +46,15 @@ def _deliver(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
 def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
     due = [_due_run(run) for run in runs]
     began = time_ns()
-    dispatcher.publish([dispatcher.prepare(each) for each in due])
+    dispatcher.publish([dispatcher.prepare(due_run) for due_run in due])
     tracing.record_dispatch(due, began, time_ns())
     # Since the dispatch, a run may have waited for its slot or its limit, and been woken. Its row
     # then has another ``slot`` or ``limited``, and ``mark_queued`` must not mark it.
     by_place: dict[tuple[str | None, bool], list[DueRun]] = {}
-    for run, each in zip(runs, due, strict=True):
-        by_place.setdefault((run.slot, run.limited), []).append(each)
+    for run, due_run in zip(runs, due, strict=True):
+        by_place.setdefault((run.slot, run.limited), []).append(due_run)
     for (slot, limited), delivered in by_place.items():
-        keys = [each.key for each in delivered]
+        keys = [due_run.key for due_run in delivered]
         deliveries.mark_queued(keys, UtcNow(), slot=slot, limited=limited)
 
 

@@ -69,9 +69,10 @@ class _AlreadyGrouped(Exception):
 def group_failed_attempts(
     shards: Collection[int] | None = None, namespace: str = "", job_id: int | None = None
 ) -> int:
-    """Group a batch of failed attempts of these jobs, and return the number of attempts read.
+    """Group a batch of failed attempts of these jobs, and return their number.
 
-    If the number is ``GROUPED_AT_ONCE``, there may be more.
+    If the number is ``GROUPED_AT_ONCE``, there may be more. It is 0 if another process has grouped
+    some of the attempts meanwhile.
     """
     failures = _ungrouped(shards, namespace, job_id) if _ANY_UNGROUPED.rows() else []
     if failures:
@@ -203,7 +204,7 @@ def _record(failures: Sequence[FailureFacts]) -> None:
         members = grouped[incident.job_id, incident.fingerprint]
         _add(incident, members)
         incident.save(using=using, update_fields=WRITTEN)
-        attempts = [each.attempt_id for each in members if each.attempt_id is not None]
+        attempts = [failure.attempt_id for failure in members if failure.attempt_id is not None]
         ungrouped = Attempt.objects.using(using).filter(pk__in=attempts, incident=NOT_GROUPED)
         if attempts and ungrouped.update(incident=incident.pk) < len(attempts):
             raise _AlreadyGrouped
@@ -235,7 +236,8 @@ def _by_key(failures: Iterable[FailureFacts], using: str) -> dict[Key, list[Fail
 
 def _existing(keys: Collection[Key], using: str) -> QuerySet[Incident]:
     return Incident.objects.using(using).filter(
-        job__in={job_id for job_id, _ in keys}, fingerprint__in={each for _, each in keys}
+        job__in={job_id for job_id, _ in keys},
+        fingerprint__in={fingerprint for _, fingerprint in keys},
     )
 
 
@@ -245,7 +247,7 @@ def _locked(grouped: dict[Key, list[FailureFacts]], using: str) -> list[Incident
     new = [_new_incident(key, grouped[key]) for key in sorted(set(grouped) - known)]
     Incident.objects.using(using).bulk_create(new, ignore_conflicts=True)
     locked = _existing(grouped, using).select_for_update().order_by("pk")
-    return [each for each in locked if (each.job_id, each.fingerprint) in grouped]
+    return [row for row in locked if (row.job_id, row.fingerprint) in grouped]
 
 
 def _new_incident(key: Key, failures: Sequence[FailureFacts]) -> Incident:

@@ -5,15 +5,15 @@ Invariants:
 - A place is given or freed under the lock of the limit's row, in the transaction that starts or
   ends the attempt. So no more runs execute than the limit allows, whatever process dies.
 - UNIQUE (limit, key, number) also ensures that no two runs have the same place.
-- A run that starts takes a number for the interval at the time of its start. A run that was woken
-  and hasn't started yet counts as well, so that it finds a number.
+- With ``max_started``, a run takes a number for the interval when it starts. A woken run that
+  hasn't started yet counts towards the maximum, so that a number is left for it.
 - A freed place passes directly to the run that has waited longest, by due time. No newcomer gets in
   between: while others wait, it joins their line.
 - Runs that a freeze holds back are passed over. They don't block the runs of other namespaces.
 - Rows are locked in this order: the run itself and the rows that ``endings`` locks, then the
   limit. A transaction that has locked a limit waits for no other lock: it passes over locked runs.
-  If its job has changed limits meanwhile, a run that starts locks two limits, in order of their
-  names.
+  The start of a run whose job has meanwhile got another limit locks both limits, in the order of
+  their names.
 - If a process dies before it wakes runs, or a limit is raised, a node wakes them
   (``scheduler.limit_lines``).
 """
@@ -61,7 +61,7 @@ class _OwnPlace(NamedTuple):
     number: int | None
     """None while the run waits."""
     max_started: int | None
-    """The maximum of started runs of the limit."""
+    """The limit's ``max_started``."""
 
     @property
     def line(self) -> LimitLine:
@@ -71,7 +71,8 @@ class _OwnPlace(NamedTuple):
 def take_slot(run: Run, slot: Slot | None) -> bool:
     """Let a pending or queued run take its slot before it asks for a place in its job's limit.
 
-    The run stays locked for the transaction. Raises ``IntegrityError`` if another run has ``slot``.
+    The run stays locked for the transaction. Returns False if the run is no longer pending or
+    queued. Raises ``IntegrityError`` if another run has ``slot``.
     """
     run.limited = run.job.limit_id is not None
     startable = _runs().filter(pk=run.pk, attempt=run.attempt, state__in=STARTABLE)
@@ -105,7 +106,7 @@ def take_place(run: Run) -> str:
             return _why_full(line, limit)
     if _count_start(line, limit):
         return ""
-    _places().filter(run=run.pk).update(number=None)  # the maximum of started runs was lowered
+    _places().filter(run=run.pk).update(number=None)  # ``max_started`` was lowered
     return _why_full(line, limit)
 
 

@@ -54,12 +54,12 @@ def add_pending_counts(shards: Collection[int]) -> int:
             .order_by("pk")
             .select_for_update()[:COUNTS_AT_ONCE]
         )
-        for each in counts:
-            _add(each, statistics[each.job_id])
-        changed = sorted({each.job_id for each in counts})
+        for count in counts:
+            _add(count, statistics[count.job_id])
+        changed = sorted({count.job_id for count in counts})
         rows = [statistics[job_id] for job_id in changed]
         Statistics.objects.using(using).bulk_update(rows, _CHANGED)
-        PendingCount.objects.using(using).filter(pk__in=[each.pk for each in counts]).delete()
+        PendingCount.objects.using(using).filter(pk__in=[count.pk for count in counts]).delete()
     return len(counts)
 
 
@@ -78,7 +78,7 @@ def _lock_unlocked(job_ids: Collection[int], using: str) -> dict[int, Statistics
         skip_locked=features.has_select_for_update_skip_locked,
         no_key=features.has_select_for_no_key_update,
     )
-    return {each.pk: each for each in unlocked.filter(pk__in=jobs).order_by("pk")}
+    return {row.pk: row for row in unlocked.filter(pk__in=jobs).order_by("pk")}
 
 
 def _add(count: PendingCount, statistics: Statistics) -> None:

@@ -224,11 +224,11 @@ def _delete_locked(run_ids: list[UUID], using: str) -> None:
 def _can_delete_in_bulk() -> bool:
     """Return whether no signal receiver and no table of the project has a part in a deletion."""
     own = {Run, Attempt, LimitPlace}
-    fields = [each for model in own for each in model._meta.get_fields(include_hidden=True)]
-    related = {each.related_model for each in fields if each.auto_created and not each.concrete}
+    fields = [field for model in own for field in model._meta.get_fields(include_hidden=True)]
+    related = {field.related_model for field in fields if field.auto_created and not field.concrete}
     signals = (pre_delete, post_delete)
     return related <= own and not any(
-        each.has_listeners(model) for each in signals for model in own
+        signal.has_listeners(model) for signal in signals for model in own
     )
 
 
@@ -250,9 +250,9 @@ def oldest_kept() -> RunQuerySet:
 
 
 def kept_from(job_id: int, instant: datetime, now: datetime) -> datetime | None:
-    """Return the time from which all runs are kept, if a run at ``instant`` may have been pruned.
+    """Return the time from which on all runs are kept.
 
-    Returns None if no such run was pruned.
+    Returns None if no run at ``instant`` can have been pruned.
     """
     using = alias_for(Run)
     oldest = Subquery(oldest_kept().using(using).values("scheduled_at")[:1])
@@ -269,11 +269,11 @@ def with_pruned_history(job_ids: Collection[int]) -> set[int]:
         return set()
     statistics = Statistics.objects.using(alias_for(Statistics)).filter(pk__in=job_ids)
     counted = Counter(
-        {each.pk: sum(getattr(each, state.value) for state in FINAL) for each in statistics}
+        {row.pk: sum(getattr(row, state.value) for state in FINAL) for row in statistics}
     )
     for job_id, pending in pending_counts(job_ids).items():
         counted[job_id] += sum(pending[state.value] for state in FINAL)
     finished = transitions.runs().finished().filter(job__in=job_ids).order_by()
     counts = finished.values("job_id").annotate(rows=Count("pk"), missed=Sum("missed_before"))
-    rows = {each["job_id"]: each["rows"] + each["missed"] for each in counts}
+    rows = {row["job_id"]: row["rows"] + row["missed"] for row in counts}
     return {job_id for job_id, number in counted.items() if number > rows.get(job_id, 0)}

@@ -7,7 +7,7 @@ Invariants:
 - One guarded UPDATE on (run, attempt, pending or queued) starts the attempt. The same transaction
   inserts the attempt's row, UNIQUE (run, number).
 - If the UPDATE changes no row, another execution was first or the run was withdrawn. The delivery
-  is dropped silently.
+  is dropped without an error.
 - A run that isn't in this database raises ``UnknownRun``: the database may be the wrong one.
 - A start is idempotent. If the answer to its commit was lost, the repeated start finds its own
   token on the attempt's row, renews the heartbeat and continues.
@@ -117,13 +117,13 @@ def start_attempt(
     if fence is not None:
         return Started(read.run, read.at, fence, read.definition)
     delivery = Delivery(read, attempt, token=token, worker=worker, punctual=punctual)
-    for attempted in range(1, MAX_TRIES + 1):
+    for tries in range(1, MAX_TRIES + 1):
         try:
             with ExitStack() as transactions:
                 action = _decide(delivery, transactions)
                 started = _apply(action, delivery)
         except IntegrityError:  # another run was faster to take the slot, or the place in line
-            if attempted == MAX_TRIES:
+            if tries == MAX_TRIES:
                 raise
         else:
             if not isinstance(action, EndHolder):

@@ -67,7 +67,7 @@ def freeze_reason(
 
 
 def _newer_due(run: Run, now: datetime) -> bool:
-    """Return whether a newer run was due. A run that waits for its retry was due before."""
+    """Return whether a newer run is due or has started, and wasn't missed, skipped or cancelled."""
     newer = transitions.runs().filter(
         Q(due_at__lte=now) | Q(attempt__gt=1),
         job=run.job_id,

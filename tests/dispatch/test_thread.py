@@ -121,7 +121,7 @@ def test_escaped_error_is_logged_and_the_thread_survives(caplog: pytest.LogCaptu
 def test_threads_keep_their_connections_as_long_as_the_settings_allow(
     monkeypatch: pytest.MonkeyPatch, max_age: int | None, is_kept: bool
 ) -> None:
-    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", max_age)
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", max_age)
     sessions = []
 
     def execute(run_id: UUID, attempt: int, *, worker: str) -> None:

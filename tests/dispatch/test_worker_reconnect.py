@@ -50,7 +50,7 @@ def consumer(broker: str = "redis+socket:///nowhere/redis.sock", **settings: Any
     return made
 
 
-def test_reconnect_pauses_are_short_and_patience_is_unchanged(slept: list[float]) -> None:
+def test_reconnect_pauses_are_short_and_worker_gives_up_no_earlier(slept: list[float]) -> None:
     retries = 4
     with pytest.raises(Exception, match=r"nowhere|No such file"):
         consumer(broker_connection_max_retries=retries).connection_for_read()

@@ -776,7 +776,7 @@ def test_answers_returns_whether_the_database_responds() -> None:
         assert not unrecorded_outcome._answers("default")
 
 
-def test_late_outcome_of_a_run_declared_lost_is_only_noted(make_target: Any) -> None:
+def test_late_outcome_of_a_run_declared_lost_is_only_recorded(make_target: Any) -> None:
     def be_lost() -> str:
         current = django_dcron.current_run()
         endings.retry(current.run, 1, current.started_at, "lost", {"outcome": "lost"}, None)

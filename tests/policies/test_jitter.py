@@ -12,25 +12,25 @@ MINUTE = timedelta(minutes=1)
 
 
 @given(st.integers(1, 2**63 - 1), st.timedeltas(timedelta(), timedelta(days=1)))
-def test_offset_is_between_zero_and_the_jitter(job_id: int, jitter: timedelta) -> None:
+def test_delay_is_between_zero_and_the_jitter(job_id: int, jitter: timedelta) -> None:
     assert timedelta() <= jitter_delay(job_id, NOON, jitter) <= jitter
 
 
 @given(st.integers(1, 2**31), st.integers(-12, 14))
-def test_offset_does_not_depend_on_the_time_zone_of_the_instant(job_id: int, hours: int) -> None:
+def test_delay_does_not_depend_on_the_time_zone_of_the_instant(job_id: int, hours: int) -> None:
     elsewhere = NOON.astimezone(timezone(timedelta(hours=hours)))
     assert jitter_delay(job_id, elsewhere, MINUTE) == jitter_delay(job_id, NOON, MINUTE)
 
 
-def test_offset_is_zero_without_jitter() -> None:
+def test_delay_is_zero_without_jitter() -> None:
     assert jitter_delay(7, NOON, timedelta()) == timedelta()
 
 
-def test_offset_is_the_same_in_every_process_and_release() -> None:
+def test_delay_is_the_same_in_every_process_and_release() -> None:
     assert jitter_delay(7, NOON, MINUTE) == timedelta(microseconds=3521534)
 
 
-def test_offset_spreads_over_jobs_and_occurrences() -> None:
+def test_delay_spreads_over_jobs_and_occurrences() -> None:
     over_jobs = [jitter_delay(job_id, NOON, MINUTE).total_seconds() for job_id in range(1, 601)]
     over_time = [jitter_delay(7, NOON + i * MINUTE, MINUTE).total_seconds() for i in range(600)]
     for seconds in (over_jobs, over_time):

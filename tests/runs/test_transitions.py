@@ -595,7 +595,7 @@ def test_missing_statistics_are_created() -> None:
     assert list(Statistics.objects.values_list("missed", flat=True)) == [7, 7]
 
 
-def test_late_outcome_is_noted_on_its_own_attempt() -> None:
+def test_late_outcome_is_recorded_on_its_own_attempt() -> None:
     run = make_run(make_idle_job(), "running")
     attempt = Attempt.objects.get()
     completion.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)

@@ -170,20 +170,20 @@ def _broker_issue(facts: SystemFacts) -> Iterator[Issue]:
 
 def _overdue_run_issue(facts: SystemFacts) -> Iterator[Issue]:
     overdue = facts.overdue_runs
-    if (left := overdue.number - facts.on_agendas) > 0 and overdue.since:
+    if (number := overdue.number - facts.on_agendas) > 0 and overdue.since:
         yield Issue(
             Problem.RUN_OVERDUE,
             Severity.ERROR,
             ngettext(
                 "%(runs)s due run hasn't been dispatched for %(age)s.",
                 "%(runs)s due runs haven't been dispatched, the oldest for %(age)s.",
-                left,
-                runs=bounded_number(left),
+                number,
+                runs=bounded_number(number),
                 age=age_text(facts.now - overdue.since),
             ),
             TranslatableText(FIND_UNLED_SHARDS),
             overdue.since,
-            {"runs": left},
+            {"runs": number},
         )
 
 

@@ -121,6 +121,7 @@ def assess(facts: SystemFacts) -> Verdict:
     ]
     order = list(Problem)
     ranked = sorted(
-        issues, key=lambda each: (each.severity is not Severity.ERROR, order.index(each.problem))
+        issues,
+        key=lambda issue: (issue.severity is not Severity.ERROR, order.index(issue.problem)),
     )
     return Verdict(facts, tuple(ranked))

@@ -3,8 +3,7 @@
 Exit codes:
 
 - 0: success. Entries that can't be imported may exist, as long as no job waits for them.
-- 1: an imported job can't take over, or can't be handed back. Without ``--apply``, some entries
-  can't be imported.
+- 1: an imported job can't take over, or can't be handed back, or no job would run here.
 - 2: the source can't be read, or with ``--back``, it can't continue.
 """
 
@@ -103,7 +102,36 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["apply"]:
         _show_takeover_result(out, options["source"], result)
     else:
-        import_.raise_for_problems(out, options, result)
+        _show_preview_result(out, result)
+
+
+def _show_preview_result(out: Output, result: import_.ImportResult) -> None:
+    """Show whether the handover would be complete. Raises ``CommandError`` if it wouldn't be."""
+    above = "" if out.is_json else "; see above"
+    if blocked := len(_blocked(result)):
+        number = number_of(blocked, "imported job")
+        raise negative_result(f"The handover would be incomplete: {number} can't take over{above}.")
+    if result.problems and not _running(result):
+        raise negative_result(f"No job would run here: no entry can be imported{above}.")
+    if result.problems and not out.is_json:
+        _show_problems(out, result.problems, "would run")
+
+
+def _running(result: import_.ImportResult) -> int:
+    """Return the number of jobs that run here after the handover."""
+    return sum(
+        does_work(plan.job or plan.existing)
+        for plan in result.plans
+        if plan.outcome not in PROBLEMS
+    )
+
+
+def _show_problems(out: Output, problems: int, run: str) -> None:
+    refused = number_of(problems, "entry", "entries")
+    them = "it" if problems == 1 else "them"
+    out.line(
+        f"! {refused} can't be imported, so neither scheduler {run} {them}; see above.", WARNING
+    )
 
 
 def _show_takeover_result(out: Output, source: str, result: import_.ImportResult) -> None:
@@ -113,11 +141,7 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     """
     if not out.is_json:
         _show_next_step(out, source)
-    running = sum(
-        does_work(plan.job or plan.existing)
-        for plan in result.plans
-        if plan.outcome not in PROBLEMS
-    )
+    running = _running(result)
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
     above = "" if out.is_json else "; see above"
     left = _not_taken_over(result)
@@ -135,11 +159,7 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     if out.is_json:
         return
     if result.problems:
-        refused = number_of(result.problems, "entry", "entries")
-        them = "it" if result.problems == 1 else "them"
-        out.line(
-            f"! {refused} can't be imported, so neither scheduler runs {them}{above}.", WARNING
-        )
+        _show_problems(out, result.problems, "runs")
     if not running or Node.objects.live(settings.LEASE).exists():
         out.line(f"The handover is complete: {here}.", GOOD)
     else:
@@ -160,14 +180,18 @@ def _show_paused(out: Output, source: str, paused: int) -> None:
     )
 
 
-def _not_taken_over(result: import_.ImportResult) -> int:
-    """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
-    waiting = {
+def _blocked(result: import_.ImportResult) -> set[int]:
+    """Return the keys of the imported jobs that problems keep from taking over."""
+    return {
         plan.existing.pk
         for plan in result.plans
         if plan.outcome in PROBLEMS and plan.existing and awaits_handover(plan.existing)
     }
-    return len(waiting | {job.pk for job in shadows_left(result.plans)})
+
+
+def _not_taken_over(result: import_.ImportResult) -> int:
+    """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
+    return len(_blocked(result) | {job.pk for job in shadows_left(result.plans)})
 
 
 def _show_next_step(out: Output, source: str) -> None:

@@ -12,6 +12,7 @@ from django.db.models import Q
 from django_dcron.conf import settings
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.run import RunQuerySet
+from django_dcron.runs import deliveries
 
 REDELIVERED = 2
 """After this many deliveries, DCRON_REDELIVER_AFTER has passed at least once without a start."""
@@ -28,8 +29,13 @@ def overdue_cursors(cursors: CursorQuerySet, now: datetime) -> CursorQuerySet:
 
 
 def overdue_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:
-    """Return pending runs that no node has dispatched in time."""
-    return runs.pending().filter(due_at__lt=now - takeover_time()).not_frozen()
+    """Return pending runs that no node has dispatched in time.
+
+    A dispatched run that no worker has started is pending again until a node repeats the dispatch.
+    """
+    since = now - takeover_time()
+    undispatched = Q(queued_at=None) | deliveries.overdue(since)
+    return runs.pending().filter(undispatched, due_at__lt=since).not_frozen()
 
 
 def undelivered_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:

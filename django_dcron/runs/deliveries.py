@@ -13,8 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
-from django.db.models import F
+from django.db.models import F, Q
 
+from django_dcron.conf import settings
 from django_dcron.db.bulk import with_keys
 from django_dcron.db.contention import can_skip_locked_rows
 from django_dcron.db.now import UtcNow
@@ -27,6 +28,8 @@ from django_dcron.runs import limits
 from django_dcron.runs.transitions import NOBODY, runs
 
 MARKED_AT_ONCE = 1000
+DOUBLINGS = 10
+"""The limit doubles at most this often: up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
 
 _MARK_ONE = Update(
     Run,
@@ -44,6 +47,18 @@ _MARK_ONE = Update(
     deliveries=F("deliveries") + 1,
 )
 """The usual case: the node that has dispatched a run marks it."""
+
+
+def overdue(now: datetime) -> Q:
+    """Return a filter for runs that no worker has started for too long since their last delivery.
+
+    The limit depends on the number of deliveries and has a maximum.
+    """
+    condition = Q(queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
+    for number in range(DOUBLINGS + 1):
+        timeout = settings.REDELIVER_AFTER * 2 ** max(number - 1, 0)
+        condition |= Q(deliveries=number, queued_at__lt=now - timeout)
+    return condition
 
 
 def mark_queued(

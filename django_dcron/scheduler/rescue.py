@@ -29,7 +29,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
-from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models import Exists, OuterRef, Subquery
 
 from django_dcron.conf import settings
 from django_dcron.db.contention import is_contention, isolating_errors, skipping_if_locked
@@ -61,8 +61,6 @@ _ANY_CANDIDATE = Select(
 
 RESCUED_AT_ONCE = 500
 """The maximum number of rows that each query returns."""
-DOUBLINGS = 10
-"""The limit doubles at most this often: up to 1,024 times ``DCRON_REDELIVER_AFTER``."""
 
 
 def rescue(
@@ -194,7 +192,7 @@ def _redeliver_overdue(shards: Collection[int], now: datetime) -> int:
         .order_by("due_at")
     )
     overdue = (
-        queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
+        queued.filter(deliveries.overdue(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]
     )
     with deliveries.lock_unlocked([run.pk for run in overdue]) as free:
         pass  # Only to skip locked runs: each would be waited for separately.
@@ -233,18 +231,6 @@ def _report_redelivered(runs: list[Run], now: datetime) -> None:
             "runs": len(runs),
         },
     )
-
-
-def _overdue_deliveries(now: datetime) -> Q:
-    """Return a filter for runs that have been queued for too long.
-
-    The limit depends on the number of deliveries and has a maximum.
-    """
-    overdue = Q(queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
-    for number in range(DOUBLINGS + 1):
-        timeout = settings.REDELIVER_AFTER * 2 ** max(number - 1, 0)
-        overdue |= Q(deliveries=number, queued_at__lt=now - timeout)
-    return overdue
 
 
 def _wake_waiting_runs(shards: Collection[int]) -> int:

@@ -305,6 +305,20 @@ def test_overdue_runs_and_cursors_are_reported(job: Job, now: datetime, settings
     assert read_facts("elsewhere").overdue_cursors == WaitingCount(0, None)
 
 
+def test_run_that_is_dispatched_again_is_not_overdue(
+    job: Job, now: datetime, settings: Settings
+) -> None:
+    """It is pending for a moment, although the node is healthy."""
+    settings.DCRON_LEASE = 3 * SECOND
+    settings.DCRON_REDELIVER_AFTER = MINUTE
+    make_run(job, due_at=now - 5 * MINUTE, queued_at=now - 61 * SECOND, deliveries=1)
+    assert read_facts().overdue_runs == WaitingCount(0, None)
+    Run.objects.update(deliveries=2, queued_at=now - 140 * SECOND)
+    assert read_facts().overdue_runs == WaitingCount(1, now - 5 * MINUTE)
+    Run.objects.update(queued_at=None)
+    assert read_facts().overdue_runs == WaitingCount(1, now - 5 * MINUTE)
+
+
 def test_run_with_stale_heartbeat_is_reported_as_stuck(job: Job, now: datetime) -> None:
     make_node()
     make_started_run(job, now - 2 * HOUR, "running")

@@ -57,7 +57,7 @@ _FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH
 _DUE = 'return Select(Cursor, lambda: _due(shards, of, namespace).values_list("pk")[:1])'
 
 _OVERDUE = (
-    'queued.filter(_overdue_deliveries(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]'
+    'queued.filter(deliveries.overdue(now)).not_frozen().select_related("job")[:RESCUED_AT_ONCE]'
 )
 _HOLDER_NEWER = (
     "if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:"
@@ -262,8 +262,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         SAVES_QUERIES,
     ),
     Equivalent(
-        _RESCUE,
-        "_overdue_deliveries",
+        "django_dcron/runs/deliveries.py",
+        "overdue",
         "for number in range(DOUBLINGS + 1):",
         "for number in range(DOUBLINGS + 2):",
         "The first condition says the same about one more delivery.",

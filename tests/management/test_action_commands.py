@@ -24,6 +24,7 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
+from django_dcron.management.dcron import rerun as rerun_command
 from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
@@ -665,6 +666,53 @@ def test_rerun_says_what_the_overlap_policy_does_to_it() -> None:
     code, message = call("rerun", str(ended.pk))
     assert code == 0
     assert "An earlier run is unfinished" in message
+
+
+def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
+    job, other = make_idle_job(name="idle", overlap_policy="skip"), make_idle_job(name="other")
+    now = database_now("default")
+
+    def run_at(job: Job, state: str, minutes: int) -> Run:
+        return make_run(job, state, scheduled_at=now - timedelta(minutes=minutes))
+
+    oldest, missed = run_at(job, "missed", 40), run_at(job, "missed", 30)
+    failed = run_at(job, "failed", 20)
+    for args in ((job, "missed", 90), (job, "succeeded", 10), (other, "missed", 30)):
+        run_at(*args)
+    selection = ("rerun", "--job", "idle", "--state", "missed", "--since", "1h")
+    code, message = call(*selection)
+    assert (code, "2 runs selected. To confirm, add --yes" in message) == (2, True)
+    code, message = call(*selection, "--dry-run")
+    assert (code, message.splitlines()[-1]) == (0, "rerun: 2 runs. Nothing was done.")
+    assert not Run.objects.exclude(rerun_of=None).exists()
+    code, message = call(*selection, "--yes")
+    assert (code, message.splitlines()[-1]) == (0, "rerun: 2 done")
+    made = Run.objects.exclude(rerun_of=None).order_by("scheduled_at")
+    assert [run.rerun_of_id for run in made] == [oldest.pk, missed.pk]
+    assert {(run.state, run.trigger) for run in made} == {("waiting", "backfill")}
+    code, shown = document(*selection, "--state", "failed", "--yes")
+    assert code == 0
+    assert [each["run"] for each in shown["results"]] == [str(failed.pk)]
+    assert {each["run"] for each in shown["skipped"]} == {str(oldest.pk), str(missed.pk)}
+    assert call(*selection, "--until", "50m", "--yes") == (1, "No runs of idle match.")
+
+
+def test_rerun_refuses_an_unclear_or_too_large_selection(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job(name="idle"), "missed")
+    for arguments, problem in (
+        ((), "Name at least one run"),
+        ((str(run.pk), "--state", "missed"), "--state needs --job"),
+        (("--job", "idle", "--since", "1h"), "--job needs --state"),
+        (("--job", "idle", "--state", "missed"), "--job needs --since"),
+        ((str(run.pk), "--job", "idle"), "not both"),
+        (("--job", "idle", "--state", "running", "--since", "1h"), "invalid choice"),
+    ):
+        code, message = call("rerun", *arguments)
+        assert (code, problem in message) == (2, True), message
+    make_run(run.job, "missed")
+    monkeypatch.setattr(rerun_command, "MAX_SELECTED", 1)
+    code, message = call("rerun", "--job", "idle", "--state", "missed", "--since", "1h", "--yes")
+    assert (code, "Too many runs" in message) == (2, True)
 
 
 # --- delete -------------------------------------------------------------------------------------

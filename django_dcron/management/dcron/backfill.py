@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -146,6 +147,14 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     )
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
+    if planned.unsuccessful:
+        number = len(planned.unsuccessful)
+        output.line(
+            f"{number} of them {'is' if number == 1 else 'are'} missed or failed. To run "
+            f"{'it' if number == 1 else 'them'} again: manage.py dcron rerun "
+            f"{_rerun_selection(job, planned)}",
+            WARNING,
+        )
     if job.import_source and planned.occurrences:
         output.line(
             f"The job was imported from {job.import_source}. If {job.import_source} ran it at "
@@ -155,6 +164,17 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     if planned.continue_from:
         start = planned.continue_from.astimezone(schedule_zone_of(job)).isoformat()
         output.line(f"There may be more. To continue, use START {start}.", WARNING)
+
+
+def _rerun_selection(job: Job, planned: Backfill) -> str:
+    """Return the options of ``dcron rerun`` that select the unsuccessful runs."""
+    zone = schedule_zone_of(job)
+    since = planned.unsuccessful[0]
+    until = min(planned.unsuccessful[-1] + timedelta(seconds=1), planned.until)
+    return (
+        f"--job {shlex.quote(str(job))} --state missed --state failed "
+        f"--since {since.astimezone(zone).isoformat()} --until {until.astimezone(zone).isoformat()}"
+    )
 
 
 def _warn_if_nothing_starts(output: Output, job: Job) -> None:
@@ -209,6 +229,7 @@ def _document(
         "dry_run": dry_run,
         "occurrences": [iso(occurrence) for occurrence in planned.occurrences],
         "have_run": planned.have_run,
+        "unsuccessful": len(planned.unsuccessful),
         "continue_from": iso(planned.continue_from),
         "until": iso(planned.until),
         "ended": ended,

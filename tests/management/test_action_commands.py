@@ -762,7 +762,7 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     lines = message.splitlines()
     assert code == 0
     assert len(lines) == 4
-    assert lines[-1] == "hourly: 3 runs would be created."
+    assert lines[-1] == f"hourly: 3 runs would be created, from {lines[0]} to {lines[-2]}."
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:00:00 UTC", line) for line in lines[:-1])
     assert not Run.objects.exists()
 
@@ -771,7 +771,7 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     )
     code, message = call("backfill", *window, "--limit", "2")
     assert code == 0, message
-    assert message.startswith("hourly: 2 runs created.\n")
+    assert message.startswith(f"hourly: 2 runs created, from {lines[0]} to {lines[1]}.\n")
     assert " START 20" in message
     assert message.endswith("progress: 2 of 2\n2 succeeded.\n")
     assert Run.objects.filter(job=job, state="succeeded", trigger="backfill").count() == 2
@@ -818,7 +818,8 @@ def test_backfill_of_an_imported_job_warns_of_the_runs_of_the_source() -> None:
     for source, warns in (("redbeat", True), ("", False)):
         Job.objects.filter(pk=job.pk).update(import_source=source, import_key=None)
         message = call("backfill", "hourly", "3h", "now", "--dry-run")[1]
-        assert ("imported from redbeat" in message) is warns
+        before_result = message.partition("runs would be created")[0]
+        assert ("imported from redbeat" in before_result) is warns
 
 
 @pytest.mark.parametrize(("minutes", "shown"), [(11, 11), (12, 11), (60, 11)])
@@ -829,10 +830,11 @@ def test_dry_run_of_a_backfill_shows_the_first_and_last_occurrences(
     end = database_now("default").replace(second=30) - timedelta(minutes=5)
     window = ["often", (end - timedelta(minutes=minutes)).isoformat(), end.isoformat()]
     *lines, last = call("backfill", *window, "--dry-run")[1].splitlines()
-    assert last == f"often: {minutes} runs would be created."
+    assert last == (f"often: {minutes} runs would be created, from {lines[0]} to {lines[-1]}.")
     assert len(lines) == shown
     *every, last = call("backfill", *window, "--dry-run", "--verbosity", "2")[1].splitlines()
-    assert (len(every), last) == (minutes, f"often: {minutes} runs would be created.")
+    assert len(every) == minutes
+    assert last.startswith(f"often: {minutes} runs would be created, from {every[0]}")
     if minutes > shown:
         assert (lines[:5], lines[-5:]) == (every[:5], every[-5:])
         assert lines[5].startswith(f"... {minutes - 10} more")
@@ -844,6 +846,8 @@ def test_backfill_takes_times_of_day_in_the_time_zone_of_the_job() -> None:
         make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
         _code, shown = document("backfill", "hourly", "14:00", "16:00", "--dry-run")
         assert shown["occurrences"] == ["2026-11-03T08:30:00Z", "2026-11-03T09:30:00Z"]
+        message = call("backfill", "hourly", "14:00", "15:00", "--no-wait")[1]
+        assert "hourly: 1 run created, for 2026-11-03 14:00:00 IST." in message
         _code, shown = document("backfill", "hourly", "23:30", "01:30", "--dry-run")
         assert shown["occurrences"] == ["2026-11-02T18:30:00Z", "2026-11-02T19:30:00Z"]
         code, message = call("backfill", "hourly", "16:00", "14:00", "--dry-run")

@@ -141,10 +141,15 @@ def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bo
 
 
 def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
-    number = len(planned.occurrences)
-    output.line(
-        f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
-    )
+    if job.import_source and planned.occurrences:
+        output.line(
+            f"The job was imported from {job.import_source}. If {job.import_source} ran it at "
+            "these times, the backfill runs it again: these runs aren't known here.",
+            WARNING,
+        )
+    done = "would be created" if dry_run else "created"
+    number = number_of(len(planned.occurrences), "run")
+    output.line(f"{job}: {number} {done}{_range_text(job, planned)}.")
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if planned.unsuccessful:
@@ -155,15 +160,18 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
             f"{_rerun_selection(job, planned)}",
             WARNING,
         )
-    if job.import_source and planned.occurrences:
-        output.line(
-            f"The job was imported from {job.import_source}. If {job.import_source} ran it at "
-            "these times, the backfill runs it again: these runs aren't known here.",
-            WARNING,
-        )
     if planned.continue_from:
         start = planned.continue_from.astimezone(schedule_zone_of(job)).isoformat()
         output.line(f"There may be more. To continue, use START {start}.", WARNING)
+
+
+def _range_text(job: Job, planned: Backfill) -> str:
+    """Return the first and the last occurrence, in the job's time zone."""
+    if not planned.occurrences:
+        return ""
+    zone = schedule_zone_of(job)
+    first, last = (time_text(planned.occurrences[end], zone) for end in (0, -1))
+    return f", for {first}" if len(planned.occurrences) == 1 else f", from {first} to {last}"
 
 
 def _rerun_selection(job: Job, planned: Backfill) -> str:

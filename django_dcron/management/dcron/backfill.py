@@ -148,8 +148,8 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
             WARNING,
         )
     done = "would be created" if dry_run else "created"
-    number = number_of(len(planned.occurrences), "run")
-    output.line(f"{job}: {number} {done}{_range_text(job, planned)}.")
+    runs = number_of(len(planned.occurrences), "run")
+    output.line(f"{job}: {runs} {done}{_range_text(job, planned)}.")
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if planned.unsuccessful:

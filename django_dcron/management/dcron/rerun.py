@@ -26,7 +26,7 @@ from django_dcron.management.dcron.bulk_actions import (
     Plan,
     SkippedRow,
 )
-from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job, find_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
@@ -36,7 +36,7 @@ HELP = (
     "Run finished runs again, for the same occurrence. Doesn't wait for them. Runs named by id "
     "start at once. Runs selected with --job, --state and --since queue like a backfill: they run "
     "oldest first, a few at a time, after runs that are due now. The selection asks for "
-    "confirmation. Exit codes: 1 if a run couldn't be run again (the others are) or no runs match; "
+    "confirmation. Exit codes: 1 if a run couldn't be run again (the others are); "
     "2 if there is no such run or job, or the selection is invalid, and nothing was done."
 )
 EXAMPLES = """
@@ -83,8 +83,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             raise usage_error(f"--job needs --{name}.")
     job = find_job(options["job"])
     runs = _selected_runs(job, options)
-    if not runs:
-        raise negative_result(f"No runs of {job} match.")
+    if not runs and not output.is_json:
+        output.line(f"Nothing to run again: no runs of {job} match.")
+        return
     bulk_actions.perform_plan(output, _plan_of_selected(job, runs), options, asks=True)
 
 

@@ -16,11 +16,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 
 from django.db import transaction
+from django.db.models import BooleanField, Exists, ExpressionWrapper, OuterRef, Q
 
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
@@ -64,6 +65,8 @@ class Backfill:
 
     A paused job has the end of its pause instead of the cursor.
     """
+    unsuccessful: tuple[datetime, ...] = ()
+    """The occurrences whose run is missed or failed and wasn't run again, oldest first."""
 
     def __str__(self) -> str:
         summary = number_of(len(self.occurrences), "occurrence")
@@ -175,6 +178,7 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
     until = min(end, claimed_from) if claimed_from else end
     ahead = _occurrences(cursor, start, until)
     without_run: list[datetime] = []
+    unsuccessful: list[datetime] = []
     examined = 0
     following = next(ahead, None)
     while following is not None and len(without_run) < limit and examined < READ_LIMIT:
@@ -183,12 +187,22 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
         for number, occurrence in enumerate(batch):
             if len(without_run) == limit:
                 examined += number
-                return Backfill(tuple(without_run), examined - limit, occurrence, until)
+                following = occurrence
+                break
             if occurrence not in have_run:
                 without_run.append(occurrence)
-        examined += len(batch)
-        following = next(ahead, None)
-    return Backfill(tuple(without_run), examined - len(without_run), following, until)
+            elif have_run[occurrence]:
+                unsuccessful.append(occurrence)
+        else:
+            examined += len(batch)
+            following = next(ahead, None)
+    return Backfill(
+        tuple(without_run),
+        examined - len(without_run),
+        following,
+        until,
+        tuple(unsuccessful),
+    )
 
 
 def _cursor_of(job: Job, using: str) -> Cursor:
@@ -241,12 +255,21 @@ def _occurrences(cursor: Cursor, start: datetime, until: datetime) -> Iterator[d
         occurrence = timetable.next_after(occurrence)
 
 
-def _with_run(job: Job, first: datetime, last: datetime, using: str) -> set[datetime]:
-    """Return the occurrences from ``first`` to ``last`` that have a run."""
+def _with_run(job: Job, first: datetime, last: datetime, using: str) -> dict[datetime, bool]:
+    """Return the occurrences from ``first`` to ``last`` that have a run.
+
+    The values tell whether the run is missed or failed and wasn't run again.
+    """
     runs = Run.objects.using(using).filter(
         job=job.pk, scheduled_at__gte=first, scheduled_at__lte=last
     )
-    return set(runs.order_by().values_list("scheduled_at", flat=True))
+    reruns = Run.objects.using(using).filter(rerun_of=OuterRef("pk"))
+    unsuccessful = Q(state__in=(State.MISSED, State.FAILED)) & ~Q(Exists(reruns))
+    return dict(
+        runs.order_by()
+        .annotate(unsuccessful=ExpressionWrapper(unsuccessful, output_field=BooleanField()))
+        .values_list("scheduled_at", "unsuccessful")
+    )
 
 
 def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
@@ -267,7 +290,7 @@ def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Back
     ]
     created = despite_contention(lambda: _insert(job, rows, using), using)
     taken = len(rows) - len(created)
-    return Backfill(tuple(created), planned.have_run + taken, planned.continue_from, planned.until)
+    return replace(planned, occurrences=tuple(created), have_run=planned.have_run + taken)
 
 
 def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:

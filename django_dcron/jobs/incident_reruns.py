@@ -1,4 +1,4 @@
-"""Rerun all failed runs of an incident, in batches.
+"""Rerun all failed runs of an incident, or selected runs of a job, in batches.
 
 The new runs queue like a backfill: oldest first, a few at a time, after due runs of the schedule.
 
@@ -6,6 +6,8 @@ Invariants:
 
 - A failed run is rerun once, however often its batch is repeated: the incident's row is locked,
   and a run with a later rerun is left out.
+- A selected run is rerun once, too: the job's row is locked, and a run with a later rerun is left
+  out.
 - A batch is one transaction with a bounded number of rows.
 - Failures after the first batch, such as those of the new runs, aren't rerun: ``until`` is the
   last failure.
@@ -27,8 +29,9 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
+from django_dcron.jobs import locking
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
-from django_dcron.models import Attempt, AuditAction, Incident, Run
+from django_dcron.models import Attempt, AuditAction, Incident, Job, Run
 from django_dcron.models.run import new_run_id
 from django_dcron.policies.incidents import fingerprint
 from django_dcron.policies.lifecycle import State, Trigger
@@ -86,10 +89,44 @@ def rerun_failures(
             lambda: _rerun(incident, after, until, runs, may_rerun, using), using
         )
     except IntegrityError:
-        raise NotPossible(
-            _("The runs couldn't be rerun, because their job is being changed. Try again."),
-            code="busy",
-        ) from None
+        raise _busy() from None
+
+
+def rerun_selected(job: Job, runs: Sequence[Run]) -> dict[UUID, Run]:
+    """Create runs that repeat finished runs of the job. Return them by the run that they repeat.
+
+    ``runs`` are ordered by ``scheduled_at``, at most ``RERUN_AT_ONCE``. Runs with a later rerun are
+    left out. Raises ``NotPossible`` if the job has been deleted or is being changed.
+    """
+    using = alias_for(Run)
+    try:
+        return despite_contention(lambda: _rerun_selected(job, runs, using), using)
+    except IntegrityError:
+        raise _busy() from None
+
+
+def _busy() -> NotPossible:
+    return NotPossible(
+        _("The runs couldn't be rerun, because their job is being changed. Try again."),
+        code="busy",
+    )
+
+
+def _rerun_selected(job: Job, runs: Sequence[Run], using: str) -> dict[UUID, Run]:
+    with transaction.atomic(using=using):
+        if locking.lock_job(job.pk, using) is None:
+            raise NotPossible(
+                _("%(job)s can't be run, because it has been deleted."),
+                job=str(job),
+                code="deleted",
+            )
+        selected = without_later_rerun(runs, using)
+        created = _reruns(selected, using)
+        Run.objects.using(using).bulk_create(created)
+        if created:
+            number = {"runs": len(created)}
+            record_changes([AuditedChange(AuditAction.RERUN, job, after=number)], using)
+    return {run.pk: made for run, made in zip(selected, created, strict=True)}
 
 
 def _rerun(
@@ -108,7 +145,7 @@ def _rerun(
             candidates, next_after = _failed_without_attempt(locked, runs), None
         else:
             candidates, next_after = _failed_runs(locked, after, until, runs, using)
-        failed = _without_later_rerun(list(filter(may_rerun, candidates)), using)
+        failed = without_later_rerun(list(filter(may_rerun, candidates)), using)
         created = _reruns(failed, using)
         Run.objects.using(using).bulk_create(created)
         if created:
@@ -147,7 +184,7 @@ def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run
     return sorted(alike, key=lambda run: run.scheduled_at)
 
 
-def _without_later_rerun(failed: Sequence[Run], using: str) -> list[Run]:
+def without_later_rerun(failed: Sequence[Run], using: str) -> list[Run]:
     """Return the runs that no later rerun repeats: of an original and its reruns, only the latest.
 
     The order is that of the database's clock. Keys depend on the clocks of the machines that

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 from datetime import UTC, datetime, timedelta
 from getpass import getuser
@@ -24,6 +25,7 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
+from django_dcron.management.dcron import rerun as rerun_command
 from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
@@ -667,6 +669,54 @@ def test_rerun_says_what_the_overlap_policy_does_to_it() -> None:
     assert "An earlier run is unfinished" in message
 
 
+def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
+    job, other = make_idle_job(name="idle", overlap_policy="skip"), make_idle_job(name="other")
+    now = database_now("default")
+
+    def run_at(job: Job, state: str, minutes: int) -> Run:
+        return make_run(job, state, scheduled_at=now - timedelta(minutes=minutes))
+
+    oldest, missed = run_at(job, "missed", 40), run_at(job, "missed", 30)
+    failed = run_at(job, "failed", 20)
+    for args in ((job, "missed", 90), (job, "succeeded", 10), (other, "missed", 30)):
+        run_at(*args)
+    selection = ("rerun", "--job", "idle", "--state", "missed", "--since", "1h")
+    code, message = call(*selection)
+    assert (code, "2 runs selected. To confirm, add --yes" in message) == (2, True)
+    code, message = call(*selection, "--dry-run")
+    assert (code, message.splitlines()[-1]) == (0, "rerun: 2 runs. Nothing was done.")
+    assert not Run.objects.exclude(rerun_of=None).exists()
+    code, message = call(*selection, "--yes")
+    assert (code, message.splitlines()[-1]) == (0, "rerun: 2 done")
+    made = Run.objects.exclude(rerun_of=None).order_by("scheduled_at")
+    assert [run.rerun_of_id for run in made] == [oldest.pk, missed.pk]
+    assert {(run.state, run.trigger) for run in made} == {("waiting", "backfill")}
+    code, shown = document(*selection, "--state", "failed", "--yes")
+    assert code == 0
+    assert [each["run"] for each in shown["results"]] == [str(failed.pk)]
+    assert {each["run"] for each in shown["skipped"]} == {str(oldest.pk), str(missed.pk)}
+    code, message = call(*selection, "--until", "50m", "--yes")
+    assert (code, "no runs of idle match" in message) == (0, True)
+
+
+def test_rerun_refuses_an_unclear_or_too_large_selection(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job(name="idle"), "missed")
+    for arguments, problem in (
+        ((), "Name at least one run"),
+        ((str(run.pk), "--state", "missed"), "--state needs --job"),
+        (("--job", "idle", "--since", "1h"), "--job needs --state"),
+        (("--job", "idle", "--state", "missed"), "--job needs --since"),
+        ((str(run.pk), "--job", "idle"), "not both"),
+        (("--job", "idle", "--state", "running", "--since", "1h"), "invalid choice"),
+    ):
+        code, message = call("rerun", *arguments)
+        assert (code, problem in message) == (2, True), message
+    make_run(run.job, "missed")
+    monkeypatch.setattr(rerun_command, "MAX_SELECTED", 1)
+    code, message = call("rerun", "--job", "idle", "--state", "missed", "--since", "1h", "--yes")
+    assert (code, "Too many runs" in message) == (2, True)
+
+
 # --- delete -------------------------------------------------------------------------------------
 
 
@@ -713,7 +763,7 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     lines = message.splitlines()
     assert code == 0
     assert len(lines) == 4
-    assert lines[-1] == "hourly: 3 runs would be created."
+    assert lines[-1] == f"hourly: 3 runs would be created, from {lines[0]} to {lines[-2]}."
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:00:00 UTC", line) for line in lines[:-1])
     assert not Run.objects.exists()
 
@@ -722,7 +772,7 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     )
     code, message = call("backfill", *window, "--limit", "2")
     assert code == 0, message
-    assert message.startswith("hourly: 2 runs created.\n")
+    assert message.startswith(f"hourly: 2 runs created, from {lines[0]} to {lines[1]}.\n")
     assert " START 20" in message
     assert message.endswith("progress: 2 of 2\n2 succeeded.\n")
     assert Run.objects.filter(job=job, state="succeeded", trigger="backfill").count() == 2
@@ -732,10 +782,36 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     code, shown = document("backfill", *window, "--over-pruned")
     assert code == 1
     assert (shown["have_run"], shown["ended"], len(shown["occurrences"])) == (1, {"failed": 2}, 2)
-    assert call("backfill", *window) == (
-        0,
-        "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n",
+    code, message = call("backfill", *window)
+    assert code == 0
+    assert message.startswith(
+        "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n2 of them are missed "
+        "or failed. To run them again: manage.py dcron rerun --job hourly "
     )
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ("--no-wait",)])
+def test_backfill_prints_how_to_run_missed_and_failed_runs_again(options: tuple[str, ...]) -> None:
+    with set_clock(datetime(2026, 11, 3, 12, 30, tzinfo=UTC)):
+        job = make_job(name="every hour", schedule="0 * * * *", timezone="Asia/Tokyo")
+        runs = {
+            hour: make_run(job, state, scheduled_at=datetime(2026, 11, 3, hour, tzinfo=UTC))
+            for hour, state in ((5, "missed"), (6, "missed"), (7, "failed"), (8, "succeeded"))
+        }
+        make_run(job, "pending", trigger="rerun", rerun_of=runs[5])
+        window = ("backfill", "every hour", "14:00", "18:00")
+        command = (
+            "rerun --job 'every hour' --state missed --state failed "
+            "--since 2026-11-03T15:00:00+09:00 --until 2026-11-03T16:00:01+09:00"
+        )
+        message = call(*window, *options)[1]
+        assert f"2 of them are missed or failed. To run them again: manage.py dcron {command}" in (
+            message
+        )
+        assert document(*window, *options)[1]["unsuccessful"] == 2
+        *_, last = call(*shlex.split(command), "--yes")[1].splitlines()
+        assert last == "rerun: 2 done"
+        assert "missed or failed" not in call(*window, *options)[1]
 
 
 def test_backfill_of_an_imported_job_warns_of_the_runs_of_the_source() -> None:
@@ -743,7 +819,8 @@ def test_backfill_of_an_imported_job_warns_of_the_runs_of_the_source() -> None:
     for source, warns in (("redbeat", True), ("", False)):
         Job.objects.filter(pk=job.pk).update(import_source=source, import_key=None)
         message = call("backfill", "hourly", "3h", "now", "--dry-run")[1]
-        assert ("imported from redbeat" in message) is warns
+        before_result = message.partition("runs would be created")[0]
+        assert ("imported from redbeat" in before_result) is warns
 
 
 @pytest.mark.parametrize(("minutes", "shown"), [(11, 11), (12, 11), (60, 11)])
@@ -754,10 +831,11 @@ def test_dry_run_of_a_backfill_shows_the_first_and_last_occurrences(
     end = database_now("default").replace(second=30) - timedelta(minutes=5)
     window = ["often", (end - timedelta(minutes=minutes)).isoformat(), end.isoformat()]
     *lines, last = call("backfill", *window, "--dry-run")[1].splitlines()
-    assert last == f"often: {minutes} runs would be created."
+    assert last == (f"often: {minutes} runs would be created, from {lines[0]} to {lines[-1]}.")
     assert len(lines) == shown
     *every, last = call("backfill", *window, "--dry-run", "--verbosity", "2")[1].splitlines()
-    assert (len(every), last) == (minutes, f"often: {minutes} runs would be created.")
+    assert len(every) == minutes
+    assert last.startswith(f"often: {minutes} runs would be created, from {every[0]}")
     if minutes > shown:
         assert (lines[:5], lines[-5:]) == (every[:5], every[-5:])
         assert lines[5].startswith(f"... {minutes - 10} more")
@@ -769,6 +847,8 @@ def test_backfill_takes_times_of_day_in_the_time_zone_of_the_job() -> None:
         make_job(name="hourly", schedule="0 * * * *", timezone="Asia/Kolkata")
         _code, shown = document("backfill", "hourly", "14:00", "16:00", "--dry-run")
         assert shown["occurrences"] == ["2026-11-03T08:30:00Z", "2026-11-03T09:30:00Z"]
+        message = call("backfill", "hourly", "14:00", "15:00", "--no-wait")[1]
+        assert "hourly: 1 run created, for 2026-11-03 14:00:00 IST." in message
         _code, shown = document("backfill", "hourly", "23:30", "01:30", "--dry-run")
         assert shown["occurrences"] == ["2026-11-02T18:30:00Z", "2026-11-02T19:30:00Z"]
         code, message = call("backfill", "hourly", "16:00", "14:00", "--dry-run")

@@ -103,6 +103,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     celery_entry.check_task(row.task)
     if row.expires and row.expires <= now:
         raise EntryOmitted(f"expired at {iso_in_site_zone(row.expires)}")
+    expires = row.expires or row.expire_seconds
     values = {
         "description": row.description,
         "target": row.task,
@@ -113,7 +114,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
                 "exchange": row.exchange,
                 "routing_key": row.routing_key,
                 "priority": row.priority,
-                "expires": row.expires or row.expire_seconds,
+                "expires": expires,
                 "headers": _json(row, "headers", "{}"),
             },
             warn,
@@ -122,7 +123,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         "enabled": row.enabled,
         "pause_reason": "" if row.enabled else WAS_DISABLED,
     }
-    values |= celery_task.policy_fields(row.task, {}, warn)
+    values |= celery_task.policy_fields(row.task, {"expires": expires}, warn)
     values |= _schedule_fields(row, now, warn)
     if NEXT_DUE in values:
         values.pop("starts_at")

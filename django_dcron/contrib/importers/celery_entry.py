@@ -8,16 +8,15 @@ translates the resulting sets and not the text.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from django_dcron.contrib.importers.celery_task import LIMITS
+from django_dcron.contrib.importers.celery_task import LIMITS, expiry_fields
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.schedule_fields import interval_fields, next_due, zone_name
 from django_dcron.contrib.importers.source_contents import EntryOmitted, EntryRefused, Warn
 
 HIGHEST_PRIORITY = 9
-MICROSECOND = timedelta(microseconds=1)
 RELATIVE = {
     timedelta(days=1): "0 0 * * *",
     timedelta(hours=1): "0 * * * *",
@@ -141,7 +140,7 @@ def option_fields(values: dict[str, Any], warn: Warn) -> dict[str, Any]:
     return {
         "queue": str(queue),
         "priority": _priority(values.get("priority"), warn),
-        **_expiry(values.get("expires")),
+        **expiry_fields(values.get("expires")),
     }
 
 
@@ -153,17 +152,3 @@ def _priority(priority: Any, warn: Warn) -> int | None:
     if priority > HIGHEST_PRIORITY:
         warn(f"priority {priority} is reduced to {HIGHEST_PRIORITY}, the highest possible")
     return min(priority, HIGHEST_PRIORITY)
-
-
-def _expiry(expires: Any) -> dict[str, Any]:
-    """Translate ``expires``: a time ends the schedule, a number of seconds limits late starts."""
-    if isinstance(expires, datetime):
-        aware = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
-        return {"ends_at": aware - MICROSECOND, "start_deadline": None}
-    if expires is None or expires == 0:
-        return {"ends_at": None, "start_deadline": None}
-    if isinstance(expires, bool) or not isinstance(expires, int | float) or expires < 1:
-        raise EntryRefused(
-            f"expires: {expires!r} is neither a time nor a number of seconds of at least 1"
-        )
-    return {"ends_at": None, "start_deadline": timedelta(seconds=expires)}

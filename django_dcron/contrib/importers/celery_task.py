@@ -1,4 +1,4 @@
-"""Translate the retries and time limits that a Celery task declares to fields of its job.
+"""Translate the retries, time limits and expiry that a Celery task declares to fields of its job.
 
 The retry policy of the job decides about retries, and Celery doesn't. If a task declares none of
 these options, the import doesn't set the fields.
@@ -6,7 +6,7 @@ these options, the import doesn't set the fields.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from types import CodeType
 from typing import Any
@@ -22,12 +22,14 @@ from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
 
 LIMITS = ("soft_time_limit", "time_limit")
+MICROSECOND = timedelta(microseconds=1)
 
 
 def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
-    """Return the retry and timeout fields of the job.
+    """Return the retry and timeout fields of the job, and those of the task's ``expires``.
 
-    The task declares retries and time limits. ``options`` of the entry override the time limits.
+    The task declares retries, time limits and ``expires``. ``options`` of the entry override the
+    time limits and ``expires``.
     For an unknown task, only ``options`` count. The import refuses such a task later.
     """
     try:
@@ -40,7 +42,21 @@ def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, A
             "of all workers together, create a limit with max_started and interval, and set it as "
             "the job's limit"
         )
-    return {**_retries(task, warn), **_timeout(task, options, warn)}
+    return {
+        **_retries(task, warn),
+        **_timeout(task, options, warn),
+        **_expiry_of_task(task, options),
+    }
+
+
+def _expiry_of_task(task: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Translate the task's ``expires``, which Celery uses if the entry has none."""
+    expires = getattr(task, "expires", None)
+    if not expires or options.get("expires"):
+        return {}
+    if isinstance(expires, timedelta):
+        expires = expires.total_seconds()
+    return {name: value for name, value in expiry_fields(expires).items() if value is not None}
 
 
 def _retries(task: Any, warn: Warn) -> dict[str, Any]:
@@ -128,3 +144,17 @@ def _timeout(task: Any, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
     return {
         "timeout": timedelta(seconds=limits.get("soft_time_limit", limits.get("time_limit", 0)))
     }
+
+
+def expiry_fields(expires: Any) -> dict[str, Any]:
+    """Translate ``expires``: a time ends the schedule, a number of seconds limits late starts."""
+    if isinstance(expires, datetime):
+        aware = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
+        return {"ends_at": aware - MICROSECOND, "start_deadline": None}
+    if expires is None or expires == 0:
+        return {"ends_at": None, "start_deadline": None}
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or expires < 1:
+        raise EntryRefused(
+            f"expires: {expires!r} is neither a time nor a number of seconds of at least 1"
+        )
+    return {"ends_at": None, "start_deadline": timedelta(seconds=expires)}

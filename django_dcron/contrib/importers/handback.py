@@ -49,7 +49,7 @@ from django_dcron.targets.shadow import PREFIX
 LEFT_TO_SOURCE = "handed back before a node claimed it; {} runs it"
 """The reason of a run that the source executes instead."""
 
-SHOWN_IF_EDITED = ("schedule", "timezone", "args", "kwargs")
+SHOWN_IF_EDITED = ("target", "schedule", "timezone", "args", "kwargs", "queue")
 """The fields whose edits here are reported, because the source runs its entry without them."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -140,21 +141,48 @@ def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bo
 
 
 def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
-    number = len(planned.occurrences)
-    output.line(
-        f"{job}: {number_of(number, 'run')} {'would be created' if dry_run else 'created'}."
-    )
-    if planned.have_run:
-        output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if job.import_source and planned.occurrences:
         output.line(
             f"The job was imported from {job.import_source}. If {job.import_source} ran it at "
             "these times, the backfill runs it again: these runs aren't known here.",
             WARNING,
         )
+    done = "would be created" if dry_run else "created"
+    runs = number_of(len(planned.occurrences), "run")
+    output.line(f"{job}: {runs} {done}{_range_text(job, planned)}.")
+    if planned.have_run:
+        output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
+    if planned.unsuccessful:
+        number = len(planned.unsuccessful)
+        output.line(
+            f"{number} of them {'is' if number == 1 else 'are'} missed or failed. To run "
+            f"{'it' if number == 1 else 'them'} again: manage.py dcron rerun "
+            f"{_rerun_selection(job, planned)}",
+            WARNING,
+        )
     if planned.continue_from:
         start = planned.continue_from.astimezone(schedule_zone_of(job)).isoformat()
         output.line(f"There may be more. To continue, use START {start}.", WARNING)
+
+
+def _range_text(job: Job, planned: Backfill) -> str:
+    """Return the first and the last occurrence, in the job's time zone."""
+    if not planned.occurrences:
+        return ""
+    zone = schedule_zone_of(job)
+    first, last = (time_text(planned.occurrences[end], zone) for end in (0, -1))
+    return f", for {first}" if len(planned.occurrences) == 1 else f", from {first} to {last}"
+
+
+def _rerun_selection(job: Job, planned: Backfill) -> str:
+    """Return the options of ``dcron rerun`` that select the unsuccessful runs."""
+    zone = schedule_zone_of(job)
+    since = planned.unsuccessful[0]
+    until = min(planned.unsuccessful[-1] + timedelta(seconds=1), planned.until)
+    return (
+        f"--job {shlex.quote(str(job))} --state missed --state failed "
+        f"--since {since.astimezone(zone).isoformat()} --until {until.astimezone(zone).isoformat()}"
+    )
 
 
 def _warn_if_nothing_starts(output: Output, job: Job) -> None:
@@ -209,6 +237,7 @@ def _document(
         "dry_run": dry_run,
         "occurrences": [iso(occurrence) for occurrence in planned.occurrences],
         "have_run": planned.have_run,
+        "unsuccessful": len(planned.unsuccessful),
         "continue_from": iso(planned.continue_from),
         "until": iso(planned.until),
         "ended": ended,

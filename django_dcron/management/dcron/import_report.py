@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from django_dcron.contrib.importers import celery_beat
 from django_dcron.contrib.importers.received_runs import runs_to_compare
 from django_dcron.contrib.importers.report import (
     LATE,
@@ -28,6 +29,7 @@ from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
 
 SECOND = timedelta(seconds=1)
+BEAT_STORES_LATER = "Beat stores its latest runs every 3 minutes: repeat the report after that."
 SILENT_NAMED = 5
 """The maximum number of named shadows with nothing to compare."""
 
@@ -84,10 +86,12 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
             "of beat with manage.py dcron history."
         )
     if not coverage.suffices(options["at_least"]):
+        delay = f" {BEAT_STORES_LATER}" if options["source"] == celery_beat.SOURCE else ""
         raise usage_error(
             f"Too little to compare: compared {coverage.compared} of {coverage.due} shadows that "
             f"ran, but --at-least is {options['at_least']} %. Wait for more runs, or use an "
-            "earlier --since. Without workers, shadows never run: see manage.py dcron doctor."
+            f"earlier --since.{delay} Without workers, shadows never run: see manage.py dcron "
+            "doctor."
         )
 
 

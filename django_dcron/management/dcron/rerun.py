@@ -2,42 +2,142 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
 
 from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overlap_caution import overlap_caution
-from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
-from django_dcron.management.dcron.lookup import RUN_HELP, find_run
+from django_dcron.diagnosis.run_history import READ_LIMIT, read_run_history
+from django_dcron.exceptions import NotPossible
+from django_dcron.jobs.incident_reruns import (
+    RERUN_AT_ONCE,
+    rerun_selected,
+    without_later_rerun,
+)
+from django_dcron.management.dcron import bulk_actions, option_values
+from django_dcron.management.dcron.bulk_actions import (
+    ActionOutcome,
+    BulkAction,
+    Plan,
+    SkippedRow,
+)
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job, find_run
 from django_dcron.management.dcron.output import Output, add_json
-from django_dcron.models import Run
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import FINAL, State
 
 HELP = (
-    "Run finished runs again, for the same occurrence. Doesn't wait for them. Exit codes: 1 if a "
-    "run couldn't be run again (the others are); 2 if there is no such run and nothing was done."
+    "Run finished runs again, for the same occurrence. Doesn't wait for them. Runs named by id "
+    "start at once. Runs selected with --job, --state and --since queue like a backfill: they run "
+    "oldest first, a few at a time, after runs that are due now. The selection asks for "
+    "confirmation. Exit codes: 1 if a run couldn't be run again (the others are); "
+    "2 if there is no such run or job, or the selection is invalid, and nothing was done."
 )
-EXAMPLES = "rerun 019a9f3c-5b7e"
+EXAMPLES = """
+rerun 019a9f3c-5b7e
+rerun --job nightly-report --state missed --since 1h --dry-run
+rerun --job nightly-report --state missed --state failed --since 18:00 --until 19:00
+"""
+MAX_SELECTED = 1000
+"""The maximum number of runs that one selection runs again."""
+SELECTORS = ("state", "since", "until")
+RUN_AGAIN_BEFORE = "it was already run again"
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
+    of_job = parser.add_argument_group("select runs of a job")
+    of_job.add_argument("--job", metavar="JOB", help=f"{JOB_HELP}; needs --state and --since")
+    of_job.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        choices=[state.value for state in State if state in FINAL],
+        help="runs in this state (repeatable)",
+    )
+    of_job.add_argument(
+        "--since",
+        metavar="TIME",
+        help=f"scheduled at or after this time: {option_values.past_time_help()}",
+    )
+    of_job.add_argument("--until", metavar="TIME", help="scheduled before this time, same formats")
+    bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    runs = [find_run(text) for text in options["runs"]]
-    plan = Plan(
-        [
-            BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", run)
-            for run in runs
-        ],
+    output = Output(command, options)
+    if options["job"] is None:
+        bulk_actions.perform_plan(output, _plan_of_named(options), options, asks=False)
+        return
+    if options["runs"]:
+        raise usage_error("Name runs or use --job, not both.")
+    for name in ("state", "since"):
+        if not options[name]:
+            raise usage_error(f"--job needs --{name}.")
+    job = find_job(options["job"])
+    runs = _selected_runs(job, options)
+    if not runs and not output.is_json:
+        output.line(f"Nothing to run again: no runs of {job} match.")
+        return
+    bulk_actions.perform_plan(output, _plan_of_selected(job, runs), options, asks=True)
+
+
+def _plan_of_named(options: dict[str, Any]) -> Plan[Run]:
+    for name in SELECTORS:
+        if options[name]:
+            raise usage_error(f"--{name} needs --job.")
+    if not options["runs"]:
+        raise usage_error("Name at least one run, or use --job, --state and --since.")
+    actions = [_action(find_run(text)) for text in options["runs"]]
+    return Plan(actions, "rerun", bulk_actions.one_by_one(_rerun), noun="run")
+
+
+def _plan_of_selected(job: Job, runs: Sequence[Run]) -> Plan[Run]:
+    latest = {run.pk for run in without_later_rerun(runs, alias_for(Run))}
+    return Plan(
+        [_action(run) for run in runs if run.pk in latest],
         "rerun",
-        bulk_actions.one_by_one(_rerun),
+        lambda batch: _rerun_selected(job, batch),
+        RERUN_AT_ONCE,
         noun="run",
+        skipped=[
+            SkippedRow(_run_keys(run), _name(run), RUN_AGAIN_BEFORE)
+            for run in runs
+            if run.pk not in latest
+        ],
     )
-    bulk_actions.perform(Output(command, options), plan)
+
+
+def _selected_runs(job: Job, options: dict[str, Any]) -> list[Run]:
+    """Return the selected runs, oldest first."""
+    now = database_now(alias_for(Job))
+    since, until = option_values.parse_period(options, now, timezone.get_current_timezone())
+    found = read_run_history(job, MAX_SELECTED, states=options["state"], since=since, until=until)
+    if found.more:
+        raise usage_error(
+            f"Too many runs: one command runs at most {MAX_SELECTED:,} runs again, from a range of "
+            f"fewer than {READ_LIMIT:,} runs. Use a shorter range from --since to --until."
+        )
+    return found.runs[::-1]
+
+
+def _action(run: Run) -> BulkAction[Run]:
+    return BulkAction(_run_keys(run), _name(run), run)
+
+
+def _run_keys(run: Run) -> dict[str, Any]:
+    return {"run": str(run.pk), "job": str(run.job)}
+
+
+def _name(run: Run) -> str:
+    return f"{run} ({run.pk})"
 
 
 def _rerun(run: Run) -> ActionOutcome:
@@ -45,3 +145,13 @@ def _rerun(run: Run) -> ActionOutcome:
     made = control.rerun(run)
     text = f"rerun as {made.pk}"
     return ActionOutcome(f"{text}. {caution}" if caution else text, {"made": str(made.pk)})
+
+
+def _rerun_selected(job: Job, runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
+    made = rerun_selected(job, runs)
+    return [
+        ActionOutcome(f"rerun as {made[run.pk].pk}", {"made": str(made[run.pk].pk)})
+        if run.pk in made
+        else NotPossible(RUN_AGAIN_BEFORE, code="run_again")
+        for run in runs
+    ]

@@ -398,6 +398,19 @@ def test_report_says_that_beat_stores_only_the_latest_run(
     assert "only the latest run" in call("import", "django-celery-beat", "--report").out
 
 
+def test_report_with_too_little_says_when_beat_stores_its_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(celery_config, "sent_by_beat", dict)
+    row(**crontab())
+    call("import", "django-celery-beat", "--apply", "--shadow")
+    due = database_now("default").replace(second=0, microsecond=0) - timedelta(minutes=2)
+    Job.objects.update(created_at=due - timedelta(hours=1))
+    make_run(Job.objects.get(), "succeeded", scheduled_at=due)
+    early = call("import", "django-celery-beat", "--report")
+    assert (early.code, "every 3 minutes" in early.err) == (2, True), early
+
+
 # --- Occurrences compared with Celery -------------------------------------------------------------
 
 

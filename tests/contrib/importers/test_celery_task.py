@@ -50,6 +50,16 @@ def test_task_without_options_sets_no_fields(define_task: Define) -> None:
     assert celery_task.policy_fields("gone", {}, [].append) == {}
 
 
+@pytest.mark.parametrize("expires", [120, 120.0, timedelta(minutes=2)])
+def test_expires_of_the_task_is_the_start_deadline_unless_the_entry_has_its_own(
+    define_task: Define, expires: Any
+) -> None:
+    define_task(expires=expires)
+    assert policies() == ({"start_deadline": timedelta(minutes=2)}, [])
+    assert policies(expires=None) == policies()
+    assert policies(expires=30) == ({}, [])
+
+
 def test_autoretry_options_become_retry_fields(define_task: Define) -> None:
     define_task(autoretry_for=(ConnectionError,), max_retries=5, default_retry_delay=30)
     values, warnings = policies()

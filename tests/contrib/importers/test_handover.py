@@ -343,17 +343,20 @@ def test_source_continues_with_its_own_schedule() -> None:
 
 
 def test_jobs_that_were_edited_here_are_listed_when_handed_back() -> None:
-    for name in ("same", "schedule", "args", "invalid"):
+    for name in ("same", "schedule", "args", "invalid", "target", "queue"):
         crontab_row(name, minute="0", hour="4")
     call("import", SOURCE, "--apply")
     Job.objects.filter(name="schedule").update(schedule="30 5 * * *")
     Job.objects.filter(name="args").update(args=[7])
     Job.objects.filter(name="invalid").update(schedule="bogus")
+    Job.objects.filter(name="target").update(target="tests.app.tasks.fail")
+    Job.objects.filter(name="queue").update(queue="slow")
     lines = call("handover", SOURCE, "--back").out.splitlines()
     warnings = {
         line.split()[1]: line for line in lines if line.startswith("! ") and "differs" in line
     }
-    assert set(warnings) == {"schedule", "args", "invalid"}
+    assert set(warnings) == {"schedule", "args", "invalid", "target", "queue"}
+    assert "target: tests.app.tasks.fail here, " in warnings["target"]
     assert "30 5 * * *" in warnings["schedule"]
     assert "0 4 * * *" in warnings["schedule"]
     assert "args: [7] here, [] there" in warnings["args"]
@@ -362,6 +365,8 @@ def test_jobs_that_were_edited_here_are_listed_when_handed_back() -> None:
         "schedule": ["schedule"],
         "args": ["args"],
         "invalid": ["schedule"],
+        "target": ["target"],
+        "queue": ["queue"],
     }
 
 

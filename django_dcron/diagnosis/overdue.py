@@ -34,7 +34,8 @@ def overdue_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:
     A dispatched run that no worker has started is pending again until a node repeats the dispatch.
     """
     since = now - takeover_time()
-    undispatched = Q(queued_at=None) | deliveries.overdue(since)
+    # A retry keeps the ``queued_at`` of the attempt before it.
+    undispatched = Q(deliveries=0) | Q(queued_at=None) | deliveries.overdue(since)
     return runs.pending().filter(undispatched, due_at__lt=since).not_frozen()
 
 

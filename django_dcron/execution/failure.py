@@ -26,13 +26,10 @@ from django_dcron.runs.completion import Ending
 from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle
 from django_dcron.utils.durations import write_duration
 
-RESTART = (
-    "This process doesn't know the target. If it is new, restart the nodes and workers so that "
-    "they load the new code."
-)
+RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
 OLDER_CODE = (
-    "The code in this process doesn't accept the arguments of the job. If the code has changed, "
-    "restart the nodes and workers so that they load the new code. Otherwise, change the arguments."
+    "If the code has changed, restart the nodes and workers so that they load the new code. "
+    "Otherwise, change the job's arguments."
 )
 PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
@@ -113,14 +110,19 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
     try:
         text = str(_named(exception))
         if isinstance(exception, UnknownTarget):
-            return f"{RESTART} {text}"
+            return _with_advice(text, RESTART)
         if isinstance(exception, SignatureMismatch):
-            return f"{OLDER_CODE} {text}"
+            return _with_advice(text, OLDER_CODE)
         if isinstance(exception, RetryLater) and run.attempt >= run.job.max_attempts:
             return ": ".join(filter(None, [refused_retry_message(run.job.max_attempts), text]))
         return text
     except Exception as error:  # a third-party ``__str__`` may raise anything
         return f"(unreadable error message: {type(error).__name__})"
+
+
+def _with_advice(text: str, advice: str) -> str:
+    """Return the cause and then the advice, because lists show only the beginning."""
+    return f"{text}{'' if text.endswith(('.', '?')) else '.'} {advice}"
 
 
 def _traceback(exception: BaseException) -> str:

@@ -219,7 +219,7 @@ def _report_redelivered(runs: list[Run], now: datetime) -> None:
     oldest = runs[0]
     logger.warning(
         "runs redelivered: runs=%d first=%s queue=%s waited=%.0fs reason=no worker started them; "
-        "start a worker of this queue, or restart those started before django-dcron was installed",
+        "if no worker of this queue is running, start one",
         len(runs),
         oldest.job,
         queue_name(oldest.job.target, oldest.job.queue) or "-",

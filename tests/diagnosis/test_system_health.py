@@ -317,6 +317,8 @@ def test_run_that_is_dispatched_again_is_not_overdue(
     assert read_facts().overdue_runs == WaitingCount(1, now - 5 * MINUTE)
     Run.objects.update(queued_at=None)
     assert read_facts().overdue_runs == WaitingCount(1, now - 5 * MINUTE)
+    Run.objects.update(deliveries=0, queued_at=now - SECOND)
+    assert read_facts().overdue_runs == WaitingCount(1, now - 5 * MINUTE), "a retry"
 
 
 def test_run_with_stale_heartbeat_is_reported_as_stuck(job: Job, now: datetime) -> None:

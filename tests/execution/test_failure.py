@@ -80,12 +80,17 @@ def test_exception_determines_the_failure_class(exception: Exception, kind: Fail
 
 
 def test_unknown_target_first_advises_a_restart() -> None:
-    assert ending(UnknownTarget("x")).message == f"{RESTART} x"
+    assert ending(UnknownTarget("x")).message == f"x. {RESTART}"
 
 
-def test_mismatch_of_arguments_first_advises_a_restart_and_is_tried_again() -> None:
+def test_advice_follows_a_question_without_a_period() -> None:
+    message = ending(UnknownTarget("Did you mean 'x'?")).message
+    assert message == f"Did you mean 'x'? {RESTART}"
+
+
+def test_mismatch_of_arguments_advises_a_restart_and_is_tried_again() -> None:
     mismatch = ending(SignatureMismatch("x"))
-    assert mismatch.message == f"{OLDER_CODE} x"
+    assert mismatch.message == f"x. {OLDER_CODE}"
     assert mismatch.failure is not None
     assert mismatch.failure.kind == FailureClass.TRANSIENT, "another worker may accept them"
     assert "TypeError" in mismatch.failure.exception_names

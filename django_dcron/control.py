@@ -23,12 +23,12 @@ from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batche
 from django_dcron.jobs.calendars import delete_calendar, save_calendar
 from django_dcron.jobs.deletion import delete_job as delete
 from django_dcron.jobs.freezing import freeze, unfreeze
-from django_dcron.jobs.incident_reruns import failures_until, rerun_failures
 from django_dcron.jobs.incidents import set_incident_state
 from django_dcron.jobs.limits import delete_limit, save_limit
 from django_dcron.jobs.manual_runs import rerun, trigger, trigger_many
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
+from django_dcron.jobs.queued_reruns import failures_until, rerun_failures
 from django_dcron.jobs.saving import save, save_many
 from django_dcron.models import AuditAction, Run
 from django_dcron.policies.lifecycle import FINAL, State

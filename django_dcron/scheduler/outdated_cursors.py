@@ -28,20 +28,27 @@ class OutdatedCursors:
 
         Returns their number. The next call continues with the same jobs if there may be more.
         """
-        end = _end_after(self._first, jobs.db)
-        outdated = find_outdated(jobs, self._first, end)
-        moved = move_cursors(outdated, now, jobs.db)
-        if len(outdated) < MOVED_AT_ONCE or not moved:
-            self._first = end or 0
+        moved, following = _move_from(self._first, now, jobs)
+        self._first = following or 0
         return moved
 
-    def move_all(self, now: datetime, jobs: JobQuerySet) -> int:
-        """Compare all jobs once, whatever was compared before. Returns the number of moves."""
-        self._first = 0
-        moved = self.move(now, jobs)
-        while self._first:
-            moved += self.move(now, jobs)
-        return moved
+
+def move_all_outdated(now: datetime, jobs: JobQuerySet) -> int:
+    """Move the cursors of all ``jobs`` that were changed without ``save``. Returns their number."""
+    total, following = _move_from(0, now, jobs)
+    while following is not None:
+        moved, following = _move_from(following, now, jobs)
+        total += moved
+    return total
+
+
+def _move_from(first: int, now: datetime, jobs: JobQuerySet) -> tuple[int, int | None]:
+    """Return how many cursors were moved, and the key to continue from; None after the last job."""
+    end = _end_after(first, jobs.db)
+    outdated = find_outdated(jobs, first, end)
+    moved = move_cursors(outdated, now, jobs.db)
+    may_be_more = len(outdated) >= MOVED_AT_ONCE and moved > 0
+    return moved, first if may_be_more else end
 
 
 def _end_after(first: int, using: str) -> int | None:

@@ -44,7 +44,7 @@ from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
 from django_dcron.scheduler.limit_lines import find_waiting, prune_starts, wake_runs_with_place
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.outdated_cursors import OutdatedCursors
+from django_dcron.scheduler.outdated_cursors import OutdatedCursors, move_all_outdated
 from django_dcron.scheduler.publishing import RefusedDispatch
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
@@ -242,7 +242,7 @@ class Ticker:
     def _apply_changes(self, once: bool) -> None:
         """Apply changes to jobs: edits made without ``save``, repeated failures, ends of pauses."""
         jobs = self._jobs()
-        move = self._outdated.move_all if once else self._outdated.move
+        move = move_all_outdated if once else self._outdated.move
         moved = move(self.clock.now(), jobs)
         self.counts["cursors_moved"] += moved
         if moved >= cursors.MOVED_AT_ONCE:

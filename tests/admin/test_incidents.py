@@ -17,7 +17,7 @@ from pytest_django import DjangoAssertNumQueries
 from django_dcron import control
 from django_dcron.admin import RunAdmin
 from django_dcron.admin.incidents import rerun_page
-from django_dcron.jobs import incident_reruns
+from django_dcron.jobs import queued_reruns
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, AuditEntry, Incident, Job, Run
@@ -203,7 +203,7 @@ def test_many_incidents_are_muted_in_the_list(admin_client: Client) -> None:
 def test_rerun_of_all_creates_one_run_for_each_failed_run_in_batches(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_reruns, "RERUN_AT_ONCE", 2)
+    monkeypatch.setattr(queued_reruns, "RERUN_AT_ONCE", 2)
     monkeypatch.setattr(rerun_page, "BUDGET", 0)
     incident = make_incident(runs=5)
     failed = list(Run.objects.order_by("scheduled_at"))
@@ -400,7 +400,7 @@ def test_failed_runs_in_the_same_second_get_distinct_slot_numbers(admin_client: 
 def test_runs_are_rerun_oldest_first_if_an_earlier_batch_uses_their_seconds(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_reruns, "RERUN_AT_ONCE", 2)
+    monkeypatch.setattr(queued_reruns, "RERUN_AT_ONCE", 2)
     incident = make_incident(runs=4)
     failed = list(Run.objects.order_by("scheduled_at"))
     second = failed[0].scheduled_at.replace(microsecond=0)

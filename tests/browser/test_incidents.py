@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from django_dcron.admin.incidents import rerun_page
-from django_dcron.jobs import incident_reruns
+from django_dcron.jobs import queued_reruns
 from django_dcron.models import Run
 from tests.browser.pages import dcron_url, tab_to
 from tests.browser.sample import make_sample
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 def test_failure_leads_to_its_traceback_and_to_the_rerun_of_all_runs(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_reruns, "RERUN_AT_ONCE", 1)
+    monkeypatch.setattr(queued_reruns, "RERUN_AT_ONCE", 1)
     monkeypatch.setattr(rerun_page, "BUDGET", 0)
     sample = make_sample()
     page.goto(dcron_url("incident_changelist"))

@@ -11,7 +11,7 @@ from django_dcron.db.now import database_now
 from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Cursor, Job
 from django_dcron.scheduler import outdated_cursors, tick
-from django_dcron.scheduler.outdated_cursors import OutdatedCursors
+from django_dcron.scheduler.outdated_cursors import OutdatedCursors, move_all_outdated
 from tests.factories import make_idle_job
 from tests.scheduler.test_tick import NodeUnderTest
 
@@ -73,12 +73,14 @@ def test_gaps_between_keys_cost_no_time() -> None:
 
 
 @pytest.mark.usefixtures("three_at_once")
-def test_all_jobs_are_compared_at_once_if_there_is_no_later_tick() -> None:
-    jobs = [make_idle_job() for _ in range(8)]
-    outdated = OutdatedCursors()
-    move(outdated)
-    change(*jobs)
-    assert outdated.move_all(database_now("default"), Job.objects.all()) == 8
+@pytest.mark.parametrize("moved_at_once", [2, 500])
+def test_all_jobs_are_moved_if_there_is_no_later_tick(
+    monkeypatch: pytest.MonkeyPatch, moved_at_once: int
+) -> None:
+    for module in ("jobs.cursors", "scheduler.outdated_cursors"):
+        monkeypatch.setattr(f"django_dcron.{module}.MOVED_AT_ONCE", moved_at_once)
+    change(*[make_idle_job() for _ in range(8)])
+    assert move_all_outdated(database_now("default"), Job.objects.all()) == 8
 
 
 @pytest.mark.usefixtures("three_at_once")

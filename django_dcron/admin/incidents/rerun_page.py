@@ -5,7 +5,7 @@ Invariants:
 - Opening the page changes nothing.
 - A request works for about ``BUDGET`` seconds. The page then submits itself for the next batches.
   Without JavaScript, the user presses a button.
-- A repeated request reruns no run twice (``jobs.incident_reruns``).
+- A repeated request reruns no run twice (``jobs.queued_reruns``).
 """
 
 from __future__ import annotations

@@ -20,17 +20,16 @@ from django_dcron.contrib.importers.retries import (
 from django_dcron.contrib.importers.source_contents import EntryRefused, Warn
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
+from django_dcron.schedules.timetable import MICROSECOND
 
 LIMITS = ("soft_time_limit", "time_limit")
-MICROSECOND = timedelta(microseconds=1)
 
 
 def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
     """Return the retry and timeout fields of the job, and those of the task's ``expires``.
 
-    The task declares retries, time limits and ``expires``. ``options`` of the entry override the
-    time limits and ``expires``.
-    For an unknown task, only ``options`` count. The import refuses such a task later.
+    ``options`` of the entry override the task's time limits and ``expires``. For an unknown task,
+    only ``options`` count. The import refuses such a task later.
     """
     try:
         task = getattr(targets.get(name), "task", None)

@@ -14,7 +14,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overlap_caution import overlap_caution
 from django_dcron.diagnosis.run_history import READ_LIMIT, read_run_history
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.incident_reruns import (
+from django_dcron.jobs.queued_reruns import (
     RERUN_AT_ONCE,
     rerun_selected,
     without_later_rerun,
@@ -47,7 +47,7 @@ rerun --job nightly-report --state missed --state failed --since 18:00 --until 1
 MAX_SELECTED = 1000
 """The maximum number of runs that one selection runs again."""
 SELECTORS = ("state", "since", "until")
-RUN_AGAIN_BEFORE = "it was already run again"
+ALREADY_RERUN = "it was already rerun"
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -108,7 +108,7 @@ def _plan_of_selected(job: Job, runs: Sequence[Run]) -> Plan[Run]:
         RERUN_AT_ONCE,
         noun="run",
         skipped=[
-            SkippedRow(_run_keys(run), _name(run), RUN_AGAIN_BEFORE)
+            SkippedRow(_run_keys(run), _name(run), ALREADY_RERUN)
             for run in runs
             if run.pk not in latest
         ],
@@ -122,8 +122,8 @@ def _selected_runs(job: Job, options: dict[str, Any]) -> list[Run]:
     found = read_run_history(job, MAX_SELECTED, states=options["state"], since=since, until=until)
     if found.more:
         raise usage_error(
-            f"Too many runs: one command runs at most {MAX_SELECTED:,} runs again, from a range of "
-            f"fewer than {READ_LIMIT:,} runs. Use a shorter range from --since to --until."
+            f"Too many runs: one command reruns at most {MAX_SELECTED:,} runs, and reads at most "
+            f"{READ_LIMIT:,} runs of the range. Use a shorter range from --since to --until."
         )
     return found.runs[::-1]
 
@@ -148,10 +148,10 @@ def _rerun(run: Run) -> ActionOutcome:
 
 
 def _rerun_selected(job: Job, runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
-    made = rerun_selected(job, runs)
+    reruns = rerun_selected(job, runs)
     return [
-        ActionOutcome(f"rerun as {made[run.pk].pk}", {"made": str(made[run.pk].pk)})
-        if run.pk in made
-        else NotPossible(RUN_AGAIN_BEFORE, code="run_again")
+        ActionOutcome(f"rerun as {reruns[run.pk].pk}", {"made": str(reruns[run.pk].pk)})
+        if run.pk in reruns
+        else NotPossible(ALREADY_RERUN, code="run_again")
         for run in runs
     ]

@@ -1,4 +1,4 @@
-"""Rerun all failed runs of an incident, or selected runs of a job, in batches.
+"""Rerun all failed runs of an incident, or selected runs of a job, in batches that queue.
 
 The new runs queue like a backfill: oldest first, a few at a time, after due runs of the schedule.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
@@ -40,6 +41,8 @@ from django_dcron.runs.chains import avoid_whole_second
 from django_dcron.runs.incidents import exception_and_message
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.messages import gettext_noop as _
+
+Result = TypeVar("Result")
 
 RERUN_AT_ONCE = 500
 SECOND = timedelta(seconds=1)
@@ -84,12 +87,7 @@ def rerun_failures(
     changed.
     """
     using = alias_for(Run)
-    try:
-        return despite_contention(
-            lambda: _rerun(incident, after, until, runs, may_rerun, using), using
-        )
-    except IntegrityError:
-        raise _busy() from None
+    return _unless_busy(lambda: _rerun(incident, after, until, runs, may_rerun, using), using)
 
 
 def rerun_selected(job: Job, runs: Sequence[Run]) -> dict[UUID, Run]:
@@ -99,17 +97,17 @@ def rerun_selected(job: Job, runs: Sequence[Run]) -> dict[UUID, Run]:
     left out. Raises ``NotPossible`` if the job has been deleted or is being changed.
     """
     using = alias_for(Run)
+    return _unless_busy(lambda: _rerun_selected(job, runs, using), using)
+
+
+def _unless_busy(rerun: Callable[[], Result], using: str) -> Result:
     try:
-        return despite_contention(lambda: _rerun_selected(job, runs, using), using)
+        return despite_contention(rerun, using)
     except IntegrityError:
-        raise _busy() from None
-
-
-def _busy() -> NotPossible:
-    return NotPossible(
-        _("The runs couldn't be rerun, because their job is being changed. Try again."),
-        code="busy",
-    )
+        raise NotPossible(
+            _("The runs couldn't be rerun, because their job is being changed. Try again."),
+            code="busy",
+        ) from None
 
 
 def _rerun_selected(job: Job, runs: Sequence[Run], using: str) -> dict[UUID, Run]:
@@ -120,13 +118,7 @@ def _rerun_selected(job: Job, runs: Sequence[Run], using: str) -> dict[UUID, Run
                 job=str(job),
                 code="deleted",
             )
-        selected = without_later_rerun(runs, using)
-        created = _reruns(selected, using)
-        Run.objects.using(using).bulk_create(created)
-        if created:
-            number = {"runs": len(created)}
-            record_changes([AuditedChange(AuditAction.RERUN, job, after=number)], using)
-    return {run.pk: made for run, made in zip(selected, created, strict=True)}
+        return _create_reruns(runs, job, using)
 
 
 def _rerun(
@@ -145,13 +137,19 @@ def _rerun(
             candidates, next_after = _failed_without_attempt(locked, runs), None
         else:
             candidates, next_after = _failed_runs(locked, after, until, runs, using)
-        failed = without_later_rerun(list(filter(may_rerun, candidates)), using)
-        created = _reruns(failed, using)
-        Run.objects.using(using).bulk_create(created)
-        if created:
-            number = {"runs": len(created)}
-            record_changes([AuditedChange(AuditAction.RERUN, locked, after=number)], using)
+        created = _create_reruns(list(filter(may_rerun, candidates)), locked, using)
     return RerunBatch(len(created), next_after)
+
+
+def _create_reruns(runs: Sequence[Run], subject: Incident | Job, using: str) -> dict[UUID, Run]:
+    """Create the reruns of ``runs`` without a later rerun, and audit them for ``subject``."""
+    latest = without_later_rerun(runs, using)
+    created = _reruns(latest, using)
+    Run.objects.using(using).bulk_create(created)
+    if created:
+        number = {"runs": len(created)}
+        record_changes([AuditedChange(AuditAction.RERUN, subject, after=number)], using)
+    return {run.pk: rerun for run, rerun in zip(latest, created, strict=True)}
 
 
 def _failed_runs(

@@ -137,7 +137,9 @@ class Settings:
     TASKS_BACKEND = text("default", allowed="the alias of a backend in TASKS")
     """The backend of Django's tasks that runs are published to."""
     THREADS = whole_number(8, low=1, high=1024)
-    """The number of threads in which the thread dispatcher executes runs."""
+    """The maximum number of runs that the thread dispatcher executes at once in threads."""
+    COROUTINES = whole_number(100, low=1, high=1024)
+    """The maximum number of runs of coroutine functions that it executes at once in addition."""
     REDELIVER_AFTER = duration_at_least(60, at_least=1)
     """How long a queued run waits for a worker before it is dispatched again. The time doubles with
     each delivery.

@@ -31,6 +31,7 @@ SETTINGS_BY_SECTION = {
         "DCRON_DISPATCHER",
         "DCRON_TASKS_BACKEND",
         "DCRON_THREADS",
+        "DCRON_COROUTINES",
         "DCRON_REDELIVER_AFTER",
         "DCRON_QUEUES",
     ),

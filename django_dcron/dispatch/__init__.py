@@ -38,7 +38,7 @@ def make_dispatcher(kind: str, execute: Callable[..., Any]) -> Dispatcher:
     if kind == "thread":
         from django_dcron.dispatch.thread import ThreadDispatcher
 
-        return ThreadDispatcher(execute, settings.THREADS)
+        return ThreadDispatcher(execute, settings.THREADS, settings.COROUTINES)
     if kind == "celery":
         from django_dcron.dispatch.celery_setup import transport_problem
 

@@ -1,4 +1,8 @@
-"""Execution of runs in threads of the node: for small sites, development and tests."""
+"""Execution of runs in threads of the node: for small sites, development and tests.
+
+Runs of coroutine functions have threads of their own and share one event loop, so that many of them
+can wait at the same time.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +10,49 @@ import logging
 import platform
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django.db import close_old_connections
 
+from django_dcron import targets
 from django_dcron.db.open_transactions import release_connections
 from django_dcron.db.query_log import forget_queries
 from django_dcron.dispatch.base import DispatchFailed, DueRun
-from django_dcron.exceptions import UnknownRun
+from django_dcron.dispatch.coroutine_threads import CoroutineThreads
+from django_dcron.exceptions import UnknownRun, UnknownTarget
 from django_dcron.utils.threads import mark_dcron_thread
 
 logger = logging.getLogger("django_dcron.runs")
 
 
+@dataclass
+class _Submission:
+    """A run in one of the pools."""
+
+    job_name: str
+    started: bool = False
+
+
 class ThreadDispatcher:
-    """Executes runs in a bounded thread pool. Ignores a run that is already in the pool."""
+    """Executes up to ``threads`` runs at once, plus up to ``coroutines`` of coroutine functions.
+
+    Ignores a run that is already submitted.
+    """
 
     address = "threads of this process"
     batch_size = 2000
 
-    def __init__(self, execute: Callable[..., Any], threads: int):
+    def __init__(self, execute: Callable[..., Any], threads: int, coroutines: int):
         self._execute = execute
         self._pool = ThreadPoolExecutor(
             threads, thread_name_prefix="dcron-run", initializer=mark_dcron_thread
         )
+        self._coroutines = CoroutineThreads(coroutines)
         self._lock = threading.Lock()
-        self._submitted: dict[tuple[UUID, int], tuple[str, Future[None]]] = {}
+        self._submitted: dict[tuple[UUID, int], _Submission] = {}
         self._worker = f"{platform.node()}/threads"
 
     def prepare(self, run: DueRun) -> DueRun:
@@ -41,32 +60,39 @@ class ThreadDispatcher:
 
     def publish(self, prepared: Sequence[DueRun]) -> None:
         for run in prepared:
+            pool = self._coroutines if _is_async(run.target) else self._pool
             with self._lock:
                 if run.key in self._submitted:
                     continue
                 try:
-                    self._submitted[run.key] = run.job_name, self._pool.submit(self._run, run)
+                    pool.submit(self._run, run)
                 except RuntimeError as error:
                     raise DispatchFailed("the threads are shut down") from error
+                self._submitted[run.key] = _Submission(run.job_name)
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Do nothing: a cancellation in this process has already notified the run's heartbeat."""
 
     def take_back(self) -> list[tuple[UUID, int]]:
         with self._lock:
-            unstarted = [key for key, (_, future) in self._submitted.items() if future.cancel()]
+            unstarted = [key for key, run in self._submitted.items() if not run.started]
             for key in unstarted:
                 del self._submitted[key]
         return unstarted
 
     def executing(self) -> list[str]:
         with self._lock:
-            return [job_name for job_name, future in self._submitted.values() if future.running()]
+            return [run.job_name for run in self._submitted.values() if run.started]
 
     def close(self, wait: bool = True) -> None:
         self._pool.shutdown(wait=wait, cancel_futures=not wait)
+        self._coroutines.close(wait)
 
     def _run(self, run: DueRun) -> None:
+        with self._lock:
+            if (submission := self._submitted.get(run.key)) is None or submission.started:
+                return  # It was taken back, and perhaps submitted again.
+            submission.started = True
         try:
             close_old_connections()
             self._execute(run.run_id, run.attempt, worker=self._worker)
@@ -97,3 +123,10 @@ class ThreadDispatcher:
                 self._submitted.pop(run.key, None)
             forget_queries()
             release_connections()
+
+
+def _is_async(target: str) -> bool:
+    try:
+        return targets.get(target).is_async
+    except UnknownTarget:  # The attempt will fail.
+        return False

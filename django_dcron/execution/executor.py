@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from functools import lru_cache
+from inspect import iscoroutine
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -41,6 +42,7 @@ from django_dcron.exceptions import (
     SignatureMismatch,
     UnknownRun,
 )
+from django_dcron.execution.coroutines import run_coroutine
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.failure import ending_of
@@ -338,7 +340,8 @@ def _call_target(run: CurrentRun) -> Any:
     )
     target = targets.get(job.target)
     try:
-        return target.call(invocation)
+        result = target.call(invocation)
+        return run_coroutine(result, run.interruption) if iscoroutine(result) else result
     except (TypeError, RetryLater) as error:
         # A task with ``autoretry_for`` also retries for the ``TypeError`` of its own call.
         cause = error if isinstance(error, TypeError) else error.__cause__

@@ -6,6 +6,7 @@ Invariants:
   isn't interrupted.
 - In the main thread, a signal handler raises the exception, which also ends a blocking call.
 - In other threads, the interpreter raises it as soon as the thread runs Python code again.
+- While the thread waits for a coroutine, the coroutine is cancelled instead.
 - If no exception is pending, the same signal from another process means that there may be a
   cancellation to read (``call_on_signal``).
 """
@@ -16,7 +17,8 @@ import ctypes
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -38,7 +40,10 @@ class Interruption:
         self._lock = threading.Lock()
         self._armed = False
         self._used = False
+        self._exception: type[BaseException] | None = None
         self._wanted: type[BaseException] | None = None
+        """The exception that the signal handler has to raise."""
+        self._call_instead: Callable[[], None] | None = None
         self._thread = threading.get_ident()
         self._in_main = threading.current_thread() is threading.main_thread()
 
@@ -51,6 +56,11 @@ class Interruption:
     def used(self) -> bool:
         """Whether an exception was raised in the job's code, or is about to be."""
         return self._used
+
+    @property
+    def exception(self) -> BaseException | None:
+        """A new instance of the exception of ``interrupt``; None without an interruption."""
+        return self._exception() if self._used and self._exception else None
 
     def arm(self) -> None:
         if self._in_main:
@@ -77,8 +87,11 @@ class Interruption:
         with self._lock:
             if not self._armed or self._used:
                 return False
-            self._used = True
-            if self._in_main:
+            self._exception = exception
+            self._used = True  # before the redirection is read; ``redirected_to`` does the opposite
+            if self._call_instead is not None:
+                self._call_instead()
+            elif self._in_main:
                 self._wanted = exception
                 DcronThread(
                     target=self._signal_until_taken, name="dcron-interrupt", daemon=True
@@ -86,6 +99,20 @@ class Interruption:
             else:
                 self._used = _raise_in(self._thread, exception)
             return self._used
+
+    @contextmanager
+    def redirected_to(self, call: Callable[[], None]) -> Iterator[None]:
+        """Within the block, ``interrupt`` calls ``call`` in its own thread and raises nothing.
+
+        After an earlier interruption, ``call`` is called at once. It may be called twice.
+        """
+        self._call_instead = call
+        try:
+            if self._used:
+                call()
+            yield
+        finally:
+            self._call_instead = None
 
     def _signal_until_taken(self) -> None:
         """Send the signal until the main thread reacts.

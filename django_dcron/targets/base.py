@@ -74,13 +74,20 @@ class Target(ABC):
         """The Django task whose queue and priority apply if the job has none; None for others."""
         return None
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the target is a coroutine function."""
+        return False
+
     @abstractmethod
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Raise ``InvalidArguments``, which names the parameter, if the arguments don't fit."""
 
     @abstractmethod
     def call(self, invocation: Invocation) -> Any:
-        """Run the target and return its result. Exceptions aren't caught."""
+        """Run the target and return its result, or return its coroutine. Exceptions aren't
+        caught.
+        """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key}>"

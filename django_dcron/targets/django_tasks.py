@@ -12,6 +12,7 @@ directly: no task is enqueued, and no signals of ``django.tasks`` are sent.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import threading
@@ -56,6 +57,10 @@ class DjangoTaskTarget(Target):
         return first_line(self.task.func.__doc__)
 
     @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.task.func)
+
+    @property
     def signature(self) -> str:
         return signature_text(self._signature())
 
@@ -71,9 +76,9 @@ class DjangoTaskTarget(Target):
         check_call(self._signature(), args, kwargs)
 
     def call(self, invocation: Invocation) -> Any:
-        """Call the task's function. A coroutine function runs in its own event loop."""
+        """Call the task's function."""
         context = [_context(self.task, invocation)] if self.task.takes_context else []
-        return self.task.call(*context, *invocation.args, **invocation.kwargs)
+        return self.task.func(*context, *invocation.args, **invocation.kwargs)
 
     def _signature(self) -> Signature | None:
         """Return the signature without the context, which the job doesn't provide."""

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import async_to_sync
-
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
@@ -16,7 +14,7 @@ registered: dict[str, Callable[..., Any]] = {}
 
 
 class FunctionTarget(Target):
-    """A registered function. A coroutine function runs in its own event loop."""
+    """A registered function."""
 
     kind = TargetKind.FUNCTION
 
@@ -27,6 +25,10 @@ class FunctionTarget(Target):
     @property
     def description(self) -> str:
         return first_line(self.function.__doc__)
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
 
     @property
     def signature(self) -> str:
@@ -40,10 +42,7 @@ class FunctionTarget(Target):
         check_call(signature_of(self.function), args, kwargs)
 
     def call(self, invocation: Invocation) -> Any:
-        function = self.function
-        if inspect.iscoroutinefunction(function):
-            function = async_to_sync(function)
-        return function(*invocation.args, **invocation.kwargs)
+        return self.function(*invocation.args, **invocation.kwargs)
 
 
 def register_function(function: Callable[..., Any]) -> str:

@@ -64,7 +64,7 @@ def test_log_of_an_executing_thread_is_emptied_after_each_run() -> None:
         Job.objects.count()
         lengths.extend((before, len(connection.queries_log)))
 
-    dispatcher = ThreadDispatcher(execute, 1)
+    dispatcher = ThreadDispatcher(execute, 1, 1)
     dispatcher.publish([due_run("a"), due_run("b")])
     dispatcher.close(wait=True)
     assert lengths[0] == lengths[2] == 0

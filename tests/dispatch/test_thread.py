@@ -42,7 +42,7 @@ def work() -> Work:
 
 
 def test_number_of_concurrent_runs_is_limited_to_the_threads(work: Work) -> None:
-    dispatcher = ThreadDispatcher(work, 3)
+    dispatcher = ThreadDispatcher(work, 3, 1)
     runs = [due_run(f"{n}") for n in range(10)]
     dispatcher.publish([dispatcher.prepare(run) for run in runs])
     wait_until(lambda: len(work.started) == 3, what="three runs to start")
@@ -54,7 +54,7 @@ def test_number_of_concurrent_runs_is_limited_to_the_threads(work: Work) -> None
 
 
 def test_unfinished_run_is_not_accepted_twice(work: Work) -> None:
-    dispatcher = ThreadDispatcher(work, 1)
+    dispatcher = ThreadDispatcher(work, 1, 1)
     first, second = due_run("a"), due_run("b")
     dispatcher.publish([first, second, first])
     dispatcher.publish([first, second])
@@ -67,7 +67,7 @@ def test_unfinished_run_is_not_accepted_twice(work: Work) -> None:
 
 
 def test_unstarted_runs_can_be_taken_back(work: Work) -> None:
-    dispatcher = ThreadDispatcher(work, 1)
+    dispatcher = ThreadDispatcher(work, 1, 1)
     runs = [due_run(f"{n}") for n in range(3)]
     dispatcher.publish(runs)
     wait_until(lambda: work.started, what="one run to start")
@@ -79,7 +79,7 @@ def test_unstarted_runs_can_be_taken_back(work: Work) -> None:
 
 
 def test_close_without_waiting_starts_no_more_runs(work: Work) -> None:
-    dispatcher = ThreadDispatcher(work, 1)
+    dispatcher = ThreadDispatcher(work, 1, 1)
     dispatcher.publish([due_run("a"), due_run("b")])
     wait_until(lambda: work.started, what="one run to start")
     dispatcher.close(wait=False)
@@ -89,7 +89,7 @@ def test_close_without_waiting_starts_no_more_runs(work: Work) -> None:
 
 
 def test_publish_fails_after_close(work: Work) -> None:
-    dispatcher = ThreadDispatcher(work, 1)
+    dispatcher = ThreadDispatcher(work, 1, 1)
     dispatcher.close(wait=True)
     run = due_run("a")
     with pytest.raises(DispatchFailed):
@@ -131,7 +131,7 @@ def test_threads_keep_their_connections_as_long_as_the_settings_allow(
         if len(sessions) == 2:
             connections["default"].close()
 
-    dispatcher = ThreadDispatcher(execute, 1)
+    dispatcher = ThreadDispatcher(execute, 1, 1)
     for name in ("a", "b"):
         dispatcher.publish([due_run(name)])
     dispatcher.close(wait=True)
@@ -148,7 +148,7 @@ def test_transaction_that_a_job_leaves_open_does_not_reach_the_next_job() -> Non
         transaction.atomic().__enter__()
         make_idle_job(name=str(run_id))
 
-    dispatcher = ThreadDispatcher(execute, 1)
+    dispatcher = ThreadDispatcher(execute, 1, 1)
     for name in ("a", "b"):
         dispatcher.publish([due_run(name)])
     dispatcher.close(wait=True)

@@ -125,7 +125,7 @@ def test_once_with_threads_finishes_all_due_runs() -> None:
     now = database_now("default")
     for n in range(12):
         make_run(job, scheduled_at=now - n * SECOND)
-    assert runner_with(ThreadDispatcher(execute, 2)).run_once() == EXIT_OK
+    assert runner_with(ThreadDispatcher(execute, 2, 1)).run_once() == EXIT_OK
     assert list(Run.objects.values_list("state", flat=True)) == ["succeeded"] * 12
 
 
@@ -320,7 +320,7 @@ def test_runs_that_no_thread_started_return_to_the_nodes(start_in_thread: StartI
     now = database_now("default")
     for n in range(3):
         make_run(job, scheduled_at=now - n * SECOND, due_at=now - n * SECOND)
-    dispatcher = ThreadDispatcher(busy, 1)
+    dispatcher = ThreadDispatcher(busy, 1, 1)
     runner = runner_with(dispatcher)
 
     def work() -> None:

@@ -1,5 +1,6 @@
 """@cron: what it registers and declares, and what it rejects at decoration."""
 
+import asyncio
 import functools
 import re
 from collections.abc import Iterator
@@ -197,13 +198,14 @@ def test_decorating_a_class_based_celery_task_declares_it() -> None:
     assert (declaration.name, declaration.target) == ("Nightly", "shop.Nightly")
 
 
-def test_coroutine_function_is_awaited() -> None:
+def test_coroutine_function_is_called_without_an_event_loop() -> None:
     @cron("@daily")
     async def fetch_all(city: str) -> str:
         return city.upper()
 
     target = targets.get(targets.declarations()[0].target)
-    assert target.call(Invocation(["ulm"])) == "ULM"
+    assert target.is_async
+    assert asyncio.run(target.call(Invocation(["ulm"]))) == "ULM"
 
 
 def test_function_without_signature_accepts_any_arguments() -> None:

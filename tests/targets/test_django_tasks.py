@@ -1,5 +1,6 @@
 """Django's own tasks as targets: found, checked, called and declared."""
 
+import asyncio
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -107,9 +108,10 @@ def test_arguments_are_checked_against_the_task_signature(
     assert (caught.value.code, found | params) == (code, found)
 
 
-def test_coroutine_task_is_awaited() -> None:
+def test_coroutine_task_is_called_without_an_event_loop() -> None:
     target = targets.get("tests.tasked.tasks.fetch")
-    assert target.call(Invocation(["x"])) == "got x"
+    assert target.is_async
+    assert asyncio.run(target.call(Invocation(["x"]))) == "got x"
 
 
 def test_task_context_describes_the_run() -> None:

@@ -189,7 +189,7 @@ def _broken_rules(error: ValidationError, job: Job) -> Iterator[str]:
 def _refuse(problems: Sequence[str]) -> None:
     """Raise ``CommandError`` if there are problems."""
     if problems:
-        raise usage_error(" ".join(["Nothing was changed.", *problems]))
+        raise usage_error("\n".join(["Nothing was changed.", *problems]))
 
 
 def _changes(before: Document, after: Document) -> dict[str, list[Any]]:

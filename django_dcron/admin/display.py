@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import translation
 from django.utils.functional import lazy
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone_name, localtime
 
@@ -99,6 +100,12 @@ def text_anchor(x: float, *, margin: float) -> str:
 
 def render_muted(text: StrOrPromise) -> str:
     return format_html('<div class="dcron-quiet">{}</div>', text) if text else ""
+
+
+def breakable(path: str) -> SafeString:
+    """Render a dotted path that a browser may break after ``.``, ``:`` and ``_``."""
+    parts = re.split(r"(?<=[.:_])(?=[^.:_])", path)
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in parts))
 
 
 def preformatted(text: str) -> str:

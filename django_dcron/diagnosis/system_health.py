@@ -151,11 +151,11 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         else (),
         "unserved": _named_count(unserved),
         "stalled_namespaces": len(idle),
-        "workers": _worker_replies(live),
+        "workers": latest_worker_replies(live),
     }
 
 
-def _worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
+def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
     """Return the workers' replies to the node that asked last; None without a recent reply.
 
     The runs that a worker doesn't know are combined from its replies to all nodes.

@@ -8,11 +8,14 @@ from django.utils.translation import ngettext
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
+from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.messages import gettext_noop
 from django_dcron.utils.time_format import format_site_time
 
 LONGEST_REASON = 150
 """The maximum number of characters of a reason, without the user's name."""
+LONGEST_SIGNATURE = 100
+"""The user's name is shortened to this number of characters. The column has 255 for both."""
 
 STATE_NAMES = {
     State.PENDING: gettext_noop("pending"),
@@ -70,6 +73,7 @@ def rerun_text(rerun: Run) -> str:
 
 def signed_reason(reason: str, name: str) -> str:
     """Return ``reason (name)``, or ``by name`` without a reason, in the active language."""
+    name = with_ellipsis(name, LONGEST_SIGNATURE)
     if not reason:
         return _("by %(user)s") % {"user": name}
     return _("%(reason)s (%(user)s)") % {"reason": reason, "user": name}

@@ -29,7 +29,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
-from django_dcron.jobs.pausing import require_future
+from django_dcron.jobs.pausing import LONGEST_REASON, require_future, require_text
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditAction, Freeze, Job, Run
 from django_dcron.models.job_fields import NAME
@@ -37,12 +37,10 @@ from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE
 from django_dcron.runs import deliveries
 from django_dcron.schedules.timetable import WIDEST_OFFSET
-from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import gettext_noop as _
 
 logger = logging.getLogger("django_dcron.control")
 
-LONGEST_REASON = 255
 LONGEST_NAME = 150
 LOCKED_AT_ONCE = 1000
 SECOND = timedelta(seconds=1)
@@ -67,7 +65,7 @@ def freeze(
     naive, in the past or after 2199, or if no job has the namespace.
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
-    _check_text("reason", reason, LONGEST_REASON)
+    require_text("reason", reason, LONGEST_REASON)
     if not reason.strip():
         raise InvalidValue("reason", _("a reason is required"), code="required")
     if scope:
@@ -87,26 +85,6 @@ def freeze(
         extra={"event": "frozen", "namespace": scope},
     )
     return frozen
-
-
-def _check_text(field: str, text: str, longest: int) -> None:
-    try:
-        check_storable(text)
-    except ValueError as error:
-        raise InvalidValue(
-            field,
-            _("the text can't be stored: %(problem)s"),
-            problem=str(error),
-            code="not_storable",
-        ) from None
-    if len(text) > longest:
-        raise InvalidValue(
-            field,
-            _("%(length)d characters are too many (allowed: at most %(most)d)"),
-            length=len(text),
-            most=longest,
-            code="invalid_length",
-        )
 
 
 def _check_namespace(namespace: str) -> None:

@@ -45,11 +45,14 @@ from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import END, WIDEST_OFFSET
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 logger = logging.getLogger("django_dcron.scheduler")
 
+LONGEST_REASON = 255
+"""The maximum number of characters of a stored reason, including the user's name."""
 SWITCHED_AT_ONCE = 500
 PAUSES_RETRIED_AT_ONCE = 20
 """The maximum number of quarantined jobs whose pauses one pass tries to end."""
@@ -66,8 +69,8 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
 
     Runs that were claimed ahead are withdrawn. Running runs continue. At ``until``, an aware
     datetime, the job resumes. By default, it stays paused. Pausing a paused job replaces reason and
-    end. Raises ``ValueError`` if ``until`` is naive, in the past or after 2199, or ``Conflict`` if
-    the job has been deleted.
+    end. Raises ``ValueError`` if the reason has more than 255 characters or can't be stored, or if
+    ``until`` is naive, in the past or after 2199. Raises ``Conflict`` if the job has been deleted.
     """
     return _switch(job, _pause_of(reason, until))
 
@@ -93,6 +96,27 @@ def require_future(until: datetime, now: datetime) -> None:
         )
 
 
+def require_text(field: str, text: str, longest: int) -> None:
+    """Raise ``InvalidValue`` if the text is longer than ``longest`` or can't be stored."""
+    try:
+        check_storable(text)
+    except ValueError as error:
+        raise InvalidValue(
+            field,
+            _("the text can't be stored: %(problem)s"),
+            problem=str(error),
+            code="not_storable",
+        ) from None
+    if len(text) > longest:
+        raise InvalidValue(
+            field,
+            _("%(length)d characters are too many (allowed: at most %(most)d)"),
+            length=len(text),
+            most=longest,
+            code="invalid_length",
+        )
+
+
 def pause_many(
     jobs: Iterable[Job],
     reason: str = "",
@@ -106,8 +130,7 @@ def pause_many(
     Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
     already paused is refused and keeps its reason and end. ``on_progress`` is called after each
-    batch with the number of jobs that are done. Raises ``ValueError`` if ``until`` is naive,
-    in the past or after 2199.
+    batch with the number of jobs that are done. Raises ``ValueError`` like ``pause``.
     """
     return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 
@@ -132,11 +155,12 @@ def resume_many(
 
 
 def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> SwitchRequest:
+    require_text("reason", reason, LONGEST_REASON)
     if until is not None:
         require_future(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
-    return SwitchRequest(enabled=False, reason=reason[:255], until=until, replaces=replaces)
+    return SwitchRequest(enabled=False, reason=reason, until=until, replaces=replaces)
 
 
 def _switch(job: Job, switch: SwitchRequest) -> Job:

@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum, StrEnum
 from inspect import Parameter, Signature
 from typing import Annotated, Any
@@ -30,6 +31,8 @@ MAX_CHOICES = 200
 class InputKind(StrEnum):
     INTEGER = "integer"
     NUMBER = "number"
+    DECIMAL = "decimal"
+    """A decimal number as text, which JSON doesn't round."""
     BOOLEAN = "boolean"
     TEXT = "text"
     DATE = "date"
@@ -49,6 +52,8 @@ class TargetParameter:
     default: Any = None
     """The default value; None also if it isn't plain JSON."""
     accepts_none: bool = False
+    omitted_is_none: bool = False
+    """Whether the target gets ``None`` if the input is empty."""
     choices: tuple[tuple[Any, str], ...] = ()
     """The JSON value and the label of each choice."""
     is_positional: bool = True
@@ -63,6 +68,7 @@ _KINDS: dict[Any, InputKind] = {
     bool: InputKind.BOOLEAN,
     int: InputKind.INTEGER,
     float: InputKind.NUMBER,
+    Decimal: InputKind.DECIMAL,
     str: InputKind.TEXT,
     date: InputKind.DATE,
     datetime: InputKind.DATETIME,
@@ -103,7 +109,8 @@ def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
         accepts_none = accepts_none or is_optional
     choices = _choices(hint)
     if hint is Parameter.empty and default is not None:
-        hint = type(default)
+        known = type(parameter.default) in _KINDS
+        hint = type(parameter.default if known else default)
     kind = InputKind.CHOICE if choices else InputKind.JSON
     if hint in (Parameter.empty, Any):
         kind = InputKind.ANY
@@ -114,7 +121,8 @@ def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
         kind=kind,
         is_required=is_required,
         default=default,
-        accepts_none=accepts_none or (not is_required and parameter.default is None),
+        accepts_none=accepts_none or parameter.default is None,
+        omitted_is_none=accepts_none if is_required else parameter.default is None,
         choices=choices,
         is_positional=parameter.kind is Parameter.POSITIONAL_OR_KEYWORD,
         model=model if kind in (InputKind.INTEGER, InputKind.TEXT) else None,
@@ -154,4 +162,6 @@ def _plain(default: Any) -> Any:
         default = default.value
     if isinstance(default, date):
         return default.isoformat()
+    if isinstance(default, Decimal):
+        return str(default)
     return default if isinstance(default, str | int | float | bool) else None

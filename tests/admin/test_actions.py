@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import IntegrityError, connection
 from django.db.models.signals import post_save
 from django.test import Client
@@ -169,6 +170,18 @@ def test_pause_stores_reason_with_user_name(admin_client: Client) -> None:
     assert "<b>" not in response.content.decode()
     assert _history(job) == [("admin", AuditAction.PAUSE)]
     assert "deploy <b> (admin)" in paused_text(job)
+
+
+def test_long_reason_is_refused_and_long_user_name_is_shortened(admin_client: Client) -> None:
+    job = make_job()
+    refused = admin_client.post(action_url(job, "pause"), {"reason": "x" * 151})
+    assert list(refused.context["form"].errors) == ["reason"]
+    assert Job.objects.get().enabled
+    User.objects.filter(username="admin").update(username="u" * 150)
+    _press(admin_client, job, "pause", reason="x" * 150)
+    reason = Job.objects.get().pause_reason
+    assert reason.startswith(f"{'x' * 150} (uuu")
+    assert len(reason) == 253
 
 
 def test_pause_without_reason_stores_user_name(admin_client: Client) -> None:

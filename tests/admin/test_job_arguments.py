@@ -3,6 +3,7 @@
 import enum
 import json
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -29,6 +30,7 @@ from tests.admin.conftest import (
 
 KEY = "tests.report"
 OTHER = "tests.other"
+OPTIONAL = "tests.optional"
 OPEN = "tests.open"
 ROWS = "tests.rows"
 UNTYPED = "tests.untyped"
@@ -60,6 +62,17 @@ def other(city: str = "", limit: int | None = None) -> None:
     """Share one parameter with ``report``."""
 
 
+def pay(
+    rate: Decimal,
+    reason: str | None,
+    note: str | None = None,
+    remark: str | None = "none",
+    fee: Decimal = Decimal("0.10"),
+    tip=Decimal("0.20"),  # type: ignore[no-untyped-def]
+) -> None:
+    """Take decimal numbers, and texts that may be None."""
+
+
 def untyped(value) -> None:  # type: ignore[no-untyped-def]
     """Have a parameter without a type hint, as most Celery tasks."""
 
@@ -86,6 +99,7 @@ def remind(
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(functions.registered, KEY, report)
     monkeypatch.setitem(functions.registered, OTHER, other)
+    monkeypatch.setitem(functions.registered, OPTIONAL, pay)
     monkeypatch.setitem(functions.registered, OPEN, log_in)
     monkeypatch.setitem(functions.registered, SECRET, fetch)
     monkeypatch.setitem(functions.registered, ROWS, remind)
@@ -203,6 +217,66 @@ def test_no_value_is_lost_or_converted(admin_client: Client, kwargs: dict[str, A
     job.refresh_from_db()
     assert job.kwargs.pop("plain") == 4
     assert json.dumps(job.kwargs) == json.dumps(stored)
+
+
+def _pay(client: Client, stored: dict[str, Any], **typed: str) -> Any:
+    """Change inputs of the job, whose stored arguments are ``stored``."""
+    job = make_job(target=OPTIONAL, kwargs={"rate": "0.19", "reason": "tax"} | stored)
+    sent = as_page(client, job_url(job))
+    return client.post(job_url(job), sent | {f"argument-{k}": v for k, v in typed.items()})
+
+
+def test_decimal_parameter_has_a_text_input_with_its_default() -> None:
+    found = {each.name: each for each in targets.get(OPTIONAL).parameters}
+    decimals = [name for name, each in found.items() if each.kind is InputKind.DECIMAL]
+    assert decimals == ["rate", "fee", "tip"]
+    assert [found[name].default for name in decimals] == [None, "0.10", "0.20"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "stored"), [("12.50", "12.50"), (" -3 ", "-3"), ("0.10", "0.10"), ("+5", "5")]
+)
+def test_decimal_number_is_stored_as_text(admin_client: Client, typed: str, stored: str) -> None:
+    assert _pay(admin_client, {}, rate=typed).status_code == 302
+    assert Job.objects.get().kwargs["rate"] == stored
+
+
+@pytest.mark.parametrize("typed", ["12,50", "x", "NaN", "Infinity", "[1]", "1.2.3"])
+def test_text_that_is_no_decimal_number_is_refused(admin_client: Client, typed: str) -> None:
+    (message,) = errors(_pay(admin_client, {}, rate=typed))["kwargs"]
+    assert message.startswith("rate: ")
+    assert typed in message
+    assert "12.50" in message
+    assert Job.objects.get().kwargs["rate"] == "0.19"
+
+
+@pytest.mark.parametrize("rate", [0.19, 1, "1,5", " 2", "null"])
+def test_other_value_of_a_decimal_parameter_is_kept(admin_client: Client, rate: Any) -> None:
+    assert _pay(admin_client, {"rate": rate}, fee="1.0").status_code == 302
+    assert Job.objects.get().kwargs == {"rate": rate, "reason": "tax", "fee": "1.0"}
+
+
+@pytest.mark.parametrize("name", ["reason", "note", "remark"])
+@pytest.mark.parametrize("typed", ["null", "None"])
+def test_text_that_may_mean_none_is_refused(admin_client: Client, name: str, typed: str) -> None:
+    (message,) = errors(_pay(admin_client, {}, **{name: typed}))["kwargs"]
+    assert message.startswith(f"{name}: “{typed}”")
+    assert "Edit as JSON" in message
+    assert ("leave the input empty" in message) is (name != "remark")
+
+
+def test_empty_input_passes_none_where_its_help_says_so(admin_client: Client) -> None:
+    assert _pay(admin_client, {"note": "old"}, reason="", note="").status_code == 302
+    assert Job.objects.get().kwargs == {"rate": "0.19", "reason": None}  # the default of note
+    inputs = admin_client.get(job_url(Job.objects.get())).context["adminform"].form.arguments.inputs
+    with_none = [name for name, field in inputs.fields.items() if "Empty: None" in field.help_text]
+    assert with_none == ["reason", "note"]
+
+
+@pytest.mark.parametrize("stored", ["null", "None", "none", None])
+def test_stored_text_that_may_mean_none_is_kept(admin_client: Client, stored: str | None) -> None:
+    assert _pay(admin_client, {"note": stored}, rate="2").status_code == 302
+    assert Job.objects.get().kwargs["note"] == stored
 
 
 def test_edited_json_wins_over_inputs(admin_client: Client) -> None:

@@ -16,6 +16,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.doctor.releases import _releases_side_by_side, _Start
+from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.exceptions import SignatureMismatch, UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.definitions import definition_id, store_definitions
@@ -413,7 +414,8 @@ def test_worker_that_does_not_know_a_target_of_the_code_here_is_found(system: Sy
     assert _outdated_workers(system) == [], "the attempt had another target"
     _attempt("old@c", system.job, UnknownTarget)
     (message,) = _outdated_workers(system)
-    assert f"old@c (such as {system.job.target})" in message
+    last = format_moment(Attempt.objects.latest("pk").started_at)
+    assert f"old@c (such as {system.job.target}, last at {last})" in message
     assert "fine" not in message
     _attempt("new@d", system.job, ValueError)
     assert _outdated_workers(system) == [], "another worker replaced it"
@@ -446,7 +448,7 @@ def test_worker_that_does_not_accept_arguments_of_the_code_here_is_found(system:
     _attempt("old@a", make_idle_job(target="tests.app.tasks.echo"), ValueError)
     _attempt("old@a", fits, SignatureMismatch)
     (message,) = _outdated_workers(system)
-    assert "old@a (such as tests.app.tasks.echo)" in message
+    assert "old@a (such as tests.app.tasks.echo, last at " in message
     _attempt("new@b", make_idle_job(target="tests.app.tasks.echo"), ValueError)
     assert len(_outdated_workers(system)) == 1, "no worker has accepted the new arguments"
     for worker, exception in (("old@a", SignatureMismatch), ("new@b", ValueError)):

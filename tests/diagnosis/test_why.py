@@ -1026,6 +1026,40 @@ def test_queued_run_names_the_queue_that_needs_a_worker(
     assert needs == ([{"queue": "reports"}] if is_named else [])
 
 
+@pytest.mark.parametrize(
+    ("replies", "was_started", "is_told"),
+    [
+        (None, False, True),
+        (None, True, False),
+        ([("reports", True)], False, False),
+        ([("reports", True), ("reports", False)], True, True),
+        ([("other", False)], True, False),
+    ],
+)
+def test_queued_run_asks_to_restart_workers_only_if_they_may_lack_the_task(
+    replies: list[tuple[str, bool]] | None,
+    was_started: bool,
+    is_told: bool,
+    settings: Settings,
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    job, now = make_job(queue="reports"), database_now("default")
+    make_run(job, state="queued", queued_at=NOON)
+    if was_started:
+        factories.make_run(make_job(name="other"), "running")
+    if replies is not None:
+        answers = [
+            {"name": f"w{number}", "queues": [queue], "executes": executes, "unknown_runs": []}
+            for number, (queue, executes) in enumerate(replies)
+        ]
+        make_node(workers={"at": now.isoformat(), "replies": answers})
+
+    found = [sentence.code for sentence in explain(job, NOON).sentences]
+
+    assert "needs_worker" in found
+    assert ("restart_workers" in found) is is_told
+
+
 def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
     job, now = make_job(), database_now("default")
     make_run(job, state="pending")

@@ -226,6 +226,16 @@ def test_interruption_leaves_whole_batches(monkeypatch: pytest.MonkeyPatch) -> N
     assert [*switched] == [(False, 2, False)] * 4 + [(True, 1, True)] * 3
 
 
+@pytest.mark.parametrize("reason", ["x" * 256, "a\0b"])
+def test_reason_that_does_not_fit_is_refused_and_not_cut(reason: str) -> None:
+    job = make_idle_job()
+    for pause in (lambda: control.pause(job, reason), lambda: control.pause_many([job], reason)):
+        with pytest.raises(InvalidValue, match=r"^reason: "):
+            pause()
+    assert Job.objects.get().enabled
+    assert control.pause(job, "x" * 255).pause_reason == "x" * 255
+
+
 def test_pause_that_does_not_replace_keeps_reason_and_end_of_an_earlier_one() -> None:
     paused, other = make_idle_job(), make_idle_job()
     control.pause(Job.objects.get(pk=paused.pk), "incident 17")

@@ -157,7 +157,7 @@ def test_field_edited_by_a_user_is_kept() -> None:
     with code(timeout=timedelta(minutes=1)):
         synced()
         edit(timeout=timedelta(minutes=9), description="mine")
-        kept = "keep report timeout: 9m (changed in the admin)"
+        kept = "keep report timeout: 9m (changed outside the declaration)"
         assert synced() == [kept]
     with code("@hourly", timeout=timedelta(minutes=2)):
         assert synced() == ["update report schedule: @daily -> @hourly", kept]
@@ -183,7 +183,7 @@ def test_field_edited_before_it_was_declared_is_kept() -> None:
         synced()
         edit(queue="slow")
     with code(queue="fast"):
-        assert "keep report queue: slow (changed in the admin)" in synced()
+        assert "keep report queue: slow (changed outside the declaration)" in synced()
     assert the_job().queue == "slow"
 
 
@@ -295,7 +295,7 @@ def test_enabled_is_merged_like_other_fields() -> None:
     with code(enabled=True):
         synced()
         pausing.pause(the_job(), "stocktaking")
-        assert synced() == ["keep report enabled: false (changed in the admin)"]
+        assert synced() == ["keep report enabled: false (changed outside the declaration)"]
         pausing.resume(the_job())
     with code(enabled=False):
         assert synced() == [
@@ -584,7 +584,7 @@ def test_command_reports_each_change() -> None:
         assert command() == (
             "updated report schedule: @daily -> @hourly\n"
             "updated report priority: null -> 3\n"
-            "kept report timeout: 9m (changed in the admin)\n"
+            "kept report timeout: 9m (changed outside the declaration)\n"
             f"{RESTART}\n"
         )
     assert command() == "disabled report no longer declared in code\n"
@@ -661,7 +661,7 @@ def test_check_fails_if_the_database_differs_from_the_code() -> None:
         synced()
         edit(schedule="@weekly")  # sync keeps the edit of a user
         assert command("--check") == (
-            "kept report schedule: @weekly (changed in the admin)\n"
+            "kept report schedule: @weekly (changed outside the declaration)\n"
             "Apart from what is kept, the database matches the code.\n"
         )
 
@@ -698,7 +698,7 @@ def test_declared_calendar_is_set_and_a_user_edit_is_kept() -> None:
     with code(calendar="open", calendar_policy="next_day"):
         assert synced() == ["update report calendar: closed -> open"]
         edit(calendar_id="closed")
-        assert synced() == ["keep report calendar: closed (changed in the admin)"]
+        assert synced() == ["keep report calendar: closed (changed outside the declaration)"]
         edit(calendar_id="open")
     with code(calendar="none", calendar_policy="next_day"):
         (change,) = sync.plan()

@@ -371,6 +371,18 @@ def test_pause_and_resume_accept_several_jobs() -> None:
     assert call("resume", "first")[1].startswith("first: not paused; ")
 
 
+def test_reason_beyond_its_limit_is_refused_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "u" * 100)
+    job = make_idle_job()
+    code, message = call("pause", job.name, "--reason", "x" * 151)
+    assert code == 2
+    assert "--reason has 151 characters" in message
+    assert "150" in message
+    assert Job.objects.get().enabled
+    assert call("pause", job.name, "--reason", "x" * 150)[0] == 0
+    assert Job.objects.get().pause_reason == f"{'x' * 150} ({'u' * 100})"
+
+
 def test_pause_without_reason_names_user() -> None:
     make_job(name="first")
     assert call("pause", "first") == (0, f"first: paused until resumed: by {getuser()}\n")

@@ -41,6 +41,20 @@ def test_table_has_the_latest_entries_first(job: Job) -> None:
     assert more
 
 
+def test_json_has_the_entries_of_the_table(job: Job) -> None:
+    found = json.loads(call("audit", "--json", "-n", "2").out)
+
+    assert (found["version"], found["more"]) == (1, True)
+    assert [entry["action"] for entry in found["entries"]] == ["resume", "pause"]
+    exported = json.loads(call("audit", "--action", "pause", "--format", "jsonl").out)
+    assert found["entries"][1] == exported
+    every = json.loads(call("audit", "--json").out)
+    assert (len(every["entries"]), every["more"]) == (3, False)
+    none = json.loads(call("audit", "--json", "--via", "rest").out)
+    assert none == {"version": 1, "entries": [], "more": False}
+    assert call("audit", "--json", "--format", "csv").code == USAGE_ERROR
+
+
 def test_all_times_of_the_table_are_in_the_zone_of_the_site(settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Kolkata"
     ends_at = datetime(2027, 1, 1, 12, tzinfo=UTC)

@@ -50,7 +50,13 @@ _NOT_ZONES = '_NOT_ZONES = {"localtime", "posixrules", "Factory"}'
 _FIELD = " = field(compare=False, repr=False)"
 _DUMPS = "text = json.dumps(value, ensure_ascii=False, allow_nan=False)"
 _ESCAPED_NUL = r"""if r"\u0000" in text.replace(r"\\", ""):"""
-_UNITS = '_UNITS = {"weeks": "w", "days": "d", "hours": "h", "minutes": "m", "seconds": "s"}'
+_UNITS = {
+    '"weeks": "w(?:eeks?)?",': '"weeks": "W(?:EEKS?)?",',
+    '"days": "d(?:ays?)?",': '"days": "D(?:AYS?)?",',
+    '"hours": "h(?:ours?)?",': '"hours": "H(?:OURS?)?",',
+    '"minutes": "m(?:in(?:ute)?s?)?",': '"minutes": "M(?:IN(?:UTE)?S?)?",',
+    '"seconds": "s(?:ec(?:ond)?s?)?",': '"seconds": "S(?:EC(?:OND)?S?)?",',
+}
 _KEY = 'Key = TypeVar("Key", bound=Hashable)'
 _SECONDS = '_("%(number)d s"), number=seconds if seconds < 5 else seconds // 5 * 5'
 _FULLMATCH = "match = _FRIENDLY.fullmatch(plain) if 0 < len(plain) <= MAX_LENGTH else None"
@@ -90,14 +96,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         'own = Attempt.objects.using(alias_for(Attempt)).filter(token=token, late_outcome="")',
         ONE_TOKEN,
     ),
-    *(
-        Equivalent(
-            _START_FACTS, "run_as_read", line, line.replace(f"{names}, ", "None, ", 1), ALL_COLUMNS
-        )
-        for names, line in (
-            ("_RUN", "run = Run.from_db(using, _RUN, columns[: len(_RUN)])"),
-            ("_JOB", "run.job = Job.from_db(using, _JOB, columns[len(_RUN) :])"),
-        )
+    Equivalent(
+        _START_FACTS,
+        "run_as_read",
+        "run = Run.from_db(using, _RUN, columns[: len(_RUN)])",
+        "run = Run.from_db(using, None, columns[: len(_RUN)])",
+        ALL_COLUMNS,
     ),
     *(
         Equivalent(
@@ -155,8 +159,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         "django_dcron/schedules/load.py",
         "RealHours._occurrences_per_unit",
-        "ahead = (known - self.begin) // _MICROSECOND",
-        "ahead = (known - self.begin) / _MICROSECOND",
+        "ahead = (phase - self.begin) // _MICROSECOND",
+        "ahead = (phase - self.begin) / _MICROSECOND",
         "A whole number of microseconds is exact as a float, too.",
     ),
     *(
@@ -208,11 +212,11 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         Equivalent(
             _DURATIONS,
             "",
-            _UNITS,
-            _UNITS.replace(f'"{letter}"', f'"{letter.upper()}"'),
+            before,
+            after,
             "Only a regular expression that ignores case uses it.",
         )
-        for letter in "wdhms"
+        for before, after in _UNITS.items()
     ),
     Equivalent(
         _DURATIONS,

@@ -26,6 +26,7 @@ from django_dcron.admin.actions import (
 from django_dcron.admin.conflicts import VersionedAdmin
 from django_dcron.admin.display import (
     EMPTY,
+    breakable,
     render_muted,
     render_time,
     state_badge,
@@ -162,7 +163,8 @@ class JobAdmin(
     def label(self, job: Job) -> str:
         tags = ((tag,) for tag in job.tags[:TAGS_SHOWN])
         tag_html = format_html_join(" ", '<span class="dcron-tag">{}</span>', tags)
-        return format_html("{}{}{}", job, render_muted(job.target), render_muted(tag_html))
+        target = render_muted(breakable(job.target))
+        return format_html("{}{}{}", job, target, render_muted(tag_html))
 
     def state_label(self, obj: Job) -> str:
         return job_state_badges(obj)

@@ -25,11 +25,8 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
-from django_dcron.admin.jobs.argument_json import (
-    OMITTED,
-    JsonArgumentField,
-    TextOrJsonArgumentField,
-)
+from django_dcron.admin.jobs.argument_inputs import decimal_text, field_of, is_ambiguous
+from django_dcron.admin.jobs.argument_json import OMITTED, JsonArgumentField
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets.parameters import MAX_PARAMETERS, InputKind, TargetParameter
@@ -43,7 +40,6 @@ RENDERED_FOR = "arguments_target"
 """The hidden field with the target whose inputs the page has."""
 RENDERED_JSON = "arguments_json"
 """The hidden field with the arguments that the page has as raw JSON."""
-EMPTY_CHOICE = ""
 
 
 class Call(NamedTuple):
@@ -75,7 +71,7 @@ class ArgumentFields(forms.Form):
         }
         super().__init__(data, prefix=PREFIX, initial=initial)
         for parameter in parameters:
-            self.fields[parameter.name] = _field(parameter, kinds[parameter.name])
+            self.fields[parameter.name] = field_of(parameter, kinds[parameter.name])
             if rows and parameter.model and kinds[parameter.name] == parameter.kind:
                 field = self.fields[parameter.name]
                 field.widget = rows.widget(parameter.model) or field.widget
@@ -278,7 +274,10 @@ def _fits(parameter: TargetParameter, value: Any) -> bool:
         case InputKind.NUMBER:
             return isinstance(value, int | float) and not isinstance(value, bool)
         case InputKind.TEXT:
-            return isinstance(value, str) and value != "" and value.isprintable()
+            is_shown = isinstance(value, str) and value != "" and value.isprintable()
+            return is_shown and not is_ambiguous(parameter, value)
+        case InputKind.DECIMAL:
+            return isinstance(value, str) and decimal_text(value) == value
         case InputKind.CHOICE:
             known = (each for each, _label in parameter.choices)
             return any(value == each and type(value) is type(each) for each in known)
@@ -314,62 +313,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return value
-
-
-class _ChoiceFormField(forms.TypedChoiceField):
-    """A choice of values. The page contains the JSON of each value."""
-
-    def __init__(self, choices: Sequence[tuple[Any, Any]], **options: Any):
-        pairs = [(json.dumps(value), label) for value, label in choices]
-        super().__init__(
-            choices=[(EMPTY_CHOICE, "---------"), *pairs],
-            coerce=json.loads,
-            empty_value=None,
-            **options,
-        )
-
-
-def _field(parameter: TargetParameter, kind: InputKind) -> forms.Field:
-    default = parameter.default
-    if not parameter.is_named:
-        help_text = _(
-            "The target has no named parameter for this argument. To remove it, empty the input."
-        )
-    elif parameter.is_required:
-        help_text = _("Required")
-    elif default is None:
-        help_text = _("Optional")
-    else:
-        help_text = _("Default: %(value)s") % {"value": json.dumps(default, ensure_ascii=False)}
-    options: dict[str, Any] = {
-        "label": parameter.name,
-        "required": False,
-        "help_text": help_text,
-    }
-    text = {"class": "vTextField", "autocomplete": "off"}
-    match kind:
-        case InputKind.INTEGER:
-            return forms.IntegerField(**options)
-        case InputKind.NUMBER:
-            return forms.FloatField(**options)
-        case InputKind.BOOLEAN:
-            return _ChoiceFormField([(True, _("Yes")), (False, _("No"))], **options)
-        case InputKind.CHOICE:
-            return _ChoiceFormField(parameter.choices, **options)
-        case InputKind.DATE:
-            return forms.DateField(widget=forms.DateInput({"type": "date"}, "%Y-%m-%d"), **options)
-        case InputKind.DATETIME:
-            widget = forms.DateTimeInput({"type": "datetime-local", "step": 1}, "%Y-%m-%dT%H:%M:%S")
-            return forms.DateTimeField(widget=widget, **options)
-        case InputKind.TEXT:
-            return forms.CharField(strip=False, widget=forms.TextInput(text), **options)
-    code = {**text, "class": "vTextField dcron-code", "spellcheck": "false"}
-    allowed = (
-        _("Text, or JSON such as 5, true or [1, 2].")
-        if kind == InputKind.ANY
-        else _("JSON, such as [1, 2].")
-    )
-    if parameter.is_named:
-        options["help_text"] = f"{help_text}. {allowed}"
-    field_class = TextOrJsonArgumentField if kind == InputKind.ANY else JsonArgumentField
-    return field_class(widget=forms.TextInput(code), **options)

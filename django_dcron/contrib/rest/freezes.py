@@ -22,7 +22,8 @@ from django_dcron.contrib.rest.viewsets import (
     row_or_404,
 )
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.freezing import LONGEST_REASON, unknown_namespace
+from django_dcron.jobs.freezing import unknown_namespace
+from django_dcron.jobs.pausing import LONGEST_REASON
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES

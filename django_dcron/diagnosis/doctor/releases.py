@@ -92,7 +92,8 @@ def examine_releases(window: Window, findings: Findings) -> None:
     recent = [start for start in starts if start.at > window.now - RECENT]
     if workers := _outdated_workers(_without_own_arguments(recent)):
         named = "; ".join(
-            f"{worker} (such as {target})" for worker, target in sorted(workers.items())
+            f"{worker} (such as {start.target}, last at {format_moment(start.at)})"
+            for worker, start in sorted(workers.items())
         )
         findings.add(
             Code.WORKER_OUTDATED,
@@ -109,12 +110,12 @@ def examine_releases(window: Window, findings: Findings) -> None:
         )
 
 
-def _outdated_workers(starts: Iterable[_Start]) -> dict[str, str]:
+def _outdated_workers(starts: Iterable[_Start]) -> dict[str, _Start]:
     """Return the workers that failed a run because their code is older than the code here.
 
     ``starts``: the latest first. Only the worker's latest attempt counts, per target or definition.
     The worker counts as replaced if another one accepted the same target or definition later, and
-    none had before. The result has one such target for each worker.
+    none had before. The result has one such attempt for each worker.
     """
     latest: dict[tuple[str, str | UUID], tuple[int, _Start]] = {}
     first_accepted: dict[str | UUID, int] = {}  # the position of the earliest such attempt
@@ -124,7 +125,7 @@ def _outdated_workers(starts: Iterable[_Start]) -> dict[str, str]:
                 latest.setdefault((start.worker, each), (position, start))
         first_accepted |= {each: position for each in start.accepted if each is not None}
     return {
-        worker: start.target or ""
+        worker: start
         for (worker, each), (position, start) in latest.items()
         if start.refused == each
         and position < first_accepted.get(each, SAMPLE)

@@ -8,10 +8,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.system_health import latest_worker_replies
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.dispatch.queues import queue_name
-from django_dcron.models import Freeze
+from django_dcron.models import Attempt, Freeze
 
 
 def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
@@ -53,15 +55,27 @@ def node_sentences(data: ExplanationData) -> list[Sentence]:
 
 
 def worker_sentences(data: ExplanationData) -> list[Sentence]:
-    """Return a sentence about the workers that a queued run needs, if it needs workers."""
+    """Return sentences about the workers that a queued run needs, if it needs workers."""
     queue = queue_name(data.job.target, data.job.queue)
     if settings.DISPATCHER == "thread" or not queue:
         return []
-    text = _(
-        "If no worker of the queue “%(queue)s” is running, start one. Restart workers that were "
-        "started before django-dcron was installed."
-    )
-    return [Sentence("needs_worker", text, queue=queue)]
+    text = _("If no worker of the queue “%(queue)s” is running, start one.")
+    sentences = [Sentence("needs_worker", text, queue=queue)]
+    if _may_lack_task(data, queue):
+        text = _("Restart workers that were started before django-dcron was installed.")
+        sentences.append(Sentence("restart_workers", text))
+    return sentences
+
+
+def _may_lack_task(data: ExplanationData, queue: str) -> bool:
+    """Return whether workers of the queue may lack django-dcron's task, so that they discard runs.
+
+    The workers' replies decide. Without a reply, only the first attempt of all shows that the
+    workers have the task.
+    """
+    if workers := latest_worker_replies(data.live_nodes):
+        return any(queue in worker.queues and not worker.executes for worker in workers)
+    return not Attempt.objects.using(alias_for(Attempt)).exists()
 
 
 def _live_nodes_sentence(data: ExplanationData) -> Sentence:

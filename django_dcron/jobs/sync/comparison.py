@@ -150,7 +150,7 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         changes.append(change)
     if kept:
         details = [
-            f"{name}: {field.text(field.json_of(job))} (changed in the admin)"
+            f"{name}: {field.text(field.json_of(job))} (changed outside the declaration)"
             for name, field in ((name, JOB_FIELDS[name]) for name in kept)
         ]
         changes.append(SyncChange(ChangeKind.KEEP, str(job), tuple(details), declaration.key))

@@ -38,6 +38,7 @@ HELP = (
 EXAMPLES = """
 audit --since 2d
 audit --job shop/import-orders --action pause
+audit --since 1h --json
 audit --since 2026-11-01 --format jsonl > audit.jsonl
 """
 DEFAULT_LIMIT = 50
@@ -74,14 +75,16 @@ def add_arguments(parser: CommandParser) -> None:
         type=parse_whole_number(1, MAX_LIMIT),
         default=DEFAULT_LIMIT,
         metavar="N",
-        help=f"maximum number of entries of a table (default: {DEFAULT_LIMIT})",
+        help=f"maximum number of entries of a table or with --json (default: {DEFAULT_LIMIT})",
     )
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "--format",
         choices=["table", "csv", "jsonl"],
         default="table",
         help="the format of the output (default: table)",
     )
+    form.add_argument("--json", action="store_true", help="output the entries of the table as JSON")
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
@@ -92,7 +95,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         for entry in _oldest_first(entries):
             command.stdout.write(json.dumps(entry_document(entry)))
     else:
-        _write_table(Output(command, options), entries, options["limit"])
+        _show_latest(Output(command, options), entries, options["limit"])
 
 
 def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
@@ -123,8 +126,12 @@ def _write_csv(command: BaseCommand, entries: AuditEntryQuerySet) -> None:
         writer.writerow([csv_cell(value) for value in entry_document(entry).values()])
 
 
-def _write_table(out: Output, entries: AuditEntryQuerySet, limit: int) -> None:
+def _show_latest(out: Output, entries: AuditEntryQuerySet, limit: int) -> None:
     found = list(entries.order_by("-at", "-pk")[: limit + 1])
+    if out.is_json:
+        documents = [entry_document(entry) for entry in found[:limit]]
+        out.json({"version": 1, "entries": documents, "more": len(found) > limit})
+        return
     if not found:
         out.line("No entries.")
         return

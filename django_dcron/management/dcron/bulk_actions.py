@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from django.core.management.base import CommandParser
 
 from django_dcron.exceptions import DcronError
-from django_dcron.jobs.action_texts import signed_reason
+from django_dcron.jobs.action_texts import LONGEST_REASON, signed_reason
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -37,8 +37,6 @@ JOBS_AT_ONCE = SWITCHED_AT_ONCE
 """The number of jobs that one call changes. Their results are shown together."""
 MAX_LISTED = 20
 """The maximum number of rows listed before the question."""
-MAX_REASON_LENGTH = 255
-"""The maximum number of characters of a stored reason, including the user's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,5 +227,9 @@ def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Excep
 
 def reason_with_user(typed: str) -> str:
     """Return the given reason with the user's name appended, as in the admin."""
-    name = user_name()
-    return signed_reason(typed[: MAX_REASON_LENGTH - len(name) - 3], name)
+    if len(typed) > LONGEST_REASON:
+        raise usage_error(
+            f"--reason has {len(typed)} characters (allowed: at most {LONGEST_REASON}). "
+            "Nothing was done."
+        )
+    return signed_reason(typed, user_name())

@@ -86,6 +86,21 @@ def test_channel_interval_is_respected(service: Service, settings: Settings) -> 
     assert len(service.received) == 2
 
 
+def test_second_channel_with_the_same_url_has_its_own_interval(
+    service: Service, settings: Settings
+) -> None:
+    channel = {"apprise": [service.url], "every": timedelta(hours=1)}
+    settings.DCRON_ALERT_CHANNELS = {"ops": channel, "cluster": channel}
+    store_alerts([message(1)])
+    assert send_due() == 1
+    store_alerts([message(2), message(3, to=("cluster",))])
+    assert send_due() == 1
+    assert [each["title"] for each in service.received] == [
+        "[dcron] job 1 failed",
+        "[dcron] job 3 failed",
+    ]
+
+
 def test_failing_channel_is_retried_later_and_does_not_block_others(
     service: Service, settings: Settings
 ) -> None:

@@ -1,0 +1,207 @@
+"""``manage.py dcron set``: change fields of a job.
+
+Exit codes:
+
+- 0: success, or the fields already have these values.
+- 2: the request can't be processed, and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
+from django.utils import timezone
+
+from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import Conflict
+from django_dcron.jobs.portable import quoted_json
+from django_dcron.jobs.representation import (
+    JOB_FIELDS,
+    Document,
+    FieldFormat,
+    InvalidField,
+    ValueFormat,
+    definition_of,
+    to_json,
+    unknown_field,
+)
+from django_dcron.management.dcron.bulk_actions import job_keys
+from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
+from django_dcron.management.dcron.option_values import parse_time_option
+from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
+from django_dcron.models import Cursor, Job
+from django_dcron.targets import restore_secrets
+from django_dcron.utils.json_values import same_json
+
+HELP = (
+    "Change fields of a job. Text needs no quotes; lists and objects are JSON. FIELD= sets an "
+    "empty text, or null if the field can be null. All fields are changed or none. Exit code 2: "
+    "invalid input, and nothing was changed."
+)
+EXAMPLES = """
+set nightly-report schedule='30 4 * * MON-FRI' timezone=Europe/Berlin
+set shop/import-orders max_attempts=5 retry_backoff=30s 'tags=["billing"]'
+set shop/import-orders calendar= queue=imports --dry-run
+"""
+NOT_JSON = (ValueFormat.TEXT, ValueFormat.NAME, ValueFormat.DURATION, ValueFormat.TIME)
+"""Formats whose values are JSON strings. The command line has them without quotes."""
+PAUSE = ("enabled", "pause_reason", "paused_until")
+SETTABLE = {
+    name: field for name, field in JOB_FIELDS.items() if field.writable and name not in PAUSE
+}
+NULL = "null"
+CHOICE = "invalid_choice"
+"""The code of Django's error, which doesn't name the choices."""
+
+
+def add_arguments(parser: CommandParser) -> None:
+    parser.add_argument("job", metavar="JOB", help=JOB_HELP)
+    parser.add_argument(
+        "fields",
+        nargs="+",
+        metavar="FIELD=VALUE",
+        help=f"a field and its new value: {', '.join(SETTABLE)}",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the changes; change nothing")
+    add_json(parser)
+
+
+def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    output, is_dry = Output(command, options), options["dry_run"]
+    job = find_job(options["job"])
+    before, label = definition_of(job), job_keys(job)
+    values = _parsed(options["fields"], job)
+    next_before = next_after = _next_at(job)
+    if any(not field.is_same(field.value_of(job), value) for field, value in values.items()):
+        next_after = _save(job, values, is_dry=is_dry)
+    changes = _changes(before, definition_of(job))
+    if output.is_json:
+        document = {"dry_run": is_dry, "changes": changes, "next_at": iso(next_after)}
+        output.json({"version": 1, **label, **document})
+        return
+    for name, (was, now) in changes.items():
+        field = JOB_FIELDS[name]
+        output.line(f"{label['job']}: {name}: {field.text(was)} -> {field.text(now)}", GOOD)
+    if not changes:
+        output.line(f"{label['job']}: nothing to change")
+    if next_after != next_before:
+        output.line(f"{label['job']}: next occurrence: {time_text(next_after)}")
+    if is_dry:
+        output.line("Nothing was changed.")
+
+
+def _parsed(assignments: Sequence[str], job: Job) -> dict[FieldFormat, Any]:
+    """Return the value of each given field. Raises ``CommandError`` with all errors."""
+    values: dict[FieldFormat, Any] = {}
+    named: set[str] = set()
+    problems = []
+    for assignment in assignments:
+        name, sign, text = assignment.partition("=")
+        if not sign:
+            problems.append(f"{assignment!r} isn't FIELD=VALUE, such as max_attempts=3.")
+        elif name in named:
+            problems.append(f"{name}: The field is given twice.")
+        elif name not in SETTABLE:
+            problems.append(f"{name}: {_why_not_settable(name)}")
+        else:
+            try:
+                values[SETTABLE[name]] = _parse(SETTABLE[name], text, job)
+            except InvalidField as error:
+                problems.append(f"{name}: {quoted_json(text)}: {error}")
+            except CommandError as error:
+                problems.append(str(error))
+        named.add(name)
+    _refuse(problems)
+    return values
+
+
+def _parse(field: FieldFormat, text: str, job: Job) -> Any:
+    """Return the value of the job's attribute. Raises ``InvalidField`` or ``CommandError``."""
+    if field.nullable and text in ("", NULL):
+        return None
+    if field.format is ValueFormat.TIME:
+        now = database_now(alias_for(Job))
+        zone = timezone.get_current_timezone()
+        return field.read(parse_time_option(field.name, text, now, zone))
+    if field.format in NOT_JSON:
+        return field.read(text)
+    try:
+        written = json.loads(text)
+    except (ValueError, RecursionError):
+        written = text  # the field names what it accepts
+    value = field.read(written)
+    # A masked secret, such as one that was copied from ``dcron show``, stays as it is.
+    return restore_secrets(value, field.value_of(job)) if field.confidential else value
+
+
+def _why_not_settable(name: str) -> str:
+    if name in PAUSE:
+        return "To pause or resume the job, use manage.py dcron pause or resume."
+    if name in JOB_FIELDS:
+        return "The field is read-only."
+    error = unknown_field(name, SETTABLE)
+    return str(error) if "near" in error.params else f"{error} Fields: {', '.join(SETTABLE)}."
+
+
+def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datetime | None:
+    """Save the job and return its next occurrence. If ``is_dry``, nothing stays saved."""
+    for field, value in values.items():
+        setattr(job, field.attname, value)
+    using = alias_for(Job)
+    try:
+        if not is_dry:
+            control.save(job)
+            return _next_at(job)
+        with transaction.atomic(using=using):
+            control.save(job)
+            next_at = _next_at(job)
+            transaction.set_rollback(True, using=using)
+            return next_at
+    except Conflict as error:
+        raise usage_error(f"Nothing was changed. {error}") from None
+    except ValidationError as error:
+        _refuse(list(_broken_rules(error, job)))
+        raise
+
+
+def _broken_rules(error: ValidationError, job: Job) -> Iterator[str]:
+    """Yield the errors with their fields and values, without secrets."""
+    for name, errors in error.error_dict.items():
+        field = JOB_FIELDS.get(name)
+        label = "" if name == NON_FIELD_ERRORS else f"{name}: "
+        if field is not None:
+            label += f"{quoted_json(field.public(to_json(field.value_of(job))))}: "
+        for each in errors:
+            choices = field.model_field.flatchoices if field and each.code == CHOICE else ()
+            allowed = f" Allowed: {', '.join(str(value) for value, _label in choices)}."
+            yield f"{label}{' '.join(each.messages)}{allowed if choices else ''}"
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Raise ``CommandError`` if there are problems."""
+    if problems:
+        raise usage_error("\n".join(["Nothing was changed.", *problems]))
+
+
+def _changes(before: Document, after: Document) -> dict[str, list[Any]]:
+    """Return the old and the new JSON value of each changed field, without secrets."""
+    return {
+        name: [JOB_FIELDS[name].public(before[name]), JOB_FIELDS[name].public(value)]
+        for name, value in after.items()
+        if not same_json(before[name], value)
+    }
+
+
+def _next_at(job: Job) -> datetime | None:
+    """Return the job's next occurrence, or None."""
+    rows = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk)
+    return rows.values_list("next_at", flat=True).first()

@@ -1,0 +1,153 @@
+"""``dcron set``: changes, refusals and dry runs."""
+
+from typing import Any
+
+import pytest
+
+from django_dcron import control
+from django_dcron.management.dcron.exits import USAGE_ERROR
+from django_dcron.models import Calendar, Cursor, Job
+from tests.factories import entries_by_users, make_idle_job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_idle_job(name="report", namespace="shop", max_attempts=2)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "field", "stored"),
+    [
+        ("max_attempts=5", "max_attempts", 5),
+        ("queue=fast", "queue", "fast"),
+        ("queue=", "queue", ""),
+        ("description=null", "description", "null"),
+        ("description=a=b c", "description", "a=b c"),
+        ("retry_backoff=1m30s", "retry_backoff", "1m30s"),
+        ("timeout=2h", "timeout", "2h"),
+        ("retry_jitter=0.5", "retry_jitter", 0.5),
+        ('tags=["a", "b"]', "tags", ["a", "b"]),
+        ("overlap_policy=queue_one", "overlap_policy", "queue_one"),
+        ("ends_at=2030-01-01T09:00", "ends_at", "2030-01-01T09:00:00Z"),
+        ("calendar=holidays", "calendar", "holidays"),
+        ("name=other", "name", "other"),
+    ],
+)
+def test_field_is_changed(job: Job, assignment: str, field: str, stored: Any) -> None:
+    Calendar.objects.create(name="holidays", dates="2026-12-25")
+    version = job.version
+    result = call("set", str(job), assignment)
+    assert result.code == 0, result.err
+    job = Job.objects.get()
+    shown = call("show", str(job), "--json").json["job"]
+    assert shown[field] == stored
+    assert (job.version > version) is (field != "queue" or stored != "")
+
+
+@pytest.mark.parametrize("value", ["", "null"])
+@pytest.mark.parametrize("field", ["timeout", "priority", "ends_at", "calendar", "alerts"])
+def test_nullable_field_is_cleared(job: Job, field: str, value: str) -> None:
+    Calendar.objects.create(name="holidays", dates="2026-12-25")
+    values = ("timeout=1h", "priority=3", "ends_at=2030-01-01", "calendar=holidays", "alerts=[]")
+    assert call("set", "shop/report", *values).code == 0
+    assert getattr(Job.objects.get(), field) is not None
+    assert call("set", "shop/report", f"{field}={value}").code == 0
+    assert getattr(Job.objects.get(), field) is None
+
+
+def test_change_is_recorded_with_its_actor_and_moves_the_cursor(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "grace")
+    before = Cursor.objects.get().next_at
+    result = call("set", "shop/report", "schedule=0 0 2 1 *", "max_attempts=3", "--json")
+    assert result.json["changes"] == {
+        "schedule": ["0 0 1 1 *", "0 0 2 1 *"],
+        "max_attempts": [2, 3],
+    }
+    entry = entries_by_users().get()
+    assert (entry.actor, entry.via, entry.action) == ("grace", "cli", "change")
+    assert set(entry.after) == {"schedule", "max_attempts"}
+    assert Cursor.objects.get().next_at != before
+    shown = call("show", "shop/report", "--json").json["job"]
+    assert result.json["next_at"] == shown["status"]["next_at"]
+
+
+def test_dry_run_and_equal_values_save_nothing(job: Job) -> None:
+    dry = call("set", "shop/report", "schedule=0 0 2 1 *", "--dry-run", "--json")
+    assert dry.code == 0, dry.err
+    dry = dry.json
+    assert (dry["dry_run"], list(dry["changes"])) == (True, ["schedule"])
+    assert "0 0 2 1 *" in call("set", "shop/report", "schedule=0 0 2 1 *", "--dry-run").out
+    assert call("set", "shop/report", "max_attempts=2", "--json").json["changes"] == {}
+    saved = Job.objects.get()
+    assert (saved.schedule, saved.version) == (job.schedule, job.version)
+    assert not entries_by_users().exists()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ("max_attempts=many", ("max_attempts", '"many"', "whole number")),
+        ("max_attempts=0", ("max_attempts", "0", "1")),
+        ("max_attempts=", ("max_attempts", '""')),
+        ("schedule=0 25 * * *", ("schedule", "25", "0-23")),
+        ("timezone=Europe/Berln", ("timezone", "Europe/Berln", "Europe/Berlin")),
+        ("overlap_policy=never", ("overlap_policy", "never", "queue_one")),
+        ("retry_backoff=soon", ("retry_backoff", "soon", "1h30m")),
+        ("ends_at=soon", ("ends_at", "soon", "2026-12-01T09:00")),
+        ("tags=billing", ("tags", "billing", "list")),
+        ("kwargs={", ("kwargs", "{")),
+        ("retry_jitter=NaN", ("retry_jitter", "number")),
+        ("calendar=unknown", ("calendar", "unknown")),
+        ("target=unknown.task", ("target", "unknown.task")),
+        ("max_attemps=3", ("max_attemps", "max_attempts")),
+        ("zzz=3", ("zzz", "max_attempts")),
+        ("version=3", ("version", "read-only")),
+        ("enabled=false", ("enabled", "dcron pause")),
+        ("max_attempts", ("max_attempts", "FIELD=VALUE")),
+        ("queue=\0", ("queue",)),
+    ],
+)
+def test_refused_value_is_named_and_nothing_is_saved(
+    job: Job, assignment: str, parts: tuple[str, ...]
+) -> None:
+    for options in ((), ("--dry-run",)):
+        result = call("set", "shop/report", "description=new", assignment, *options)
+        assert result.code == USAGE_ERROR
+        assert result.err.startswith("Nothing was changed.")
+        for part in parts:
+            assert part in result.err
+    saved = Job.objects.get()
+    assert (saved.description, saved.version) == ("", job.version)
+
+
+def test_all_errors_are_reported_together(job: Job) -> None:
+    error = call("set", "shop/report", "max_attempts=x", "priority=y", "jitter=z", "jitter=1s").err
+    assert all(name in error for name in ("max_attempts", "priority", "jitter", "twice"))
+
+
+def test_secrets_are_masked_and_a_mask_keeps_the_secret() -> None:
+    make_idle_job(name="secret", target="tests.app.tasks.echo", kwargs={"password": "hunter2"})
+    shown = call("set", "secret", 'kwargs={"password": "********", "city": "Oslo"}')
+    assert "hunter2" not in shown.out
+    assert Job.objects.get().kwargs == {"password": "hunter2", "city": "Oslo"}
+    refused = call("set", "secret", "target=tests.app.tasks.ok")
+    assert (refused.code, "hunter2" in refused.err) == (USAGE_ERROR, False)
+
+
+def test_change_in_between_is_a_conflict(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_after_another(changed: Job) -> Job:
+        monkeypatch.undo()
+        other = Job.objects.get()
+        other.description = "other"
+        control.save(other)
+        return control.save(changed)
+
+    monkeypatch.setattr(control, "save", save_after_another)
+    assert call("set", "shop/report", "max_attempts=9").code == USAGE_ERROR
+    saved = Job.objects.get()
+    assert (saved.description, saved.max_attempts) == ("other", 2)

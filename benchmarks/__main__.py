@@ -66,6 +66,7 @@ MEASURES = (
     Measure("save, postgresql", "save", "--jobs 2000", "--jobs 1000 --rounds 1"),
     Measure("save, sqlite", "save", "--jobs 2000", "--jobs 1000 --rounds 1", "sqlite"),
     Measure("worker", "worker", "", "--messages 500 --rounds 1"),
+    Measure("coroutines", "coroutines", "", "--runs 100 --rounds 1"),
     Measure("history", "history", f"--runs {HISTORY or 1_000_000}", f"--runs {HISTORY or 100_000}"),
     Measure("stages", "stages", "--jobs 10000", "--jobs 4000"),
 )

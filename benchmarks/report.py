@@ -247,6 +247,22 @@ def _worker(worker: Figures) -> Iterator[Measurement]:
             )
 
 
+def _coroutines(coroutines: Figures) -> Iterator[Measurement]:
+    waiting = f"one node, jobs that wait {coroutines['wait'] / 1000:g} s"
+    limit = coroutines["limit"]
+    for name, what in (
+        ("threads", "default number of threads"),
+        ("many threads", f"{limit} threads"),
+        ("coroutines", f"{limit} coroutines"),
+    ):
+        side = coroutines[name]
+        yield Measurement(
+            f"{waiting}: {what}",
+            f"{side['rate']:.0f} runs/s, {side['cpu_ms']:.1f} ms CPU each, "
+            f"{side['memory_mib']:.0f} MiB",
+        )
+
+
 def _history(history: Figures) -> Iterator[Measurement]:
     with_history = f"{history['runs']:,} finished runs"
     for part, pairs, without in (
@@ -305,6 +321,7 @@ ROWS: dict[str, Callable[[Any], Iterator[Measurement]]] = {
     "save, postgresql": _save,
     "save, sqlite": _save,
     "worker": _worker,
+    "coroutines": _coroutines,
     "history": _history,
     "stages": _stages,
 }

@@ -1,5 +1,6 @@
 """Targets that the jobs of the tests run."""
 
+import asyncio
 import logging
 import os
 import sqlite3
@@ -14,6 +15,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 import django_dcron
 from django_dcron.exceptions import RunCancelled
+from django_dcron.targets.functions import register_function
 from tests.app.models import Witness
 from tests.verdict.witness import witnessed
 
@@ -48,6 +50,18 @@ def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
 def slow(seconds: float = 1.0) -> float:
     time.sleep(seconds)
     return seconds
+
+
+async def wait(seconds: float = 1.0) -> float:
+    """Like ``slow``, but as a coroutine function. Logs a line in the end, whatever happens."""
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        logger.warning("the coroutine ended")
+    return seconds
+
+
+register_function(wait)
 
 
 @shared_task

@@ -115,6 +115,22 @@ def test_timeouts_are_recorded_and_the_worker_survives(worker: StartWorker, pool
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_coroutine_ends_at_its_timeout_and_when_it_is_cancelled(
+    worker: StartWorker, pool: str
+) -> None:
+    process = worker(pool=pool)
+    timed_out = trigger("wait", LONG, timeout=timedelta(seconds=1))
+    cancelled = trigger("wait", LONG)
+    wait_until(lambda: state_of(cancelled) == "running", 30)
+    control.cancel(reread(cancelled), "by hand")
+    for run, outcome in ((timed_out, "timed_out"), (cancelled, "cancelled")):
+        attempt = wait_for_end(run)
+        assert (attempt.outcome, "in wait" in attempt.traceback) == (outcome, True)
+        assert "the coroutine ended" in attempt.log
+    assert_alive(process)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_cancel_stops_a_running_run(worker: StartWorker, pool: str) -> None:
     process = worker(pool=pool)
     run = trigger("nap", LONG, max_attempts=3)

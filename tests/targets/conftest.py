@@ -7,13 +7,14 @@ import celery
 import celery._state
 import pytest
 
-from django_dcron.targets import django_tasks
+from django_dcron.targets import django_tasks, functions
 
 
 @pytest.fixture
 def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[celery.Celery]:
     """A separate app for this thread, with only Celery's own tasks. Publishing fails the test."""
     monkeypatch.setattr(django_tasks, "has_tasks", lambda: False)
+    monkeypatch.setattr(functions, "registered", {})
     before = celery.current_app._get_current_object()
     builtin = {
         finalizer

@@ -208,7 +208,10 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         )
     elif facts.dispatcher == "thread":
         remedy = TranslatableText(
-            _("Raise DCRON_THREADS, start more nodes, or find out what keeps the threads busy.")
+            _(
+                "Raise DCRON_THREADS (for coroutine functions DCRON_COROUTINES), start more nodes, "
+                "or find out what keeps the threads busy."
+            )
         )
     elif not facts.running:
         text = _(

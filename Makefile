@@ -5,7 +5,7 @@
 #                        make test TESTS=tests/runs, make test DATABASE=sqlite
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
-#   make chaos           inject faults of all kinds; CHAOS=quick: 9 scenarios, 2 minutes
+#   make chaos           inject faults of all kinds; CHAOS=quick: a third of the scenarios, 6 minutes
 #   make simulate        simulate 1,000 hours of a cluster, and add them to the recorded totals;
 #                        HOURS=100: fewer
 #   make nightly         run every test on every database, Python and Django, all faults, mutation

@@ -64,6 +64,20 @@ async def wait(seconds: float = 1.0) -> float:
 register_function(wait)
 
 
+async def awaited_witness(seconds: float = 0.0, number: int = 0) -> None:
+    """Like ``witness``, but as a coroutine function."""
+    run = django_dcron.current_run()
+    start = {"job": str(run.job), "scheduled_at": run.scheduled_at, "attempt": run.attempt}
+    log = os.environ.get(WITNESS_LOG)
+    with witnessed(Path(log), run=str(run.id), **start) if log else nullcontext():
+        row = {"run_id": str(run.id), "worker_pid": os.getpid(), "number": number, **start}
+        await Witness.objects.acreate(**row)
+        await asyncio.sleep(seconds)
+
+
+register_function(awaited_witness)
+
+
 @shared_task
 def witness(seconds: float = 0.0, number: int = 0) -> None:
     """Append this start to the witness log, if there is one. Insert a row, then take `seconds`."""

@@ -48,6 +48,7 @@ SECOND = timedelta(seconds=1)
 ON_TIME = SECOND
 """A run that starts within this time after it was due is on time."""
 WITNESS = "tests.app.tasks.witness"
+AWAITED_WITNESS = "tests.app.tasks.awaited_witness"
 RESTART_AFTER = 0.2
 """Seconds between two passes of the supervisor, which restarts processes that exited."""
 EXCLUSIVE_EVERY = "*/2 * * * * *"
@@ -153,6 +154,7 @@ class Cluster:
 
     def add_node(self, *options: str, env: Mapping[str, str] | None = None) -> Member:
         name = f"node-{len(self.nodes)}"
+        env = {WITNESS_LOG: str(self._witness_log), **(env or {})}  # for ``--embedded``
         self.nodes.append(Member(self._start_runcron("--name", name, *options, env=env)))
         return self.nodes[-1]
 
@@ -281,7 +283,7 @@ class Cluster:
                 self.after,
                 self.until,
                 starts,
-                witnessed=[WITNESS],
+                witnessed=[WITNESS, AWAITED_WITNESS],
                 with_changes=self._records_changes,
             )
         about = {"database": connection.vendor, "at": f"{at:%Y-%m-%d %H:%M:%S} UTC"}

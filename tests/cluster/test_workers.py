@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 
 from django_dcron.models import Attempt, Run
 from tests.cluster.cluster import (
+    AWAITED_WITNESS,
     SECOND,
     TIMEOUT,
     WITNESS,
@@ -67,6 +68,23 @@ def test_no_run_is_lost_when_workers_are_killed_between_steps(cluster: Cluster) 
     assert set(threads.exits) == {-signal.SIGKILL}
     assert not prefork.exits
     cluster.remove_faults()  # kills the remaining workers with all prefetched messages
+    cluster.account()
+
+
+def test_no_run_is_lost_when_nodes_are_killed_while_their_coroutines_wait(
+    cluster: Cluster,
+) -> None:
+    """Each node executes many coroutines at once, all of which die with it."""
+    steps = QUICK | fault(["start.done", "work.done", "record.done"], chance=0.01)
+    cluster.start(
+        jobs=8, nodes=0, workers=0, exclusive="allow", target=AWAITED_WITNESS, kwargs={"seconds": 1}
+    )
+    for _ in range(2):
+        cluster.add_node("--embedded", env=steps)
+    cluster.run_for(12)
+    rescued = lost().filter(message__contains="no heartbeat from")
+    wait_until(rescued.exists, TIMEOUT, what="a run to be rescued")
+    cluster.remove_faults()
     cluster.account()
 
 

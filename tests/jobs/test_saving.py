@@ -299,7 +299,7 @@ def test_pausing_withdraws_future_runs_and_keeps_running_ones() -> None:
     job = make_job()
     claim_ahead(job)
     running = make_run(job, "running", scheduled_at=FAR)
-    paused = pausing.pause(job, "x" * 300)
+    paused = pausing.pause(job, "x" * 255)
     assert (paused.enabled, paused.pause_reason) == (False, "x" * 255)
     assert (cursor_of(job).next_at, cursor_of(job).enabled) == (None, False)
     assert not Run.objects.filter(

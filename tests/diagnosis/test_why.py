@@ -339,6 +339,34 @@ def test_missed_run_names_the_newer_run_that_replaces_it() -> None:
     }
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_missed_occurrence_is_compared_with_other_jobs(counted: bool) -> None:
+    """An outage of workers concerns all jobs; a missed run of one job has another cause."""
+    job, other = make_job(), make_job(name="other", schedule="* * * * *")
+    if counted:
+        make_run(job, NOON + HOUR, missed_before=1, missed_from=NOON)
+    else:
+        make_run(job, state="missed", finished_at=NOON + MINUTE)
+    code = "counted_by_later" if counted else "missed"
+    make_run(other, NOON - 2 * MINUTE, **run_times(NOON - 2 * MINUTE))  # too early to count
+    make_run(other, NOON - MINUTE, state="running", attempt=2, **run_times(NOON - MINUTE))
+    make_run(other, NOON + 2 * MINUTE, **run_times(NOON + 2 * MINUTE))  # too late to count
+    assert codes(explain(job, NOON)) == [code]
+
+    make_run(other, NOON, state="missed")
+    assert codes(explain(job, NOON)) == [code, "others_late"]
+    make_run(other, NOON + MINUTE, **run_times(NOON + MINUTE + timedelta(seconds=6)))
+    answer = explain(job, NOON)
+    assert codes(answer) == [code, "others_late", "first_of_others"]
+    assert params(answer, "others_late") == {"count": 2}
+    assert params(answer, "first_of_others") == {"first": "2024-05-06 12:01:06 UTC"}
+
+    make_run(make_job(name="third"), **run_times())
+    answer = explain(job, NOON)
+    assert codes(answer) == [code, "others_on_time"]
+    assert params(answer, "others_on_time") == {"on_time": 1, "count": 3}
+
+
 def test_missed_occurrence_is_counted_by_later_run() -> None:
     job = make_job()
     later = make_run(

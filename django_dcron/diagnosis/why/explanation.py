@@ -38,6 +38,7 @@ from django_dcron.diagnosis.why.no_run import (
     explain_missing_run,
     explain_no_occurrence,
 )
+from django_dcron.diagnosis.why.other_jobs import other_jobs_sentences
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.requested_time import occurrence_note
 from django_dcron.diagnosis.why.run_sentences import (
@@ -204,10 +205,8 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
             sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
             return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _counting_run(data, occurrence)):
-        freezes = freeze_sentences(data, data.past_freezes(occurrence))
-        return ExplainedOccurrence(
-            WhyVerdict.COVERED, [*_counted_sentences(data, run), *freezes], run
-        )
+        sentences = [*_counted_sentences(data, run), *_causes_of_miss(data, occurrence)]
+        return ExplainedOccurrence(WhyVerdict.COVERED, sentences, run)
     if occurrence is None:
         return explain_no_occurrence(data)
     return explain_missing_run(data, occurrence)
@@ -243,9 +242,15 @@ def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
         return node_sentences(data)
     if run.state == State.QUEUED:
         return worker_sentences(data)
-    if run.state == State.MISSED or claimed_late(run):
-        return freeze_sentences(data, data.past_freezes(run.due_at))
-    return []
+    if run.state == State.MISSED:
+        return _causes_of_miss(data, run.due_at)
+    return freeze_sentences(data, data.past_freezes(run.due_at)) if claimed_late(run) else []
+
+
+def _causes_of_miss(data: ExplanationData, due_at: datetime) -> Iterable[Sentence]:
+    """Name the freezes that delayed an occurrence, or compare it with the runs of other jobs."""
+    freezes = [*freeze_sentences(data, data.past_freezes(due_at))]
+    return freezes or other_jobs_sentences(data, due_at)
 
 
 def _counting_run(data: ExplanationData, occurrence: datetime) -> Run | None:

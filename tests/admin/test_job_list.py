@@ -216,10 +216,13 @@ def test_row_draws_latest_runs_and_links_to_them(admin_client: Client) -> None:
     assert bars == {"failed": 4, "succeeded": 25, "missed": 1}
     heights = {state: re.findall(r"v(\d+)", path)[0] for state, path in BARS.findall(row)}
     assert len(set(heights.values())) == 3, "the colors alone distinguish the states"
-    assert "86%" in row
+    assert "Succeeded 25, Failed 4, Missed 1</div>" in row
+    assert "% succeeded" not in row, "a rate of the started runs would look too good"
     assert {"22.0\xa0s", "33.0\xa0s"} <= set(re.findall(r"\d+\.\d\ss", row))
     assert run_url(missed) not in row
-    assert f'href="{run_url(last)}"' in _row(admin_client, other)
+    row_of_other = _row(admin_client, other)
+    assert f'href="{run_url(last)}"' in row_of_other
+    assert 'title="0% succeeded">0%<' in row_of_other
 
 
 def test_runs_of_row_need_permission(staff_with: StaffWith) -> None:

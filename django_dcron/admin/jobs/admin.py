@@ -184,7 +184,7 @@ class JobAdmin(
         at, zone = next_run_of(job), schedule_zone_name(job)
         text = render_time(at, near=clock.now())
         if at is not None:
-            text = format_html("{}{}", text, render_muted(countdown(at)))
+            text = format_html('{} <span class="dcron-quiet">{}</span>', text, countdown(at))
             if zone is not None and zone != get_current_timezone_name():
                 text = format_html("{}{}", text, render_muted(time_in_zone(at, zone)))
         lines = format_html_join(
@@ -206,11 +206,8 @@ class JobAdmin(
         badge = state_badge(statistics.last_state)
         if row is not None and row.last_url:
             badge = format_html('<a href="{}">{}</a>', row.last_url, badge)
-        when = format_html(
-            '<div class="dcron-quiet">{}</div>',
-            render_time(statistics.last_finished_at, near=clock.now()),
-        )
-        return format_html("{}{}{}", badge, when, runs)
+        when = render_time(statistics.last_finished_at, near=clock.now())
+        return format_html('<div>{} <span class="dcron-quiet">{}</span></div>{}', badge, when, runs)
 
     @admin.display(description=gettext_lazy("status"), ordering="enabled")
     def status(self, job: Job) -> str:

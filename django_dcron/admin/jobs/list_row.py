@@ -131,14 +131,26 @@ def _counts(recent: RecentRuns) -> str:
 
 
 def _figures(recent: RecentRuns) -> str:
-    percent = recent.success_rate.percent
     middle, high = recent.duration(50), recent.duration(95)
-    rate = "" if percent is None else _("%(percent)d%% succeeded") % {"percent": percent}
     durations = ""
     if middle is not None:
         values = {"middle": _unbroken(middle), "high": _unbroken(high)}
         durations = _("p50 %(middle)s, p95 %(high)s") % values
-    return format_html("{}{}", render_muted(rate), render_muted(durations))
+    return format_html("{}{}", _rate(recent), render_muted(durations))
+
+
+def _rate(recent: RecentRuns) -> str:
+    """Render the success rate, or the number of runs in each state if some were missed.
+
+    The rate is about the runs that started, so it would look too good beside missed runs.
+    """
+    if any(run.state == State.MISSED for run in recent.runs):
+        return render_muted(_counts(recent))
+    if (percent := recent.success_rate.percent) is None:
+        return ""
+    percent = int(percent)  # rounded down, so that 100 means all
+    rate = _("%(percent)d%% succeeded") % {"percent": percent}
+    return format_html(' <span class="dcron-quiet" title="{}">{}%</span>', rate, percent)
 
 
 def _unbroken(duration: timedelta | None) -> str:

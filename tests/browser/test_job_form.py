@@ -39,6 +39,9 @@ def test_preview_shows_description_and_next_occurrences(page: Page, preview: Loc
     expect(rows.nth(1)).to_contain_text("03:30")
     expect(rows.nth(1)).to_contain_text("18:30")
     expect(rows.nth(1)).to_contain_text("7d")
+    sizes = "element => [element.scrollWidth, element.clientWidth]"
+    content, shown = page.locator("#dcron-preview-occurrences").evaluate(sizes)
+    assert content <= shown, "no column is cut off"
     stale = preview.locator(".dcron-stale-note")
     expect(stale).to_have_count(0)
     page.locator("[name=schedule]").fill("30 3 * * MOO")

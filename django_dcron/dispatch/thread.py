@@ -53,6 +53,7 @@ class ThreadDispatcher:
         self._coroutines = CoroutineThreads(coroutines)
         self._lock = threading.Lock()
         self._submitted: dict[tuple[UUID, int], _Submission] = {}
+        self._is_closed = False
         self._worker = f"{platform.node()}/threads"
 
     def prepare(self, run: DueRun) -> DueRun:
@@ -64,10 +65,12 @@ class ThreadDispatcher:
             with self._lock:
                 if run.key in self._submitted:
                     continue
+                if self._is_closed:
+                    raise DispatchFailed("the threads are shut down")
                 try:
                     pool.submit(self._run, run)
                 except RuntimeError as error:
-                    raise DispatchFailed("the threads are shut down") from error
+                    raise DispatchFailed(f"no thread can execute the run: {error}") from error
                 self._submitted[run.key] = _Submission(run.job_name)
 
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
@@ -75,16 +78,18 @@ class ThreadDispatcher:
 
     def take_back(self) -> list[tuple[UUID, int]]:
         with self._lock:
-            unstarted = [key for key, run in self._submitted.items() if not run.started]
+            unstarted = [key for key, each in self._submitted.items() if not each.started]
             for key in unstarted:
                 del self._submitted[key]
         return unstarted
 
     def executing(self) -> list[str]:
         with self._lock:
-            return [run.job_name for run in self._submitted.values() if run.started]
+            return [each.job_name for each in self._submitted.values() if each.started]
 
     def close(self, wait: bool = True) -> None:
+        with self._lock:
+            self._is_closed = True
         self._pool.shutdown(wait=wait, cancel_futures=not wait)
         self._coroutines.close(wait)
 

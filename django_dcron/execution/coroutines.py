@@ -16,13 +16,16 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.db import close_old_connections
 
+from django_dcron.conf import settings
 from django_dcron.execution.interruption import Interruption
 from django_dcron.utils.threads import in_dcron_thread
 
@@ -40,11 +43,18 @@ def run_coroutine(coroutine: Coroutine[Any, Any, Any], interruption: Interruptio
         # allows. In other processes, the connections belong to the project.
         close_old_connections()
     call = _Call(coroutine, interruption)
-    with interruption.redirected_to(call.cancel):
-        async_to_sync(call.run)()
-    if call.error is not None:
+    try:
+        with interruption.redirected_to(call.cancel):
+            async_to_sync(call.run)()
+    except BaseException:  # raised in this thread by other code, such as a signal handler
+        call.cancel_and_wait()
+        raise
+    if call.error is None:
+        return call.result
+    try:
         raise call.error
-    return call.result
+    finally:
+        del call  # breaks the cycle of the exception, its traceback and this frame
 
 
 class _Call:
@@ -57,20 +67,39 @@ class _Call:
         self._interruption = interruption
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
+        self._ended = threading.Event()
 
     def cancel(self) -> None:
-        self._cancelled = True  # before ``_task`` is read, because ``run`` does the opposite
+        """Cancel the task, or let ``run`` find that it is cancelled.
+
+        This sets ``_cancelled`` before it reads ``_task``, and ``run`` sets ``_task`` before it
+        reads ``_cancelled``. So at least one of them notices the other.
+        """
+        self._cancelled = True
         if (task := self._task) is not None:
-            task.get_loop().call_soon_threadsafe(task.cancel)
+            with suppress(RuntimeError):  # The event loop is closed, so the task has ended.
+                task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def cancel_and_wait(self) -> None:
+        """Cancel the task, and wait for its end as long as for any code after its timeout."""
+        self.cancel()
+        if self._task is not None:
+            self._ended.wait(settings.HARD_TIMEOUT_AFTER.total_seconds())
+        else:
+            self._coroutine.close()
 
     async def run(self) -> None:
-        """Await the coroutine, and keep its result or exception. Raises nothing."""
+        """Await the coroutine and its tasks, and keep its result or exception. Raises nothing."""
         self._task = asyncio.current_task()
+        children: set[asyncio.Task[Any]] = set()
+        token = _children.set(children)
+        # Always, because a job may have set another factory.
+        asyncio.get_running_loop().set_task_factory(_create_task)
         try:
             if self._cancelled:
                 self._coroutine.close()
                 raise asyncio.CancelledError
-            self.result = await _with_its_tasks(self._coroutine)
+            self.result = await self._coroutine
         except asyncio.CancelledError as cancelled:
             self.error = self._interruption.exception
             if self.error is None:  # The coroutine has cancelled itself.
@@ -79,23 +108,23 @@ class _Call:
                 self.error.__cause__ = cancelled
         except BaseException as error:
             self.error = error
+        finally:
+            with suppress(asyncio.CancelledError):  # The coroutine has ended, so its result counts.
+                await _end_tasks(children)
+            _children.reset(token)
+            self._ended.set()
 
 
-async def _with_its_tasks(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the coroutine's result after the end of all tasks that it has created."""
-    children: set[asyncio.Task[Any]] = set()
-    token = _children.set(children)
-    loop = asyncio.get_running_loop()
-    if loop.get_task_factory() is None:
-        loop.set_task_factory(_create_task)
-    try:
-        return await coroutine
-    finally:
-        unfinished = list(children)
-        for child in unfinished:
-            child.cancel()
+async def _end_tasks(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks, and those that they create meanwhile, and wait until they have ended.
+
+    Each task removes itself from the set when it ends.
+    """
+    while tasks:
+        unfinished = list(tasks)
+        for task in unfinished:
+            task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
-        _children.reset(token)
 
 
 def _create_task(

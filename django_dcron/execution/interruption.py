@@ -6,7 +6,7 @@ Invariants:
   isn't interrupted.
 - In the main thread, a signal handler raises the exception, which also ends a blocking call.
 - In other threads, the interpreter raises it as soon as the thread runs Python code again.
-- While the thread waits for a coroutine, the coroutine is cancelled instead.
+- While the thread runs a coroutine, the coroutine is cancelled instead.
 - If no exception is pending, the same signal from another process means that there may be a
   cancellation to read (``call_on_signal``).
 """
@@ -43,7 +43,7 @@ class Interruption:
         self._exception: type[BaseException] | None = None
         self._wanted: type[BaseException] | None = None
         """The exception that the signal handler has to raise."""
-        self._call_instead: Callable[[], None] | None = None
+        self._redirection: Callable[[], None] | None = None
         self._thread = threading.get_ident()
         self._in_main = threading.current_thread() is threading.main_thread()
 
@@ -88,9 +88,9 @@ class Interruption:
             if not self._armed or self._used:
                 return False
             self._exception = exception
-            self._used = True  # before the redirection is read; ``redirected_to`` does the opposite
-            if self._call_instead is not None:
-                self._call_instead()
+            self._used = True
+            if self._redirection is not None:
+                self._redirection()
             elif self._in_main:
                 self._wanted = exception
                 DcronThread(
@@ -104,15 +104,17 @@ class Interruption:
     def redirected_to(self, call: Callable[[], None]) -> Iterator[None]:
         """Within the block, ``interrupt`` calls ``call`` in its own thread and raises nothing.
 
-        After an earlier interruption, ``call`` is called at once. It may be called twice.
+        After an earlier interruption, ``call`` is called at once. It may be called twice: this sets
+        ``_redirection`` before it reads ``_used``, and ``interrupt`` sets ``_used`` before it reads
+        ``_redirection``. So at least one of them notices the other.
         """
-        self._call_instead = call
+        self._redirection = call
         try:
             if self._used:
                 call()
             yield
         finally:
-            self._call_instead = None
+            self._redirection = None
 
     def _signal_until_taken(self) -> None:
         """Send the signal until the main thread reacts.

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -95,6 +96,59 @@ def test_close_without_waiting_starts_no_further_call(
     threads.close()
     assert (started, meeting.inside) == ([], 0)
     assert not caplog.records
+
+
+def test_event_loop_survives_a_task_that_exits_the_process(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def create_exiting_task() -> None:
+        async def leave() -> None:
+            raise SystemExit(3)
+
+        asyncio.get_running_loop().create_task(leave())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def stop_loop() -> None:
+        asyncio.get_running_loop().stop()
+
+    ended: list[str] = []
+    threads = CoroutineThreads(1)
+    threads.submit(lambda: (async_to_sync(create_exiting_task)(), ended.append("exit")))
+    threads.submit(lambda: (async_to_sync(stop_loop)(), ended.append("stop")))
+    threads.submit(ended.append, "next")
+    threads.close()
+    assert ended == ["exit", "stop", "next"]
+    (record,) = caplog.records
+    assert vars(record)["event"] == "event_loop_restarted"
+    assert "SystemExit(3)" in record.message
+
+
+def test_call_that_gets_no_thread_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threads = CoroutineThreads(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threads._pool, "submit", refuse)
+        threads.submit(refuse)
+        wait_until(lambda: caplog.records, what="a log line")
+    threads.close()
+    (record,) = caplog.records
+    assert vars(record)["event"] == "coroutine_not_started"
+    assert "can't start new thread" in record.message
+
+
+def test_calls_have_no_context_of_the_caller() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="default")
+    found: list[str] = []
+    threads = CoroutineThreads(1)
+    variable.set("of the caller")
+    threads.submit(lambda: found.append(variable.get()))
+    threads.close()
+    assert found == ["default"]
 
 
 def test_close_before_the_first_call_starts_no_event_loop() -> None:

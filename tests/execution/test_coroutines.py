@@ -1,6 +1,7 @@
 """A job's coroutine: interrupted while it waits, and ended before the attempt ends."""
 
 import asyncio
+import signal
 import sys
 import threading
 import warnings
@@ -15,6 +16,7 @@ from django.db import connection
 
 from django_dcron import current_run
 from django_dcron.exceptions import RunCancelled, RunTimedOut
+from django_dcron.execution import coroutines
 from django_dcron.execution.coroutines import run_coroutine
 from django_dcron.execution.executor import execute
 from django_dcron.execution.interruption import Interruption
@@ -179,6 +181,92 @@ def test_tasks_that_the_coroutine_leaves_behind_are_cancelled_before_it_ends() -
 
     assert run(leave_behind()) == "done"
     assert sorted(ended) == ["child", "grandchild"]
+
+
+def test_tasks_that_are_created_during_the_cleanup_are_cancelled_too() -> None:
+    ended = []
+
+    async def late() -> None:
+        try:
+            await wait_for_ever()
+        finally:
+            ended.append("late")
+
+    async def create_at_the_end(tasks: list[Any]) -> None:
+        try:
+            await wait_for_ever()
+        finally:
+            tasks.append(asyncio.create_task(late()))
+            await asyncio.sleep(0)
+
+    async def leave_behind() -> None:
+        tasks: list[Any] = []
+        tasks.append(asyncio.create_task(create_at_the_end(tasks)))
+        await asyncio.sleep(0)
+
+    run(leave_behind())
+    assert ended == ["late"]
+
+
+def test_interruption_after_the_coroutine_s_end_keeps_its_result() -> None:
+    """A task that it left behind is still being cleaned up."""
+    interruption = armed()
+
+    async def clean_up_slowly() -> None:
+        try:
+            await wait_for_ever()
+        finally:
+            threading.Thread(target=interruption.interrupt, args=[Stop]).start()
+            await wait_for_ever()
+
+    async def leave_behind() -> str:
+        task = asyncio.create_task(clean_up_slowly())
+        await asyncio.sleep(0)
+        return "result" if not task.done() else "too early"
+
+    assert run_coroutine(leave_behind(), interruption) == "result"
+    interruption.disarm()
+
+
+def test_job_that_replaces_the_task_factory_affects_no_later_run() -> None:
+    async def replace() -> None:
+        asyncio.get_running_loop().set_task_factory(None)
+
+    async def find_factory() -> Any:
+        return asyncio.get_running_loop().get_task_factory()
+
+    loop_of_two_runs = asyncio.new_event_loop()
+    for coroutine in (replace(), find_factory()):
+        call = coroutines._Call(coroutine, armed())
+        loop_of_two_runs.run_until_complete(call.run())
+    loop_of_two_runs.close()
+    assert call.result is coroutines._create_task
+
+
+def test_exception_of_other_code_in_the_calling_thread_ends_the_coroutine_first() -> None:
+    """For example, a signal handler of the project."""
+    order = []
+
+    async def clean_up() -> None:
+        try:
+            while True:  # a signal that arrives right before a wait doesn't end it
+                signal.pthread_kill(main, signal.SIGUSR1)
+                await asyncio.sleep(0.01)
+        finally:
+            order.append("cleaned up")
+
+    def raise_once(signum: int, frame: Any) -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        raise Stop
+
+    main = threading.get_ident()
+    before = signal.signal(signal.SIGUSR1, raise_once)
+    try:
+        with pytest.raises(Stop):
+            run(clean_up())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert order == ["cleaned up"]
 
 
 @pytest.mark.parametrize("exception", [SystemExit(3), KeyboardInterrupt(), ZeroDivisionError("x")])

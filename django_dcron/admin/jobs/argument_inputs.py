@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from django import forms
@@ -16,6 +16,7 @@ from django_dcron.admin.jobs.argument_json import JsonArgumentField, TextOrJsonA
 from django_dcron.targets.parameters import InputKind, TargetParameter
 
 EMPTY_CHOICE = ""
+DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
 SPELLINGS_OF_NONE = ("null", "None")
 
 
@@ -76,12 +77,9 @@ class _TextOrNoneField(forms.CharField):
 
 
 def decimal_text(text: str) -> str | None:
-    """Return the text of the decimal number, such as ``12.50``, or None if it isn't one."""
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return None
-    return str(number) if number.is_finite() else None
+    """Return the decimal number without spaces, such as ``12.50``, or None if it isn't one."""
+    found = DECIMAL.fullmatch(text.strip())
+    return found[0].removeprefix("+") if found else None
 
 
 def is_ambiguous(parameter: TargetParameter, text: str) -> bool:

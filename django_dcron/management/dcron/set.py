@@ -175,7 +175,7 @@ def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datet
 
 def _broken_rules(error: ValidationError, job: Job) -> Iterator[str]:
     """Yield the errors with their fields and values, without secrets."""
-    for name, errors in error.error_dict.items():
+    for name, errors in error.update_error_dict({}).items():
         field = JOB_FIELDS.get(name)
         label = "" if name == NON_FIELD_ERRORS else f"{name}: "
         if field is not None:

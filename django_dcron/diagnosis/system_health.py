@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from socket import gethostname
 from typing import Any
 
 from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
 
+from django_dcron import targets
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -90,10 +92,10 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
         "autostart": settings.AUTOSTART,
     }
     nodes = cluster.nodes(namespace)
-    by_namespace = _jobs_by_namespace(jobs, now)
-    facts |= _nodes(nodes, {each["namespace"] for each in by_namespace if each["enabled_jobs"]})
+    groups = _group_jobs(jobs, now)
+    facts |= _nodes(nodes, {each["namespace"] for each in groups if each["enabled_jobs"]})
     working = [node.pk for node in nodes if cluster.is_live(node) and not cluster.is_stalled(node)]
-    facts |= _jobs(jobs, by_namespace)
+    facts |= _jobs(jobs, groups) | _targets(groups)
     rows = _rows_to_summarize(runs, cursors, working, now)
     summaries = dict(zip(rows, summarize(*rows.values()), strict=True))
     facts |= _due(summaries)
@@ -209,10 +211,10 @@ def latest_incident(problem: Problem, scope: Scope) -> Incident | None:
     return latest.select_related("job").first()
 
 
-def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]:
+def _group_jobs(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]:
     lately = Q(enabled=True, statistics__last_finished_at__gte=now - LATELY)
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
-    found: Any = jobs.values("namespace").annotate(
+    found: Any = jobs.values("namespace", "target").annotate(
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
         failing=Count("pk", filter=_FAILING),
@@ -226,9 +228,9 @@ def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]
     return list(found)
 
 
-def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, Any]:
+def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]]) -> dict[str, Any]:
     def total(name: str) -> int:
-        return sum(each[name] for each in by_namespace)
+        return sum(each[name] for each in groups)
 
     facts: dict[str, Any] = {
         name: total(name)
@@ -239,6 +241,16 @@ def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, An
         number = total(name)
         facts[name] = NamedCount(number, _names(jobs.filter(which)) if number else ())
     return facts
+
+
+def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    used = {each["target"] for each in groups if each["enabled_jobs"]}
+    unknown = [target for target in used if not targets.is_known(target)]
+    return {
+        "unknown_targets": _named_count(unknown),
+        "lacks_task_modules": bool(unknown and targets.discovery_problem()),
+        "host": gethostname(),
+    }
 
 
 def _names(jobs: JobQuerySet) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from pytest_django import Settings
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
@@ -26,7 +27,7 @@ from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
-from django_dcron.policies.health.verdict import SystemStatus
+from django_dcron.policies.health.verdict import SystemStatus, assess
 from tests.factories import make_idle_job, make_run
 
 SECOND = timedelta(seconds=1)
@@ -256,6 +257,27 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
     # A skipped run says nothing about success.
     Statistics.objects.filter(pk=well.pk).update(last_state="skipped")
     assert problems() == {Problem.EVERY_RUN_FAILS}
+
+
+def test_unknown_targets_of_enabled_jobs_are_a_warning(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node()
+    jobs = [job, make_idle_job(), make_idle_job(namespace="shop"), make_idle_job(enabled=False)]
+    for each, target in zip(jobs, ("old.b", "shadow:old.a", "old.b", "old.c"), strict=True):
+        Job.objects.filter(pk=each.pk).update(target=target)
+    (issue,) = read_verdict().issues
+
+    assert (issue.problem, issue.severity) == (Problem.UNKNOWN_TARGET, Severity.WARNING)
+    assert issue.named.names == ("old.b", "shadow:old.a")
+    assert gethostname() in str(issue.summary)
+    assert read_facts("shop").unknown_targets.names == ("old.b",)
+
+    monkeypatch.setattr(targets, "discovery_problem", lambda: "ImportError: no billing")
+    facts = read_facts()
+    assert facts.lacks_task_modules
+    (hidden,) = assess(facts.visible(jobs=False, nodes=False)).issues
+    assert not {"old.b", gethostname()} & set(str(hidden.summary).replace(":", "").split())
 
 
 def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:

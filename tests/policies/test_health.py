@@ -738,6 +738,18 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
+            {"unknown_targets": NAMES, "host": "web-1"},
+            (P.UNKNOWN_TARGET, WARNING, None, {"targets": 3}, NAMES),
+            {"targets": LISTED, "host": "web-1"},
+            {},
+        ),
+        (
+            {"unknown_targets": NamedCount(3), "lacks_task_modules": True},
+            (P.UNKNOWN_TARGET, WARNING, None, {"targets": 3}, NamedCount(3)),
+            {"targets": "3"},
+            {},
+        ),
+        (
             {"failing": NAMES},
             (P.JOBS_FAILING, WARNING, None, {"jobs": 3}, NAMES),
             {"times": "3", "jobs": LISTED},
@@ -932,6 +944,14 @@ def test_failures_of_jobs_that_did_not_run_lately_are_ignored() -> None:
     assert found(ran_lately=0, failed_lately=0, failures_lately=9) == []
 
 
+def test_remedy_for_unknown_targets_depends_on_the_import_of_task_modules() -> None:
+    def remedy(failed: bool) -> str:
+        return str(only(unknown_targets=NamedCount(1), lacks_task_modules=failed).remedy)
+
+    assert "can't be imported" in remedy(True)
+    assert "older code" in remedy(False)
+
+
 def test_workers_behind_remedy_depends_on_the_dispatcher() -> None:
     def remedy(dispatcher: str) -> str:
         issue = only(dispatcher=dispatcher, workers=None, queues=(queue(last=LATELY),))
@@ -1000,7 +1020,7 @@ def test_facts_default_to_a_system_without_work() -> None:
     )
     no_names = (
         "stalled degraded without_broker clock_doubted_by skewed unserved quarantined failing "
-        "auto_paused"
+        "auto_paused unknown_targets"
     )
 
     assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
@@ -1014,6 +1034,8 @@ def test_facts_default_to_a_system_without_work() -> None:
         "without_broker_since": None,
         "clock_step": timedelta(0),
         "namespaces_overlap": False,
+        "lacks_task_modules": False,
+        "host": "",
         "workers": None,
         "last_start": None,
         "queued_since": None,

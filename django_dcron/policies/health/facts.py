@@ -138,6 +138,12 @@ class SystemFacts:
     """The number of namespaces with enabled jobs whose live nodes are all stalled."""
     quarantined: NamedCount = NamedCount()
     """Jobs that aren't scheduled because of a problem, such as an invalid schedule."""
+    unknown_targets: NamedCount = NamedCount()
+    """Targets of enabled jobs that the process with these facts doesn't know."""
+    lacks_task_modules: bool = False
+    """Whether task modules failed to import in that process, if it doesn't know a target."""
+    host: str = ""
+    """The host of that process. Empty: unknown."""
     overdue_cursors: WaitingCount = WaitingCount()
     """Jobs with an occurrence that no node has claimed in time."""
     overdue_runs: WaitingCount = WaitingCount()
@@ -201,14 +207,15 @@ class SystemFacts:
     def visible(self, *, jobs: bool, nodes: bool) -> SystemFacts:
         """Return these facts without the names that a person may not see.
 
-        ``jobs`` permits names of jobs and queues, and the texts of freezes. ``nodes`` permits names
-        of nodes, unserved namespaces and workers.
+        ``jobs`` permits names of jobs, targets and queues, and the texts of freezes. ``nodes``
+        permits names of nodes, hosts, unserved namespaces and workers.
         """
         facts = self
         if not jobs:
             facts = replace(
                 facts,
                 quarantined=facts.quarantined.unnamed,
+                unknown_targets=facts.unknown_targets.unnamed,
                 failing=facts.failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
@@ -220,6 +227,7 @@ class SystemFacts:
         if not nodes:
             facts = replace(
                 facts,
+                host="",
                 stalled=facts.stalled.unnamed,
                 degraded=facts.degraded.unnamed,
                 without_broker=facts.without_broker.unnamed,

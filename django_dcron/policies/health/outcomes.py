@@ -1,4 +1,4 @@
-"""Problems with outcomes: failing jobs, automatic pauses, invalid jobs and overlong runs."""
+"""Problems with outcomes: failing jobs, automatic pauses, invalid jobs, overlong runs."""
 
 from __future__ import annotations
 
@@ -67,8 +67,45 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
     else:
         yield from issues_of_lists(facts, _FAILING, times=FAILURES_OF_A_FAILING_JOB)
     yield from issues_of_lists(facts, _STOPPED_JOBS)
+    if facts.unknown_targets:
+        yield _unknown_targets(facts)
     if facts.long_runs:
         yield _long_runs(facts)
+
+
+def _unknown_targets(facts: SystemFacts) -> Issue:
+    """Return a warning: only this process is known to lack the targets, not the workers."""
+    listed = facts.unknown_targets.listed
+    if facts.host:
+        summary = TranslatableText(
+            _(
+                "Targets of enabled jobs that this process on host %(host)s doesn't know: "
+                "%(targets)s."
+            ),
+            host=facts.host,
+            targets=listed,
+        )
+    else:
+        summary = TranslatableText(
+            _("Targets of enabled jobs that this process doesn't know: %(targets)s."),
+            targets=listed,
+        )
+    if facts.lacks_task_modules:
+        remedy = _("Some task modules can't be imported in this process: fix the error in its log.")
+    else:
+        remedy = _(
+            "Restart the process if it runs older code. Otherwise, correct or pause the jobs that "
+            "manage.py dcron doctor lists."
+        )
+    return Issue(
+        Problem.UNKNOWN_TARGET,
+        Severity.WARNING,
+        summary,
+        TranslatableText(remedy),
+        None,
+        {"targets": facts.unknown_targets.number},
+        facts.unknown_targets,
+    )
 
 
 def _long_runs(facts: SystemFacts) -> Issue:

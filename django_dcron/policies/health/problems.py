@@ -40,6 +40,7 @@ class Problem(StrEnum):
     RUN_STUCK = "run_stuck"
     EVERY_RUN_FAILS = "every_run_fails"
     QUARANTINED = "quarantined"
+    UNKNOWN_TARGET = "unknown_target"
     JOBS_FAILING = "jobs_failing"
     JOB_AUTO_PAUSED = "job_auto_paused"
     RUN_OVERLONG = "run_overlong"

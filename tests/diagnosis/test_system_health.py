@@ -25,7 +25,7 @@ from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.system_health import read_facts, read_verdict
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalog, cluster
-from django_dcron.policies.health.facts import WaitingCount
+from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus, assess
 from tests.factories import make_idle_job, make_run
@@ -232,6 +232,7 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
 
     def job_with(failures: int, ended: datetime = now, **fields: Any) -> Job:
         job = make_idle_job(**fields)
+        Cursor.objects.filter(pk=job.pk).update(next_at=now + HOUR)
         state = "failed" if failures else "succeeded"
         Statistics.objects.filter(pk=job.pk).update(
             consecutive_failures=failures,
@@ -249,7 +250,7 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
     job_with(0, ended=now - 2 * HOUR)
     assert problems() == {Problem.EVERY_RUN_FAILS}
     facts = read_facts()
-    assert (facts.ran_lately, facts.failed_lately, facts.failures_lately) == (2, 2, 5)
+    assert (facts.ran_lately, facts.failed_lately.number, facts.failures_lately) == (2, 2, 5)
 
     well = job_with(0)
     assert problems() == {Problem.JOBS_FAILING}
@@ -257,6 +258,39 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
     # A skipped run says nothing about success.
     Statistics.objects.filter(pk=well.pk).update(last_state="skipped")
     assert problems() == {Problem.EVERY_RUN_FAILS}
+
+
+def test_job_that_does_not_run_again_soon_fails_from_its_first_failure(now: datetime) -> None:
+    make_node()
+    frequent, nightly, manual, paused = (make_idle_job() for _ in range(4))
+    next_at = {frequent: HOUR, nightly: HOUR + SECOND, manual: None, paused: 24 * HOUR}
+    for job, wait in next_at.items():
+        Statistics.objects.filter(pk=job.pk).update(
+            consecutive_failures=1, failed=1, last_state="failed", last_finished_at=now - MINUTE
+        )
+        Cursor.objects.filter(pk=job.pk).update(next_at=wait and now - MINUTE + wait)
+    well = make_idle_job()
+    Statistics.objects.filter(pk=well.pk).update(last_state="succeeded", last_finished_at=now)
+    Job.objects.filter(pk=paused.pk).update(enabled=False)
+
+    (issue,) = read_verdict().issues
+    assert (issue.problem, issue.severity) == (Problem.JOBS_FAILING, Severity.WARNING)
+    assert issue.named == NamedCount(2, (str(nightly), str(manual)))
+
+    Statistics.objects.update(consecutive_failures=0, last_state="succeeded")
+    assert problems() == set()
+
+
+def test_job_that_failed_and_runs_again_soon_is_named(now: datetime) -> None:
+    make_node()
+    job = make_idle_job()
+    Statistics.objects.filter(pk=job.pk).update(
+        consecutive_failures=1, failed=1, last_state="failed", last_finished_at=now
+    )
+    Cursor.objects.filter(pk=job.pk).update(next_at=now + MINUTE)
+    verdict = read_verdict()
+    assert verdict.status is SystemStatus.OK
+    assert verdict.facts.failed_lately.names == (str(job),)
 
 
 def test_unknown_targets_of_enabled_jobs_are_a_warning(

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 FAILURES_OF_A_FAILING_JOB = 3
-"""The number of consecutive failures from which a job counts as failing."""
+"""The number of consecutive failures from which any job counts as failing.
+
+A job that doesn't run again soon counts as failing from its first failure.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +188,14 @@ class SystemFacts:
     """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
     failures.
     """
-    failed_lately: int = 0
-    """How many of these jobs have consecutive failures."""
+    failed_lately: NamedCount = NamedCount()
+    """Those of these jobs that have consecutive failures."""
     failures_lately: int = 0
     """The sum of these jobs' consecutive failures."""
     failing: NamedCount = NamedCount()
-    """Enabled jobs with ``FAILURES_OF_A_FAILING_JOB`` or more consecutive failures."""
+    """Enabled jobs with ``FAILURES_OF_A_FAILING_JOB`` or more consecutive failures, and enabled
+    jobs that have failed since their last success and don't run again soon.
+    """
     auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""
 
@@ -216,6 +221,7 @@ class SystemFacts:
                 facts,
                 quarantined=facts.quarantined.unnamed,
                 unknown_targets=facts.unknown_targets.unnamed,
+                failed_lately=facts.failed_lately.unnamed,
                 failing=facts.failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),

@@ -21,7 +21,7 @@ _FAILING = {
     Problem.JOBS_FAILING: ListedProblem(
         "jobs",
         lambda facts: facts.failing,
-        _("Jobs with %(times)d or more consecutive failures: %(jobs)s."),
+        _("Failing jobs: %(jobs)s."),
         _("Open the latest failed runs of these jobs and fix the cause."),
     ),
 }
@@ -45,7 +45,7 @@ _STOPPED_JOBS = {
 def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
     every_run_fails = (
         facts.ran_lately > 0
-        and facts.failed_lately == facts.ran_lately
+        and facts.failed_lately.number == facts.ran_lately
         and facts.failures_lately >= FAILURES_OF_A_FAILING_JOB
     )
     if every_run_fails:
@@ -65,7 +65,7 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
             {"jobs": facts.ran_lately, "failures": facts.failures_lately},
         )
     else:
-        yield from issues_of_lists(facts, _FAILING, times=FAILURES_OF_A_FAILING_JOB)
+        yield from issues_of_lists(facts, _FAILING)
     yield from issues_of_lists(facts, _STOPPED_JOBS)
     if facts.unknown_targets:
         yield _unknown_targets(facts)
